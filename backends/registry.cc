@@ -22,9 +22,9 @@ constexpr std::array kBackends = {Entry{"cpu", make_cpu_backend},
                                   Entry{"tpu", make_tpu_backend}};
 
 // "honest:SEED": a conforming variant, at the precision that the scenario sets for its TPU.
-constexpr std::string_view kHonest = "honest:";
+constexpr std::string_view kConforming = "honest:";
 
-std::unique_ptr<Backend> make_honest(std::string_view seed, const BackendOptions& options) {
+std::unique_ptr<Backend> make_conforming(std::string_view seed, const BackendOptions& options) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), number);
   if (seed.empty() || error != std::errc{} || end != seed.data() + seed.size()) return nullptr;
@@ -44,8 +44,9 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
   for (const Entry& entry : kBackends) {
     if (entry.name == name) return entry.make(options);
   }
-  if (name.starts_with(kHonest)) {
-    if (auto honest = make_honest(name.substr(kHonest.size()), options)) return honest;
+  if (name.starts_with(kConforming)) {
+    if (auto conforming = make_conforming(name.substr(kConforming.size()), options))
+      return conforming;
     return Error{"the engine '" + std::string(name) + "' has no seed", "",
                  "an honest variant is named by a number: honest:17"};
   }

@@ -215,7 +215,7 @@ void against_ourselves(Suite& suite) {
 }
 
 // The engine `xla` as it is used: its tensors go to the device and back at every step
-// (docs/xla.md).
+// (docs/guides/xla.md).
 void of_xla(Suite& suite) {
   suite.section("step, engine xla; peer: our own cpu or tpu on as many cores, all threads");
   for (const int cores : {1, 8}) {

@@ -21,7 +21,7 @@
 
 namespace twinrun {
 
-inline constexpr int kContractVersion = 1;  // docs/numerics.md, "The version"
+inline constexpr int kContractVersion = 1;  // docs/method/numerics.md, "The version"
 inline constexpr int kCheckpointSchema = 1;
 
 struct CheckpointTensor {

@@ -10,7 +10,7 @@
 namespace twinrun::tpu {
 namespace {
 
-// Assumptions of ours, with their uncertainty in docs/profile.md.
+// Assumptions of ours, with their uncertainty in docs/guides/profile.md.
 constexpr double kStart = 1e-6;      // start of a unit: instructions, first bytes out of HBM
 constexpr double kHop = 1e-6;        // latency from chip to chip
 constexpr double kPhiloxOps = 30;    // per random number: ten rounds give four numbers

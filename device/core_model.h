@@ -1,7 +1,8 @@
 // A model of how long one core of a TPU takes for its step: for every fusion unit of a program, the
 // times that its matrix unit, its vector unit, HBM and the links between chips would need alone,
 // and the longest of them. It is a roofline with tiles: nothing is measured, and sizes are padded.
-// Constants, sources and uncertainty: docs/profile.md. Reads a Program; the profile reports it.
+// Constants, sources and uncertainty: docs/guides/profile.md. Reads a Program; the profile reports
+// it.
 //
 //   const StepModel m = model_step(e.sharded(e.sharding), {.generation = v2, .passes = 1});
 //   m.seconds;  m.units[3].limit;            // kMemory: HBM limits the unit

@@ -7,7 +7,7 @@
 namespace twinrun::tpu {
 namespace {
 
-constexpr int kMostSegments = 64;
+constexpr int kMaxSegments = 64;
 // Activations smaller than this part (1 / kWorthwhile) of the largest one are not recomputed.
 constexpr int kWorthwhile = 100;
 constexpr int kNever = std::numeric_limits<int>::max();
@@ -179,7 +179,7 @@ double rematerialise(Rematerialise kind, const std::vector<StepUnit>& units,
   double flops = 0;
   std::vector<HeldValue> best = values;
   HbmPeak lowest = peak_of(values, static_cast<int>(units.size()));
-  for (int count = 2; count <= kMostSegments; ++count) {
+  for (int count = 2; count <= kMaxSegments; ++count) {
     std::vector<HeldValue> split = values;
     const double price = drop_segments(units, split, count);
     const HbmPeak peak = peak_of(split, static_cast<int>(units.size()));

@@ -165,13 +165,13 @@ std::string unbounded(int64_t elements) {
   return elements == 0 ? "" : fmt::format(", {} without a finite bound", count(elements));
 }
 
-std::string switched(const SwitchRow& row) {
+std::string switched(const AblationRow& row) {
   return row.direction == "restored in S"      ? "undone"
          : row.direction == "introduced alone" ? "added alone"
                                                : row.direction;
 }
 
-std::string effect_of(const SwitchRow& row) {
+std::string effect_of(const AblationRow& row) {
   if (row.direction == "introduced alone") return row.explains ? "has an effect" : "no effect";
   if (!row.explains) return "no";
   return row.share > 0 ? fmt::format("yes, {}", share(row.share)) : "yes";

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kLinear = 1e3;  // largest / least that a linear axis shows
 constexpr double kEven = 1e8;    // the same for a logarithmic axis without a knee
-constexpr double kMost = 1e4;    // losses that many times above the first ones are not usual
+constexpr double kMax = 1e4;     // losses that many times above the first ones are not usual
 
 double fraction(double at, double from, double to) {
   return to > from ? (at - from) / (to - from) : 0.5;
@@ -63,7 +63,7 @@ Axis axis_of_losses(const Report& report) {
   // nine tenths of them. A run that has diverged for good has most losses far up, so the knee is
   // just above its first losses.
   const double most = all[all.size() * 9 / 10];
-  axis.knee = 1.2 * (most < kMost * usual ? std::max(most, usual) : usual);
+  axis.knee = 1.2 * (most < kMax * usual ? std::max(most, usual) : usual);
   if (axis.knee * kLinear > axis.high) axis.knee = 0;
   return axis;
 }

@@ -45,6 +45,6 @@ struct Comparison {
 };
 
 std::string to_terminal(const Comparison& comparison, int width = 80);
-std::string to_json(const Comparison& comparison);  // docs/regression-gates.md has the keys
+std::string to_json(const Comparison& comparison);  // docs/guides/regression-gates.md has the keys
 
 }  // namespace twinrun

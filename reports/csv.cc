@@ -1,5 +1,5 @@
 // Writes every table of a report as a CSV file (RFC 4180). Columns are the keys of report.json, so
-// docs/report-schema.md describes both.
+// docs/reference/report-schema.md describes both.
 #include "reports/csv.h"
 
 #include <fmt/format.h>
@@ -141,7 +141,7 @@ std::vector<ReportFile> to_csv(const Report& report) {
                                    {"findings.csv", table_of(report.findings)},
                                    {"probes.csv", table_of(report.probes)},
                                    {"probe_rows.csv", ops.text()},
-                                   {"switches.csv", table_of(report.switches)},
+                                   {"switches.csv", table_of(report.ablations)},
                                    {"trajectories.csv", table_of(report.trajectories)},
                                    {"differences.csv", seeds(report)},
                                    {"ensembles.csv", table_of(report.ensembles)},

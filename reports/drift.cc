@@ -93,9 +93,9 @@ const Finding* first_divergence(const Report& report) {
 }
 
 std::optional<int64_t> broken_from(const std::vector<float>& losses) {
-  const auto born = std::ranges::find_if(losses, [](float x) { return !std::isfinite(x); });
-  if (born == losses.end()) return std::nullopt;
-  return born - losses.begin();
+  const auto non_finite = std::ranges::find_if(losses, [](float x) { return !std::isfinite(x); });
+  if (non_finite == losses.end()) return std::nullopt;
+  return non_finite - losses.begin();
 }
 
 std::string place_of(const Finding& finding) {

@@ -1,5 +1,5 @@
 // Which loss curves diverge, and where: arithmetic on the runs that a report already holds, so that
-// every format shows the same. Pairs and their meaning: docs/diagnosis.md, "The runs".
+// every format shows the same. Pairs and their meaning: docs/method/diagnosis.md, "The runs".
 //
 //   for (const DriftRow& row : drift_of(report)) { row.pair; row.first_step; row.largest; }
 #pragma once

@@ -36,7 +36,7 @@ std::string_view word_of(GateOutcome outcome) {
     case GateOutcome::kSame:
     case GateOutcome::kInside:
       return "PASSED";
-    case GateOutcome::kMoved:
+    case GateOutcome::kDiverged:
       return "MOVED";
     case GateOutcome::kInterrupted:
       return "STOPPED";
@@ -53,7 +53,7 @@ std::string_view to_string(GateOutcome outcome) {
       return "same";
     case GateOutcome::kInside:
       return "inside_noise";
-    case GateOutcome::kMoved:
+    case GateOutcome::kDiverged:
       return "moved";
     case GateOutcome::kUnavailable:
       return "unavailable";
@@ -70,7 +70,7 @@ int exit_code(GateOutcome outcome) {
     case GateOutcome::kSame:
     case GateOutcome::kInside:
       return 0;
-    case GateOutcome::kMoved:
+    case GateOutcome::kDiverged:
       return 1;
     case GateOutcome::kUnavailable:
       return 125;
@@ -109,7 +109,7 @@ std::string to_terminal(const Gate& g, int width) {
   out += fmt::format("{:<8} {}\n", word_of(g.outcome), text::clean(g.golden));
   add("", g.headline);
   if (!g.engine.empty()) add("engine", g.engine + ", " + g.settings);
-  if (g.moved) site("first", *g.moved);
+  if (g.divergence) site("first", *g.divergence);
   if (g.noise && g.noise->unusable.empty()) {
     add("noise", fmt::format("largest distance {} times that of honest engines, {} allowed (one "
                              "honest engine in {} is farther); one step from each of {}",
@@ -151,7 +151,7 @@ std::string to_json_line(const Gate& g) {
                   {"engine", text::clean(g.engine)},
                   {"settings", text::clean(g.settings)},
                   {"headline", text::clean(g.headline)},
-                  {"moved", of(g.moved)},
+                  {"moved", of(g.divergence)},
                   {"noise", noise},
                   {"notes", of(g.notes)},
                   {"changed", of(g.changed)},

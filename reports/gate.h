@@ -17,12 +17,12 @@ namespace twinrun {
 enum class GateOutcome : uint8_t {
   kSame,         // bit for bit
   kInside,       // bits differ, inside the noise of conforming engines
-  kMoved,        // any other difference
+  kDiverged,     // any other difference
   kUnavailable,  // the engine cannot be started, or failed
   kBadInput,     // the golden run cannot be read, or is inconsistent
   kInterrupted,  // stopped before it was decided
 };
-std::string_view to_string(GateOutcome outcome);  // "same" "inside_noise" "moved" ...
+std::string_view to_string(GateOutcome outcome);  // "same" "inside_noise" "divergence" ...
 int exit_code(GateOutcome outcome);               // 0 0 1 125 128 130
 
 // A place in a step, and the values before and now.
@@ -39,8 +39,8 @@ struct Gate {
   std::string settings;  // "cores=8 batch=64 precision=default"
   std::string decides;   // "bits" or "noise"
   GateOutcome outcome = GateOutcome::kSame;
-  std::string headline;           // one sentence
-  std::optional<GateSite> moved;  // the first difference; by bits where they are known
+  std::string headline;                // one sentence
+  std::optional<GateSite> divergence;  // the first difference; by bits where they are known
   // One step from each recorded state against conforming engines of the declared arithmetic, if
   // requested.
   struct Noise {
@@ -65,7 +65,8 @@ struct Gate {
 int exit_code(const std::vector<Gate>& gates);
 
 std::string to_terminal(const Gate& gate, int width = 80);
-std::string to_json_line(const Gate& gate);  // keys: docs/regression-gates.md; without a line end
+std::string to_json_line(
+    const Gate& gate);  // keys: docs/guides/regression-gates.md; without a line end
 // The schema that Jenkins, GitLab and GitHub's reporters read: testsuites, testsuite, testcase with
 // failure, error or skipped.
 std::string to_junit(const std::vector<Gate>& gates);

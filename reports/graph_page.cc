@@ -146,10 +146,10 @@ class Page {
 
   std::string side() const {
     std::string out = fmt::format("<section><h2>Ops that are not compatible ({})</h2>\n", wrong_);
-    constexpr size_t kMost = 200;
+    constexpr size_t kMax = 200;
     size_t shown = 0;
     std::string rows;
-    for (size_t i = 0; i < p_.ops.size() && shown < kMost; ++i) {
+    for (size_t i = 0; i < p_.ops.size() && shown < kMax; ++i) {
       const DrawnOp& op = p_.ops[i];
       if (op.compatible) continue;
       ++shown;

@@ -56,7 +56,7 @@ class Document {
     sections_.add("bounds", "Each op against its bound", html::probes(r_));
     sections_.add("weights", "Weights", html::weight_figure(r_));
     sections_.add("digests", "Bits", html::digests(r_));
-    sections_.add("switches", "Each sharding cause, undone and added", html::switches(r_));
+    sections_.add("switches", "Each sharding cause, undone and added", html::ablations(r_));
     sections_.add("interaction", "Interaction", html::paragraph(text::interaction_of(r_)));
     sections_.add("ruled-out", "Ruled out", html::bullets(r_.ruled_out));
     sections_.add("controls", "Controls", html::controls(r_));

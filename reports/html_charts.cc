@@ -75,7 +75,7 @@ size_t steps_of(const Report& r) {
 }
 
 // Explains an axis that is not plain; "" for a linear one.
-std::string told(const text::Axis& axis, const Report& r) {
+std::string axis_text(const text::Axis& axis, const Report& r) {
   if (axis.plain()) return "";
   std::string out = axis.logarithmic ? " Logarithmic scale: losses span more than three decades."
                                      : " Linear scale.";
@@ -141,7 +141,7 @@ std::string loss_figure(const Report& r) {
   const bool thin = steps > kStillPoints;
   chart.description = fmt::format(
       "Loss of {} over {}.{}{}{}", text::plural(static_cast<int64_t>(chart.lines.size()), "curve"),
-      text::plural(static_cast<int64_t>(steps), "step"), broken, told(axis, r),
+      text::plural(static_cast<int64_t>(steps), "step"), broken, axis_text(axis, r),
       thin ? " Of every stretch of steps the least and the largest loss are drawn." : "");
   std::string caption = "<b>Training loss by step.</b> " + text(chart.description);
   if (chart.low.empty()) caption += " No noise band: this diagnosis trained one seed.";
@@ -193,13 +193,13 @@ std::string drift_table(const Report& r) {
 std::string weight_figure(const Report& r) {
   const WeightDrift& w = r.weight_drift;
   if (w.rows.empty() || w.steps.empty()) return "";
-  constexpr size_t kMost = 80;
+  constexpr size_t kMax = 80;
   HeatMap map{.title = fmt::format("Distance of the weights, {}", w.pair), .x_label = "after step"};
   for (const int64_t step : w.steps) map.columns.push_back(fmt::format("{}", step));
   std::vector<Column> columns = {{"variable"}};
   for (const std::string& name : map.columns) columns.push_back({"after " + name, true});
   Table table("Distance of the weights", columns);
-  for (size_t i = 0; i < std::min(w.rows.size(), kMost); ++i) {
+  for (size_t i = 0; i < std::min(w.rows.size(), kMax); ++i) {
     const WeightDrift::Row& row = w.rows[i];
     map.rows.push_back(row.variable);
     map.cells.push_back(row.distance);
@@ -219,7 +219,7 @@ std::string weight_figure(const Report& r) {
       "<div class=\"scroll plot\" tabindex=\"0\" role=\"region\" "
       "aria-label=\"{}\">\n{}</div>\n</figure>\n{}{}",
       text(map.description), text(map.title), to_svg(map),
-      w.rows.size() > kMost ? more(w.rows.size() - kMost) : "",
+      w.rows.size() > kMax ? more(w.rows.size() - kMax) : "",
       folded("The same as numbers", table.str()));
 }
 

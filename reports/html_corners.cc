@@ -92,32 +92,31 @@ std::string corners(const Report& r) {
 }
 
 std::string digests(const Report& r) {
-  Table parting("Whose states have the same bits",
-                {{"pair"}, {"steps compared", true}, {"bits differ"}});
-  for (const StateParting& p : r.state_partings) {
-    parting.add(
+  Table divergence("Whose states have the same bits",
+                   {{"pair"}, {"steps compared", true}, {"bits differ"}});
+  for (const StateDivergence& p : r.state_partings) {
+    divergence.add(
         {code(p.pair, 40), text::count(p.steps),
          p.first_step ? fmt::format("after step {}", *p.first_step) : "never: the same bits"});
   }
   size_t cores = 0;
   for (const RunSummary& run : r.runs) cores = std::max(cores, run.core_digests.size());
-  constexpr size_t kMost = 64;
+  constexpr size_t kMax = 64;
   std::vector<Column> columns = {{"run"}};
-  for (size_t c = 0; c < std::min(cores, kMost); ++c)
-    columns.push_back({fmt::format("core {}", c)});
+  for (size_t c = 0; c < std::min(cores, kMax); ++c) columns.push_back({fmt::format("core {}", c)});
   Table per_core("State of each core after the last step: first 8 digits of its digest", columns);
   bool part = false;
   for (const RunSummary& run : r.runs) {
     if (run.core_digests.empty()) continue;
     std::vector<std::string> row = {code(run.name, 40)};
-    for (size_t c = 0; c < std::min(run.core_digests.size(), kMost); ++c) {
+    for (size_t c = 0; c < std::min(run.core_digests.size(), kMax); ++c) {
       const bool other = run.core_digests[c] != run.core_digests.front();
       part = part || other;
       row.push_back(code(text::digest8(run.core_digests[c])) + (other ? " ≠" : ""));
     }
     per_core.add(std::move(row));
   }
-  std::string out = parting.str() + per_core.str();
+  std::string out = divergence.str() + per_core.str();
   if (part)
     out +=
         paragraph("≠: not what core 0 has. Batch norm's statistics may differ from core to core.");

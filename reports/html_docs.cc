@@ -9,6 +9,7 @@
 
 #include "reports/html_page.h"
 #include "reports/html_text.h"
+#include "reports/page_files.h"
 
 namespace twinrun::html {
 namespace {
@@ -81,8 +82,14 @@ std::vector<Section> sections_of(std::string_view page) {
   return out;
 }
 
-std::string_view doc_file(std::string_view name) {
-  return page_file(std::string(name) + std::string(kEnd));
+// The embedded page of docs/ of this name, which is that of its file without folder and ".md"; null
+// if there is none. No two pages have one name.
+const PageFile* doc_page(std::string_view name) {
+  const std::string file = fmt::format("/{}{}", name, kEnd);
+  const auto found = std::ranges::find_if(page_files(), [&](const PageFile& page) {
+    return page.name.starts_with(kFolder) && page.name.ends_with(file);
+  });
+  return found == page_files().end() ? nullptr : &*found;
 }
 
 const Section* section_named(const std::vector<Section>& sections, std::string_view slug) {
@@ -171,20 +178,21 @@ DocName doc_named_at(std::string_view text, size_t at) {
   if (at > 0 && (in_name(text[at - 1]) || text[at - 1] == '/' || text[at - 1] == '.')) return {};
   std::string_view rest = text.substr(at);
   if (!rest.starts_with(kFolder)) return {};
-  const std::string_view name = name_at(rest.substr(kFolder.size()));
-  rest.remove_prefix(kFolder.size() + name.size());
-  if (!rest.starts_with(kEnd)) return {};
-  rest.remove_prefix(kEnd.size());
-  const std::string_view file = doc_file(name);
-  if (name.empty() || file.empty()) return {};
-  DocName out{kFolder.size() + name.size() + kEnd.size(), fmt::format("{}{}", kId, name)};
-  const std::vector<Section> sections = sections_of(file);
+  std::string_view name = name_at(rest.substr(kFolder.size()));
+  if (rest.substr(kFolder.size() + name.size()).starts_with('/'))
+    name = name_at(rest.substr(kFolder.size() + name.size() + 1));
+  const PageFile* page = name.empty() ? nullptr : doc_page(name);
+  if (page == nullptr || !rest.starts_with(page->name)) return {};
+  rest.remove_prefix(page->name.size());
+  DocName out{page->name.size(), fmt::format("{}{}", kId, name)};
+  const std::vector<Section> sections = sections_of(page->text);
   if (rest.starts_with('#')) {
     const std::string_view anchor = name_at(rest.substr(1));
     out.size += 1 + anchor.size();
     if (section_named(sections, anchor) != nullptr) out.id += fmt::format("--{}", anchor);
   } else if (rest.starts_with(", ")) {
-    // A heading after a comma, or the beginning of one: "docs/bounds.md, Bias below the bound)".
+    // A heading after a comma, or the beginning of one: "docs/method/bounds.md, Bias below the
+    // bound)".
     const size_t end = std::min(rest.find_first_of(").;:", 2), rest.size());
     const std::string words = slug(rest.substr(2, end - 2));
     const auto found = std::ranges::find_if(
@@ -207,8 +215,10 @@ std::string docs_of(std::string_view html) {
   std::string out;
   for (const std::string& id : ids) {
     const std::string name = id.substr(0, id.find("--"));
-    std::string_view text = doc_file(name);
-    std::string title = fmt::format("docs/{}.md", name);
+    const PageFile* page = doc_page(name);
+    if (page == nullptr) continue;
+    std::string_view text = page->text;
+    std::string title(page->name);
     const std::vector<Section> sections = sections_of(text);
     const Section* section =
         name.size() == id.size()

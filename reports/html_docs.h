@@ -1,9 +1,9 @@
-// Sections of the documentation that a page mentions ("docs/bounds.md#sums"), included in the page
-// itself: a reader may have nothing of the project but report.html, there is no web address to link
-// to, and the page loads nothing. All of docs/*.md is embedded in the program; a page contains,
-// folded, only the sections that it links to.
+// Sections of the documentation that a page mentions ("docs/method/bounds.md#sums"), included in
+// the page itself: a reader may have nothing of the project but report.html, there is no web
+// address to link to, and the page loads nothing. All of docs/*.md is embedded in the program; a
+// page contains, folded, only the sections that it links to.
 //
-//   doc_named_at("see docs/bounds.md, Bias below the bound", 4);
+//   doc_named_at("see docs/method/bounds.md, Bias below the bound", 4);
 //       // {36, "doc-bounds--bias-below-the-bound"}
 //   docs_of(page);  // the sections that href="#doc-..." of `page` lead to
 #pragma once

@@ -26,7 +26,7 @@ std::string trajectories(const Report& report);
 std::string cures(const Report& report);
 std::string ensembles(const Report& report);
 std::string probes(const Report& report);
-std::string switches(const Report& report);
+std::string ablations(const Report& report);
 std::string controls(const Report& report);
 std::string environment(const Report& report);
 std::string commands(const Report& report);

@@ -41,7 +41,7 @@ std::string facts(const Finding& f) {
 }  // namespace
 
 std::string findings(const Report& r) {
-  constexpr size_t kMost = 24;
+  constexpr size_t kMax = 24;
   std::string out;
   const std::vector<text::Telling> tellings = text::tellings_of(r.findings);
   Table others("Also wrong, by the same fault or another", {{"finding", true},
@@ -50,7 +50,7 @@ std::string findings(const Report& r) {
                                                             {"core", true},
                                                             {"error, and what is allowed"},
                                                             {"looks like"}});
-  size_t told = 0, left = 0;
+  size_t shown = 0, left = 0;
   for (size_t i = 0; i < r.findings.size(); ++i) {
     const Finding& f = r.findings[i];
     if (!tellings[i].in_full) {
@@ -58,7 +58,7 @@ std::string findings(const Report& r) {
                   f.core ? fmt::format("{}", *f.core) : "", text(text::number_of(f), 200),
                   tellings[i].as > 0 ? fmt::format("as finding {}", tellings[i].as)
                                      : text(f.fingerprint, 200)});
-    } else if (++told > kMost) {
+    } else if (++shown > kMax) {
       ++left;
     } else {
       out += fmt::format(
@@ -138,8 +138,8 @@ std::string ensembles(const Report& r) {
 
 std::string probes(const Report& r) {
   std::string out = r.probes.empty() ? "" : paragraph(text::kRecomputed);
-  constexpr size_t kMost = 6, kOpen = 12;
-  for (size_t i = 0; i < std::min(r.probes.size(), kMost); ++i) {
+  constexpr size_t kMax = 6, kOpen = 12;
+  for (size_t i = 0; i < std::min(r.probes.size(), kMax); ++i) {
     const EngineProbe& p = r.probes[i];
     out += paragraph(text::probe_line(p) + ".");
     const std::vector<Column> columns = {{"op"},
@@ -173,13 +173,13 @@ std::string probes(const Report& r) {
                                 text::plural(static_cast<int64_t>(p.rows.size() - kOpen), "op")),
                     others.str());
   }
-  return r.probes.size() > kMost ? out + more(r.probes.size() - kMost) : out;
+  return r.probes.size() > kMax ? out + more(r.probes.size() - kMax) : out;
 }
 
-std::string switches(const Report& r) {
-  std::vector<const SwitchRow*> sorted;
-  for (const SwitchRow& row : r.switches) sorted.push_back(&row);
-  std::ranges::stable_sort(sorted, std::greater<>(), &SwitchRow::explains);
+std::string ablations(const Report& r) {
+  std::vector<const AblationRow*> sorted;
+  for (const AblationRow& row : r.ablations) sorted.push_back(&row);
+  std::ranges::stable_sort(sorted, std::greater<>(), &AblationRow::explains);
   Table table("Relative change of one step of the reference in binary64, from the same state",
               {{"cause"},
                {"switched"},
@@ -188,7 +188,7 @@ std::string switches(const Report& r) {
                {"threshold", true},
                {"explains it"},
                {"note"}});
-  for (const SwitchRow* s : sorted) {
+  for (const AblationRow* s : sorted) {
     const std::string explains = text(text::effect_of(*s), 80);
     table.add({code(s->cause, 120), text(text::switched(*s), 80), text::number(s->drift_before),
                text::number(s->drift_after), text::number(s->envelope),

@@ -17,7 +17,7 @@ namespace twinrun::html {
 std::string text(std::string_view raw, int most = 1000);
 std::string code(std::string_view raw, int most = 200);  // "" for ""
 // A sentence as markup: `code` in backquotes becomes code, names of runs become abbreviations that
-// show their meaning, and pages of the documentation ("docs/bounds.md") become links to the
+// show their meaning, and pages of the documentation ("docs/method/bounds.md") become links to the
 // sections that html_docs.h includes in the page.
 std::string prose(std::string_view raw, int most = 1000);
 // Several lines as they are, in a box that scrolls; at most `most` bytes.

@@ -1,5 +1,5 @@
 // Writes report.json, which contains everything a Report holds. Keys: json_keys.h; types and units:
-// docs/report-schema.md.
+// docs/reference/report-schema.md.
 #include <fmt/format.h>
 
 #include <cmath>

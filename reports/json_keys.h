@@ -1,6 +1,6 @@
 // report.json, key by key: one description of each struct, which both the writer (json.cc) and the
 // reader (read_json.cc) go over. A new field is one line here, in the order of the document, and
-// one in docs/report-schema.md.
+// one in docs/reference/report-schema.md.
 //
 //   a("key", field)              a string, bool, integer, number, optional (nullopt: null), vector
 //                                or map of these, or another struct
@@ -32,7 +32,7 @@ void keys(A& a, Of<A, TensorPicture>& p) {
 }
 
 template <typename A>
-void keys(A& a, Of<A, StateParting>& p) {
+void keys(A& a, Of<A, StateDivergence>& p) {
   a("pair", p.pair);
   a("steps", p.steps);
   a("first_step", p.first_step);
@@ -153,7 +153,7 @@ void keys(A& a, Of<A, EngineProbe>& p) {
 }
 
 template <typename A>
-void keys(A& a, Of<A, SwitchRow>& s) {
+void keys(A& a, Of<A, AblationRow>& s) {
   a("cause", s.cause);
   a("direction", s.direction);
   a("drift_before", s.drift_before);
@@ -173,8 +173,8 @@ void keys(A& a, Of<A, ProofRow>& p) {
   a("points", p.points);
   a("degree", p.degree);
   a("log2_error", p.log2_error);
-  a("parts_at", p.parts_at);
-  a("parts_reads", p.parts_reads);
+  a("parts_at", p.diverges_at);
+  a("parts_reads", p.diverging_operand);
   a("unproven", p.unproven);
 }
 
@@ -262,7 +262,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("step_coverage", r.step_coverage);
   a("controls", r.controls);
   a("probes", r.probes);
-  a("switches", r.switches);
+  a("switches", r.ablations);
   a("proofs", r.proofs);
   a("trajectories", r.trajectories);
   a("cures", r.cures);

@@ -37,7 +37,7 @@ std::string_view element_of(GateOutcome outcome) {
     case GateOutcome::kSame:
     case GateOutcome::kInside:
       return "";
-    case GateOutcome::kMoved:
+    case GateOutcome::kDiverged:
       return "failure";
     case GateOutcome::kInterrupted:
       return "skipped";

@@ -33,7 +33,7 @@ class Page {
     experiment();
     controls();
     probes();
-    switches();
+    ablations();
     trajectories();
     cures();
     ensembles();
@@ -282,12 +282,12 @@ class Page {
     section("Each op against its bound", body);
   }
 
-  void switches() {
-    std::vector<const SwitchRow*> sorted;
-    for (const SwitchRow& row : r_.switches) sorted.push_back(&row);
-    std::ranges::stable_sort(sorted, std::greater<>(), &SwitchRow::explains);
+  void ablations() {
+    std::vector<const AblationRow*> sorted;
+    for (const AblationRow& row : r_.ablations) sorted.push_back(&row);
+    std::ranges::stable_sort(sorted, std::greater<>(), &AblationRow::explains);
     Rows rows;
-    for (const SwitchRow* s : sorted) {
+    for (const AblationRow* s : sorted) {
       if (beyond(rows, 24)) continue;
       const std::string explains = md_.prose(text::effect_of(*s));
       rows.push_back(

@@ -96,7 +96,8 @@ ChromeTrace Tracer::run() {
     host(cores * kTracks, p_.steps[i], begin);
     begin += p_.steps[i].seconds();
   }
-  trace_.notes = {{"times", "modelled, not measured: docs/profile.md"}, {"scenario", p_.scenario}};
+  trace_.notes = {{"times", "modelled, not measured: docs/guides/profile.md"},
+                  {"scenario", p_.scenario}};
   if (cores < p_.cores)
     trace_.notes.emplace_back("cores", fmt::format("the first {} of {}", cores, p_.cores));
   return std::move(trace_);

@@ -2,7 +2,7 @@
 // them; nothing here computes. Last stage of the pipeline: verdict -> Report -> report.json,
 // report.md, report.html, terminal.
 //
-//   std::string json = to_json(report);         // schema documented in docs/report-schema.md
+//   std::string json = to_json(report);         // schema: docs/reference/report-schema.md
 //   std::string text = to_terminal(report, {.width = 80, .color = true});
 #pragma once
 
@@ -68,7 +68,7 @@ struct Finding {
   double number = 0;         // the statistic
   double bound = 0;          // the most that a conforming engine may reach
   std::string number_text;   // both in words, where "number; allowed bound" would not be clear
-  std::string bound_source;  // "gamma_17 of f32 accumulation, docs/bounds.md#dots"
+  std::string bound_source;  // "gamma_17 of f32 accumulation, docs/method/bounds.md#dots"
   std::string hex;           // "engine 1.01 (0x3f8147ae), expected 1.00999999 (0x3f8147ad)"
   std::vector<std::string> evidence;
   std::string reproduce;  // command line
@@ -94,7 +94,7 @@ struct RunSummary {
 };
 
 // The step after which the states of two runs differ in their bits.
-struct StateParting {
+struct StateDivergence {
   std::string pair;                   // "T - S"
   int64_t steps = 0;                  // number of steps compared
   std::optional<int64_t> first_step;  // first step after which they differ; nullopt: never
@@ -159,7 +159,7 @@ struct EngineProbe {
 
 // One cause of sharding introduced or undone on the reference, judged on one step from the same
 // state.
-struct SwitchRow {
+struct AblationRow {
   std::string cause;      // "reduction"
   std::string direction;  // "restored in S" | "introduced alone"
   // Relative one-step drift of the update: |dS - dR| / |dR|.
@@ -180,8 +180,9 @@ struct ProofRow {
   double degree = 0;      // upper bound on the degree of the compared polynomials
   double log2_error = 0;  // log2 of the probability that different functions agree at all points
   // The first value that differs from the whole batch's; "" where there is none.
-  std::string parts_at;
-  std::string parts_reads;  // the operand of that value of which each core has only its own part
+  std::string diverges_at;
+  std::string
+      diverging_operand;  // the operand of that value of which each core has only its own part
   // Why the program has no value over the field; then the other members mean nothing.
   std::string unproven;
 };
@@ -272,12 +273,12 @@ struct Report {
   std::vector<Finding> findings;
   std::vector<RunSummary> runs;
   LossBand loss_band;
-  std::vector<StateParting> state_partings;
+  std::vector<StateDivergence> state_partings;
   WeightDrift weight_drift;
   StepCoverage step_coverage;
   std::vector<Control> controls;
   std::vector<EngineProbe> probes;
-  std::vector<SwitchRow> switches;
+  std::vector<AblationRow> ablations;
   std::vector<ProofRow> proofs;
   std::vector<TrajectoryRow> trajectories;
   std::vector<CureRow> cures;

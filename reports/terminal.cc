@@ -51,7 +51,7 @@ class Screen {
     trajectories();
     cures();
     ensembles();
-    switches();
+    ablations();
     probes();
     controls();
     accounts();
@@ -165,7 +165,7 @@ class Screen {
   void findings() {
     if (r_.findings.empty()) return;
     title("Findings");
-    constexpr size_t kMost = 10;
+    constexpr size_t kMax = 10;
     const auto rows = [] {
       return text::Table({{.title = ""},
                           {.title = "also wrong", .flexible = true},
@@ -180,7 +180,7 @@ class Screen {
       line();
       table(std::exchange(others, rows()));
     };
-    const size_t shown = std::min(r_.findings.size(), kMost);
+    const size_t shown = std::min(r_.findings.size(), kMax);
     for (size_t i = 0; i < shown; ++i) {
       const Finding& f = r_.findings[i];
       if (!tellings[i].in_full) {
@@ -239,12 +239,12 @@ class Screen {
   // backslashes.
   void command(std::string_view label, std::string_view raw, int indent, int column) {
     if (raw.empty()) return;
-    constexpr size_t kMost = 4000;
-    if (raw.size() > kMost) {  // part of a command is worse than none
+    constexpr size_t kMax = 4000;
+    if (raw.size() > kMax) {  // part of a command is worse than none
       labelled(label, "too long to show: it is in report.json", indent, column);
       return;
     }
-    const std::string typed = clean(raw, kMost);
+    const std::string typed = clean(raw, kMax);
     std::string head = fmt::format("{}{:<{}}", std::string(indent, ' '), label, column - indent);
     if (column + text::display_width(typed) <= width_) {
       line(head + typed);
@@ -295,7 +295,7 @@ class Screen {
                    {.title = "digest", .drop = 2},
                    {.title = "time", .right = true, .drop = 3},
                    {.title = "ended", .flexible = true}});
-    constexpr size_t kMost = 12;
+    constexpr size_t kMax = 12;
     size_t rows = 0;
     for (size_t i = 0; i < r_.runs.size(); ++i) {
       const RunSummary& run = r_.runs[i];
@@ -304,7 +304,7 @@ class Screen {
       while (i + 1 < r_.runs.size() && same_outcome(run, r_.runs[i + 1])) {
         name += " = " + cell(r_.runs[++i].name);
       }
-      if (++rows > kMost) continue;
+      if (++rows > kMax) continue;
       name = text::clip(name, 24, o_.unicode ? "…" : "~");
       t.add({name, wide ? cell(text::engine_name(run.engine)) : "", cell(run.meaning),
              wide ? text::count(run.steps) : "", curve_of(run, axis, longest, room),
@@ -316,7 +316,7 @@ class Screen {
              run.ended == "completed" ? "" : cell(run.ended)});
     }
     table(t);
-    if (rows > kMost) more(rows - kMost);
+    if (rows > kMax) more(rows - kMax);
   }
 
   static bool same_outcome(const RunSummary& a, const RunSummary& b) {
@@ -355,8 +355,8 @@ class Screen {
                    {.title = "would show", .right = true, .drop = 1},
                    {.title = "margin", .right = true, .drop = 2},
                    {.title = "effect"}});
-    constexpr size_t kMost = 8;
-    for (size_t i = 0; i < std::min(r_.trajectories.size(), kMost); ++i) {
+    constexpr size_t kMax = 8;
+    for (size_t i = 0; i < std::min(r_.trajectories.size(), kMax); ++i) {
       const TrajectoryRow& row = r_.trajectories[i];
       const std::string outcome = cell(text::outcome_of(row));
       t.add({cell(row.pair), cell(row.metric), text::change_of(row, row.mean),
@@ -364,7 +364,7 @@ class Screen {
              text::margin_of(row), outcome == "harmful" ? paint(kRed, outcome) : outcome});
     }
     table(t);
-    if (r_.trajectories.size() > kMost) more(r_.trajectories.size() - kMost);
+    if (r_.trajectories.size() > kMax) more(r_.trajectories.size() - kMax);
     if (const std::string words = text::trials_of(r_); !words.empty()) paragraph(words, kIndent);
   }
 
@@ -388,8 +388,8 @@ class Screen {
                    {.title = "theirs"},
                    {.title = "p", .right = true},
                    {.title = "outcome"}});
-    constexpr size_t kMost = 8;
-    for (size_t i = 0; i < std::min(r_.ensembles.size(), kMost); ++i) {
+    constexpr size_t kMax = 8;
+    for (size_t i = 0; i < std::min(r_.ensembles.size(), kMax); ++i) {
       const EnsembleRow& f = r_.ensembles[i];
       t.add({cell(f.run), cell(f.metric), text::count(f.steps), text::count(f.members),
              text::number(f.subject),
@@ -398,25 +398,25 @@ class Screen {
              f.outcome == "outside" ? paint(kRed, f.outcome) : cell(f.outcome)});
     }
     table(t);
-    if (r_.ensembles.size() > kMost) more(r_.ensembles.size() - kMost);
+    if (r_.ensembles.size() > kMax) more(r_.ensembles.size() - kMax);
   }
 
-  void switches() {
-    if (r_.switches.empty()) return;
+  void ablations() {
+    if (r_.ablations.empty()) return;
     title("Each sharding cause, undone and added", "relative change of one step");
-    std::vector<const SwitchRow*> sorted;
-    for (const SwitchRow& row : r_.switches) sorted.push_back(&row);
-    std::ranges::stable_sort(sorted, std::greater<>(), &SwitchRow::explains);
+    std::vector<const AblationRow*> sorted;
+    for (const AblationRow& row : r_.ablations) sorted.push_back(&row);
+    std::ranges::stable_sort(sorted, std::greater<>(), &AblationRow::explains);
     text::Table t({{.title = "cause", .flexible = true},
                    {.title = "switched", .flexible = true},
                    {.title = "before", .right = true},
                    {.title = "after", .right = true},
                    {.title = "threshold", .right = true, .drop = 1},
                    {.title = "explains it"}});
-    const size_t explaining = std::ranges::count(r_.switches, true, &SwitchRow::explains);
+    const size_t explaining = std::ranges::count(r_.ablations, true, &AblationRow::explains);
     const size_t most = std::clamp<size_t>(explaining + 2, 4, 10);
     for (size_t i = 0; i < std::min(sorted.size(), most); ++i) {
-      const SwitchRow& s = *sorted[i];
+      const AblationRow& s = *sorted[i];
       const std::string explains = text::effect_of(s);
       t.add({cell(s.cause), cell(text::switched(s)), text::number(s.drift_before),
              text::number(s.drift_after), text::number(s.envelope),
@@ -430,11 +430,11 @@ class Screen {
   void probes() {
     if (r_.probes.empty()) return;
     title("Each op against its bound");
-    constexpr size_t kMost = 4;
-    for (size_t i = 0; i < std::min(r_.probes.size(), kMost); ++i) {
+    constexpr size_t kMax = 4;
+    for (size_t i = 0; i < std::min(r_.probes.size(), kMax); ++i) {
       labelled("", clean(text::probe_line(r_.probes[i])), 0, kIndent);
     }
-    if (r_.probes.size() > kMost) more(r_.probes.size() - kMost);
+    if (r_.probes.size() > kMax) more(r_.probes.size() - kMax);
     text::Table t({{.title = "in"},
                    {.title = "worst over all steps", .flexible = true},
                    {.title = "phase", .drop = 1},
@@ -457,7 +457,7 @@ class Screen {
   void controls() {
     if (r_.controls.empty()) return;
     title("Controls");
-    constexpr size_t kMost = 8;
+    constexpr size_t kMax = 8;
     std::vector<const Control*> sorted;  // failed ones first
     for (const Control& c : r_.controls) sorted.push_back(&c);
     std::ranges::stable_sort(sorted, {},
@@ -466,7 +466,7 @@ class Screen {
     for (const Control& c : r_.controls) {
       column = std::max(column, kIndent + text::display_width(pass(c.run, c.passed)) + 2);
     }
-    for (size_t i = 0; i < std::min(sorted.size(), kMost); ++i) {
+    for (size_t i = 0; i < std::min(sorted.size(), kMax); ++i) {
       const Control& c = *sorted[i];
       std::string words = clean(c.name);
       if (!c.detail.empty()) words += fmt::format(" {} {}", dash(), clean(c.detail));
@@ -478,7 +478,7 @@ class Screen {
         head = std::string(column, ' ');
       }
     }
-    if (sorted.size() > kMost) more(sorted.size() - kMost);
+    if (sorted.size() > kMax) more(sorted.size() - kMax);
   }
 
   void accounts() {

@@ -308,7 +308,7 @@ void Table::add(std::vector<std::string> row) {
 
 std::vector<std::string> Table::lines(int width, int indent) const {
   constexpr int kGap = 2;
-  constexpr int kLeast = 4;
+  constexpr int kMin = 4;
   constexpr int kLongWord = 24;                  // longer words may be cut
   std::vector<int> content(columns_.size(), 0);  // the widest cell
   std::vector<int> least(columns_.size(), 0);    // the widest word, title included
@@ -355,7 +355,7 @@ std::vector<std::string> Table::lines(int width, int indent) const {
     if (last == shown.end() || columns_[*last].drop == 0) break;
     shown.erase(last);
   }
-  squeeze([](size_t) { return kLeast; });
+  squeeze([](size_t) { return kMin; });
   while (excess() > 0 && shown.size() > 1) shown.pop_back();
 
   std::vector<std::string> out;

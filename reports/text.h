@@ -60,9 +60,9 @@ std::string cure_of(const CureRow& cure);
 std::string effect_of(const Report& report);  // "harmful: held-out loss is higher ..."
 // What the intervals of the table mean, and when an answer is given; "" for one seed.
 std::string trials_of(const Report& report);
-std::string worst_of(const ProbeRow& row);   // error / bound
-std::string switched(const SwitchRow& row);  // "undone", "added alone"
-std::string effect_of(const SwitchRow& row);
+std::string worst_of(const ProbeRow& row);     // error / bound
+std::string switched(const AblationRow& row);  // "undone", "added alone"
+std::string effect_of(const AblationRow& row);
 std::string interaction_of(const Report& report);
 std::string unbounded(int64_t elements);  // ", 12 without a finite bound"
 // Several ops made wrong by one fault: the first is shown in full, the others in one row each.

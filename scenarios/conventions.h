@@ -1,6 +1,6 @@
 // Formulas that differ by default between frameworks: the value that a scenario key stands for
-// where it is "auto". docs/formulas.md has the same table, with its sources. scenarios/ uses it
-// when it turns a Scenario into a Program.
+// where it is "auto". docs/reference/formulas.md has the same table, with its sources. scenarios/
+// uses it when it turns a Scenario into a Program.
 //
 //   by_conventions(scenario, "epsilon_form");  // "torch" for Adam under conventions = "pytorch"
 #pragma once

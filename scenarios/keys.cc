@@ -1,5 +1,5 @@
 // The keys of the top level, [data], [loss], [train], [tpu] and [diagnose]; values as text; the
-// table in docs/scenario-keys.md.
+// table in docs/reference/scenario-keys.md.
 #include "scenarios/keys.h"
 
 #include <fmt/format.h>
@@ -239,7 +239,7 @@ const Key<DiagnoseSpec> kDiagnose[] = {
 
 bool is_names(std::string_view names) { return !names.empty(); }
 
-// One row of the table in docs/scenario-keys.md.
+// One row of the table in docs/reference/scenario-keys.md.
 template <typename Owner>
 std::string row(const std::string& prefix, const Owner& initial, const Key<Owner>& key) {
   struct Type {
@@ -327,7 +327,7 @@ std::string Allowed::text() const {
     }
     return or_count ? out + ", or an integer of at least 1" : out;
   }
-  const bool has_low = std::isfinite(low), has_high = std::isfinite(high) && high < kMost;
+  const bool has_low = std::isfinite(low), has_high = std::isfinite(high) && high < kMax;
   if (has_low && has_high && !above_low && !below_high)
     return fmt::format("{} to {:.0f}", low, high);
   std::string out;

@@ -1,9 +1,9 @@
 // The table of all scenario keys. Reading, checking, suggestions, --set, the resolved dump and
-// docs/scenario-keys.md all use it, so each key is declared once (keys.cc, layer_keys.cc,
+// docs/reference/scenario-keys.md all use it, so each key is declared once (keys.cc, layer_keys.cc,
 // optimizer_keys.cc).
 //
 //   for (const Key<TrainSpec>& key : keys<TrainSpec>()) ...    // "batch", &TrainSpec::batch, ...
-//   key_table_markdown();                                      // docs/scenario-keys.md
+//   key_table_markdown();                                      // docs/reference/scenario-keys.md
 #pragma once
 
 #include <limits>
@@ -30,10 +30,10 @@ struct Allowed {
   std::string text() const;  // "at least 1", "1 to 512", "mean, sum"; "" for everything
 };
 
-namespace allowed {                      // shorthands for the tables of keys
-inline constexpr double kMost = 9.3e18;  // greater than every int64
+namespace allowed {                     // shorthands for the tables of keys
+inline constexpr double kMax = 9.3e18;  // greater than every int64
 constexpr Allowed any() { return {}; }
-constexpr Allowed at_least(double low) { return {.low = low, .high = kMost}; }
+constexpr Allowed at_least(double low) { return {.low = low, .high = kMax}; }
 constexpr Allowed between(double low, double high) { return {.low = low, .high = high}; }
 constexpr Allowed above(double low) { return {.low = low, .above_low = true}; }
 constexpr Allowed below(double low, double high) {
@@ -89,7 +89,7 @@ bool applies(const Owner& owner, const Key<Owner>& key) {
   return key.only.empty() || contains_name(key.only, string_value(owner, key.selector));
 }
 
-// The content of docs/scenario-keys.md.
+// The content of docs/reference/scenario-keys.md.
 std::string key_table_markdown();
 
 }  // namespace twinrun

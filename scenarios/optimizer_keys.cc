@@ -13,7 +13,8 @@ constexpr std::string_view kOptimizers =
     "sgd|momentum|adam|adagrad|adadelta|rmsprop|adamax|adamw|adafactor|lars|lamb";
 
 const Key<OptimizerConfig> kOptimizer[] = {
-    {"kind", &OptimizerConfig::kind, one_of(kOptimizers), "the update rule (docs/optimizers.md)"},
+    {"kind", &OptimizerConfig::kind, one_of(kOptimizers),
+     "the update rule (docs/reference/optimizers.md)"},
     {"lr", &OptimizerConfig::lr, above(0), "learning rate"},
     {"momentum", &OptimizerConfig::momentum, below(0, 1), "share of the old velocity kept",
      "momentum|rmsprop|lars", false, "0.9; 0 (rmsprop)"},

@@ -8,7 +8,8 @@ namespace {
 
 using Kind = OptimizerSpec::Kind;
 
-// The defaults of a kind; kByKind where the kind has no such number. Sources: docs/optimizers.md.
+// The defaults of a kind; kByKind where the kind has no such number. Sources:
+// docs/reference/optimizers.md.
 struct Rule {
   std::string_view name;
   Kind kind;

@@ -17,7 +17,7 @@
 namespace twinrun {
 namespace {
 
-constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMaxBytes = 1 << 20;
 
 std::optional<LibraryFile> find_in_library(std::string_view name) {
   for (const LibraryFile& file : library_files()) {
@@ -39,11 +39,11 @@ Error not_found(std::string_view name, bool is_path) {
 Result<std::string> read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return Error{fmt::format("cannot open: {}", std::strerror(errno)), path, ""};
-  std::string text(kMostBytes + 1, '\0');
+  std::string text(kMaxBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
-  if (text.size() > kMostBytes) {
-    return Error{fmt::format("larger than {} bytes: not a scenario", kMostBytes), path, ""};
+  if (text.size() > kMaxBytes) {
+    return Error{fmt::format("larger than {} bytes: not a scenario", kMaxBytes), path, ""};
   }
   return text;
 }

@@ -24,7 +24,7 @@ enum class LossReduction : uint8_t { kMean, kSum };
 
 // [data]
 struct DataSpec {
-  std::string source = "digits";        // docs/data.md lists all sources
+  std::string source = "digits";        // docs/reference/data.md lists all sources
   std::string dir;                      // folder of the files
   std::vector<std::string> files;       // relative to dir; idx: {images, labels}
   std::vector<std::string> eval_files;  // held-out files; none: the last tenth is held out
@@ -147,7 +147,8 @@ struct OptimizerConfig {
   double epsilon = kByKind;              // kinds that divide; adam: TF's "epsilon hat"
   double initial_accumulator = kByKind;  // adagrad, rmsprop
   bool centered = false;                 // rmsprop
-  std::string epsilon_form = "auto";     // auto | tf | torch | root | tf_root (docs/formulas.md)
+  std::string epsilon_form =
+      "auto";  // auto | tf | torch | root | tf_root (docs/reference/formulas.md)
   std::string bias_correction = "both";  // adam, adamw, adamax, lamb: both | first | none | stuck
   int64_t correction_lead = 0;           // adam, adamw: added to t in the bias correction
   bool amsgrad = false;                  // adam, adamw

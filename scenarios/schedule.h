@@ -12,7 +12,7 @@
 namespace twinrun {
 
 // For steps below warmup_steps: lr * step / warmup_steps. Then the schedule, with steps counted
-// from the end of the warm-up. docs/numerics.md section 9 has the formulas.
+// from the end of the warm-up. docs/method/numerics.md section 9 has the formulas.
 float learning_rate(const OptimizerConfig& config, int64_t step);
 
 }  // namespace twinrun

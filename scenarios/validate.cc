@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kProceduralTrain = 4096, kProceduralEval = 1024;
 
-// What a source requires beyond the table of keys. `most_files` 0: any number.
+// What a source requires beyond the table of keys. `max_files` 0: any number.
 struct SourceRule {
   std::string_view source;
   Dims shape;  // the default; with `only_shape` the only one accepted
   bool only_shape = false;
-  int64_t most_classes = 1 << 20;
+  int64_t max_classes = 1 << 20;
   bool procedural = false;
-  size_t least_files = 0, most_files = 0;
+  size_t min_files = 0, max_files = 0;
   std::string_view files_fix = {};
   int64_t window = 0, vocabulary = 0;  // the defaults
 };
@@ -47,19 +47,19 @@ const SourceRule& rule_of(std::string_view source) {
 Status validate_files(const Source& source, const DataSpec& data, const SourceRule& rule) {
   const auto check = [&](const char* key, const std::vector<std::string>& files,
                          size_t least) -> Status {
-    const bool too_many = rule.most_files > 0 && files.size() > rule.most_files;
+    const bool too_many = rule.max_files > 0 && files.size() > rule.max_files;
     if (files.size() >= least && !too_many) return Ok{};
-    std::string allowed = fmt::format("{}", rule.least_files);
-    if (rule.most_files == 0) allowed = fmt::format("at least {}", rule.least_files);
-    if (rule.most_files > rule.least_files) allowed += fmt::format(" to {}", rule.most_files);
+    std::string allowed = fmt::format("{}", rule.min_files);
+    if (rule.max_files == 0) allowed = fmt::format("at least {}", rule.min_files);
+    if (rule.max_files > rule.min_files) allowed += fmt::format(" to {}", rule.max_files);
     if (data.source == "idx") allowed = "2";
     return Error{fmt::format("{} names {} files; allowed: {}", key, files.size(), allowed),
                  source.where("data", key), fmt::format("{} = {}", key, rule.files_fix)};
   };
-  const size_t least = data.source == "idx" && !data.files.empty() ? 2 : rule.least_files;
+  const size_t least = data.source == "idx" && !data.files.empty() ? 2 : rule.min_files;
   TWINRUN_RETURN_IF_ERROR(check("files", data.files, least));
   if (data.eval_files.empty()) return Ok{};
-  return check("eval_files", data.eval_files, rule.least_files);
+  return check("eval_files", data.eval_files, rule.min_files);
 }
 
 Status validate_data(const Source& source, Scenario& s) {
@@ -77,10 +77,10 @@ Status validate_data(const Source& source, Scenario& s) {
                              to_string(rule.shape)),
                  source.where("data", "shape"), "leave shape out"};
   }
-  if (data.classes > rule.most_classes) {
+  if (data.classes > rule.max_classes) {
     return Error{fmt::format("classes is {}; source {} has 2 to {}", data.classes, data.source,
-                             rule.most_classes),
-                 source.where("data", "classes"), fmt::format("classes = {}", rule.most_classes)};
+                             rule.max_classes),
+                 source.where("data", "classes"), fmt::format("classes = {}", rule.max_classes)};
   }
   TWINRUN_RETURN_IF_ERROR(validate_files(source, data, rule));
   if (data.source == "tfrecord" && data.window > 0 && data.vocabulary == 0) {

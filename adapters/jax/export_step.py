@@ -5,7 +5,7 @@
     #   twinrun diagnose --program mlp.hlo --state mlp.state.npz --batch mlp.batch.npz
 
 Leaves STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA's; with dialect="stablehlo" STEM.mlir, StableHLO text),
-STEM.json (which parameter is what), STEM.state.npz (the state given) and STEM.batch.npz (every input, with a leading axis over steps). docs/import.md.
+STEM.json (which parameter is what), STEM.state.npz (the state given) and STEM.batch.npz (every input, with a leading axis over steps). docs/guides/import.md.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What an engine of another framework needs to sit in the subject's chair of twinrun: docs/engine-protocol.md, in Python.
+"""What an engine of another framework needs to sit in the subject's chair of twinrun: docs/reference/engine-protocol.md, in Python.
 
     from twinrun_engine import serve
 

@@ -1,4 +1,4 @@
-"""A training script of JAX as an engine: docs/own-engine.md. Unlike the rest of the package this needs jax, and optax where it is used.
+"""A training script of JAX as an engine: docs/guides/own-engine.md. Unlike the rest of the package this needs jax, and optax where it is used.
 
     from twinrun_engine.jax import serve_script
     serve_script(train_step, (params, opt_state))                  # train_step(params, opt_state, images, labels)
@@ -470,7 +470,7 @@ def serve_script(train_step=None, state=None, names=None, cores=None, *, loss_fn
     names       {the program's name: path below the parameters}, 'Dense_0/kernel'; None: told from shapes, numbers and words
     cores       of a step under jax.pmap: how many devices it has. All arrays then have an axis more, in front
     loss_fn, optimizer, params  in the place of train_step and state: loss_fn(params, images, labels) and an optax optimizer
-    hello       what the engine declares, where it is not precision="f32", conventions="optax" (docs/engine-protocol.md)
+    hello       what the engine declares, where it is not precision="f32", conventions="optax" (docs/reference/engine-protocol.md)
     """
     if loss_fn is not None:
         import optax

@@ -50,7 +50,7 @@ def pads_of(layer, sizes):
     return ((cells, cells),) * len(sizes)
 
 
-# What several replicas may mean (docs/engine-protocol.md, `sharding`). Of another word nothing is assumed.
+# What several replicas may mean (docs/reference/engine-protocol.md, `sharding`). Of another word nothing is assumed.
 SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "batchwise": ("per_core", "gathered"),
             "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce")}
 

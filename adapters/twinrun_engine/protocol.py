@@ -48,9 +48,9 @@ class Program:
 
     def __init__(self, name, text):
         self.name = name
-        self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/scenario-keys.md
+        self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/reference/scenario-keys.md
         self.cores, self.batch = text["cores"], text["batch"]    # replicas, samples of each
-        self.algebra = text.get("algebra", "cpu")          # "cpu", "xla": of rmsprop and adamax (docs/optimizers.md)
+        self.algebra = text.get("algebra", "cpu")          # "cpu", "xla": of rmsprop and adamax (docs/reference/optimizers.md)
         self.sharding = text["sharding"]                   # reduction, batchnorm, batchnorm_group, batchwise, token_mean, clipping
         self.layers = self.scenario["model"]["layers"]
         self.loss = self.scenario["loss"]

@@ -1,4 +1,4 @@
-"""A training script of PyTorch as an engine: docs/own-engine.md. Unlike the rest of the package this needs torch.
+"""A training script of PyTorch as an engine: docs/guides/own-engine.md. Unlike the rest of the package this needs torch.
 
     from twinrun_engine.pytorch import serve_script
     serve_script(train_step, optimizer, model)
@@ -507,7 +507,7 @@ def serve_script(train_step, optimizer, tensors=None, flattened=None, **hello):
                None: the module that has the optimizer's parameters
     flattened  {"dense1/kernel": (height, width, channels)} for a dense layer that reads a flattened image, channels first; {}: the
                script flattens height, width, channels; None: as the script's graph shows
-    hello      what the engine declares, where it is not precision="f32", conventions="pytorch" (docs/engine-protocol.md)
+    hello      what the engine declares, where it is not precision="f32", conventions="pytorch" (docs/reference/engine-protocol.md)
 
     Where torch.distributed has several processes, each is a replica: every one calls serve_script(), and the first answers twinrun.
     """

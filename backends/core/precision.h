@@ -1,6 +1,6 @@
 // The words in which an engine declares its arithmetic, and what each of them rounds. One table
 // serves the parser of the hello message, the conforming engines of evidence level C
-// (harness/envelope/precision_class.h) and the findings; docs/precision.md describes it.
+// (harness/envelope/precision_class.h) and the findings; docs/method/precision.md describes it.
 //
 //   const PrecisionRow* row = find_precision("autocast");  // null: no such word
 //   row->operand_bits, row->result_bits;                   // significand bits that it keeps

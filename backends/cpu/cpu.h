@@ -1,5 +1,5 @@
-// The `cpu` engine: the reference, whose bits docs/numerics.md defines. f32, one fma chain per dot
-// output, denormals kept.
+// The `cpu` engine: the reference, whose bits docs/method/numerics.md defines. f32, one fma chain
+// per dot output, denormals kept.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // The arrays of the engine protocol: writes what a step is given, and reads and checks what it
 // returns. Arrays are named like "input/images@0" or "state/dense1/kernel"
-// (docs/engine-protocol.md).
+// (docs/reference/engine-protocol.md).
 #pragma once
 
 #include "backends/core/backend.h"

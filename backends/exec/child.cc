@@ -169,8 +169,9 @@ void Child::drain_errors() {
 }
 
 std::string Child::last_words() const {
-  constexpr size_t kTold = 2000;
-  std::string text = errors_.size() > kTold ? errors_.substr(errors_.size() - kTold) : errors_;
+  constexpr size_t kMaxQuoted = 2000;
+  std::string text =
+      errors_.size() > kMaxQuoted ? errors_.substr(errors_.size() - kMaxQuoted) : errors_;
   if (text.size() < errors_.size()) text.erase(0, text.find('\n') + 1);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
@@ -254,7 +255,7 @@ Status Child::send(const std::string& line) {
 }
 
 std::string Child::unread() {
-  while (out_.size() <= kMostLine && read_some(out_fd_, out_) == Read::kSome) {
+  while (out_.size() <= kMaxLine && read_some(out_fd_, out_) == Read::kSome) {
   }
   return out_;
 }
@@ -269,7 +270,7 @@ Result<std::string> Child::receive(std::chrono::milliseconds limit) {
       out_.erase(0, line + 1);
       return text;
     }
-    if (out_.size() > kMostLine)
+    if (out_.size() > kMaxLine)
       return failed("sent a line of more than 1 MiB: " + out_.substr(0, 80) + "...");
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0)

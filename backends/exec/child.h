@@ -27,7 +27,7 @@ namespace twinrun {
 
 class Child {
  public:
-  static constexpr size_t kMostLine = size_t{1} << 20, kKeptErrors = size_t{64} << 10;
+  static constexpr size_t kMaxLine = size_t{1} << 20, kKeptErrors = size_t{64} << 10;
 
   // `folder`: the folder of this session, used by no other. `name`: what errors give as their
   // place. Errors: no such program, not executable.

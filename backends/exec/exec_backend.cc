@@ -82,7 +82,7 @@ class ExecEngine : public Engine {
     if (reply.result != result + ".safetensors" && reply.result != result + ".h5") {
       return Error{"names the result " + exec::shown(reply.result) + ", due is '" + result +
                        ".safetensors' or '" + result + ".h5'",
-                   session_->name(), "docs/engine-protocol.md"};
+                   session_->name(), "docs/reference/engine-protocol.md"};
     }
     TWINRUN_RETURN_IF_ERROR(take(reply.result, states, outputs));
     for (const std::string& file : {inputs_file, state_file, reply.result}) session_->remove(file);
@@ -123,13 +123,14 @@ class ExecEngine : public Engine {
 
   Status take(const std::string& name, States& states, StepOutputs& outputs) {
     const size_t replicas = states.size();
-    uint64_t due = 1 << 16;
+    uint64_t expected = 1 << 16;
     for (const StateVar& var : program_.state)
-      due += static_cast<uint64_t>(var.type.bytes()) * replicas;
+      expected += static_cast<uint64_t>(var.type.bytes()) * replicas;
     for (const Output& output : program_.outputs)
-      due += static_cast<uint64_t>(program_.graph.type(output.id).bytes()) * replicas;
+      expected += static_cast<uint64_t>(program_.graph.type(output.id).bytes()) * replicas;
     const std::string where = session_->name() + ": " + name;
-    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(session_->folder(), name, 4 * due, where));
+    TWINRUN_ASSIGN(ArrayFile file,
+                   exec::read_result(session_->folder(), name, 4 * expected, where));
     const exec::ResultArrays arrays(std::move(file), where);
     TWINRUN_RETURN_IF_ERROR(only_known_outputs(arrays));
     outputs.assign(replicas, std::vector<Tensor>(program_.outputs.size()));

@@ -1,5 +1,5 @@
-// Foreign engines: a command that speaks the protocol of docs/engine-protocol.md. Each backend has
-// its own process and session folder; both end with the backend.
+// Foreign engines: a command that speaks the protocol of docs/reference/engine-protocol.md. Each
+// backend has its own process and session folder; both end with the backend.
 //
 //   auto backend = make_exec_backend(
 //       {"python3 adapters/pytorch/engine.py", resolved_toml(scenario)}, threads);

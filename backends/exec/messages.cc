@@ -14,8 +14,8 @@ using nlohmann::json;
 // Drops what is nested deeper than any valid message while parsing: the JSON library prints by
 // recursion, which a deep message could make overflow the stack.
 json parse_line(const std::string& line) {
-  constexpr int kMostDepth = 8;
-  const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMostDepth; };
+  constexpr int kMaxDepth = 8;
+  const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMaxDepth; };
   return json::parse(line, keep, false);
 }
 
@@ -52,12 +52,12 @@ const char* word_of(Scope scope, const char* global) {
 }  // namespace
 
 std::string shown(std::string_view text) {
-  constexpr size_t kMost = 200;
-  std::string out(text.substr(0, kMost));
+  constexpr size_t kMax = 200;
+  std::string out(text.substr(0, kMax));
   for (char& c : out) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
-  return "'" + out + (text.size() > kMost ? "...'" : "'");
+  return "'" + out + (text.size() > kMax ? "...'" : "'");
 }
 
 bool is_asked_for(const Output& output) {
@@ -126,18 +126,19 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
                           const std::string& engine) {
   const json reply = parse_line(line);
   if (!reply.is_object())
-    return Error{"what came on standard output is no message: " + shown(line), engine,
-                 "an engine prints messages there and nothing else (docs/engine-protocol.md)"};
+    return Error{
+        "what came on standard output is no message: " + shown(line), engine,
+        "an engine prints messages there and nothing else (docs/reference/engine-protocol.md)"};
   if (const auto said = reply.find("error"); said != reply.end()) {
-    constexpr size_t kMost = 8000;
+    constexpr size_t kMax = 8000;
     const std::string text = said->is_string() ? said->get<std::string>() : said->dump();
-    return Error{"the engine says: " + text.substr(0, kMost) + (text.size() > kMost ? "..." : ""),
+    return Error{"the engine says: " + text.substr(0, kMax) + (text.size() > kMax ? "..." : ""),
                  engine, ""};
   }
   Reply out;
   if (const auto alive = reply.find("alive"); alive != reply.end()) {
-    constexpr size_t kMost = 200;
-    out.alive = alive->is_string() ? alive->get<std::string>().substr(0, kMost) : "";
+    constexpr size_t kMax = 200;
+    out.alive = alive->is_string() ? alive->get<std::string>().substr(0, kMax) : "";
     if (out.alive.empty()) out.alive = "at work";
     return out;
   }
@@ -145,7 +146,7 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
   if (found == reply.end() || (!is.empty() && found->dump() != is))
     return Error{"expected the answer '" + key + "'" + (is.empty() ? "" : " " + is) + ", found " +
                      shown(line),
-                 engine, "docs/engine-protocol.md"};
+                 engine, "docs/reference/engine-protocol.md"};
   if (const auto result = reply.find("result"); result != reply.end() && result->is_string())
     out.result = result->get<std::string>();
   out.line = line;
@@ -155,12 +156,13 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
 Result<Capabilities> parse_hello(const std::string& line, const std::string& engine) {
   const json message = parse_line(line);
   const json h = message.is_object() ? message.value("hello", json()) : json();
-  const auto bad = [&](const std::string& key, const std::string& due) {
+  const auto bad = [&](const std::string& key, const std::string& expected) {
     return Error{"hello: '" + key + "' is " + (h.contains(key) ? shown_value(h[key]) : "missing") +
-                     ", due is " + due,
-                 engine, "docs/engine-protocol.md"};
+                     ", due is " + expected,
+                 engine, "docs/reference/engine-protocol.md"};
   };
-  if (!h.is_object()) return Error{"hello is no object", engine, "docs/engine-protocol.md"};
+  if (!h.is_object())
+    return Error{"hello is no object", engine, "docs/reference/engine-protocol.md"};
   if (!h.contains("protocol") || h["protocol"] != kProtocol)
     return bad("protocol", std::to_string(kProtocol));
   Capabilities c;
@@ -176,11 +178,11 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   c.conventions = text("conventions");
   c.settings = text("version");
   if (const std::string more = text("settings"); !more.empty()) c.settings += " " + more;
-  const auto take = [&](const char* key, auto& to, auto valid, const char* due) -> Status {
+  const auto take = [&](const char* key, auto& to, auto valid, const char* expected) -> Status {
     if (!h.contains(key)) return Ok{};
     using T = std::remove_reference_t<decltype(to)>;
     const bool is = std::is_same_v<T, bool> ? h[key].is_boolean() : h[key].is_number();
-    if (!is || !valid(h[key])) return bad(key, due);
+    if (!is || !valid(h[key])) return bad(key, expected);
     to = h[key].template get<T>();
     return Ok{};
   };

@@ -1,5 +1,5 @@
-// The JSON messages of the engine protocol (docs/engine-protocol.md): writes the description of a
-// program and the requests, and parses the replies of an engine.
+// The JSON messages of the engine protocol (docs/reference/engine-protocol.md): writes the
+// description of a program and the requests, and parses the replies of an engine.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ std::string shown(std::string_view text);
 Result<Reply> parse_reply(const std::string& line, const std::string& key, const std::string& is,
                           const std::string& engine);
 // What the answer to hello declares. Keys that are missing get the defaults of
-// docs/engine-protocol.md.
+// docs/reference/engine-protocol.md.
 Result<Capabilities> parse_hello(const std::string& line, const std::string& engine);
 
 }  // namespace twinrun::exec

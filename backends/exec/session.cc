@@ -47,9 +47,9 @@ std::shared_ptr<Session>& kept() {
 }  // namespace
 
 Session::Session(const ExecOptions& options) : options_(options) {
-  constexpr size_t kMostName = 160;
+  constexpr size_t kMaxName = 160;
   name_ = "exec:" + options_.command;
-  if (name_.size() > kMostName) name_ = name_.substr(0, kMostName) + "...";
+  if (name_.size() > kMaxName) name_ = name_.substr(0, kMaxName) + "...";
 }
 
 void Session::leave(std::shared_ptr<Session> session) {
@@ -99,7 +99,7 @@ Result<Reply> Session::ask(const std::string& message, const std::string& key,
     const auto reply = parse_reply(line, key, is, name_);
     if (!reply || reply->alive.empty()) {
       return Error{"has said more than it was asked: " + shown(line), name_,
-                   "one reply to each request (docs/engine-protocol.md)"};
+                   "one reply to each request (docs/reference/engine-protocol.md)"};
     }
   }
   TWINRUN_RETURN_IF_ERROR(child_->send(message));

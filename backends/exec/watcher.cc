@@ -57,7 +57,7 @@ Watcher::Watcher(const std::string& folder, const std::string& mark) {
 void Watcher::guard(pid_t group) {
   if (pipe_ < 0) return;
   const std::string line = std::to_string(group) + "\n";
-  [[maybe_unused]] const ssize_t told = ::write(pipe_, line.data(), line.size());
+  [[maybe_unused]] const ssize_t reported = ::write(pipe_, line.data(), line.size());
 }
 
 Watcher::~Watcher() {

@@ -36,7 +36,7 @@ void reduced_twice(Strike& s) {
   s.recompute();
 }
 
-// The ring order of the numeric contract (docs/numerics.md, section 6), with the partial sum
+// The ring order of the numeric contract (docs/method/numerics.md, section 6), with the partial sum
 // rounded to bf16 at each hop between cores.
 void wire_bf16(Strike& s) {
   const auto n = static_cast<int64_t>(s.inputs.size()), length = s.output.elements();

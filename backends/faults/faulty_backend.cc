@@ -6,43 +6,46 @@ namespace {
 
 class FaultyEngine : public Engine {
  public:
-  FaultyEngine(std::unique_ptr<Engine> honest, std::unique_ptr<FaultHooks> hooks,
+  FaultyEngine(std::unique_ptr<Engine> conforming, std::unique_ptr<FaultHooks> hooks,
                std::shared_ptr<FaultLog> log)
-      : honest_(std::move(honest)), hooks_(std::move(hooks)), log_(std::move(log)) {}
+      : conforming_(std::move(conforming)), hooks_(std::move(hooks)), log_(std::move(log)) {}
   ~FaultyEngine() override {
     const std::lock_guard lock(log_->mutex);
     log_->runs.push_back(hooks_->activations());
   }
 
-  const Program& program() const override { return honest_->program(); }
+  const Program& program() const override { return conforming_->program(); }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
     if (hooks != nullptr) return Error{"an engine with faults takes no other hooks", "faults", ""};
-    return honest_->step(step, states, inputs, outputs, sink, hooks_.get());
+    return conforming_->step(step, states, inputs, outputs, sink, hooks_.get());
   }
 
  private:
-  std::unique_ptr<Engine> honest_;
+  std::unique_ptr<Engine> conforming_;
   std::unique_ptr<FaultHooks> hooks_;
   std::shared_ptr<FaultLog> log_;
 };
 
 class FaultyBackend : public Backend {
  public:
-  FaultyBackend(std::unique_ptr<Backend> honest, std::vector<FaultSpec> faults, uint64_t seed,
+  FaultyBackend(std::unique_ptr<Backend> conforming, std::vector<FaultSpec> faults, uint64_t seed,
                 std::shared_ptr<FaultLog> log)
-      : honest_(std::move(honest)), faults_(std::move(faults)), seed_(seed), log_(std::move(log)) {}
+      : conforming_(std::move(conforming)),
+        faults_(std::move(faults)),
+        seed_(seed),
+        log_(std::move(log)) {}
 
-  Capabilities capabilities() const override { return honest_->capabilities(); }
+  Capabilities capabilities() const override { return conforming_->capabilities(); }
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, honest_->prepare(program));
+    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, conforming_->prepare(program));
     std::vector<FaultSpec> possible = faults_;
     if (program.sharding.cores == 1) {
       std::erase_if(possible, [&](const FaultSpec& fault) {
         return !FaultHooks::make(program, {fault}, seed_).ok();
       });
     }
-    FaultHooks::Where where{.seed = seed_, .declared = honest_->capabilities()};
+    FaultHooks::Where where{.seed = seed_, .declared = conforming_->capabilities()};
     {
       const std::lock_guard lock(log_->mutex);
       where.run = log_->prepared++;
@@ -54,7 +57,7 @@ class FaultyBackend : public Backend {
   }
 
  private:
-  std::unique_ptr<Backend> honest_;
+  std::unique_ptr<Backend> conforming_;
   std::vector<FaultSpec> faults_;
   uint64_t seed_;
   std::shared_ptr<FaultLog> log_;
@@ -70,11 +73,12 @@ std::optional<int64_t> FaultLog::first_step() const {
   return first;
 }
 
-std::unique_ptr<Backend> with_faults(std::unique_ptr<Backend> honest, std::vector<FaultSpec> faults,
-                                     uint64_t seed, std::shared_ptr<FaultLog> log) {
-  if (faults.empty()) return honest;
+std::unique_ptr<Backend> with_faults(std::unique_ptr<Backend> conforming,
+                                     std::vector<FaultSpec> faults, uint64_t seed,
+                                     std::shared_ptr<FaultLog> log) {
+  if (faults.empty()) return conforming;
   if (log == nullptr) log = std::make_shared<FaultLog>();
-  return std::make_unique<FaultyBackend>(std::move(honest), std::move(faults), seed,
+  return std::make_unique<FaultyBackend>(std::move(conforming), std::move(faults), seed,
                                          std::move(log));
 }
 

@@ -31,7 +31,8 @@ struct FaultLog {
 // For a program of one core, faults that do not apply to it (on a collective, on another core) are
 // left out. For several cores, prepare() fails as FaultHooks::make does. Returns `honest` itself if
 // `faults` is empty.
-std::unique_ptr<Backend> with_faults(std::unique_ptr<Backend> honest, std::vector<FaultSpec> faults,
-                                     uint64_t seed, std::shared_ptr<FaultLog> log = nullptr);
+std::unique_ptr<Backend> with_faults(std::unique_ptr<Backend> conforming,
+                                     std::vector<FaultSpec> faults, uint64_t seed,
+                                     std::shared_ptr<FaultLog> log = nullptr);
 
 }  // namespace twinrun

@@ -11,10 +11,10 @@ namespace {
 
 class OtherEngine : public Engine {
  public:
-  OtherEngine(std::unique_ptr<Engine> honest, Program asked, Program fed)
-      : honest_(std::move(honest)), asked_(std::move(asked)), fed_(std::move(fed)) {}
+  OtherEngine(std::unique_ptr<Engine> conforming, Program asked, Program fed)
+      : conforming_(std::move(conforming)), asked_(std::move(asked)), fed_(std::move(fed)) {}
 
-  const Program& program() const override { return honest_->program(); }
+  const Program& program() const override { return conforming_->program(); }
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
@@ -32,7 +32,7 @@ class OtherEngine : public Engine {
     }
     misfeed(fed_, own);
     StepOutputs all;
-    TWINRUN_RETURN_IF_ERROR(honest_->step(step, states, own, all, sink, hooks));
+    TWINRUN_RETURN_IF_ERROR(conforming_->step(step, states, own, all, sink, hooks));
     // Return the outputs in the order of the requested program.
     outputs.assign(all.size(), {});
     for (size_t core = 0; core < all.size(); ++core) {
@@ -46,7 +46,7 @@ class OtherEngine : public Engine {
   }
 
  private:
-  std::unique_ptr<Engine> honest_;
+  std::unique_ptr<Engine> conforming_;
   // asked_: the requested program. fed_: the executed one, with the misfeeding that is still to be
   // applied to its inputs in sharding.feeding.
   Program asked_, fed_;
@@ -54,13 +54,14 @@ class OtherEngine : public Engine {
 
 class OtherBackend : public Backend {
  public:
-  OtherBackend(std::unique_ptr<Backend> honest, std::function<Sharding(Sharding)> change)
-      : honest_(std::move(honest)), change_(std::move(change)) {}
+  OtherBackend(std::unique_ptr<Backend> conforming, std::function<Sharding(Sharding)> change)
+      : conforming_(std::move(conforming)), change_(std::move(change)) {}
 
-  Capabilities capabilities() const override { return honest_->capabilities(); }
+  Capabilities capabilities() const override { return conforming_->capabilities(); }
 
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    if (program.sharding.cores == 1 || program.recipe == nullptr) return honest_->prepare(program);
+    if (program.sharding.cores == 1 || program.recipe == nullptr)
+      return conforming_->prepare(program);
     const Sharding other = change_(program.sharding);
     if (program.sharding.feeding != Feeding{} && program.sharding.feeding != other.feeding)
       return Error{"the asked program is misfed already", "with_other_program", ""};
@@ -73,21 +74,21 @@ class OtherBackend : public Backend {
     Program fed = executed;
     if (program.sharding.feeding == other.feeding) fed.sharding.feeding = {};
     executed.sharding.feeding = program.sharding.feeding;
-    TWINRUN_ASSIGN(auto engine, honest_->prepare(executed));
+    TWINRUN_ASSIGN(auto engine, conforming_->prepare(executed));
     return std::unique_ptr<Engine>(
         std::make_unique<OtherEngine>(std::move(engine), program, std::move(fed)));
   }
 
  private:
-  std::unique_ptr<Backend> honest_;
+  std::unique_ptr<Backend> conforming_;
   std::function<Sharding(Sharding)> change_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> with_other_program(std::unique_ptr<Backend> honest,
+std::unique_ptr<Backend> with_other_program(std::unique_ptr<Backend> conforming,
                                             std::function<Sharding(Sharding)> change) {
-  return std::make_unique<OtherBackend>(std::move(honest), std::move(change));
+  return std::make_unique<OtherBackend>(std::move(conforming), std::move(change));
 }
 
 }  // namespace twinrun

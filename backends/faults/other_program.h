@@ -21,7 +21,7 @@ namespace twinrun {
 // the executed program; a changed feeding appears in no program, only in what the ops read. The
 // state has the same variables in the same order. prepare() returns an error if the requested
 // program is itself misfed in another way, or if the changed sharding cannot be built.
-std::unique_ptr<Backend> with_other_program(std::unique_ptr<Backend> honest,
+std::unique_ptr<Backend> with_other_program(std::unique_ptr<Backend> conforming,
                                             std::function<Sharding(Sharding)> change);
 
 }  // namespace twinrun

@@ -13,7 +13,7 @@ namespace {
 using Term = std::function<void(int64_t, double)>;
 
 // A number as the sum of up to three bf16 parts; each part is the remainder rounded to bf16
-// (docs/numerics.md, the TPU).
+// (docs/method/numerics.md, the TPU).
 struct Parts {
   double part[3];
   explicit Parts(float x) {

@@ -105,10 +105,10 @@ RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t 
 template <typename F>
 void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_t m0, int64_t m1,
                 int64_t n0, int64_t n1, int64_t block, F packed) {
-  const int64_t most_rows = plan.kernels.rows;
+  const int64_t max_rows = plan.kernels.rows;
   auto* offsets = scratch<int64_t>(Scratch::kOffsets, kBlockK);
   auto* tiles = scratch<RowTile>(Scratch::kTiles, static_cast<size_t>(m1 - m0));
-  const int64_t tile_count = (m1 - m0 + most_rows - 1) / most_rows;
+  const int64_t tile_count = (m1 - m0 + max_rows - 1) / max_rows;
   for (int64_t k0 = 0; k0 < p.k; k0 += block) {
     const int64_t k1 = std::min(p.k, k0 + block);
     const RowBlock a = rows_of_a(p.a, terms.a, m0, m1, k0, k1, n1 - n0 <= plan.panel(), offsets);
@@ -145,7 +145,7 @@ void few_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
 
 // For many rows of A: all threads together pack B, and each piece is a range of rows.
 void many_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
-  const int64_t panel = plan.panel(), most_rows = plan.kernels.rows;
+  const int64_t panel = plan.panel(), max_rows = plan.kernels.rows;
   const int64_t columns = std::max(panel, kPackedLimit / p.k / panel * panel);
   const int64_t threads = threads_of(plan.context);
   for (int64_t n0 = 0; n0 < p.n; n0 += columns) {
@@ -153,7 +153,7 @@ void many_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
     const PackedB b(plan, p.b, terms.b, p.k, n0, n1);
     const int64_t rounds =
         std::max<int64_t>(1, (p.m + kPieceRows * threads - 1) / (kPieceRows * threads));
-    const int64_t pieces = std::min((p.m + most_rows - 1) / most_rows, rounds * threads);
+    const int64_t pieces = std::min((p.m + max_rows - 1) / max_rows, rounds * threads);
     for_pieces(plan.context, pieces, p.m * (n1 - n0) * p.k / 16, [&](int64_t piece) {
       piece_of_c(plan, p, terms, plan.cut(p.m, piece, pieces), plan.cut(p.m, piece + 1, pieces), n0,
                  n1, kBlockK, [&](int64_t k0, int64_t k1) { return b.block(k0, k1, 0); });

@@ -1,6 +1,6 @@
 // The kernels that cpu and tpu share, behind one entry point and templated on arithmetic inside.
-// The interpreter calls them. Bits are those of docs/numerics.md, whatever the thread count, the
-// instruction set or the alignment.
+// The interpreter calls them. Bits are those of docs/method/numerics.md, whatever the thread count,
+// the instruction set or the alignment.
 //
 //   KernelContext context{&pool, {.dot = DotArithmetic::kBf16, .flush = true}};
 //   run_kernel(context, op, inputs, output);  // output is allocated by the caller with op.type

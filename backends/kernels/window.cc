@@ -84,8 +84,8 @@ void for_images(const KernelContext& context, const Pool& pool, int64_t work, F&
 // The pixels of one window, in (kh, kw) order, for the functions below that keep values in
 // registers.
 struct Taps {
-  static constexpr int64_t kMost = 64;
-  int64_t offset[kMost];  // offset of each pixel's channel 0
+  static constexpr int64_t kMax = 64;
+  int64_t offset[kMax];  // offset of each pixel's channel 0
   int count = 0;
   Taps(const Pool& pool, int64_t y, int64_t x) {
     pool.taps(y, x, [&](int64_t pixel) { offset[count++] = pixel * pool.channels; });

@@ -1,5 +1,6 @@
 // Bounds of dots and convolutions: operands are rounded as declared; the radius is gamma of the
-// declared order's depth times sum |a| |b| (docs/bounds.md, "Dot products and convolutions").
+// declared order's depth times sum |a| |b| (docs/method/bounds.md, "Dot products and
+// convolutions").
 #include "backends/oracle/gemm.h"
 #include "backends/oracle/internal.h"
 #include "backends/oracle/parts.h"

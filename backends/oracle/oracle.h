@@ -1,6 +1,6 @@
 // cpu:f64 as the judge: computes the value of one op in binary64 on the subject's own inputs, and a
 // bound (radius) on how far a conforming engine of the declared arithmetic may be from it.
-// docs/bounds.md has the derivations. No verdict depends on libm.
+// docs/method/bounds.md has the derivations. No verdict depends on libm.
 //
 //   OracleResult r = eval_op(capabilities, op, inputs, pool);   // inputs: what the subject read
 //   |subject[i] - r.value[i]| <= r.radius[i]                    // for every conforming engine

@@ -1,5 +1,5 @@
 // Reductions, scatter_add, pooling and its gradients, and the all-reduce: sums of known depth
-// (docs/bounds.md, "Sums").
+// (docs/method/bounds.md, "Sums").
 #include <bit>
 
 #include "backends/oracle/internal.h"
@@ -76,12 +76,12 @@ double reduce_depth(const Capabilities& declared, int64_t n) {
 // Whether each number is zero, or finite and at least the smallest normal number of binary32 in
 // size.
 bool all_ordinary(const double* x, int64_t n) {
-  constexpr auto kLeast = std::bit_cast<int64_t>(kMinNormal),
+  constexpr auto kMin = std::bit_cast<int64_t>(kMinNormal),
                  kInfinite = std::bit_cast<int64_t>(kInfinity);
   int64_t bad = 0;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t bits = std::bit_cast<int64_t>(x[i]) & INT64_MAX;
-    bad |= (bits != 0 && bits < kLeast ? 1 : 0) | (bits >= kInfinite ? 1 : 0);
+    bad |= (bits != 0 && bits < kMin ? 1 : 0) | (bits >= kInfinite ? 1 : 0);
   }
   return bad == 0;
 }

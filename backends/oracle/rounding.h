@@ -1,5 +1,6 @@
 // The arithmetic of error bounds: units in the last place, gamma, and what storing a result adds.
-// docs/bounds.md has the derivations. Everything is computed in binary64 and rounded outward.
+// docs/method/bounds.md has the derivations. Everything is computed in binary64 and rounded
+// outward.
 //
 //   // The radius becomes half an ulp of binary32.
 //   store({1.0 / 3, 0x1p-52}, Final::kRounds, {.dtype = DType::kF32})

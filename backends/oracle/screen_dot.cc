@@ -1,5 +1,5 @@
 // The screen of dots, after Freivalds (1979): a product C = A B is checked by comparing C r with A
-// (B r) for one vector r of signs, row by row. docs/bounds.md, "Screening", has the radii.
+// (B r) for one vector r of signs, row by row. docs/method/bounds.md, "Screening", has the radii.
 #include "backends/oracle/screen_dot.h"
 
 #include "backends/oracle/parts.h"

@@ -13,7 +13,8 @@ namespace twinrun::pjrt {
 namespace {
 
 constexpr const char* kFix =
-    "a plugin is a shared library that exports GetPjrtApi (docs/xla.md): --pjrt-plugin PATH, or "
+    "a plugin is a shared library that exports GetPjrtApi (docs/guides/xla.md): --pjrt-plugin "
+    "PATH, or "
     "TWINRUN_PJRT_PLUGIN";
 
 // The name of an absl::StatusCode.

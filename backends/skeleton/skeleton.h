@@ -1,5 +1,6 @@
 // `skeleton`: the smallest engine that runs a program, as a template. Copy the folder, rename it
-// and replace the arithmetic; docs/engines.md has the steps. Its place on the data's path: Program
+// and replace the arithmetic; docs/reference/engines.md has the steps. Its place on the data's
+// path: Program
 // -> Backend::prepare -> Engine::step -> run.
 //
 //   auto backend = make_skeleton_backend({.threads = 1});

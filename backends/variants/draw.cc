@@ -59,8 +59,8 @@ Order any_order(Choices& c) {
   return o;
 }
 
-// An order within the depth of the contract's reductions (docs/bounds.md): pairwise, or at least 16
-// lanes and a tree.
+// An order within the depth of the contract's reductions (docs/method/bounds.md): pairwise, or at
+// least 16 lanes and a tree.
 Order shallow_order(Choices& c) {
   Order o;
   o.segment = 4096;

@@ -128,9 +128,9 @@ float operand(const Tensor* t, const Side& side, int64_t part, int64_t row, int6
 class Factors {
  public:
   Factors(const Tensor* t, const Side& side) : t_(t), side_(side) {
-    constexpr int64_t kMost = int64_t{1} << 31;
+    constexpr int64_t kMax = int64_t{1} << 31;
     by_eight_ = t != nullptr && t->dtype() == DType::kF32 && side.stride_y == 1 &&
-                side.stride_x == 1 && t->elements() < kMost;
+                side.stride_x == 1 && t->elements() < kMax;
     if (!by_eight_) return;
     image_ = side.pixel > 0;
     rows_ = indices(side.rows);

@@ -57,7 +57,7 @@ struct ArrayFile {
 
 std::string describe(const NamedArray& array);  // "float32[3,3,1,8]"
 
-inline constexpr size_t kMostDims = 32;  // NumPy's and HDF5's limit
+inline constexpr size_t kMaxDims = 32;  // NumPy's and HDF5's limit
 
 // elements x size_of(type); nothing if a size is negative or the product exceeds 2^62.
 std::optional<uint64_t> checked_bytes(ElementType type, const Dims& dims);

@@ -166,7 +166,7 @@ Result<NamedArray> Hdf5Dataset::read_foreign() const {
                  where_, "convert it to float32 where it was made"};
   }
   TWINRUN_ASSIGN(array.dims, checked_dims(size_of(array.type)));
-  if (array.dims.size() > kMostDims) return Error{"has too many dimensions", where_, ""};
+  if (array.dims.size() > kMaxDims) return Error{"has too many dimensions", where_, ""};
   array.bytes.resize(checked_bytes(array.type, array.dims).value_or(0));
   // Opaque elements are read with the file's own type, since HDF5 converts
   // opaque types to equal ones only.

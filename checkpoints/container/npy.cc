@@ -17,7 +17,7 @@ namespace twinrun {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr size_t kMostHeader = 65536;  // the header of an array of numbers has about 100 bytes
+constexpr size_t kMaxHeader = 65536;  // the header of an array of numbers has about 100 bytes
 
 // The content of the header's Python dict.
 struct Header {
@@ -49,7 +49,7 @@ class HeaderParser {
       } else if (seen == &order) {
         if (!boolean(out.fortran)) return "has a 'fortran_order' other than True and False";
       } else if (!tuple(out.dims)) {
-        return fmt::format("has a 'shape' that is no tuple of at most {} sizes", kMostDims);
+        return fmt::format("has a 'shape' that is no tuple of at most {} sizes", kMaxDims);
       }
       if (!take(',') && peek() != '}') return "is no dict";
     }
@@ -95,7 +95,7 @@ class HeaderParser {
       blanks();
       const char* begin = text_.data() + at_;
       const auto [end, code] = std::from_chars(begin, text_.data() + text_.size(), size);
-      if (code != std::errc() || size < 0 || out.size() == kMostDims) return false;
+      if (code != std::errc() || size < 0 || out.size() == kMaxDims) return false;
       at_ += static_cast<size_t>(end - begin);
       out.push_back(size);
       if (!take(',') && (peek() != ')' || out.size() == 1)) return false;  // (3) is no tuple
@@ -186,9 +186,9 @@ Result<NamedArray> parse_npy(std::span<const std::byte> bytes, std::string name,
   if (bytes.size() < begin) return damaged("ends inside its header", where);
   size_t length = byte(8) | byte(9) << 8;
   if (major != 1) length |= byte(10) << 16 | byte(11) << 24;
-  if (length > kMostHeader) {
-    return damaged(
-        fmt::format("declares a header of {} bytes, {} are allowed", length, kMostHeader), where);
+  if (length > kMaxHeader) {
+    return damaged(fmt::format("declares a header of {} bytes, {} are allowed", length, kMaxHeader),
+                   where);
   }
   if (length > bytes.size() - begin) return damaged("ends inside its header", where);
   Header header;

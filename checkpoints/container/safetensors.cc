@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint64_t kMostHeader = 100'000'000;  // the reference's MAX_HEADER_SIZE
+constexpr uint64_t kMaxHeader = 100'000'000;  // the reference's MAX_HEADER_SIZE
 constexpr const char* kMetadata = "__metadata__";
 
 // In the order of the reference's Dtype. Files are sorted by it, the last one first.
@@ -59,7 +59,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     if (skipping()) return true;
     if (place_ == Place::kShape) {
       if (number > (uint64_t{1} << 62)) return fail("has an absurd size in its shape");
-      if (tensors.back().shape.size() == kMostDims) return fail("has too many dimensions");
+      if (tensors.back().shape.size() == kMaxDims) return fail("has too many dimensions");
       tensors.back().shape.push_back(static_cast<int64_t>(number));
       return true;
     }
@@ -176,7 +176,7 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
   uint64_t length = 0;
   if (bytes.size() < sizeof length) return damaged("is too short for a safetensors file", where);
   std::memcpy(&length, bytes.data(), sizeof length);
-  if (length > kMostHeader || length > bytes.size() - sizeof length) {
+  if (length > kMaxHeader || length > bytes.size() - sizeof length) {
     return damaged(
         fmt::format("declares a header of {} bytes, the file has {}", length, bytes.size()), where);
   }

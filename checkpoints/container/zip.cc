@@ -65,13 +65,13 @@ Status read_content(archive* a, const std::string& place, uint64_t& left,
 
 Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const std::string& where,
                                         const std::function<bool(const std::string&)>& wanted,
-                                        uint64_t most_unpacked) {
+                                        uint64_t max_unpacked) {
   const Reader a(archive_read_new(), &archive_read_free);
   if (a == nullptr || archive_read_support_format_zip_seekable(a.get()) != ARCHIVE_OK ||
       archive_read_open_memory(a.get(), bytes.data(), bytes.size()) != ARCHIVE_OK) {
     return zip_error(a.get(), where);
   }
-  uint64_t left = std::min(bytes.size() * kDeflateRatio, bytes.size() + most_unpacked);
+  uint64_t left = std::min(bytes.size() * kDeflateRatio, bytes.size() + max_unpacked);
   std::vector<ZipMember> members;
   std::set<std::string> names;
   for (;;) {

@@ -1,6 +1,6 @@
 // Zip archives in memory, on top of libarchive: members by name; nothing is ever unpacked to disk.
 // Against zip bombs, an archive yields at most 1032 times its own size (the most that deflate can
-// pack, unless members overlap), and at most `most_unpacked` bytes more than its own size. Written
+// pack, unless members overlap), and at most `max_unpacked` bytes more than its own size. Written
 // members are dated 1980-01-01 and stand in the given order; equal members make equal bytes (if
 // deflated: with the same zlib).
 //
@@ -25,14 +25,14 @@ struct ZipMember {
   bool read = false;
 };
 
-inline constexpr uint64_t kMostUnpacked = uint64_t{8} << 30;
+inline constexpr uint64_t kMaxUnpacked = uint64_t{8} << 30;
 
 // All members except folders, in the archive's order; reads the content of those whose name
 // `wanted` accepts. Errors: not a zip archive, encrypted, damaged (CRC-32), names that occur twice
 // or are not a plain relative path.
 Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const std::string& where,
                                         const std::function<bool(const std::string&)>& wanted,
-                                        uint64_t most_unpacked = kMostUnpacked);
+                                        uint64_t max_unpacked = kMaxUnpacked);
 
 enum class ZipPacking : uint8_t { kStored, kDeflated };
 Result<std::vector<std::byte>> to_zip(const std::vector<ZipMember>& members,

@@ -1,7 +1,7 @@
 // Imports the optimizer state of Keras 3's Adam, whose rule is the same as ours. optimizer/vars
 // holds iterations, learning_rate, then m and v of each trainable variable in the model's order. m
 // and v are copied; the powers of beta1 and beta2 are computed as the products that the same number
-// of our steps makes (docs/numerics.md §9).
+// of our steps makes (docs/method/numerics.md §9).
 // Source: keras/src/optimizers/adam.py, base_optimizer.py (3.15).
 //
 //   if (!import_adam(checkpoint, outline, theirs, report)) ...     // does not fit: nothing changed

@@ -14,7 +14,7 @@
 namespace twinrun {
 namespace {
 
-constexpr size_t kMostListed = 8;  // missing tensors named in one message
+constexpr size_t kMaxListed = 8;  // missing tensors named in one message
 
 bool is_weight(const CheckpointTensor& tensor) {
   return tensor.role == "parameter" || tensor.role == "statistic";
@@ -60,10 +60,10 @@ std::vector<OurLayer> layers_of(const Checkpoint& checkpoint, const ModelOutline
   return layers;
 }
 
-class Matcher {
+class Identifier {
  public:
-  Matcher(const Checkpoint& initial, const ModelOutline& outline, const ForeignWeights& theirs,
-          const NameMap& map, const std::string& where)
+  Identifier(const Checkpoint& initial, const ModelOutline& outline, const ForeignWeights& theirs,
+             const NameMap& map, const std::string& where)
       : initial_(initial), outline_(outline), theirs_(theirs), map_(map), where_(where) {
     used_.resize(theirs.arrays.size(), false);
   }
@@ -223,13 +223,13 @@ class Matcher {
     for (const std::string& name : outline_.names) {
       const auto it = initial_.tensors.find(name);
       if (it == initial_.tensors.end() || !is_weight(it->second) || found_.contains(name)) continue;
-      if (++missing > kMostListed) continue;
+      if (++missing > kMaxListed) continue;
       lines.push_back(fmt::format(
           "'{}' {}{}", name, to_string(it->second.value.type()),
           left.empty() ? "" : fmt::format(" (nearest in the file: '{}')", nearest(name, left))));
     }
     if (missing == 0) return Ok{};
-    if (missing > kMostListed) lines.push_back(fmt::format("{} more", missing - kMostListed));
+    if (missing > kMaxListed) lines.push_back(fmt::format("{} more", missing - kMaxListed));
     return Error{fmt::format("lacks {} of the model's weights: {}", missing, join(lines, ", ")),
                  where_, "name them in a --map, or give the scenario that the file belongs to"};
   }
@@ -248,8 +248,8 @@ std::string shape_fix(const Dims& theirs, const Dims& ours, const std::string& n
                       const std::string& their_name) {
   std::vector<int64_t> perm(ours.size());
   std::iota(perm.begin(), perm.end(), 0);
-  constexpr size_t kMostRank = 6;
-  if (ours.size() == theirs.size() && ours.size() <= kMostRank) {
+  constexpr size_t kMaxRank = 6;
+  if (ours.size() == theirs.size() && ours.size() <= kMaxRank) {
     do {
       bool fits = true;
       for (size_t d = 0; d < perm.size(); ++d)
@@ -293,7 +293,7 @@ void note_optimizer(const ForeignWeights& theirs, Conversion& report) {
 Result<Checkpoint> import_weights(Checkpoint initial, const ModelOutline& outline,
                                   ForeignWeights theirs, const NameMap& map,
                                   const std::string& where, Conversion& report) {
-  Matcher matcher(initial, outline, theirs, map, where);
+  Identifier matcher(initial, outline, theirs, map, where);
   TWINRUN_ASSIGN(const auto found, matcher.match());
   for (const std::string& name : outline.names) {
     CheckpointTensor& tensor = initial.tensors.at(name);

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMostMapBytes = size_t{16} << 20;
+constexpr size_t kMaxMapBytes = size_t{16} << 20;
 
 const std::vector<std::string>& entry_keys() {
   static const std::vector<std::string> keys = {"name", "transpose", "reshape", "shape"};
@@ -64,10 +64,10 @@ Result<std::vector<int64_t>> integers(const Json& json, const std::string& key,
                                       const std::string& where) {
   std::vector<int64_t> out;
   const auto wrong = [&] {
-    return Error{fmt::format("'{}' is no list of 1 to {} integers from 0", key, kMostDims), where,
+    return Error{fmt::format("'{}' is no list of 1 to {} integers from 0", key, kMaxDims), where,
                  "write for example [3, 2, 0, 1]"};
   };
-  if (!json.is_array() || json.empty() || json.size() > kMostDims) return wrong();
+  if (!json.is_array() || json.empty() || json.size() > kMaxDims) return wrong();
   for (const Json& item : json) {
     if (!item.is_number_integer() || item.get<int64_t>() < 0) return wrong();
     out.push_back(item.get<int64_t>());
@@ -170,8 +170,8 @@ Result<NameMap> parse_name_map(const std::string& text, const std::string& path)
 }
 
 Result<NameMap> read_name_map(const std::string& path) {
-  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMostMapBytes + 1));
-  if (bytes.size() > kMostMapBytes) return Error{"is longer than 16 MiB", path, "name a map file"};
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMaxMapBytes + 1));
+  if (bytes.size() > kMaxMapBytes) return Error{"is longer than 16 MiB", path, "name a map file"};
   return parse_name_map({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "harness/bisect/parting.h"
+#include "harness/bisect/divergence.h"
 #include "harness/experiment/experiment.h"
 
 namespace twinrun::bisect {
@@ -153,8 +153,8 @@ std::vector<TensorGap> tensor_gaps(const Program& program, const Stepped& a, con
 
 }  // namespace
 
-Result<OpParting> op_of_step(const Twins& t, const KeptStep& kept) {
-  OpParting p;
+Result<OpDivergence> op_of_step(const Twins& t, const KeptStep& kept) {
+  OpDivergence p;
   p.step = kept.step;
   const bool traced = t.a.capabilities().op_trace && t.b.capabilities().op_trace;
   DigestSink ops_a;
@@ -178,14 +178,14 @@ Result<OpParting> op_of_step(const Twins& t, const KeptStep& kept) {
       if (digest(again_a.held.outputs[r]) != first_a[r]) p.repeats_a = false;
       if (!again_b.held.outputs[r].same_bits(ops_b.held.outputs[r])) p.repeats_b = false;
     }
-    p.by = OpParting::By::kOp;
+    p.by = OpDivergence::By::kOp;
     p.op = ops_b.held.name, p.kind = ops_b.held.kind, p.phase = ops_b.held.phase;
     p.inputs_agree = same_inputs(again_a.held, ops_b.held);
     if (auto gap = gap_of(p.op, again_a.held.outputs, ops_b.held.outputs)) p.gap = std::move(*gap);
     return p;
   }
   if (p.tensors.empty()) return p;
-  p.by = OpParting::By::kTensor;
+  p.by = OpDivergence::By::kTensor;
   p.gap = p.tensors.front();
   p.notes.emplace_back(
       traced ? "no op that both show differs: what they do beside their ops does"

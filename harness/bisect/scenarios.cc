@@ -77,8 +77,8 @@ class ScenarioOracle {
     const auto begin = std::chrono::steady_clock::now();
     Execution e{name, Outcome::kSkip, "", 0, ""};
     Answer answer;
-    if (const auto told = told_.extract(name); !told.empty()) {
-      answer = told.mapped();
+    if (const auto reported = remembered_.extract(name); !reported.empty()) {
+      answer = reported.mapped();
     } else {
       TWINRUN_ASSIGN(answer, ask(name, e));
     }
@@ -176,7 +176,7 @@ class ScenarioOracle {
     TWINRUN_ASSIGN(const Answer answer, ask(name, e));
     if (!answer.text)
       return Error{fmt::format("cannot be tested: {}", answer.why), name == "{}" ? "A" : "B", ""};
-    told_[name] = answer;
+    remembered_[name] = answer;
     answers_[name] = *answer.text;
     return *answer.text;
   }
@@ -207,7 +207,7 @@ class ScenarioOracle {
   std::map<std::string, std::vector<int>> sets_;
   std::map<std::string, std::string> answers_;
   // Answers of ends that were tested before the search executed them.
-  std::map<std::string, Answer> told_;
+  std::map<std::string, Answer> remembered_;
 };
 
 std::string_view name_of(Test test) {

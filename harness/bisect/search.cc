@@ -103,9 +103,10 @@ class Search {
     for (const int end : {bad_, good_}) {
       judge_.say_left(end == good_ ? "the good end" : "the bad end");
       TWINRUN_ASSIGN(const Tally t, judge_.until(name(end), {repeats().agree, repeats().agree}));
-      const Outcome due = end == good_ ? Outcome::kGood : Outcome::kBad;
-      if (t.outcome() == due) continue;
-      not_reproducible(fmt::format("the {} end, {}, is {}{}", to_string(due), shown(end), t.text(),
+      const Outcome expected = end == good_ ? Outcome::kGood : Outcome::kBad;
+      if (t.outcome() == expected) continue;
+      not_reproducible(fmt::format("the {} end, {}, is {}{}", to_string(expected), shown(end),
+                                   t.text(),
                                    t.mixed()       ? ": the test is flaky there"
                                    : !t.testable() ? ": it cannot be tested"
                                    : end == good_  ? ": what is looked for was there before it"

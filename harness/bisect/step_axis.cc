@@ -7,7 +7,7 @@
 #include <map>
 #include <span>
 
-#include "harness/bisect/parting.h"
+#include "harness/bisect/divergence.h"
 #include "harness/bisect/search.h"
 #include "harness/run/loop.h"
 #include "harness/tensors/element.h"
@@ -78,7 +78,7 @@ class RunAndEngine {
         progress_(progress),
         stop_(stop) {}
 
-  StepParting parting;
+  StepDivergence divergence;
 
   int64_t end() const { return run_.first_step + static_cast<int64_t>(run_.state_digests.size()); }
 
@@ -98,7 +98,7 @@ class RunAndEngine {
     TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend_.prepare(program_));
     StepFeed feed(experiment_, program_);
     StepOutputs outputs;
-    ++parting.executions;
+    ++divergence.executions;
     if (progress_ != nullptr)
       progress_->begin(fmt::format("steps {} to {}", segment.begin, segment.end - 1),
                        segment.end - segment.begin);
@@ -107,7 +107,7 @@ class RunAndEngine {
       TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
       TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
       end_of_loop(experiment_.scenario, states, step);
-      ++parting.steps_run;
+      ++divergence.steps_run;
       const Checkpoint after = to_checkpoint(program_, states, experiment_.scenario, step + 1);
       if (after.root_digest() != run_.state_digests[static_cast<size_t>(step - run_.first_step)]) {
         segment.parts = step;
@@ -131,11 +131,11 @@ class RunAndEngine {
 
   // Keeps the differences of the states if the run has a checkpoint of that state.
   void keep_gaps(int64_t done, const States& states) {
-    parting.tensors.clear();
+    divergence.tensors.clear();
     for (const Checkpoint& c : run_.checkpoints) {
       if (c.step != done) continue;
       if (const auto theirs = from_checkpoint(c, program_); theirs.ok())
-        parting.tensors = state_gaps(program_, *theirs, states);
+        divergence.tensors = state_gaps(program_, *theirs, states);
     }
   }
 
@@ -180,8 +180,8 @@ std::optional<TensorGap> gap_of(const std::string& name, const std::vector<Tenso
   return gap;
 }
 
-Result<StepParting> part_of_runs(const RunFile& a, const RunFile& b) {
-  StepParting p;
+Result<StepDivergence> part_of_runs(const RunFile& a, const RunFile& b) {
+  StepDivergence p;
   if (a.scenario_digest != b.scenario_digest)
     p.notes.emplace_back("the runs were made by different scenarios");
   if (a.contract != b.contract)
@@ -216,14 +216,14 @@ Result<StepParting> part_of_runs(const RunFile& a, const RunFile& b) {
   return p;
 }
 
-Result<Parted> part_of_engines(const Twins& t, std::optional<std::pair<States, int64_t>> start,
-                               std::optional<int64_t> end) {
+Result<Diverged> part_of_engines(const Twins& t, std::optional<std::pair<States, int64_t>> start,
+                                 std::optional<int64_t> end) {
   TWINRUN_RETURN_IF_ERROR(check_same_state(t.program_a, t.program_b));
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> a, t.a.prepare(t.program_a));
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> b, t.b.prepare(t.program_b));
   StepFeed feed_a(t.experiment, t.program_a), feed_b(t.experiment, t.program_b);
-  Parted parted;
-  StepParting& p = parted.parting;
+  Diverged diverged;
+  StepDivergence& p = diverged.divergence;
   States state_a = start ? std::move(start->first) : initial_states(t.experiment, t.program_a);
   States state_b = state_a;
   p.first = start ? start->second : 0;
@@ -239,9 +239,9 @@ Result<Parted> part_of_engines(const Twins& t, std::optional<std::pair<States, i
     TWINRUN_ASSIGN(StepInputs inputs, feed_a.inputs(step));
     TWINRUN_ASSIGN(const StepInputs inputs_b, feed_b.inputs(step));
     KeptStep kept{step, state_a, inputs, std::nullopt};
-    if (parted.kept.step >= 0)
-      kept.lead = {std::move(parted.kept.before), std::move(parted.kept.inputs)};
-    parted.kept = std::move(kept);
+    if (diverged.kept.step >= 0)
+      kept.lead = {std::move(diverged.kept.before), std::move(diverged.kept.inputs)};
+    diverged.kept = std::move(kept);
     TWINRUN_RETURN_IF_ERROR(a->step(step, state_a, inputs, out_a));
     TWINRUN_RETURN_IF_ERROR(b->step(step, state_b, inputs_b, out_b));
     // Compare the states as they are before end_of_loop: there the host makes replicas equal, which
@@ -259,12 +259,12 @@ Result<Parted> part_of_engines(const Twins& t, std::optional<std::pair<States, i
   }
   if (t.progress != nullptr)
     t.progress->end(p.step ? fmt::format("part after step {}", *p.step) : "the same states");
-  return parted;
+  return diverged;
 }
 
-Result<StepParting> part_of_run(const Experiment& experiment, const Program& program,
-                                const RunFile& run, Backend& b, bool scan, Progress* progress,
-                                const StopFlag* stop) {
+Result<StepDivergence> part_of_run(const Experiment& experiment, const Program& program,
+                                   const RunFile& run, Backend& b, bool scan, Progress* progress,
+                                   const StopFlag* stop) {
   RunAndEngine pair(experiment, program, run, b, progress, stop);
   const std::vector<int64_t> begins = pair.begins();
   if (begins.empty() || run.state_digests.empty()) {
@@ -272,7 +272,7 @@ Result<StepParting> part_of_run(const Experiment& experiment, const Program& pro
                      std::to_string(run.first_step) + " and holds no checkpoint before its end",
                  "", "train it with --set train.checkpoint_every=N"};
   }
-  StepParting& p = pair.parting;
+  StepDivergence& p = pair.divergence;
   p.first = begins.front();
   p.end = pair.end();
   if (p.first > run.first_step)

@@ -154,11 +154,11 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                       : foreign         ? options.reduction == BundleOptions::Reduction::kAlways
                                         : options.reduction != BundleOptions::Reduction::kNever;
   if (fault && wanted && !original.findings.empty()) {
-    TWINRUN_ASSIGN(out.reduced, reduce(scenario, asked, original.findings.front(),
-                                       {.folder = work.path(),
-                                        .noise = options.anonymise,
-                                        .most_tried = options.most_tried},
-                                       progress, stop));
+    TWINRUN_ASSIGN(
+        out.reduced,
+        reduce(scenario, asked, original.findings.front(),
+               {.folder = work.path(), .noise = options.anonymise, .max_tried = options.max_tried},
+               progress, stop));
     if (out.reduced->interrupted) {
       out.interrupted = true;
       return out;

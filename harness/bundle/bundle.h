@@ -6,7 +6,7 @@
 //   auto made = bundle("results", "fault.zip", {.threads = 2}, &progress, &stop);
 //   made->bytes;  made->reduced->log;
 //
-// Contents: docs/bundles.md. Equal diagnoses make equal bytes.
+// Contents: docs/guides/bundles.md. Equal diagnoses make equal bytes.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct BundleOptions {
   Reduction reduction = Reduction::kOfOurs;
   // Replaces the data by noise and packs nothing of the original diagnosis but its verdict.
   bool anonymise = false;
-  int most_tried = 200;  // limit of diagnoses made by the reduction
+  int max_tried = 200;  // limit of diagnoses made by the reduction
   int threads = 1;
 };
 

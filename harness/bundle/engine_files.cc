@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMostOfAFile = uint64_t{1} << 20;
-constexpr size_t kMostFiles = 16;
+constexpr uint64_t kMaxOfAFile = uint64_t{1} << 20;
+constexpr size_t kMaxFiles = 16;
 constexpr std::string_view kOfNames =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
@@ -52,16 +52,16 @@ PackedEngine pack_engine(const std::string& engine) {
     const auto leave_out = [&](const std::string& why) {
       out.left_out.push_back(fmt::format("{} ({})", word, why));
     };
-    if (fs::file_size(word, ignored) > kMostOfAFile) {
+    if (fs::file_size(word, ignored) > kMaxOfAFile) {
       leave_out("it is larger than 1 MiB");
       continue;
     }
-    auto bytes = read_whole_file(word, kMostOfAFile);
+    auto bytes = read_whole_file(word, kMaxOfAFile);
     if (!bytes) {
       leave_out(bytes.error().what);
     } else if (std::ranges::find(*bytes, std::byte{0}) != bytes->end()) {
       leave_out("it is a program, or no text");
-    } else if (!is_engine_member(member) || out.files.size() == kMostFiles ||
+    } else if (!is_engine_member(member) || out.files.size() == kMaxFiles ||
                std::ranges::find(out.files, member, &EngineFile::member) != out.files.end()) {
       leave_out("another file has its name, or there are too many");
     } else {
@@ -88,7 +88,7 @@ std::string engine_from(const std::string& engine, const std::vector<EngineFile>
     const auto file = std::ranges::find(files, word, &EngineFile::word);
     if (file != files.end()) {
       const auto packed = std::ranges::find(members, file->member, &ZipMember::name);
-      const auto here = read_whole_file(word, kMostOfAFile);
+      const auto here = read_whole_file(word, kMaxOfAFile);
       const bool same = here.ok() && packed != members.end() && *here == packed->bytes;
       if (!same) now = (fs::path(folder) / file->member).string();
     }

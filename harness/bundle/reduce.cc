@@ -30,7 +30,7 @@ class Search {
     best_.options.directory = (std::filesystem::path(how_.folder) / "try").string();
     best_.options.cache.clear();
     best_.options.quick = options.quick || found_.verdict == VerdictClass::kEngineBug;
-    if (progress_ != nullptr) progress_->begin("reducing", how_.most_tried);
+    if (progress_ != nullptr) progress_->begin("reducing", how_.max_tried);
     // Try the steps up to the finding first, which makes all later tries cheaper. Diagnose the
     // whole scenario again only if that loses the finding.
     if (!fewer_steps(found_.step.value_or(best_.scenario.train.steps - 1) + 1) &&
@@ -60,7 +60,7 @@ class Search {
 
  private:
   bool stopped() const { return stop_ != nullptr && stop_->load(); }
-  bool over() const { return stopped() || best_.tried >= how_.most_tried; }
+  bool over() const { return stopped() || best_.tried >= how_.max_tried; }
 
   // Keeps the change if the scenario is valid and its diagnosis has the same finding. `must`: tries
   // it even beyond the limit of diagnoses.

@@ -15,9 +15,9 @@
 namespace twinrun {
 
 struct ReduceOptions {
-  std::string folder;    // for its data and for the diagnoses that it runs; must exist
-  bool noise = false;    // replace the data by noise (own_data.h)
-  int most_tried = 200;  // limit of diagnoses
+  std::string folder;   // for its data and for the diagnoses that it runs; must exist
+  bool noise = false;   // replace the data by noise (own_data.h)
+  int max_tried = 200;  // limit of diagnoses
 };
 
 struct Reduced {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
 constexpr std::string_view kNames[] = {kManifest, kScenario, kOwnData,      kInitial,     kBefore,
                                        kProgram,  kReadMe,   kOriginalJson, kOriginalText};
 
@@ -39,11 +39,10 @@ std::string_view text_of(const ZipMember& member) {
 // Reads a bundle. Checks that every member has an allowed name and the size and digest that the
 // manifest gives.
 Result<Opened> open(const std::string& path) {
-  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMostBytes));
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMaxBytes));
   Opened out;
-  TWINRUN_ASSIGN(out.members,
-                 read_zip(
-                     bytes, path, [](const std::string&) { return true; }, kMostBytes));
+  TWINRUN_ASSIGN(out.members, read_zip(
+                                  bytes, path, [](const std::string&) { return true; }, kMaxBytes));
   const char* kDamaged = "the bundle is damaged or was changed: ask for it again";
   for (const ZipMember& member : out.members) {
     if (std::ranges::find(kNames, member.name) == std::end(kNames) &&
@@ -139,17 +138,19 @@ void compare(const Manifest& m, const Report& report, Replay& out) {
   out.rows.push_back({"finding", finding_text(m.finding), finding_text(found),
                       same_failure(m.finding, found) && m.finding.step == found.step});
   const std::vector<ExpectedRun> runs = expected_runs(report);
-  for (const ExpectedRun& due : m.runs) {
-    const auto run = std::ranges::find(runs, due.name, &ExpectedRun::name);
-    const bool foreign =
-        is_foreign_engine(due.name == "T" || due.name == "E1" ? m.asked.subject : m.asked.baseline);
+  for (const ExpectedRun& expected : m.runs) {
+    const auto run = std::ranges::find(runs, expected.name, &ExpectedRun::name);
+    const bool foreign = is_foreign_engine(
+        expected.name == "T" || expected.name == "E1" ? m.asked.subject : m.asked.baseline);
     const bool there = run != runs.end();
-    out.rows.push_back({fmt::format("{}: state after {} steps", due.name, due.steps),
-                        due.root_digest, there ? run->root_digest : "not run",
-                        there && run->root_digest == due.root_digest && run->steps == due.steps,
+    out.rows.push_back(
+        {fmt::format("{}: state after {} steps", expected.name, expected.steps),
+         expected.root_digest, there ? run->root_digest : "not run",
+         there && run->root_digest == expected.root_digest && run->steps == expected.steps,
+         !foreign});
+    out.rows.push_back({fmt::format("{}: last loss", expected.name), expected.loss,
+                        there ? run->loss : "not run", there && run->loss == expected.loss,
                         !foreign});
-    out.rows.push_back({fmt::format("{}: last loss", due.name), due.loss,
-                        there ? run->loss : "not run", there && run->loss == due.loss, !foreign});
   }
 }
 

@@ -26,7 +26,8 @@ enum class Severity : uint8_t { kError, kWarning, kNote };
 std::string_view to_string(Severity severity);  // "error", "warning", "note"
 Result<Severity> find_severity(const std::string& word);
 
-// A row of the table of rules (rules.cc). docs/check.md has the same rows; a test compares them.
+// A row of the table of rules (rules.cc). docs/guides/check.md has the same rows; a test compares
+// them.
 struct Rule {
   std::string_view id;  // stable
   Severity severity;

@@ -19,7 +19,7 @@ class KeyRules {
       : read_(read), s_(read.scenario), source_(read.source), out_(out) {}
 
   void run() {
-    for (const Refused& refused : read_.refused) told(refused);
+    for (const Refused& refused : read_.refused) report(refused);
     shapes();
     data_lasts();
     reductions();
@@ -43,7 +43,7 @@ class KeyRules {
   }
 
   // Turns what the scenario reader refuses into a finding of the matching rule.
-  void told(const Refused& refused) {
+  void report(const Refused& refused) {
     const Error& e = refused.error;
     switch (refused.kind) {
       case Refusal::kNoBatch:
@@ -195,8 +195,8 @@ class KeyRules {
       if (!fits) bad.push_back(fmt::format("{} ({})", layer.name, features));
     }
     if (bad.empty()) return;
-    constexpr size_t kMost = 6;
-    const size_t more = bad.size() > kMost ? bad.size() - kMost : 0;
+    constexpr size_t kMax = 6;
+    const size_t more = bad.size() > kMax ? bad.size() - kMax : 0;
     bad.resize(bad.size() - more);
     const int64_t step = tpu::kSublanes * cores();
     add("padding", source_.where(eights ? "model" : "train", eights ? "layers" : "batch"),
@@ -250,10 +250,10 @@ std::vector<std::string> layers_of(const Program& p, std::string_view cause) {
 
 // The first few by name; a finding's `ops` has them all.
 std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 6;
-  if (names.size() <= kMost) return join(names, ", ");
-  return fmt::format("{} and {} more layers", join({names.begin(), names.begin() + kMost}, ", "),
-                     names.size() - kMost);
+  constexpr size_t kMax = 6;
+  if (names.size() <= kMax) return join(names, ", ");
+  return fmt::format("{} and {} more layers", join({names.begin(), names.begin() + kMax}, ", "),
+                     names.size() - kMax);
 }
 
 }  // namespace

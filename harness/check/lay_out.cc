@@ -13,11 +13,11 @@ namespace twinrun::check {
 namespace {
 
 constexpr double kPoints = 72;  // per inch
-constexpr size_t kMostBoxes = 700, kMostArrows = 6000;
+constexpr size_t kMaxBoxes = 700, kMaxArrows = 6000;
 constexpr double kSeconds = 120;
 
 bool small_enough(const Sketch& s) {
-  return !s.boxes.empty() && s.boxes.size() <= kMostBoxes && s.arrows.size() <= kMostArrows;
+  return !s.boxes.empty() && s.boxes.size() <= kMaxBoxes && s.arrows.size() <= kMaxArrows;
 }
 
 std::string graph_text(const Sketch& s) {

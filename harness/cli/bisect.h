@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/bisect/parting.h"
+#include "harness/bisect/divergence.h"
 #include "harness/cli/cli.h"
 
 namespace twinrun::cli {

@@ -14,8 +14,8 @@
 namespace twinrun::cli {
 namespace {
 
-using bisect::OpParting;
-using bisect::StepParting;
+using bisect::OpDivergence;
+using bisect::StepDivergence;
 using bisect::TensorGap;
 using Json = nlohmann::ordered_json;
 
@@ -89,7 +89,7 @@ void print_tensors(const std::vector<TensorGap>& tensors) {
     fmt::print("  and {} more (--json has all)\n", tensors.size() - kShown);
 }
 
-int tell_step(const StepParting& p, bool json) {
+int tell_step(const StepDivergence& p, bool json) {
   if (json) {
     Json tensors = Json::array();
     for (const TensorGap& g : p.tensors) tensors.push_back(json_of(g));
@@ -140,29 +140,29 @@ int run_and_engine(const Parsed& parsed, const std::string& path, Progress* prog
     return fail({"another scenario than the run's", "--set", "only data.dir may change here"});
   const auto pair = pair_of(parsed, *scenario, progress, run->cores);
   if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
-  const auto parting =
+  const auto divergence =
       bisect::part_of_run(pair->experiment, pair->b.program, *run, *pair->b.backend,
                           parsed.get<bool>("scan"), progress, &stop);
-  if (!parting) return failed(parting.error(), stop);
-  return tell_step(*parting, parsed.get<bool>("json"));
+  if (!divergence) return failed(divergence.error(), stop);
+  return tell_step(*divergence, parsed.get<bool>("json"));
 }
 
 // ---- op
 
-int tell_op(const OpParting& p, const std::string& a, const std::string& b, int64_t executions,
+int tell_op(const OpDivergence& p, const std::string& a, const std::string& b, int64_t executions,
             bool json) {
-  const bool found = p.by != OpParting::By::kNothing;
+  const bool found = p.by != OpDivergence::By::kNothing;
   const bool repeats = p.repeats_a && p.repeats_b;
   if (json) {
     Json tensors = Json::array();
     for (const TensorGap& g : p.tensors) tensors.push_back(json_of(g));
     const Json j = {{"schema", 1},
                     {"axis", "op"},
-                    {"by", p.by == OpParting::By::kOp ? Json("op")
-                           : found                    ? Json("tensor")
-                                                      : Json()},
+                    {"by", p.by == OpDivergence::By::kOp ? Json("op")
+                           : found                       ? Json("tensor")
+                                                         : Json()},
                     {"step", p.step},
-                    {"op", p.by == OpParting::By::kOp ? Json(p.op) : Json(nullptr)},
+                    {"op", p.by == OpDivergence::By::kOp ? Json(p.op) : Json(nullptr)},
                     {"kind", p.kind},
                     {"phase", p.phase},
                     {"gap", found ? json_of(p.gap) : Json(nullptr)},
@@ -174,7 +174,7 @@ int tell_op(const OpParting& p, const std::string& a, const std::string& b, int6
                     {"notes", p.notes}};
     fmt::print("{}\n", j.dump(2));
   } else {
-    if (p.by == OpParting::By::kOp) {
+    if (p.by == OpDivergence::By::kOp) {
       fmt::print("step {}, op {} ({}, {}), {}\n  {}\n  A = {}, B = {}; {} before it agree{}\n",
                  p.step, p.op, p.kind, p.phase, cores_text(p.gap), gap_text(p.gap), a, b,
                  text::plural(p.ops, "op"),
@@ -192,7 +192,7 @@ int tell_op(const OpParting& p, const std::string& a, const std::string& b, int6
                  : p.repeats_a                ? "B"
                                               : "A");
     }
-    if (p.by == OpParting::By::kOp || p.tensors.size() > 1) {
+    if (p.by == OpDivergence::By::kOp || p.tensors.size() > 1) {
       fmt::print("  {} of the step's outputs and state differ in the end\n",
                  text::plural(static_cast<int64_t>(p.tensors.size()), "tensor"));
     }
@@ -311,18 +311,18 @@ int bisect_step(const Args& args) {
     if (!a) return fail(a.error());
     const auto b = read_run(parsed.get<std::string>("?B"));
     if (!b) return fail(b.error());
-    const auto parting = bisect::part_of_runs(*a, *b);
-    if (!parting) return fail(parting.error());
-    return tell_step(*parting, parsed.get<bool>("json"));
+    const auto divergence = bisect::part_of_runs(*a, *b);
+    if (!divergence) return fail(divergence.error());
+    return tell_step(*divergence, parsed.get<bool>("json"));
   }
   if (names_file(first)) return run_and_engine(parsed, first, &printer, stop);
   const auto scenario = scenario_of(parsed, "A");
   if (!scenario) return fail(scenario.error());
   const auto pair = pair_of(parsed, *scenario, &printer);
   if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
-  const auto parted = bisect::part_of_engines(pair->twins(&printer, &stop));
-  if (!parted) return failed(parted.error(), stop);
-  return tell_step(parted->parting, parsed.get<bool>("json"));
+  const auto diverged = bisect::part_of_engines(pair->twins(&printer, &stop));
+  if (!diverged) return failed(diverged.error(), stop);
+  return tell_step(diverged->divergence, parsed.get<bool>("json"));
 }
 
 int bisect_op(const Args& args) {
@@ -371,17 +371,18 @@ int bisect_op(const Args& args) {
                      *threads_of(parsed), json, printer, stop);
   }
   const bisect::Twins twins = pair->twins(&printer, &stop);
-  const auto parted = bisect::part_of_engines(twins, std::move(start), end);
-  if (!parted) return failed(parted.error(), stop);
-  if (parsed.has("step") && parted->parting.step && *parted->parting.step + 1 < end) {
+  const auto diverged = bisect::part_of_engines(twins, std::move(start), end);
+  if (!diverged) return failed(diverged.error(), stop);
+  if (parsed.has("step") && diverged->divergence.step && *diverged->divergence.step + 1 < end) {
     return fail(
-        {fmt::format("the engines' states differ already after step {}", *parted->parting.step),
-         "--step", fmt::format("leave it out, or give --step {}", *parted->parting.step)},
+        {fmt::format("the engines' states differ already after step {}",
+                     *diverged->divergence.step),
+         "--step", fmt::format("leave it out, or give --step {}", *diverged->divergence.step)},
         kExitUnavailable);
   }
-  const auto op = bisect::op_of_step(twins, parted->kept);
+  const auto op = bisect::op_of_step(twins, diverged->kept);
   if (!op) return failed(op.error(), stop);
-  return tell_op(*op, pair->name_a, pair->name_b, parted->parting.executions, json);
+  return tell_op(*op, pair->name_a, pair->name_b, diverged->divergence.executions, json);
 }
 
 }  // namespace twinrun::cli

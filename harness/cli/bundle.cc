@@ -55,9 +55,9 @@ int bundle_verb(const Args& args) {
   const bool always = parsed.get<bool>("reduction"), never = parsed.get<bool>("no-reduction");
   if (always && never) return fail({"both --reduction and --no-reduction", "", "give one of them"});
   how.reduction = always ? Reduction::kAlways : never ? Reduction::kNever : Reduction::kOfOurs;
-  how.most_tried = parsed.get<int>("tries");
-  if (how.most_tried < 1)
-    return fail({fmt::format("{} is below 1", how.most_tried), "--tries", "allowed: 1 or more"});
+  how.max_tried = parsed.get<int>("tries");
+  if (how.max_tried < 1)
+    return fail({fmt::format("{} is below 1", how.max_tried), "--tries", "allowed: 1 or more"});
   if (const Status writable = check_output(path); !writable) return fail(writable.error());
 
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));

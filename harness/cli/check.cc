@@ -28,7 +28,7 @@ Json json_of(const RuleFinding& f) {
           {"fix", f.fix},
           {"stack_message", f.stack_message},
           {"ops", f.ops},
-          {"doc", fmt::format("docs/check.md#{}", f.id)}};
+          {"doc", fmt::format("docs/guides/check.md#{}", f.id)}};
 }
 
 Json json_of(const Checked& c, const tpu::Generation& generation,

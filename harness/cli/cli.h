@@ -17,7 +17,7 @@ namespace twinrun::cli {
 
 namespace po = boost::program_options;
 
-// Exit codes (docs/cli.md): usage or bad input; engine or environment; interrupted.
+// Exit codes (docs/reference/cli.md): usage or bad input; engine or environment; interrupted.
 inline constexpr int kExitUsage = 128;
 inline constexpr int kExitUnavailable = 125;
 inline constexpr int kExitInterrupted = 130;

@@ -135,7 +135,7 @@ int diagnose_verb(const Args& args) {
   add_scenario_options(options);
   options.add_options()(
       "program", po::value<std::string>(),
-      "instead of a scenario: a training step as HLO or StableHLO text (docs/import.md)")(
+      "instead of a scenario: a training step as HLO or StableHLO text (docs/guides/import.md)")(
       "state", po::value<std::string>(),
       "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)")(
       "batch", po::value<std::string>(),

@@ -72,8 +72,8 @@ void ProgressPrinter::step(int64_t done, const std::string& detail) {
 // At most ten times a second on a terminal, once in ten seconds elsewhere.
 void ProgressPrinter::alive(const std::string& what) {
   const auto now = Clock::now();
-  if (quiet_ || now - told_ < std::chrono::milliseconds(terminal_ ? 100 : 10'000)) return;
-  told_ = now;
+  if (quiet_ || now - logged_ < std::chrono::milliseconds(terminal_ ? 100 : 10'000)) return;
+  logged_ = now;
   const std::string said =
       fmt::format("  {}  the engine says: {}", what_.empty() ? "start" : what_, text::clean(what));
   if (terminal_) {

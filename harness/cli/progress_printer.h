@@ -26,7 +26,7 @@ class ProgressPrinter : public Progress {
   std::string what_;
   std::set<std::string> notes_;
   int64_t total_ = 0;
-  Clock::time_point begin_, shown_, told_;
+  Clock::time_point begin_, shown_, logged_;
 };
 
 // "8.0 s", "42 s", "2 min 05 s"

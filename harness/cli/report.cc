@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTerminal = "terminal";
-constexpr uint64_t kMostBytes = uint64_t{256} << 20;  // largest accepted report.json
+constexpr uint64_t kMaxBytes = uint64_t{256} << 20;  // largest accepted report.json
 
 // Formats of several files, each in a folder of its own.
 struct FolderFormat {
@@ -58,10 +58,9 @@ Result<std::vector<std::string>> formats_of(const std::string& text) {
 }
 
 Result<Report> read_report(const fs::path& file) {
-  TWINRUN_ASSIGN(const std::vector<std::byte> bytes,
-                 read_whole_file(file.string(), kMostBytes + 1));
-  if (bytes.size() > kMostBytes)
-    return Error{fmt::format("larger than {} MiB: no report of a diagnosis", kMostBytes >> 20),
+  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(file.string(), kMaxBytes + 1));
+  if (bytes.size() > kMaxBytes)
+    return Error{fmt::format("larger than {} MiB: no report of a diagnosis", kMaxBytes >> 20),
                  file.string(), ""};
   return report_from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
                           file.string());
@@ -145,9 +144,9 @@ int report_verb(const Args& args) {
                      std::ranges::count(kFolderFormats, names->front(), &FolderFormat::name) > 0))
     return fail({"standard output takes one format of one file", "-o", "name a folder"});
   for (const std::string& name : *names) {
-    const Status told =
+    const Status reported =
         tell(name, *report, whole ? given : given.parent_path(), out, names->size() == 1);
-    if (!told) return fail(told.error());
+    if (!reported) return fail(reported.error());
   }
   return 0;
 }

@@ -34,7 +34,7 @@ RunFile joined(RunFile before, RunFile after, const TrainSpec& train, const Host
       const bool again =
           std::ranges::any_of(later, [&](const auto& l) { return l.step == one.step; });
       return again || one.step > step ||
-             (one.step == step && (step == 0 || !loop.due(every, step)));
+             (one.step == step && (step == 0 || !loop.expected(every, step)));
     });
   };
   drop_occasional(before.evaluations, after.evaluations, train.eval_every);
@@ -264,7 +264,7 @@ int train_verb(const Args& args) {
                     file.first_step + static_cast<int64_t>(file.steps.size()), path));
     return kExitInterrupted;
   }
-  if (result->birth) return fail({file.ended, path, "lower optimizer.lr"}, 1);
+  if (result->first_non_finite) return fail({file.ended, path, "lower optimizer.lr"}, 1);
   return 0;
 }
 

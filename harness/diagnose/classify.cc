@@ -1,4 +1,4 @@
-// Decides the verdict from the evidence, in the order of the table in docs/diagnosis.md.
+// Decides the verdict from the evidence, in the order of the table in docs/method/diagnosis.md.
 #include "harness/diagnose/classify.h"
 
 #include <fmt/format.h>
@@ -107,7 +107,7 @@ void judge_program(const Evidence& e, Judgement& j) {
 // Why an engine failed, in one line: " at step 3: RuntimeError: ...". For an engine that ended
 // without an answer, the last line of its standard error is added.
 std::string reason_of(const std::string& what) {
-  constexpr size_t kMost = 200;
+  constexpr size_t kMax = 200;
   constexpr std::string_view kSays = "the engine says: ", kStep = "step ",
                              kLastWords = "; the last it said on its standard error:";
   std::string first = what.substr(0, what.find('\n')), step;
@@ -121,7 +121,7 @@ std::string reason_of(const std::string& what) {
     const std::string last = what.substr(what.find_last_of('\n') + 1);
     first = fmt::format("{} ({})", first.substr(0, words), last);
   }
-  if (first.size() > kMost) first = first.substr(0, kMost) + "..";
+  if (first.size() > kMax) first = first.substr(0, kMax) + "..";
   return step + ": " + first + (first.ends_with('.') ? "" : ".");
 }
 
@@ -215,11 +215,11 @@ void judge_sharding(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
 
 Judgement judge(const Evidence& e) {
   Judgement j;
-  if (e.reference_parts) {
+  if (e.reference_diverges_at) {
     j.verdict = VerdictClass::kNondeterministic;
-    j.headline = fmt::format("The reference is not deterministic: R and R' part at step {}{}.",
-                             *e.reference_parts,
-                             e.reference_parts_op.empty() ? "" : " in " + e.reference_parts_op);
+    j.headline = fmt::format(
+        "The reference is not deterministic: R and R' part at step {}{}.", *e.reference_diverges_at,
+        e.reference_diverges_op.empty() ? "" : " in " + e.reference_diverges_op);
     j.confidence = "certain: digests of the same program on the same engine differ";
     control_finding(e, j, "R =", "reference_parts",
                     "The same training run twice on the reference gives other bits.");
@@ -228,17 +228,17 @@ Judgement judge(const Evidence& e) {
         "--threads 1");
     return j;
   }
-  if (e.reference_birth) {
+  if (e.reference_non_finite) {
     Finding f;
     f.verdict = VerdictClass::kInconclusive;
     f.cause = "reference_diverges";
-    f.step = e.reference_birth->step;
-    f.op = e.reference_birth->op;
-    f.phase = e.reference_birth->phase;
-    f.sentence =
-        fmt::format("{} is born in {} ({} phase) at step {} of {}, the cpu reference itself.",
-                    e.reference_birth->what, e.reference_birth->op, e.reference_birth->phase,
-                    e.reference_birth->step, e.reference_birth_run);
+    f.step = e.reference_non_finite->step;
+    f.op = e.reference_non_finite->op;
+    f.phase = e.reference_non_finite->phase;
+    f.sentence = fmt::format(
+        "{} is born in {} ({} phase) at step {} of {}, the cpu reference itself.",
+        e.reference_non_finite->what, e.reference_non_finite->op, e.reference_non_finite->phase,
+        e.reference_non_finite->step, e.reference_non_finite_run);
     for (const Control& control : e.controls) {
       if (control.run && control.passed)
         f.evidence.push_back(fmt::format("{}: {}", control.name, control.detail));
@@ -246,8 +246,8 @@ Judgement judge(const Evidence& e) {
     f.reproduce = e.command;
     inconclusive(j,
                  fmt::format("The reference diverges: {} is born in {} at step {} ({}).",
-                             e.reference_birth->what, e.reference_birth->op,
-                             e.reference_birth->step, e.reference_birth_run),
+                             e.reference_non_finite->what, e.reference_non_finite->op,
+                             e.reference_non_finite->step, e.reference_non_finite_run),
                  "a subject cannot be judged against a reference that fails",
                  {"lower optimizer.lr, or clip the gradient, until cpu trains"});
     j.findings.push_back(std::move(f));
@@ -268,23 +268,23 @@ Judgement judge(const Evidence& e) {
         "The emulated engine, set to full float32, gives other bits than the reference.");
     return j;
   }
-  if (e.subject_parts) {
+  if (e.subject_diverges_at) {
     j.notes.push_back(
         fmt::format("The subject is not deterministic{}: T and T' part at step {}.{}{}",
-                    e.subject.deterministic ? "" : ", as it declares", *e.subject_parts,
+                    e.subject.deterministic ? "" : ", as it declares", *e.subject_diverges_at,
                     !e.violations.empty() ? ""
                     : e.level == 'C' ? " Each step is judged from the state that it began with."
                                      : " Every op is inside its bound in both.",
                     e.spread ? " " + e.spread->text() : ""));
   }
-  if (e.subject_birth) {
-    j.notes.push_back(
-        fmt::format("The subject ends in {} at step {}{}; the references do not.",
-                    e.subject_birth->what, e.subject_birth->step,
-                    e.subject_birth->op.empty() ? "" : ", born in " + e.subject_birth->op));
+  if (e.subject_non_finite) {
+    j.notes.push_back(fmt::format(
+        "The subject ends in {} at step {}{}; the references do not.", e.subject_non_finite->what,
+        e.subject_non_finite->step,
+        e.subject_non_finite->op.empty() ? "" : ", born in " + e.subject_non_finite->op));
   }
-  const bool explained = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
-  const bool unexplained = e.match && e.match->outcome == MatchResult::Outcome::kUnexplained;
+  const bool explained = e.match && e.match->outcome == Identification::Outcome::kExplained;
+  const bool unexplained = e.match && e.match->outcome == Identification::Outcome::kUnexplained;
   if (!e.violations.empty()) {
     if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
     if (explained) program_findings(e, j, VerdictClass::kSharding);
@@ -300,7 +300,7 @@ Judgement judge(const Evidence& e) {
     }
     return j;
   }
-  if (e.match && e.match->outcome == MatchResult::Outcome::kUnrepeatable) {
+  if (e.match && e.match->outcome == Identification::Outcome::kUnrepeatable) {
     unrepeatable_finding(e, j);
     inconclusive(
         j,
@@ -309,7 +309,8 @@ Judgement judge(const Evidence& e) {
                     e.subject.name, text::relative(e.match->apart)),
         "what differs from run to run cannot be held against what is due: it is not accused",
         {e.match->draws
-             ? "let its random ops use the numbers of `random` (docs/engine-protocol.md), or set "
+             ? "let its random ops use the numbers of `random` "
+               "(docs/reference/engine-protocol.md), or set "
                "their rate to 0 in the scenario and in the script"
              : "make the step repeatable: look for numbers without a seed, and memory that is "
                "read before it is written"});

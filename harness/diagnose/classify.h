@@ -1,5 +1,5 @@
-// From evidence to verdict: the table of docs/diagnosis.md. It stands between the stages (stages.h)
-// and the report. Of an engine it knows only the declared capabilities.
+// From evidence to verdict: the table of docs/method/diagnosis.md. It stands between the stages
+// (stages.h) and the report. Of an engine it knows only the declared capabilities.
 //
 //   Judgement j = classify(evidence);       // class, headline, confidence, findings
 #pragma once
@@ -10,11 +10,11 @@
 
 #include "backends/core/backend.h"
 #include "harness/effect/effect.h"
+#include "harness/identify/identify.h"
 #include "harness/identify/judge_steps.h"
-#include "harness/identify/matching.h"
 #include "harness/lockstep/lockstep.h"
 #include "harness/run/run.h"
-#include "harness/sharding/switches.h"
+#include "harness/sharding/ablation.h"
 #include "reports/report.h"
 
 namespace twinrun {
@@ -26,28 +26,28 @@ struct Evidence {
   // Held-out samples and seeds exist, so whether drift matters can be tested (not for an imported
   // step).
   bool held_out = true;
-  std::vector<Control> controls;           // R = R', T = T', ...
-  std::optional<int64_t> reference_parts;  // first step where R and R' differ
-  std::string reference_parts_op;
-  std::optional<Birth> reference_birth;  // set if R or S ended in NaN or Inf
-  std::string reference_birth_run;
-  std::optional<int64_t> subject_parts;  // first step where T and T' differ
+  std::vector<Control> controls;                 // R = R', T = T', ...
+  std::optional<int64_t> reference_diverges_at;  // first step where R and R' differ
+  std::string reference_diverges_op;
+  std::optional<FirstNonFinite> reference_non_finite;  // set if R or S ended in NaN or Inf
+  std::string reference_non_finite_run;
+  std::optional<int64_t> subject_diverges_at;  // first step where T and T' differ
   // An engine of another process exited, hung or returned an invalid answer.
   std::optional<Error> engine_failure;
   std::string engine_failure_run;  // the last run that was started before the failure
   bool emulator_fails = false;     // at precision f32 the emulator does not have S's bits
   // Set if T ended in NaN or Inf and the reference runs did not.
-  std::optional<Birth> subject_birth;
+  std::optional<FirstNonFinite> subject_non_finite;
   std::vector<Violation> violations;  // of the run below, in order of execution
   std::string violations_run;         // "T" or "E1"
   // Level of the evidence: A op trace and declared arithmetic, B op trace only, C tensors only.
   char level = 'A';
-  std::optional<RunSpread> spread;       // bits differ from run to run, every op inside its bound
-  std::vector<ReplicaParting> partings;  // state variables whose replicas diverge
+  std::optional<RunSpread> spread;  // bits differ from run to run, every op inside its bound
+  std::vector<ReplicaDivergence> partings;  // state variables whose replicas diverge
   // T executed other ops than the requested program has, or read other inputs than it was fed.
   bool other_program = false;
   // Which program T ran. Set if `other_program`, or if T's ops were not shown.
-  std::optional<MatchResult> match;
+  std::optional<Identification> match;
   // The following members are filled only for a subject that shows tensors only, beside `match`.
   StepCoverage step_coverage;
   int64_t judged_since_outside = 0;  // judged steps, from the first one outside on

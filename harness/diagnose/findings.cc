@@ -82,7 +82,7 @@ void set_error(const Violation& v, Finding& f) {
           ? "the exact result is a float32 number, so a correct engine returns exactly it"
           : "the exact result lies midway between two float32 numbers, so a correct engine returns "
             "the even one";
-  f.bound_source += " (docs/bounds.md)";
+  f.bound_source += " (docs/method/bounds.md)";
 }
 
 Finding engine_finding(const Evidence& e, const Violation& v) {
@@ -125,7 +125,7 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
     f.fingerprint = "";
     f.bound_source = fmt::format(
         "{} simulated engines that are honest within the same declaration, on the same inputs "
-        "(docs/bounds.md, "
+        "(docs/method/bounds.md, "
         "Bias below the bound)",
         b.members);
     f.sentence =
@@ -206,7 +206,7 @@ void engine_bug(const Evidence& e, Judgement& j) {
   j.confidence =
       first.what == Violation::What::kStatistic
           ? "statistical: honest engines are accused so in fewer than 1 of 10,000 diagnoses "
-            "(docs/bounds.md)"
+            "(docs/method/bounds.md)"
       : first.what == Violation::What::kResult
           ? "certain: the op was recomputed in binary64 on the engine's own inputs, within the "
             "arithmetic that it declares"

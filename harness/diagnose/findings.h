@@ -37,7 +37,7 @@ bool has_interval(const TrajectoryRow* row);  // two seeds or more
 // Number and bound of a finding that rests on tensors: the distance from conforming engines, and
 // where the bound comes from.
 std::string spreads(double ratio, double threshold);
-std::string envelope_source(const MatchResult& match);
+std::string envelope_source(const Identification& match);
 
 // Adds the violations as findings, the first wrong op first, and sets headline and confidence of an
 // ENGINE_BUG.

@@ -27,7 +27,7 @@ double accepting_margin(const TrajectoryRow& row) {
 
 // Why the effect was not tested.
 std::string not_asked(const Evidence& e, VerdictClass verdict) {
-  if (e.reference_parts || e.reference_birth)
+  if (e.reference_diverges_at || e.reference_non_finite)
     return "the reference fails its control, so nothing can be held against it";
   if (e.engine_failure) return "the engine failed";
   if (verdict == VerdictClass::kEngineBug)

@@ -70,7 +70,7 @@ const ProofRow* find_proof(const Evidence& e, const std::string& program) {
 
 // What remains of the change with a cause undone: nothing, if that is proven; else the measured
 // drift.
-std::string left_over(const Evidence& e, const SwitchRow& row) {
+std::string left_over(const Evidence& e, const AblationRow& row) {
   const ProofRow* proof = find_proof(e, "without " + row.cause);
   if (proof != nullptr && row.drift_after <= row.envelope && proves(*proof, e.meaning.kind))
     return fmt::format("; with this cause undone the {} is the whole batch's function: {}",
@@ -92,7 +92,7 @@ std::string proof_text(const ProofRow& proof) {
 void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
   const TrajectoryRow* effect = find_row(e, "S - R");
   const std::string kind(to_string(e.meaning.kind));
-  for (const SwitchRow& row : e.meaning.rows) {
+  for (const AblationRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
     const auto cause = std::ranges::find(e.meaning.causes, row.cause, &ShardingCause::name);
     const std::string name(name_of(row.cause).subject);
@@ -122,13 +122,13 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     }
     f.evidence.push_back(changes + left_over(e, row));
     if (const ProofRow* sharded = find_proof(e, "sharded");
-        sharded != nullptr && !sharded->parts_at.empty() && row.explains)
+        sharded != nullptr && !sharded->diverges_at.empty() && row.explains)
       f.evidence.push_back(
-          "the first value that is not the whole batch's is " + sharded->parts_at +
-          (sharded->parts_reads.empty()
+          "the first value that is not the whole batch's is " + sharded->diverges_at +
+          (sharded->diverging_operand.empty()
                ? ""
                : fmt::format(", made of {}, of which each core has a part of its own",
-                             sharded->parts_reads)));
+                             sharded->diverging_operand)));
     if (has_interval(effect) && effect_of(*effect) == Effect::kBeneficial)
       f.evidence.push_back(
           "the sharded run is better here; the cure makes it behave as the unsharded reference "
@@ -144,7 +144,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
 
 std::string named_causes(const Evidence& e) {
   std::string names;
-  for (const SwitchRow& row : e.meaning.rows) {
+  for (const AblationRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
     names += fmt::format("{}{} {}", names.empty() ? "" : ", ", name_of(row.cause).share,
                          text::share(row.share));
@@ -200,7 +200,7 @@ std::string formula_sentence(const Evidence& e, const FormulaChange& change) {
 }  // namespace
 
 void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
-  const MatchResult& m = *e.match;
+  const Identification& m = *e.match;
   const TrajectoryRow* effect = find_row(e, "T - R");
   for (const Explanation& explanation : m.explanations) {
     for (const Explanation::Part& part : explanation.parts) {
@@ -212,16 +212,16 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       const ShardingCause* known = part.sharding                   ? &part.sharding->cause
                                    : found == e.known_causes.end() ? nullptr
                                                                    : &*found;
-      const bool told = known != nullptr;
+      const bool known_cause = known != nullptr;
       f.sentence =
           part.formula
               ? formula_sentence(e, *part.formula)
               : fmt::format("The training script differs from the scenario{}.",
-                            part.introduced && told
+                            part.introduced && known_cause
                                 ? ": " + known->meaning
                                 : fmt::format(" by {}{}", part.introduced ? "" : "the absence of ",
                                               subject_of(part)));
-      const std::string told_by =
+      const std::string identified_by =
           m.read ? "what the ops read is bit by bit what this cause feeds"
                  : fmt::format(
                        "its tensors are {} off as this cause predicts ({}), and {} as the scenario "
@@ -229,7 +229,7 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                        text::times(explanation.ratio), envelope_source(m), text::times(m.ratio));
       if (has_interval(effect)) {
         set_effect(*effect, f);
-        f.evidence.push_back(told_by);
+        f.evidence.push_back(identified_by);
       } else {
         f.number = explanation.ratio;
         f.bound = m.threshold;
@@ -237,7 +237,7 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
             m.read ? "the bits are equal"
                    : fmt::format("with the scenario changed so {}; as it is {}",
                                  spreads(explanation.ratio, m.threshold), text::times(m.ratio));
-        f.bound_source = m.read ? told_by : envelope_source(m);
+        f.bound_source = m.read ? identified_by : envelope_source(m);
       }
       if (!m.outside.empty()) {
         const TensorMismatch& t = m.outside.front();
@@ -258,10 +258,10 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
         f.evidence.push_back("cure: " + both);
         j.next_steps.push_back(capitalized(both) + ".");
       }
-      if (e.level == 'C' && told && !known->twin.empty())
+      if (e.level == 'C' && known_cause && !known->twin.empty())
         f.evidence.push_back("an engine fault would look the same: " + known->twin +
                              "; the list of executed ops would tell");
-      if (told && part.introduced) {
+      if (known_cause && part.introduced) {
         f.evidence.push_back("cure: " + known->cure);
         j.next_steps.push_back(known->cure);
       }

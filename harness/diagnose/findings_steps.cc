@@ -35,15 +35,15 @@ Finding finding_at(const Evidence& e, std::string cause, int64_t step, std::stri
 void step_findings(const Evidence& e, Judgement& j) {
   if (j.findings.empty()) return;
   Finding& first = j.findings.front();
-  const StepCoverage& told = e.step_coverage;
-  if (!told.outside.empty())
-    first.evidence.push_back(fmt::format("outside at {} of the {} steps that were judged: {}",
-                                         told.outside.size(), told.judged - told.set_aside,
-                                         listed(told.outside)));
+  const StepCoverage& described = e.step_coverage;
+  if (!described.outside.empty())
+    first.evidence.push_back(
+        fmt::format("outside at {} of the {} steps that were judged: {}", described.outside.size(),
+                    described.judged - described.set_aside, listed(described.outside)));
   if (e.inside_again) {
     first.evidence.push_back(
         !*e.inside_again ? "run again from the state that the engine reported: outside again"
-        : told.outside.size() > 1
+        : described.outside.size() > 1
             ? "run again from the state that the engine reported, the step is inside: the script "
               "or engine keeps something that the state does not hold, or the fault comes and goes"
             : "run again from the state that the engine reported, the step is inside: what made "
@@ -79,8 +79,8 @@ namespace {
 
 // "conv2"; "relu1 or conv2"; "" for more than three layers.
 std::string one_of_layers(const std::vector<std::string>& layers) {
-  constexpr size_t kMost = 3;
-  if (layers.size() > kMost) return "";
+  constexpr size_t kMax = 3;
+  if (layers.size() > kMax) return "";
   std::string out;
   for (size_t i = 0; i < layers.size(); ++i)
     out += (i == 0 ? "" : i + 1 == layers.size() ? " or " : ", ") + layers[i];
@@ -102,9 +102,9 @@ std::string does_wrong(const LayerFault& l) {
                                                       : "";
   // The value's own name says which layer computes it, except for a gradient at a layer's output,
   // which the layer after it computes.
-  const bool told = where.empty() || where == own || (where == "loss" && l.value == "loss");
-  return fmt::format("computes {} wrong ({}{}{})", value_named(l), pass, told ? "" : " of ",
-                     told ? "" : where);
+  const bool described = where.empty() || where == own || (where == "loss" && l.value == "loss");
+  return fmt::format("computes {} wrong ({}{}{})", value_named(l), pass, described ? "" : " of ",
+                     described ? "" : where);
 }
 
 }  // namespace
@@ -116,7 +116,7 @@ void layer_finding(const Evidence& e, Judgement& j) {
   std::string from;
   for (size_t i = 0; i < l.from.size() && l.from.size() <= 4; ++i)
     from += (i == 0 ? "" : i + 1 == l.from.size() ? " and " : ", ") + l.from[i];
-  const std::string told = fmt::format(
+  const std::string described = fmt::format(
       "the engine was asked for the step again and showed {} outputs of layers and gradients at "
       "them: this is the first that is outside in the order of computation{}",
       l.shown,
@@ -124,7 +124,7 @@ void layer_finding(const Evidence& e, Judgement& j) {
                    : fmt::format("; {}, which it is computed from, {} inside", from,
                                  l.from.size() == 1 ? "is" : "are"));
   if (!j.findings.empty() && j.findings.front().op == l.value) {
-    j.findings.front().evidence.push_back(told);
+    j.findings.front().evidence.push_back(described);
     return;
   }
   Finding f = finding_at(e, "engine:" + l.value, l.step, l.value, l.replica);
@@ -141,7 +141,7 @@ void layer_finding(const Evidence& e, Judgement& j) {
       "{} on core {} at step {} is {} as far from what is expected as honest engines spread ({}).",
       what, l.replica, l.step, text::times(l.ratio), text::relative(l.relative));
   if (!l.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", l.pattern);
-  f.evidence.push_back(told);
+  f.evidence.push_back(described);
   j.findings.insert(j.findings.begin(), std::move(f));
 }
 
@@ -156,7 +156,7 @@ void split_finding(const Evidence& e, Judgement& j) {
                               text::number(s.distance), text::number(s.allowed));
   f.bound_source =
       "twice what binary32 engines of other orders of summation differ by on that step, and four "
-      "roundings of what is stored (docs/diagnosis.md, Every step at level C)";
+      "roundings of what is stored (docs/method/diagnosis.md, Every step at level C)";
   f.sentence = fmt::format(
       "{} on core {} parts from the other cores' at step {}, although the program computes the "
       "same "

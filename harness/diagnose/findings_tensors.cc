@@ -67,14 +67,14 @@ std::string cores_text(const std::vector<int>& cores, int all) {
 // size.
 std::string amount(const TensorMismatch& t) {
   if (!std::isfinite(t.distance)) return "it has NaN or Inf";
-  if (std::isfinite(t.relative) && (t.known || t.due == 0)) return text::relative(t.relative);
+  if (std::isfinite(t.relative) && (t.known || t.expected == 0)) return text::relative(t.relative);
   return fmt::format("{} in size, where {} was due", text::number(t.distance),
-                     t.due == 0 ? "exactly zero" : "nothing but rounding");
+                     t.expected == 0 ? "exactly zero" : "nothing but rounding");
 }
 
 // The signature of the fault: "in column 7 of 32 it looks like 2 times what was due"; "" if none is
 // known.
-std::string likeness(const TensorMismatch& t) {
+std::string signature(const TensorMismatch& t) {
   if (t.pattern.empty())
     return t.elements.empty() ? "" : fmt::format("what is wrong is {}", t.elements);
   return t.elements.empty() ? "it looks like " + t.pattern
@@ -100,7 +100,7 @@ std::string steps_text(const Evidence& e, const TensorMismatch& t) {
 }
 
 Finding tensor_finding(const Evidence& e, const TensorMismatch& t) {
-  const MatchResult& m = *e.match;
+  const Identification& m = *e.match;
   Finding f;
   f.verdict = VerdictClass::kEngineBug;
   f.cause = "engine:" + t.tensor;
@@ -125,10 +125,10 @@ Finding tensor_finding(const Evidence& e, const TensorMismatch& t) {
   return f;
 }
 
-Finding told_finding(const Evidence& e, const Told& told) {
-  const TensorMismatch& t = *told.first;
+Finding reported_finding(const Evidence& e, const Told& reported) {
+  const TensorMismatch& t = *reported.first;
   Finding f = tensor_finding(e, t);
-  const std::string cores = cores_text(told.cores, e.cores);
+  const std::string cores = cores_text(reported.cores, e.cores);
   if (cores.empty() && e.cores > 1) f.core.reset();
   const std::string where = fmt::format("{}{} at step {}", t.tensor, cores, t.step);
   f.sentence = std::isfinite(t.ratio)
@@ -137,15 +137,15 @@ Finding told_finding(const Evidence& e, const Told& told) {
                          "({}).",
                          where, text::times(t.ratio), amount(t))
                    : fmt::format("{} is not what all honest engines give ({}).", where, amount(t));
-  if (const std::string like = likeness(t); !like.empty()) f.sentence += " " + sentence_of(like);
+  if (const std::string like = signature(t); !like.empty()) f.sentence += " " + sentence_of(like);
   if (t.follows) f.sentence += " It is the update that follows from the gradient as reported.";
   if (t.wrong_besides)
     f.sentence += " It is not the update that follows from the gradient as reported, either.";
-  for (size_t i = 0; i < std::min<size_t>(told.others.size(), 4); ++i) {
-    const TensorMismatch& o = *told.others[i];
+  for (size_t i = 0; i < std::min<size_t>(reported.others.size(), 4); ++i) {
+    const TensorMismatch& o = *reported.others[i];
     f.evidence.push_back(fmt::format(
         "{} at step {}: {}", e.cores == 1 ? std::string("also") : fmt::format("core {}", o.replica),
-        o.step, likeness(o)));
+        o.step, signature(o)));
   }
   return f;
 }
@@ -153,7 +153,7 @@ Finding told_finding(const Evidence& e, const Told& told) {
 // The whole step is computed in another precision than the declared one: one finding, not one for
 // each tensor.
 void undeclared_finding(const Evidence& e, Judgement& j) {
-  const MatchResult& m = *e.match;
+  const Identification& m = *e.match;
   const TensorMismatch& t = m.outside.front();
   Finding f = tensor_finding(e, t);
   f.cause = "undeclared_precision";
@@ -170,13 +170,13 @@ void undeclared_finding(const Evidence& e, Judgement& j) {
   j.findings.push_back(std::move(f));
 }
 
-std::string headline(const Evidence& e, const Told& told) {
-  const TensorMismatch& t = *told.first;
+std::string headline(const Evidence& e, const Told& reported) {
+  const TensorMismatch& t = *reported.first;
   std::string out = fmt::format("{} (framework or script) makes {} wrong{}{}", e.subject.name,
                                 tensor_words(t.tensor, t.is_state), steps_text(e, t),
-                                cores_text(told.cores, e.cores));
+                                cores_text(reported.cores, e.cores));
   if (!t.pattern.empty()) {
-    out += ": " + likeness(t);
+    out += ": " + signature(t);
   } else {
     out += fmt::format(", by {}{}", amount(t), t.elements.empty() ? "" : ": " + t.elements);
   }
@@ -187,11 +187,11 @@ std::string headline(const Evidence& e, const Told& told) {
 
 }  // namespace
 
-std::string envelope_source(const MatchResult& m) {
+std::string envelope_source(const Identification& m) {
   return fmt::format(
       "spread of honest engines of the declared arithmetic over the same step{}; an honest engine "
       "exceeds it with "
-      "probability {} (docs/diagnosis.md, instrument 2)",
+      "probability {} (docs/method/diagnosis.md, instrument 2)",
       m.elements_kept == m.elements
           ? ""
           : fmt::format(", on a sample of {} of {} elements", text::count(m.elements_kept),
@@ -205,7 +205,7 @@ std::string spreads(double ratio, double threshold) {
 }
 
 void unrepeatable_finding(const Evidence& e, Judgement& j) {
-  const MatchResult& m = *e.match;
+  const Identification& m = *e.match;
   Finding f = tensor_finding(e, m.outside.front());
   f.verdict = VerdictClass::kInconclusive;
   f.cause = "unrepeatable";
@@ -220,30 +220,30 @@ void unrepeatable_finding(const Evidence& e, Judgement& j) {
 }
 
 void tensor_findings(const Evidence& e, Judgement& j) {
-  const MatchResult& m = *e.match;
+  const Identification& m = *e.match;
   j.verdict = VerdictClass::kEngineBug;
-  const std::vector<Told> told = grouped(m.outside);
+  const std::vector<Told> reported = grouped(m.outside);
   if (!m.undeclared.empty()) {
     undeclared_finding(e, j);
-  } else if (told.empty()) {
+  } else if (reported.empty()) {
     j.headline = fmt::format("{} (framework or script) does not do the step it was asked to.",
                              e.subject.name);
   } else {
-    j.headline = headline(e, told.front());
+    j.headline = headline(e, reported.front());
     std::string following;
     size_t listed = 0;
-    for (const Told& t : told) {
+    for (const Told& t : reported) {
       // An update that follows from the reported gradient is a consequence, not a finding of its
       // own.
-      if (t.first->follows && &t != &told.front()) {
+      if (t.first->follows && &t != &reported.front()) {
         following += (following.empty() ? "" : ", ") + t.first->tensor;
         continue;
       }
-      if (listed++ < 8) j.findings.push_back(told_finding(e, t));
+      if (listed++ < 8) j.findings.push_back(reported_finding(e, t));
     }
     const auto at =
-        std::ranges::find(j.findings, "engine:" + told.front().first->tensor, &Finding::cause);
-    const Bracket& bracket = told.front().first->bracket;
+        std::ranges::find(j.findings, "engine:" + reported.front().first->tensor, &Finding::cause);
+    const Bracket& bracket = reported.front().first->bracket;
     if (!bracket.text.empty()) {
       at->evidence.push_back(fmt::format(
           "the tensors that are outside all follow from {}{}", bracket.text,
@@ -254,13 +254,13 @@ void tensor_findings(const Evidence& e, Judgement& j) {
           "outside as well, as they follow from the gradients that it reported: " + following);
     if (listed > 8) at->evidence.push_back(fmt::format("{} more tensors are outside", listed - 8));
   }
-  if (m.likeness && m.undeclared.empty() && !told.empty()) {
-    std::ranges::find(j.findings, "engine:" + told.front().first->tensor, &Finding::cause)
+  if (m.signature && m.undeclared.empty() && !reported.empty()) {
+    std::ranges::find(j.findings, "engine:" + reported.front().first->tensor, &Finding::cause)
         ->evidence.push_back(fmt::format(
             "nearest of the known formulas, which does not explain it: {} {}; {} of {} tensors are "
             "outside with it, too",
-            e.subject.name, parts_text(m.likeness->explanation), m.likeness->outside,
-            m.likeness->of));
+            e.subject.name, parts_text(m.signature->explanation), m.signature->outside,
+            m.signature->of));
   }
   if (m.beside) {
     j.headline += fmt::format(" Besides, its script is not the scenario's: it {}{}.",

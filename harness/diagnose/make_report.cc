@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/diagnose/corners.h"
 #include "harness/diagnose/findings.h"
 #include "harness/diagnose/ruled_out.h"
+#include "harness/diagnose/runs.h"
 #include "harness/diagnose/stages.h"
 #include "harness/host/environment.h"
 #include "program/base/digest.h"
@@ -84,14 +84,14 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
 }
 
 // For each pair of runs: the step from which on their states differ.
-std::vector<StateParting> state_partings(Stage& stage) {
-  std::vector<StateParting> out;
+std::vector<StateDivergence> state_partings(DiagnosisState& diagnosis) {
+  std::vector<StateDivergence> out;
   for (const auto& [left, right] : std::initializer_list<std::pair<const char*, const char*>>{
            {"R2", "R"}, {"E1", "R1"}, {"S", "R"}, {"T", "S"}, {"T", "R"}}) {
     const bool shown =
-        stage.own_s() || (left != std::string_view("S") && right != std::string_view("S"));
-    if (!shown || !stage.runs.contains(left) || !stage.runs.contains(right)) continue;
-    const RunFile &a = stage.runs[left].file, &b = stage.runs[right].file;
+        diagnosis.own_s() || (left != std::string_view("S") && right != std::string_view("S"));
+    if (!shown || !diagnosis.runs.contains(left) || !diagnosis.runs.contains(right)) continue;
+    const RunFile &a = diagnosis.runs[left].file, &b = diagnosis.runs[right].file;
     const auto steps =
         static_cast<int64_t>(std::min(a.state_digests.size(), b.state_digests.size()));
     if (steps > 0)
@@ -155,48 +155,49 @@ std::string inside(const Lockstep& probe, const Program& asked, const EngineProb
 
 // Faults that were injected on purpose, and whether they changed bits. The log is read only here,
 // after the verdict, so that it cannot influence it.
-std::string injected(Stage& stage) {
+std::string injected(DiagnosisState& diagnosis) {
   std::string faults;
-  for (const FaultSpec& fault : stage.faults) faults += (faults.empty() ? "" : "; ") + fault.text;
+  for (const FaultSpec& fault : diagnosis.faults)
+    faults += (faults.empty() ? "" : "; ") + fault.text;
   if (faults.empty()) return "";
-  const std::scoped_lock lock(stage.fault_log->mutex);
-  const auto first = stage.fault_log->first_step();
+  const std::scoped_lock lock(diagnosis.fault_log->mutex);
+  const auto first = diagnosis.fault_log->first_step();
   return fmt::format("Injected on purpose: {}; {}.", faults,
-                     stage.fault_log->runs.empty() ? "the subject was not run"
+                     diagnosis.fault_log->runs.empty() ? "the subject was not run"
                      : first ? fmt::format("it changed bits from step {} on", *first)
                              : "it changed no bit of any run");
 }
 
 // How to start the same diagnosis again. Empty for an imported program, and for a subject without
 // an engine name (a drill's), which another process cannot start.
-AskedOf asked_of(const Stage& stage) {
-  if (stage.experiment.imported || stage.options.make_subject) return {};
-  AskedOf asked{stage.options.baseline, stage.options.subject, {}, stage.options.quick};
-  for (const FaultSpec& fault : stage.options.faults) asked.faults.push_back(fault.text);
+AskedOf asked_of(const DiagnosisState& diagnosis) {
+  if (diagnosis.experiment.imported || diagnosis.options.make_subject) return {};
+  AskedOf asked{diagnosis.options.baseline, diagnosis.options.subject, {}, diagnosis.options.quick};
+  for (const FaultSpec& fault : diagnosis.options.faults) asked.faults.push_back(fault.text);
   return asked;
 }
 
 }  // namespace
 
-Report make_report(Stage& stage, const Judgement& j) {
-  const Scenario& s = stage.experiment.scenario;
-  const Evidence& e = stage.evidence;
+Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
+  const Scenario& s = diagnosis.experiment.scenario;
+  const Evidence& e = diagnosis.evidence;
   Report r;
   r.scenario_name = s.name;
   r.scenario_description = s.description;
   r.scenario_digest = scenario_digest(s).hex();
   r.scenario_toml = resolved_toml(s);
-  r.subject =
-      fmt::format("{}, {} core{}{}{}{}", stage.options.subject, stage.experiment.sharding.cores,
-                  stage.experiment.sharding.cores == 1 ? "" : "s",
-                  e.subject.settings.empty() && e.subject.ours ? "" : ", ",
-                  e.subject.ours               ? ""
-                  : e.subject.settings.empty() ? e.subject.name
-                                               : e.subject.name + " ",
-                  e.subject.settings);
-  r.command = stage.options.command;
-  r.asked = asked_of(stage);
-  r.injected = injected(stage);
+  r.subject = fmt::format("{}, {} core{}{}{}{}", diagnosis.options.subject,
+                          diagnosis.experiment.sharding.cores,
+                          diagnosis.experiment.sharding.cores == 1 ? "" : "s",
+                          e.subject.settings.empty() && e.subject.ours ? "" : ", ",
+                          e.subject.ours               ? ""
+                          : e.subject.settings.empty() ? e.subject.name
+                                                       : e.subject.name + " ",
+                          e.subject.settings);
+  r.command = diagnosis.options.command;
+  r.asked = asked_of(diagnosis);
+  r.injected = injected(diagnosis);
   r.verdict = j.verdict;
   r.effect = j.effect;
   r.effect_metric = j.effect_metric;
@@ -211,60 +212,61 @@ Report make_report(Stage& stage, const Judgement& j) {
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
     r.notes.push_back(coverage);
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "C", "RB", "B"}) {
-    const auto run = stage.runs.find(name);
-    if (run != stage.runs.end() && (stage.own_s() || run->first != "S")) {
-      r.runs.push_back(summary(name, run->second, stage.programs[name]));
+    const auto run = diagnosis.runs.find(name);
+    if (run != diagnosis.runs.end() && (diagnosis.own_s() || run->first != "S")) {
+      r.runs.push_back(summary(name, run->second, diagnosis.programs[name]));
     }
   }
-  r.loss_band = stage.loss_band;
-  r.state_partings = state_partings(stage);
-  r.weight_drift = stage.weight_drift;
+  r.loss_band = diagnosis.loss_band;
+  r.state_partings = state_partings(diagnosis);
+  r.weight_drift = diagnosis.weight_drift;
   r.step_coverage = e.step_coverage;
   r.controls = e.controls;
   const auto add_probe = [&](const auto& probe, const char* run) {
-    const auto done = stage.runs.find(run);
-    if (!probe || done == stage.runs.end()) return;  // the engine may have failed in it
+    const auto done = diagnosis.runs.find(run);
+    if (!probe || done == diagnosis.runs.end()) return;  // the engine may have failed in it
     EngineProbe summary = probe->summary(run, static_cast<int64_t>(done->second.file.steps.size()));
     if (!summary.rows.empty()) r.probes.push_back(std::move(summary));  // else no op was shown
   };
-  add_probe(stage.probe_t, "T");
-  add_probe(stage.probe_e1, "E1");
+  add_probe(diagnosis.probe_t, "T");
+  add_probe(diagnosis.probe_e1, "E1");
   const bool acquitted =
       j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kInconclusive;
-  if (acquitted && stage.probe_t && stage.runs.contains("T") && e.level != 'C' &&
+  if (acquitted && diagnosis.probe_t && diagnosis.runs.contains("T") && e.level != 'C' &&
       !r.probes.empty() && !r.findings.empty()) {
     r.findings.front().evidence.insert(
         r.findings.front().evidence.begin(),
-        inside(*stage.probe_t, stage.programs["T"], r.probes.front()));
+        inside(*diagnosis.probe_t, diagnosis.programs["T"], r.probes.front()));
   }
   for (Finding& f : r.findings) {
     if (f.cause == "reference_diverges")
-      tell_losses(f, std::ranges::find(r.runs, e.reference_birth_run, &RunSummary::name)->losses);
+      tell_losses(f,
+                  std::ranges::find(r.runs, e.reference_non_finite_run, &RunSummary::name)->losses);
   }
-  if (stage.conventions_declared)
+  if (diagnosis.conventions_declared)
     r.notes.push_back(
         fmt::format("Formulas are those of {}, as the engine declares: conventions = "
-                    "\"{}\" (docs/formulas.md).",
+                    "\"{}\" (docs/reference/formulas.md).",
                     framework_of(s.conventions), s.conventions));
-  if (stage.experiment.imported) {
-    for (const std::string& note : stage.experiment.imported->notes)
+  if (diagnosis.experiment.imported) {
+    for (const std::string& note : diagnosis.experiment.imported->notes)
       r.notes.push_back("Imported: " + note + ".");
   }
-  r.switches = e.meaning.rows;
+  r.ablations = e.meaning.rows;
   r.proofs = e.proofs;
   r.ruled_out = ruled_out(e, r);
   r.trajectories = e.trajectories;
-  r.cures = stage.cures;
-  if (stage.options.cure && r.cures.empty())
+  r.cures = diagnosis.cures;
+  if (diagnosis.options.cure && r.cures.empty())
     r.notes.push_back(e.meaning.differs()
                           ? "No cure was run: no key of the scenario undoes what was found, or the "
                             "effect was not "
                             "tested."
                           : "No cure was run: sharding does not change what the program means.");
   r.ensembles = e.ensembles;
-  if (stage.runs.contains("E1") && stage.runs.contains("T")) {
+  if (diagnosis.runs.contains("E1") && diagnosis.runs.contains("T")) {
     const auto loss = [&](const char* name) {
-      return stage.runs[name].file.evaluations.back().loss;
+      return diagnosis.runs[name].file.evaluations.back().loss;
     };
     r.unexplained = (loss("T") - loss("S")) - (loss("E1") - loss("R1"));
   }
@@ -279,17 +281,17 @@ Report make_report(Stage& stage, const Judgement& j) {
             : "one seed: no statement about held-out loss; ops are held to their bounds";
   }
   r.environment = environment();
-  r.environment["data"] = stage.experiment.data->digest.hex();
-  r.environment["threads"] = std::to_string(stage.options.threads);
-  r.directory = stage.options.directory;
-  if (stage.programs.contains("S"))
+  r.environment["data"] = diagnosis.experiment.data->digest.hex();
+  r.environment["threads"] = std::to_string(diagnosis.options.threads);
+  r.directory = diagnosis.options.directory;
+  if (diagnosis.programs.contains("S"))
     r.program_excerpt =
-        excerpt(stage.programs["S"], stage.experiment.forward.couplings, j.findings);
+        excerpt(diagnosis.programs["S"], diagnosis.experiment.forward.couplings, j.findings);
   return r;
 }
 
-Status write_results(const Stage& stage, const Report& report) {
-  const std::filesystem::path dir(stage.options.directory);
+Status write_results(const DiagnosisState& diagnosis, const Report& report) {
+  const std::filesystem::path dir(diagnosis.options.directory);
   for (const ReportFormat& format : report_formats()) {
     TWINRUN_RETURN_IF_ERROR(
         write_file_atomically((dir / format.file).string(), format.render(report)));

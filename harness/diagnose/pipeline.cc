@@ -14,24 +14,24 @@ Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& opti
 
 Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options,
                            Progress* progress, const StopFlag* stop) {
-  Stage stage(options, progress, stop, std::move(experiment));
+  DiagnosisState diagnosis(options, progress, stop, std::move(experiment));
 
   for (const auto run : {adopt_conventions, preflight, write_snapshot, run_references, run_subject,
-                         check_emulator, localise, match_program, compare_meaning, prove_sharding,
-                         compare_trajectories, apply_cures}) {
-    if (const Status done = run(stage); !done) {
+                         check_emulator, localise, identify_subject, compare_meaning,
+                         prove_sharding, compare_trajectories, apply_cures}) {
+    if (const Status done = run(diagnosis); !done) {
       // Before the reference has run there is nothing to report on.
-      if (!of_foreign_engine(done.error()) || !stage.runs.contains("R")) return done.error();
-      stage.evidence.engine_failure = done.error();
-      stage.evidence.engine_failure_run = stage.running;
+      if (!of_foreign_engine(done.error()) || !diagnosis.runs.contains("R")) return done.error();
+      diagnosis.evidence.engine_failure = done.error();
+      diagnosis.evidence.engine_failure_run = diagnosis.running;
       break;
     }
-    if (stage.stopped()) return Diagnosis{{}, true};
-    if (options.sabotage) options.sabotage(stage.evidence);
+    if (diagnosis.stopped()) return Diagnosis{{}, true};
+    if (options.sabotage) options.sabotage(diagnosis.evidence);
   }
-  Diagnosis diagnosis{make_report(stage, classify(stage.evidence)), false};
-  TWINRUN_RETURN_IF_ERROR(write_results(stage, diagnosis.report));
-  return diagnosis;
+  Diagnosis result{make_report(diagnosis, classify(diagnosis.evidence)), false};
+  TWINRUN_RETURN_IF_ERROR(write_results(diagnosis, result.report));
+  return result;
 }
 
 }  // namespace twinrun

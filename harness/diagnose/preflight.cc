@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "harness/diagnose/corners.h"
+#include "harness/diagnose/runs.h"
 #include "harness/experiment/engines.h"
 #include "scenarios/conventions.h"
 #include "scenarios/keys.h"
@@ -29,13 +29,13 @@ Result<std::vector<FaultSpec>> faults_of(const Scenario& scenario) {
 
 }  // namespace
 
-Status adopt_conventions(Stage& stage) {
-  Scenario scenario = stage.experiment.scenario;
-  if (scenario.conventions != "auto" || stage.experiment.imported) return Ok{};
-  if (!is_foreign_engine(stage.options.subject) && !stage.options.make_subject) return Ok{};
+Status adopt_conventions(DiagnosisState& diagnosis) {
+  Scenario scenario = diagnosis.experiment.scenario;
+  if (scenario.conventions != "auto" || diagnosis.experiment.imported) return Ok{};
+  if (!is_foreign_engine(diagnosis.options.subject) && !diagnosis.options.make_subject) return Ok{};
   // If the engine cannot be started, the run of the subject fails later, when there is a report to
   // say so.
-  const auto engine = subject(stage);
+  const auto engine = subject(diagnosis);
   if (!engine) return Ok{};
   const std::string declared = (*engine)->capabilities().conventions;
   if (declared.empty()) return Ok{};
@@ -43,27 +43,28 @@ Status adopt_conventions(Stage& stage) {
     const auto names = split_names(convention_names());
     return Error{fmt::format("hello: 'conventions' is \"{}\"; allowed: {}", declared,
                              fmt::join(names, ", ")),
-                 stage.options.subject, did_you_mean(declared, names)};
+                 diagnosis.options.subject, did_you_mean(declared, names)};
   }
   scenario.conventions = declared;
-  TWINRUN_ASSIGN(stage.experiment, with_scenario(stage.experiment, scenario));
-  stage.conventions_declared = true;
+  TWINRUN_ASSIGN(diagnosis.experiment, with_scenario(diagnosis.experiment, scenario));
+  diagnosis.conventions_declared = true;
   return Ok{};
 }
 
-Status preflight(Stage& stage) {
-  const Experiment& e = stage.experiment;
-  if (stage.options.subject == "cpu:f64") {
+Status preflight(DiagnosisState& diagnosis) {
+  const Experiment& e = diagnosis.experiment;
+  if (diagnosis.options.subject == "cpu:f64") {
     return Error{"cpu:f64 is the oracle that judges others; it cannot be the subject", "--subject",
                  "give it as --baseline, or use `twinrun train --engine cpu:f64`"};
   }
   TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/true));
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
-  TWINRUN_ASSIGN(stage.faults, faults_of(e.scenario));
-  stage.faults.insert(stage.faults.end(), stage.options.faults.begin(), stage.options.faults.end());
-  if (stage.faults.empty()) return Ok{};
-  const Program program = stage.subject_program(e);
-  TWINRUN_RETURN_IF_ERROR(FaultHooks::make(program, stage.faults, e.scenario.seed));
+  TWINRUN_ASSIGN(diagnosis.faults, faults_of(e.scenario));
+  diagnosis.faults.insert(diagnosis.faults.end(), diagnosis.options.faults.begin(),
+                          diagnosis.options.faults.end());
+  if (diagnosis.faults.empty()) return Ok{};
+  const Program program = diagnosis.subject_program(e);
+  TWINRUN_RETURN_IF_ERROR(FaultHooks::make(program, diagnosis.faults, e.scenario.seed));
   return Ok{};
 }
 

@@ -12,7 +12,7 @@ namespace twinrun {
 
 std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
   std::vector<std::string> out;
-  if (e.reference_parts || e.reference_birth) return out;  // nothing can be excluded
+  if (e.reference_diverges_at || e.reference_non_finite) return out;  // nothing can be excluded
   const auto probe = std::ranges::find(r.probes, "T", &EngineProbe::pair);
   if (probe != r.probes.end() && e.violations.empty() && e.level != 'C' &&
       r.verdict != VerdictClass::kEngineBug) {
@@ -23,7 +23,7 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
   const bool repeats = std::ranges::any_of(r.controls, [](const Control& c) {
     return c.name.starts_with("T = T'") && c.run && c.passed;
   });
-  if (repeats && !e.subject_parts && r.verdict == VerdictClass::kEngineBug)
+  if (repeats && !e.subject_diverges_at && r.verdict == VerdictClass::kEngineBug)
     out.push_back("chance: the subject gave the same bits when its first steps were run again");
   const MeaningResult& meaning = e.meaning;
   if (!meaning.steps.empty() && !meaning.differs()) {
@@ -38,13 +38,13 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
         "sharding: in binary64 one step of the sharded program is {} away from the whole batch's, "
         "below {}{}",
         text::number(meaning.drift), text::number(meaning.threshold),
-        proof == nullptr           ? ""
-        : !proof->unproven.empty() ? "; it is not proven: " + proof->unproven
-        : !proof->parts_at.empty() ? "; on other data they part at " + proof->parts_at
-                                   : "; on other data they part"));
+        proof == nullptr              ? ""
+        : !proof->unproven.empty()    ? "; it is not proven: " + proof->unproven
+        : !proof->diverges_at.empty() ? "; on other data they part at " + proof->diverges_at
+                                      : "; on other data they part"));
     return out;
   }
-  for (const SwitchRow& row : r.switches) {
+  for (const AblationRow& row : r.ablations) {
     // A cause is ruled out only if undoing it leaves the change as it is: one that shrinks the
     // change contributes to it, even if too little to explain it.
     constexpr double kUnmoved = 0.99;

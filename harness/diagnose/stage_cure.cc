@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "device/machine.h"
-#include "harness/diagnose/corners.h"
+#include "harness/diagnose/runs.h"
 #include "harness/effect/effect.h"
 #include "harness/effect/moments.h"
 #include "harness/sharding/causes.h"
@@ -22,11 +22,11 @@ struct Cure {
 
 // Run C undoes every cause that a key of the scenario can undo. If cores normalise by few samples,
 // run B has a batch that gives each core enough.
-std::vector<Cure> cures_of(const Stage& stage) {
-  const Experiment& e = stage.experiment;
+std::vector<Cure> cures_of(const DiagnosisState& diagnosis) {
+  const Experiment& e = diagnosis.experiment;
   Cure undo{"C", "R", {}};
   bool few = false, others = false;
-  for (const ShardingCause& cause : stage.evidence.meaning.causes) {
+  for (const ShardingCause& cause : diagnosis.evidence.meaning.causes) {
     for (const auto& setting : cure_settings(e, cause.name)) {
       if (std::ranges::find(undo.settings, setting) == undo.settings.end())
         undo.settings.push_back(setting);
@@ -65,33 +65,34 @@ std::string outcome_of(const std::vector<TrajectoryRow>& left) {
 
 // Trains one run of a cure. The run of the first seed is kept, so that the report can show its
 // curve.
-Result<Evaluation> train_cured(Stage& stage, const Cure& cure, const std::string& name, size_t seed,
-                               const Experiment& cured, Backend& backend) {
+Result<Evaluation> train_cured(DiagnosisState& diagnosis, const Cure& cure, const std::string& name,
+                               size_t seed, const Experiment& cured, Backend& backend) {
   TWINRUN_ASSIGN(const Experiment e, with_seed(cured, cured.scenario.seed + seed));
   const bool is_reference = name == cure.reference;
-  Program program =
-      is_reference ? e.whole() : as_computed_by(backend.capabilities(), stage.subject_program(e));
+  Program program = is_reference
+                        ? e.whole()
+                        : as_computed_by(backend.capabilities(), diagnosis.subject_program(e));
   RunOptions options;
   options.digest_states = seed == 0;
   const std::string key = seed == 0 ? name : fmt::format("{}#{}", name, seed);
-  const auto run = is_reference ? reference : corner;
-  TWINRUN_RETURN_IF_ERROR(run(stage, key, e, std::move(program), backend, options, seed == 0));
-  if (stage.stopped()) return Evaluation{};
-  const Evaluation result = final_evaluation(stage.runs[key]);
-  if (seed > 0) stage.runs.erase(key);
+  const auto run = is_reference ? reference : train_run;
+  TWINRUN_RETURN_IF_ERROR(run(diagnosis, key, e, std::move(program), backend, options, seed == 0));
+  if (diagnosis.stopped()) return Evaluation{};
+  const Evaluation result = final_evaluation(diagnosis.runs[key]);
+  if (seed > 0) diagnosis.runs.erase(key);
   return result;
 }
 
-Status apply_cure(Stage& stage, const Cure& cure) {
-  const Scenario& s = stage.experiment.scenario;
+Status apply_cure(DiagnosisState& diagnosis, const Cure& cure) {
+  const Scenario& s = diagnosis.experiment.scenario;
   TWINRUN_ASSIGN(const Scenario changed, parse_scenario(resolved_toml(s), s.file, cure.settings));
-  TWINRUN_ASSIGN(const Experiment cured, with_scenario(stage.experiment, changed));
-  TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
-  TWINRUN_ASSIGN(const auto engine, subject(stage, changed));
+  TWINRUN_ASSIGN(const Experiment cured, with_scenario(diagnosis.experiment, changed));
+  TWINRUN_ASSIGN(const auto cpu, baseline(diagnosis, diagnosis.options.threads));
+  TWINRUN_ASSIGN(const auto engine, subject(diagnosis, changed));
   // If the cure does not change the training of the whole batch, the runs of R that exist are the
   // reference.
   std::vector<Evaluation> r, c;
-  if (cure.reference == "R") r = stage.seeds.r;
+  if (cure.reference == "R") r = diagnosis.seeds.r;
   DiagnoseSpec asked = s.diagnose;
   asked.margin = asked.accuracy_margin = 0;
   const SeedTrials trials(asked, labels_are_classes(cured), counted_labels(cured.data->eval));
@@ -100,13 +101,13 @@ Status apply_cure(Stage& stage, const Cure& cure) {
     while (c.size() < static_cast<size_t>(look)) {
       if (r.size() == c.size()) {
         TWINRUN_ASSIGN(const Evaluation mine,
-                       train_cured(stage, cure, cure.reference, r.size(), cured, *cpu));
-        if (stage.stopped()) return Ok{};
+                       train_cured(diagnosis, cure, cure.reference, r.size(), cured, *cpu));
+        if (diagnosis.stopped()) return Ok{};
         r.push_back(mine);
       }
       TWINRUN_ASSIGN(const Evaluation mine,
-                     train_cured(stage, cure, cure.run, c.size(), cured, *engine));
-      if (stage.stopped()) return Ok{};
+                     train_cured(diagnosis, cure, cure.run, c.size(), cured, *engine));
+      if (diagnosis.stopped()) return Ok{};
       c.push_back(mine);
     }
     const std::vector<Evaluation> paired(r.begin(), r.begin() + look);
@@ -117,36 +118,37 @@ Status apply_cure(Stage& stage, const Cure& cure) {
   }
   row.seeds = static_cast<int>(c.size());
   r.resize(c.size());
-  row.loss_before = mean_of(values_of(stage.seeds.t, &Evaluation::loss));
+  row.loss_before = mean_of(values_of(diagnosis.seeds.t, &Evaluation::loss));
   row.loss = mean_of(values_of(c, &Evaluation::loss));
   row.loss_reference = mean_of(values_of(r, &Evaluation::loss));
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const bool classes = labels_are_classes(cured);
-  row.accuracy_before = classes ? mean_of(values_of(stage.seeds.t, &Evaluation::accuracy)) : kNone;
+  row.accuracy_before =
+      classes ? mean_of(values_of(diagnosis.seeds.t, &Evaluation::accuracy)) : kNone;
   row.accuracy = classes ? mean_of(values_of(c, &Evaluation::accuracy)) : kNone;
   row.accuracy_reference = classes ? mean_of(values_of(r, &Evaluation::accuracy)) : kNone;
-  if (!stage.options.command.empty()) {
-    row.command = stage.options.command;
+  if (!diagnosis.options.command.empty()) {
+    row.command = diagnosis.options.command;
     for (const auto& [key, value] : cure.settings)
       row.command += fmt::format(" --set {}={}", key, value);
   }
-  stage.cures.push_back(std::move(row));
+  diagnosis.cures.push_back(std::move(row));
   return Ok{};
 }
 
 }  // namespace
 
-Status apply_cures(Stage& stage) {
-  const Evidence& e = stage.evidence;
+Status apply_cures(DiagnosisState& diagnosis) {
+  const Evidence& e = diagnosis.evidence;
   // With an engine fault, or another program than the requested one, undoing the causes would not
   // cure what was found.
-  const bool other = e.match && e.match->outcome != MatchResult::Outcome::kInside;
-  if (!stage.options.cure || !e.meaning.differs() || !e.violations.empty() || other ||
-      stage.seeds.r.size() < 2)
+  const bool other = e.match && e.match->outcome != Identification::Outcome::kInside;
+  if (!diagnosis.options.cure || !e.meaning.differs() || !e.violations.empty() || other ||
+      diagnosis.seeds.r.size() < 2)
     return Ok{};
-  for (const Cure& cure : cures_of(stage)) {
-    TWINRUN_RETURN_IF_ERROR(apply_cure(stage, cure));
-    if (stage.stopped()) return Ok{};
+  for (const Cure& cure : cures_of(diagnosis)) {
+    TWINRUN_RETURN_IF_ERROR(apply_cure(diagnosis, cure));
+    if (diagnosis.stopped()) return Ok{};
   }
   return Ok{};
 }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "harness/diagnose/corners.h"
+#include "harness/diagnose/runs.h"
 #include "harness/effect/effect.h"
 #include "harness/envelope/ensemble.h"
 #include "harness/run/evaluate.h"
@@ -13,10 +13,10 @@ namespace twinrun {
 namespace {
 
 // Widens the band of R's training loss by the run of another seed.
-void widen(Stage& stage, const RunFile& run) {
-  LossBand& band = stage.loss_band;
+void widen(DiagnosisState& diagnosis, const RunFile& run) {
+  LossBand& band = diagnosis.loss_band;
   if (band.low.empty()) {
-    for (const StepScalars& step : stage.runs["R"].file.steps) band.low.push_back(step.loss);
+    for (const StepScalars& step : diagnosis.runs["R"].file.steps) band.low.push_back(step.loss);
     band.high = band.low;
   }
   for (size_t i = 0; i < std::min(band.low.size(), run.steps.size()); ++i) {
@@ -27,48 +27,51 @@ void widen(Stage& stage, const RunFile& run) {
 
 // The experiment and the program of run S: the sharded program or, if `scripted`, the program that
 // the subject's script was found to run, so that its effect shows without the engine's.
-Result<std::pair<Experiment, Program>> program_of_s(const Stage& stage, const Experiment& own,
-                                                    bool scripted) {
+Result<std::pair<Experiment, Program>> program_of_s(const DiagnosisState& diagnosis,
+                                                    const Experiment& own, bool scripted) {
   if (!scripted) return std::pair{own, own.sharded(own.sharding)};
-  TWINRUN_ASSIGN(const ChangedProgram changed,
-                 changed_by(own, own.sharding, stage.evidence.match->explanations.front().parts));
+  TWINRUN_ASSIGN(
+      const ChangedProgram changed,
+      changed_by(own, own.sharding, diagnosis.evidence.match->explanations.front().parts));
   const Experiment& meant = changed.experiment ? *changed.experiment : own;
-  return std::pair{meant, stage.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
+  return std::pair{meant, diagnosis.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
 }
 
 // Trains R, S (if `with_s`) and T of one more seed.
-Status train_seed(Stage& stage, bool with_s, bool scripted, Backend& cpu, Backend& engine) {
-  const size_t i = stage.seeds.r.size();
+Status train_seed(DiagnosisState& diagnosis, bool with_s, bool scripted, Backend& cpu,
+                  Backend& engine) {
+  const size_t i = diagnosis.seeds.r.size();
   TWINRUN_ASSIGN(const Experiment other,
-                 with_seed(stage.experiment, stage.experiment.scenario.seed + i));
+                 with_seed(diagnosis.experiment, diagnosis.experiment.scenario.seed + i));
   const auto train_one = [&](const std::string& name, Program program, Backend& backend,
                              const Experiment& fed) -> Result<Evaluation> {
     RunOptions o;
     o.digest_states = false;
     const std::string key = fmt::format("{}#{}", name, i);
-    const auto run = name == "T" ? corner : reference;
-    TWINRUN_RETURN_IF_ERROR(run(stage, key, fed, std::move(program), backend, o, false));
-    if (stage.stopped()) return Evaluation{};
-    const Evaluation result = final_evaluation(stage.runs[key]);
-    if (name == "R") widen(stage, stage.runs[key].file);
-    stage.runs.erase(key);
+    const auto run = name == "T" ? train_run : reference;
+    TWINRUN_RETURN_IF_ERROR(run(diagnosis, key, fed, std::move(program), backend, o, false));
+    if (diagnosis.stopped()) return Evaluation{};
+    const Evaluation result = final_evaluation(diagnosis.runs[key]);
+    if (name == "R") widen(diagnosis, diagnosis.runs[key].file);
+    diagnosis.runs.erase(key);
     return result;
   };
   TWINRUN_ASSIGN(const Evaluation r, train_one("R", other.whole(), cpu, other));
-  if (stage.stopped()) return Ok{};
+  if (diagnosis.stopped()) return Ok{};
   Evaluation s = r;
   if (with_s) {
-    TWINRUN_ASSIGN(const auto sharded, program_of_s(stage, other, scripted));
+    TWINRUN_ASSIGN(const auto sharded, program_of_s(diagnosis, other, scripted));
     TWINRUN_ASSIGN(s, train_one("S", sharded.second, cpu, sharded.first));
-    if (stage.stopped()) return Ok{};
+    if (diagnosis.stopped()) return Ok{};
   }
-  TWINRUN_ASSIGN(const Evaluation t,
-                 train_one("T", as_computed_by(engine.capabilities(), stage.subject_program(other)),
-                           engine, other));
-  if (stage.stopped()) return Ok{};
-  stage.seeds.r.push_back(r);
-  stage.seeds.s.push_back(s);
-  stage.seeds.t.push_back(t);
+  TWINRUN_ASSIGN(
+      const Evaluation t,
+      train_one("T", as_computed_by(engine.capabilities(), diagnosis.subject_program(other)),
+                engine, other));
+  if (diagnosis.stopped()) return Ok{};
+  diagnosis.seeds.r.push_back(r);
+  diagnosis.seeds.s.push_back(s);
+  diagnosis.seeds.t.push_back(t);
   return Ok{};
 }
 
@@ -100,77 +103,80 @@ bool is_decided(const std::vector<TrajectoryRow>& rows) {
 }
 
 // Trains paired seeds, one after the other, until the effect is decided.
-Status judge_effect(Stage& stage, bool wanted, Backend& cpu, Backend* engine) {
-  Evidence& e = stage.evidence;
-  const Experiment& x = stage.experiment;
+Status judge_effect(DiagnosisState& diagnosis, bool wanted, Backend& cpu, Backend* engine) {
+  Evidence& e = diagnosis.evidence;
+  const Experiment& x = diagnosis.experiment;
   // What was read from the tensors of single steps (learning rates, how samples were dealt) does
   // not define a whole run.
-  const bool explained = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
+  const bool explained = e.match && e.match->outcome == Identification::Outcome::kExplained;
   const bool scripted = explained && !is_read_from_steps(e.match->explanations.front().parts);
-  const bool with_s = scripted || (stage.sharded() && e.meaning.differs());
-  stage.seeds = {{final_evaluation(stage.runs["R"])},
-                 {final_evaluation(stage.runs["S"])},
-                 {final_evaluation(stage.runs["T"])}};
+  const bool with_s = scripted || (diagnosis.sharded() && e.meaning.differs());
+  diagnosis.seeds = {{final_evaluation(diagnosis.runs["R"])},
+                     {final_evaluation(diagnosis.runs["S"])},
+                     {final_evaluation(diagnosis.runs["T"])}};
   if (scripted && wanted) {
     RunOptions o;
     o.digest_states = false;
-    TWINRUN_ASSIGN(const auto script, program_of_s(stage, x, true));
-    TWINRUN_RETURN_IF_ERROR(reference(stage, "S#0", script.first, script.second, cpu, o, false));
-    if (stage.stopped()) return Ok{};
-    stage.seeds.s = {final_evaluation(stage.runs["S#0"])};
-    stage.runs.erase("S#0");
+    TWINRUN_ASSIGN(const auto script, program_of_s(diagnosis, x, true));
+    TWINRUN_RETURN_IF_ERROR(
+        reference(diagnosis, "S#0", script.first, script.second, cpu, o, false));
+    if (diagnosis.stopped()) return Ok{};
+    diagnosis.seeds.s = {final_evaluation(diagnosis.runs["S#0"])};
+    diagnosis.runs.erase("S#0");
   }
   const SeedTrials trials(x.scenario.diagnose, labels_are_classes(x), counted_labels(x.data->eval));
   for (const int look : trials.looks()) {
-    while (wanted && stage.seeds.r.size() < static_cast<size_t>(look)) {
-      TWINRUN_RETURN_IF_ERROR(train_seed(stage, with_s, scripted, cpu, *engine));
-      if (stage.stopped()) return Ok{};
+    while (wanted && diagnosis.seeds.r.size() < static_cast<size_t>(look)) {
+      TWINRUN_RETURN_IF_ERROR(train_seed(diagnosis, with_s, scripted, cpu, *engine));
+      if (diagnosis.stopped()) return Ok{};
     }
-    e.trajectories = rows_of(trials, stage.seeds, with_s, scripted, explained && !with_s);
+    e.trajectories = rows_of(trials, diagnosis.seeds, with_s, scripted, explained && !with_s);
     if (!wanted || is_decided(e.trajectories)) break;
   }
-  if (stage.seeds.r.size() < 2) return Ok{};
-  stage.loss_band.source = fmt::format("least and largest of {} seeds of R", stage.seeds.r.size());
-  Evaluator evaluator(x, stage.options.threads);
+  if (diagnosis.seeds.r.size() < 2) return Ok{};
+  diagnosis.loss_band.source =
+      fmt::format("least and largest of {} seeds of R", diagnosis.seeds.r.size());
+  Evaluator evaluator(x, diagnosis.options.threads);
   const Program whole = x.whole();
   TWINRUN_ASSIGN(const Evaluation initial, evaluator.evaluate(whole, initial_states(x, whole), 0));
-  e.learning = judge_learning(x, initial, stage.seeds.r);
+  e.learning = judge_learning(x, initial, diagnosis.seeds.r);
   return Ok{};
 }
 
 }  // namespace
 
-Status compare_trajectories(Stage& stage) {
-  Evidence& e = stage.evidence;
-  if (!stage.runs.contains("T")) return Ok{};
-  e.held_out = !stage.experiment.imported;
-  const bool broken = e.match && (e.match->outcome == MatchResult::Outcome::kUnexplained ||
-                                  e.match->outcome == MatchResult::Outcome::kUnrepeatable);
-  const bool wanted = !stage.options.quick && e.violations.empty() && !broken && !e.identical;
-  const Scenario& s = stage.experiment.scenario;
-  TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
+Status compare_trajectories(DiagnosisState& diagnosis) {
+  Evidence& e = diagnosis.evidence;
+  if (!diagnosis.runs.contains("T")) return Ok{};
+  e.held_out = !diagnosis.experiment.imported;
+  const bool broken = e.match && (e.match->outcome == Identification::Outcome::kUnexplained ||
+                                  e.match->outcome == Identification::Outcome::kUnrepeatable);
+  const bool wanted = !diagnosis.options.quick && e.violations.empty() && !broken && !e.identical;
+  const Scenario& s = diagnosis.experiment.scenario;
+  TWINRUN_ASSIGN(const auto cpu, baseline(diagnosis, diagnosis.options.threads));
   std::unique_ptr<Backend> engine;  // not started if no more runs of it are needed
   if (wanted) {
-    TWINRUN_ASSIGN(engine, subject(stage));
+    TWINRUN_ASSIGN(engine, subject(diagnosis));
   }
   if (wanted && s.diagnose.ensemble > 0) {
     EnsembleOptions o;
     o.members = s.diagnose.ensemble;
     o.steps = std::min<int64_t>(o.steps, s.train.steps);
-    o.threads = stage.options.threads;
+    o.threads = diagnosis.options.threads;
     o.seed = s.seed;
     if (e.level == 'C' && e.match)
       o.as = class_of(e.match->computes_as, e.match->computes, engine->capabilities(),
-                      stage.programs["T"]);
-    if (stage.progress != nullptr) stage.progress->begin("ensemble: is it one of the honest", 1);
+                      diagnosis.programs["T"]);
+    if (diagnosis.progress != nullptr)
+      diagnosis.progress->begin("ensemble: is it one of the honest", 1);
     TWINRUN_ASSIGN(e.ensembles,
-                   compare_ensemble(stage.experiment, stage.programs["T"], *engine, o));
-    if (stage.progress != nullptr)
-      stage.progress->end(
+                   compare_ensemble(diagnosis.experiment, diagnosis.programs["T"], *engine, o));
+    if (diagnosis.progress != nullptr)
+      diagnosis.progress->end(
           fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
   }
   if (!e.held_out) return Ok{};
-  TWINRUN_RETURN_IF_ERROR(judge_effect(stage, wanted, *cpu, engine.get()));
+  TWINRUN_RETURN_IF_ERROR(judge_effect(diagnosis, wanted, *cpu, engine.get()));
   return Ok{};
 }
 

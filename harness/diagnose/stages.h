@@ -22,7 +22,7 @@ struct PairedSeeds {
   std::vector<Evaluation> r, s, t;
 };
 
-struct Stage {
+struct DiagnosisState {
   const DiagnoseOptions& options;
   Progress* progress;
   const StopFlag* stop;
@@ -38,7 +38,7 @@ struct Stage {
   // The experiment uses the formulas that the subject declared in its hello message.
   bool conventions_declared = false;
   std::string running;                       // the run that was started last
-  std::vector<MatchState> subject_states;    // T's own, at a few steps
+  std::vector<ProbedState> subject_states;   // T's own, at a few steps
   ScreenSummary screened;                    // of T, if it shows tensors only
   std::optional<WeightKeeper> kept_weights;  // of R2
   WeightDrift weight_drift;                  // of T
@@ -48,7 +48,7 @@ struct Stage {
   // changed bits. Only the report reads it, never the code that judges.
   std::shared_ptr<FaultLog> fault_log = std::make_shared<FaultLog>();
 
-  Stage(const DiagnoseOptions& o, Progress* p, const StopFlag* s, Experiment e)
+  DiagnosisState(const DiagnoseOptions& o, Progress* p, const StopFlag* s, Experiment e)
       : options(o), progress(p), stop(s), experiment(std::move(e)), pool(o.threads) {}
   bool stopped() const { return stop != nullptr && stop->load(); }
   bool sharded() const { return experiment.sharding.cores > 1; }
@@ -61,25 +61,25 @@ struct Stage {
 };
 
 // Uses the subject's declared formulas if the scenario names none (conventions = "auto").
-Status adopt_conventions(Stage& stage);
+Status adopt_conventions(DiagnosisState& diagnosis);
 // Reports errors that are known before anything is run or written.
-Status preflight(Stage& stage);
-Status write_snapshot(Stage& stage);  // init.h5
-Status run_references(Stage& stage);  // R, R', R1 and S on the reference engine
-Status run_subject(Stage& stage);     // E1 and T under lockstep; T'
+Status preflight(DiagnosisState& diagnosis);
+Status write_snapshot(DiagnosisState& diagnosis);  // init.h5
+Status run_references(DiagnosisState& diagnosis);  // R, R', R1 and S on the reference engine
+Status run_subject(DiagnosisState& diagnosis);     // E1 and T under lockstep; T'
 // Checks that the emulator at precision f32 has the reference's bits.
-Status check_emulator(Stage& stage);
+Status check_emulator(DiagnosisState& diagnosis);
 // Finds the first wrong step, where unprobed steps precede the first violation, and reruns it.
-Status localise(Stage& stage);
+Status localise(DiagnosisState& diagnosis);
 // Identifies the program that the subject ran, from its tensors or from what its ops read.
-Status match_program(Stage& stage);
-Status compare_meaning(Stage& stage);  // ablations of the sharding causes, in binary64
+Status identify_subject(DiagnosisState& diagnosis);
+Status compare_meaning(DiagnosisState& diagnosis);  // ablations of the sharding causes, in binary64
 // Proves that the sharded program is the same function, or finds where the programs diverge.
-Status prove_sharding(Stage& stage);
-Status compare_trajectories(Stage& stage);  // paired seeds
+Status prove_sharding(DiagnosisState& diagnosis);
+Status compare_trajectories(DiagnosisState& diagnosis);  // paired seeds
 // Trains again with the causes undone and measures what is left of the drift.
-Status apply_cures(Stage& stage);
-Report make_report(Stage& stage, const Judgement& judgement);
-Status write_results(const Stage& stage, const Report& report);
+Status apply_cures(DiagnosisState& diagnosis);
+Report make_report(DiagnosisState& diagnosis, const Judgement& judgement);
+Status write_results(const DiagnosisState& diagnosis, const Report& report);
 
 }  // namespace twinrun

@@ -31,11 +31,11 @@ bool same_value(double x, double y) {
 }
 
 std::string steps_listed(const std::vector<int64_t>& steps) {
-  constexpr size_t kMost = 5;
+  constexpr size_t kMax = 5;
   std::vector<std::string> words;
-  for (size_t i = 0; i < std::min(steps.size(), kMost); ++i)
+  for (size_t i = 0; i < std::min(steps.size(), kMax); ++i)
     words.push_back(fmt::format("{}", steps[i]));
-  return join(words, ", ") + (steps.size() > kMost ? ", .." : "");
+  return join(words, ", ") + (steps.size() > kMax ? ", .." : "");
 }
 
 Result<Diff> diff_curve_files(const std::string& a, const std::string& b, const Columns& columns) {

@@ -73,14 +73,15 @@ struct Comparison {
   std::string first;
 
   void compare(const std::string& name, int core, const Tensor& found,
-               const std::vector<double>& due) {
+               const std::vector<double>& expected) {
     const std::vector<double> values = as_doubles(found);
-    for (size_t i = 0; i < due.size(); ++i) {
+    for (size_t i = 0; i < expected.size(); ++i) {
       ++numbers;
-      if (i < values.size() && values[i] == due[i]) continue;
+      if (i < values.size() && values[i] == expected[i]) continue;
       if (wrong++ > 0) continue;
       first = fmt::format("{}[{}] on core {}: {}, due is {}", name, i, core,
-                          i < values.size() ? fmt::format("{:.9g}", values[i]) : "nothing", due[i]);
+                          i < values.size() ? fmt::format("{:.9g}", values[i]) : "nothing",
+                          expected[i]);
     }
   }
   std::string text() const {
@@ -156,22 +157,23 @@ Result<KnownAnswer::Checked> KnownAnswer::check(Backend& backend, int cores) con
   checked.step_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
-  const Expected due(cores);
+  const Expected expected(cores);
   Comparison comparison;
   for (int core = 0; core < cores; ++core) {
     const auto at = static_cast<size_t>(core);
     for (size_t o = 0; o < asked.outputs.size(); ++o) {
       const std::string& name = asked.outputs[o].name;
       const Tensor& value = outputs[at][o];
-      if (name == "loss") comparison.compare(name, core, value, {due.loss[at]});
+      if (name == "loss") comparison.compare(name, core, value, {expected.loss[at]});
       if (name.ends_with("/kernel.grad"))
-        comparison.compare(name, core, value, due.kernel_gradient);
-      if (name.ends_with("/bias.grad")) comparison.compare(name, core, value, due.bias_gradient);
+        comparison.compare(name, core, value, expected.kernel_gradient);
+      if (name.ends_with("/bias.grad"))
+        comparison.compare(name, core, value, expected.bias_gradient);
     }
     for (size_t i = 0; i < asked.state.size(); ++i) {
       const std::string& name = asked.state[i].name;
       const bool kernel = name.ends_with("/kernel");
-      std::vector<double> after = kernel ? due.kernel_gradient : due.bias_gradient;
+      std::vector<double> after = kernel ? expected.kernel_gradient : expected.bias_gradient;
       for (size_t j = 0; j < after.size(); ++j) {
         const int k = static_cast<int>(j);
         after[j] = (kernel ? weight(k / kClasses, k % kClasses) : bias(k)) - kRate * after[j];

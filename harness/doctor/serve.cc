@@ -22,7 +22,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMost = uint64_t{1} << 40;  // in practice no limit: twinrun wrote these files
+constexpr uint64_t kMax = uint64_t{1} << 40;  // in practice no limit: twinrun wrote these files
 
 struct Prepared {
   std::unique_ptr<Backend> backend;
@@ -89,7 +89,7 @@ class Server {
     const auto replicas = static_cast<size_t>(program.sharding.cores);
     if (request.at("state").is_string()) {
       const std::string name = request["state"];
-      TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost, name));
+      TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMax, name));
       const exec::ResultArrays arrays(std::move(file), name);
       at.states.assign(replicas, {});
       for (const StateVar& var : program.state) {
@@ -99,7 +99,7 @@ class Server {
     }
     if (at.states.empty()) return Error{"there is no state to go on from", "", ""};
     const std::string name = request.at("inputs");
-    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost, name));
+    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMax, name));
     const exec::ResultArrays arrays(std::move(file), name);
     StepInputs inputs(replicas);
     for (const Input& input : program.inputs) {

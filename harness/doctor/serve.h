@@ -1,5 +1,5 @@
-// One of our engines behind the engine protocol (docs/engine-protocol.md). Authors of engines can
-// compare theirs with it, and it shows that the protocol changes no bits.
+// One of our engines behind the engine protocol (docs/reference/engine-protocol.md). Authors of
+// engines can compare theirs with it, and it shows that the protocol changes no bits.
 //
 //   # gives the same digests as --engine cpu:
 //   twinrun train digits_mlp --engine 'exec:twinrun serve --engine cpu'

@@ -51,13 +51,13 @@ class Begun {
  private:
   fs::path folder_;
 };
-constexpr int64_t kMostTries = 2;
+constexpr int64_t kMaxTries = 2;
 
 CaseRecord died(const std::string& id) {
   CaseRecord r;
   if (auto drawn = draw_case(id)) r.injected = std::move(*drawn);
   r.injected.id = id;
-  r.error = fmt::format("the process died in this case, {} times", kMostTries);
+  r.error = fmt::format("the process died in this case, {} times", kMaxTries);
   return r;
 }
 
@@ -79,7 +79,7 @@ Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
   }
   if (wanted.empty()) {
     return Error{fmt::format("no case of {} is of a kind that fits '{}'", ids.size(), o.only),
-                 "--only", "kinds: those of docs/faults.md; more cases: --cases"};
+                 "--only", "kinds: those of docs/reference/faults.md; more cases: --cases"};
   }
   return wanted;
 }
@@ -135,7 +135,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     if (lost || (stop != nullptr && stop->load())) return;
     const std::string& id = todo[static_cast<size_t>(i)];
     std::optional<CaseRecord> record;
-    if (begun.times(id) >= kMostTries) {
+    if (begun.times(id) >= kMaxTries) {
       record = died(id);
     } else {
       begun.begin(id);

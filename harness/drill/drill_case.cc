@@ -298,9 +298,9 @@ Result<DrillCase> draw_case(const std::string& id) {
   if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kBias ||
       c.stratum == Stratum::kInert || c.stratum == Stratum::kBoth) {
     // Choose among the ops of the program with the formulas that the subject declares.
-    TWINRUN_ASSIGN(const auto honest, honest_engine(c, backend_options(s, 1)));
+    TWINRUN_ASSIGN(const auto conforming, conforming_engine(c, backend_options(s, 1)));
     const Program program =
-        as_computed_by(honest->capabilities(),
+        as_computed_by(conforming->capabilities(),
                        s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu));
     TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, program, s, turn_of(parts)));
   }

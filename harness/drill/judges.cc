@@ -13,8 +13,9 @@
 namespace twinrun::drill {
 namespace {
 
-constexpr uint64_t kFirstHonest = 0x400000;  // seeds of the judges, which no case's subject uses
-constexpr int64_t kElements = 4096;          // compared at most, of one result
+constexpr uint64_t kFirstConforming =
+    0x400000;                        // seeds of the judges, which no case's subject uses
+constexpr int64_t kElements = 4096;  // compared at most, of one result
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double ulp(double x) {
@@ -30,18 +31,19 @@ std::vector<int64_t> every(size_t n) {
 
 // The elements to compare of a large result: those farthest from one conforming engine's, and
 // random ones.
-std::vector<int64_t> chosen(std::span<const float> honest, std::span<const float> subject) {
+std::vector<int64_t> chosen(std::span<const float> conforming, std::span<const float> subject) {
   const auto n = static_cast<int64_t>(subject.size());
   std::vector<int64_t> all = every(subject.size());
   const auto far = [&](int64_t i) {
     const auto e = static_cast<size_t>(i);
-    const double d = std::fabs(static_cast<double>(subject[e]) - static_cast<double>(honest[e]));
-    return std::isnan(d) ? kInfinity : d / ulp(honest[e]);
+    const double d =
+        std::fabs(static_cast<double>(subject[e]) - static_cast<double>(conforming[e]));
+    return std::isnan(d) ? kInfinity : d / ulp(conforming[e]);
   };
   std::ranges::partial_sort(all, all.begin() + kElements / 2, std::greater<>(), far);
   all.resize(kElements / 2);
   for (uint64_t i = 0; i < kElements / 2; ++i)
-    all.push_back(bounded(draw({kFirstHonest, 0}, 0, 0, i), static_cast<uint32_t>(n)));
+    all.push_back(bounded(draw({kFirstConforming, 0}, 0, 0, i), static_cast<uint32_t>(n)));
   return all;
 }
 
@@ -120,28 +122,29 @@ double distance_of(const std::vector<Tensor>& theirs, const Tensor& own) {
 
 }  // namespace
 
-std::vector<Variant> honest_judges(const Capabilities& declared) {
-  std::vector<Variant> honest;
-  for (uint64_t i = 0; i < kHonest; ++i)
-    honest.push_back(variant_within(kFirstHonest + i, declared));
-  return honest;
+std::vector<Variant> conforming_judges(const Capabilities& declared) {
+  std::vector<Variant> conforming;
+  for (uint64_t i = 0; i < kConforming; ++i)
+    conforming.push_back(variant_within(kFirstConforming + i, declared));
+  return conforming;
 }
 
-Comparison compare(const std::vector<Variant>& honest, const Op& op,
+Comparison compare(const std::vector<Variant>& conforming, const Op& op,
                    const std::vector<Tensor>& inputs, const Tensor& output) {
   // Integers and predicates have exactly one right value, and this one differs from it.
   if (output.dtype() != DType::kF32) return {kInfinity, 0};
   const std::span<const float> subject = output.as<float>();
   std::vector<int64_t> elements = every(subject.size());
   if (output.elements() > kElements)
-    elements = chosen(variant_elements(honest[0], op, inputs, elements), subject);
-  const auto theirs = variants_elements(honest, op, inputs, elements);
+    elements = chosen(variant_elements(conforming[0], op, inputs, elements), subject);
+  const auto theirs = variants_elements(conforming, op, inputs, elements);
 
   // An engine that declares it may fuse a product into the sum that reads it, without rounding the
   // product. The judges recompute only this op and read the rounded product, so allow half an ulp
   // of each operand.
   std::function<double(size_t)> unrounded;
-  if (honest[0].declared.contracts && (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract)) {
+  if (conforming[0].declared.contracts &&
+      (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract)) {
     unrounded = [&](size_t e) {
       double sum = 0;
       for (const Tensor& operand : inputs)
@@ -152,9 +155,10 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
   return against(theirs, picked(subject, elements), static_cast<bool>(unrounded), unrounded);
 }
 
-Result<StepJudges> StepJudges::make(const std::vector<Variant>& honest, const Program& program) {
+Result<StepJudges> StepJudges::make(const std::vector<Variant>& conforming,
+                                    const Program& program) {
   StepJudges judges;
-  for (const Variant& variant : honest) {
+  for (const Variant& variant : conforming) {
     judges.backends_.push_back(make_variant_backend(variant, {}));
     TWINRUN_ASSIGN(auto engine, judges.backends_.back()->prepare(program));
     judges.engines_.push_back(std::move(engine));

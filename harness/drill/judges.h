@@ -1,4 +1,4 @@
-// The conforming engines that decide independently what a fault did: kHonest variants of the
+// The conforming engines that decide independently what a fault did: kConforming variants of the
 // subject's own declaration. Shares no code with lockstep, bounds, envelopes or classifier.
 //
 // At level A they recompute the faulty op on the inputs that it had. At level C they recompute all
@@ -11,10 +11,10 @@
 
 namespace twinrun::drill {
 
-inline constexpr int kHonest = 32;
+inline constexpr int kConforming = 32;
 inline constexpr double kFactor = 4;
 
-std::vector<Variant> honest_judges(const Capabilities& declared);
+std::vector<Variant> conforming_judges(const Capabilities& declared);
 
 // Compares a result with those of the conforming engines, element by element. Its distance from the
 // middle of their range is measured in units of kFactor times the largest of: half their range at
@@ -27,13 +27,13 @@ struct Comparison {
 };
 
 // Compares one op. For all_reduce the inputs are the contributions.
-Comparison compare(const std::vector<Variant>& honest, const Op& op,
+Comparison compare(const std::vector<Variant>& conforming, const Op& op,
                    const std::vector<Tensor>& inputs, const Tensor& output);
 
 // Compares a whole step.
 class StepJudges {
  public:
-  static Result<StepJudges> make(const std::vector<Variant>& honest, const Program& program);
+  static Result<StepJudges> make(const std::vector<Variant>& conforming, const Program& program);
   // Returns Comparison::distance of the tensor for which it is largest, over all replicas.
   Result<double> distance(int64_t step, const States& before, const StepInputs& inputs,
                           const States& after, const StepOutputs& outputs);

@@ -144,7 +144,7 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
     if (s.flagged && a && is_engine(s.kind)) {
       executions += r.executions;
       d.run_lengths += r.run_lengths;
-      d.most_executions = std::max(d.most_executions, r.executions);
+      d.max_executions = std::max(d.max_executions, r.executions);
       runs.rate.add(r.executions <= 8);
     }
     if (is_sharding(s.kind) && !r.injected.cause.empty()) {

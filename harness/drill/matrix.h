@@ -60,7 +60,7 @@ struct DrillSummary {
   int64_t clusters = 0;          // distinct combinations of scenario and variant among clean pairs
   std::map<std::string, int64_t> clean_by_scenario;
   double executions = 0;  // mean number of executions behind a finding about the engine
-  int most_executions = 0;
+  int max_executions = 0;
   double run_lengths = 0;  // mean number of steps in these executions, in runs of full length
   double seconds = 0, truth_seconds = 0;  // means per case
   std::vector<std::string> misses;        // "ID  truth -> verdict: headline"

@@ -157,12 +157,12 @@ std::string hidden_text(const DrillSummary& d) {
 }
 
 std::string runs_text(const DrillSummary& d) {
-  if (d.most_executions == 0) return "";
+  if (d.max_executions == 0) return "";
   return fmt::format(
       "Runs of the subject to step, op and core: {:.1f} on average, {} at most; most of them are "
       "of single steps: together as "
       "many steps as {:.1f} whole runs.",
-      d.executions, d.most_executions, d.run_lengths);
+      d.executions, d.max_executions, d.run_lengths);
 }
 
 json json_of(const Rate& r) { return {{"k", r.k}, {"n", r.n}, {"low", r.low}, {"high", r.high}}; }
@@ -250,7 +250,7 @@ std::string to_json(const DrillSummary& d, const Drilled& what) {
                          {"clusters", d.clusters},
                          {"clean_by_scenario", d.clean_by_scenario},
                          {"executions", d.executions},
-                         {"most_executions", d.most_executions},
+                         {"most_executions", d.max_executions},
                          {"misses", d.misses}};
   return document.dump(2, ' ', false, json::error_handler_t::replace);
 }

@@ -45,10 +45,10 @@ class CountedBackend : public Backend {
   std::shared_ptr<Usage> usage_;
 };
 
-class ClosedEngine : public Engine {
+class EngineWithoutTrace : public Engine {
  public:
   // Reports the requested program, whatever program runs inside.
-  ClosedEngine(std::unique_ptr<Engine> engine, Program asked)
+  EngineWithoutTrace(std::unique_ptr<Engine> engine, Program asked)
       : engine_(std::move(engine)), asked_(std::move(asked)) {}
   const Program& program() const override { return asked_; }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
@@ -61,9 +61,9 @@ class ClosedEngine : public Engine {
   Program asked_;
 };
 
-class ClosedBackend : public Backend {
+class BackendWithoutTrace : public Backend {
  public:
-  explicit ClosedBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  explicit BackendWithoutTrace(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
   Capabilities capabilities() const override {
     Capabilities c = backend_->capabilities();
     c.op_trace = false;
@@ -71,7 +71,8 @@ class ClosedBackend : public Backend {
   }
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, backend_->prepare(program));
-    return std::unique_ptr<Engine>(std::make_unique<ClosedEngine>(std::move(engine), program));
+    return std::unique_ptr<Engine>(
+        std::make_unique<EngineWithoutTrace>(std::move(engine), program));
   }
 
  private:
@@ -85,10 +86,11 @@ std::unique_ptr<Backend> counted(std::unique_ptr<Backend> backend, std::shared_p
 }
 
 std::unique_ptr<Backend> without_trace(std::unique_ptr<Backend> backend) {
-  return std::make_unique<ClosedBackend>(std::move(backend));
+  return std::make_unique<BackendWithoutTrace>(std::move(backend));
 }
 
-Result<std::unique_ptr<Backend>> honest_engine(const DrillCase& c, const BackendOptions& options) {
+Result<std::unique_ptr<Backend>> conforming_engine(const DrillCase& c,
+                                                   const BackendOptions& options) {
   return make_backend(fmt::format("honest:{}", c.variant), options);
 }
 
@@ -103,7 +105,7 @@ std::unique_ptr<Backend> with_hidden_program(std::unique_ptr<Backend> engine, co
 Result<std::unique_ptr<Backend>> injected_engine(const DrillCase& c, const Experiment& experiment,
                                                  const BackendOptions& options,
                                                  std::shared_ptr<FaultLog> log) {
-  TWINRUN_ASSIGN(std::unique_ptr<Backend> engine, honest_engine(c, options));
+  TWINRUN_ASSIGN(std::unique_ptr<Backend> engine, conforming_engine(c, options));
   if (!c.fault.empty()) {
     TWINRUN_ASSIGN(const FaultSpec fault, parse_fault(c.fault));
     engine = with_faults(std::move(engine), {fault}, experiment.scenario.seed, std::move(log));

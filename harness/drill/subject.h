@@ -24,7 +24,8 @@ std::unique_ptr<Backend> counted(std::unique_ptr<Backend> backend, std::shared_p
 std::unique_ptr<Backend> without_trace(std::unique_ptr<Backend> backend);
 
 // The conforming engine of a case: its variant, at the scenario's precision.
-Result<std::unique_ptr<Backend>> honest_engine(const DrillCase& c, const BackendOptions& options);
+Result<std::unique_ptr<Backend>> conforming_engine(const DrillCase& c,
+                                                   const BackendOptions& options);
 // The same engine, but secretly running the program of the case's hidden cause; unchanged where the
 // case has none.
 std::unique_ptr<Backend> with_hidden_program(std::unique_ptr<Backend> engine, const DrillCase& c,

@@ -62,9 +62,9 @@ class Witness : public StepObserver, public TraceSink {
 
 // The distance of the tensors on the steps on which the fault was active, up to the first step
 // outside.
-Result<double> distance_of_tensors(const std::vector<Variant>& honest, const Program& program,
+Result<double> distance_of_tensors(const std::vector<Variant>& conforming, const Program& program,
                                    const std::set<int64_t>& steps, const Witness& witness) {
-  TWINRUN_ASSIGN(StepJudges judges, StepJudges::make(honest, program));
+  TWINRUN_ASSIGN(StepJudges judges, StepJudges::make(conforming, program));
   double worst = 0;
   size_t looked = 0;
   for (const int64_t step : steps) {
@@ -102,7 +102,7 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
     if (a.step == truth.first_activated && a.replica != truth.replica) truth.replica = -1;
   }
 
-  const std::vector<Variant> honest = honest_judges(subject->capabilities());
+  const std::vector<Variant> conforming = conforming_judges(subject->capabilities());
   const ValueId id = program.graph.find(c.op);
   const bool collective = id != kNoValue && program.graph.op(id).kind == OpKind::kAllReduce;
   int leaning = 0, looked = 0, last = 0;
@@ -117,7 +117,8 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
     } else {
       inputs = seen->inputs[replica];
     }
-    const Comparison found = compare(honest, program.graph.op(id), inputs, seen->outputs[replica]);
+    const Comparison found =
+        compare(conforming, program.graph.op(id), inputs, seen->outputs[replica]);
     truth.distance = std::max(truth.distance, found.distance);
     const int side = found.lean > kLean ? 1 : found.lean < -kLean ? -1 : 0;
     leaning += side != 0 && (looked == 0 || side == last) ? 1 : 0;
@@ -134,7 +135,7 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
   for (const Activation& a : activations) {
     if (a.step >= truth.first_outside) steps.insert(a.step);
   }
-  TWINRUN_ASSIGN(truth.tensors, distance_of_tensors(honest, program, steps, witness));
+  TWINRUN_ASSIGN(truth.tensors, distance_of_tensors(conforming, program, steps, witness));
   return Ok{};
 }
 

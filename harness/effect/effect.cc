@@ -120,8 +120,8 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
     row.outcome = "none detected";
   }
   if (row.outcome != "undecided") return row;
-  constexpr int kMost = 1000;
-  for (int more = static_cast<int>(n) + 1; more <= kMost; ++more) {
+  constexpr int kMax = 1000;
+  for (int more = static_cast<int>(n) + 1; more <= kMax; ++more) {
     const double at = alpha(looks_of(first_, more).size()) / 2, root = std::sqrt(more);
     const double t = quantile(more, 1 - at), reach = t * s / root;
     const double room = metric.margin > 0 ? metric.margin - std::fabs(row.mean) : 0;
@@ -269,8 +269,8 @@ Learning judge_learning(const Experiment& e, const Evaluation& initial,
   if (out.learnt || !std::isfinite(out.reference)) return out;
   // The steps in which the loss, at its rate so far, would fall to `aim` and half as far again; ten
   // times as many steps if it did not fall.
-  const double fallen = out.initial - out.reference, due = out.initial - aim;
-  const double factor = fallen > 0 ? std::clamp(1.5 * due / fallen, 2.0, 100.0) : 10;
+  const double fallen = out.initial - out.reference, expected = out.initial - aim;
+  const double factor = fallen > 0 ? std::clamp(1.5 * expected / fallen, 2.0, 100.0) : 10;
   const double steps = factor * static_cast<double>(e.scenario.train.steps);
   const double digit = std::pow(10, std::max(0.0, std::floor(std::log10(steps)) - 1));
   out.steps_to_try = static_cast<int64_t>(std::ceil(steps / digit) * digit);

@@ -67,9 +67,9 @@ double spread_of(const TrajectoryRow& row) { return deviation_of(row.differences
 std::optional<int> seeds_for_power(const TrajectoryRow& row) {
   if (row.differences.size() < 2 || !std::isfinite(row.mean) || !(row.margin > 0))
     return std::nullopt;
-  constexpr int kMost = 10000;
+  constexpr int kMax = 10000;
   const double spread = spread_of(row);
-  for (int n = 2; n <= kMost; ++n) {
+  for (int n = 2; n <= kMax; ++n) {
     const boost::math::students_t t(n - 1);
     const auto at = [&](double p) { return boost::math::quantile(t, p); };
     const double most = std::max(at(0.975) + at(0.8), at(0.95) + at(0.9));

@@ -114,15 +114,16 @@ Result<std::vector<EnsembleRow>> compare_ensemble(const Experiment& e, const Pro
                                                   Backend& subject, const EnsembleOptions& o) {
   std::vector<std::vector<double>> losses, weights;
   for (int member = 0; member <= o.members; ++member) {
-    std::unique_ptr<Backend> honest;
+    std::unique_ptr<Backend> conforming;
     if (member > 0) {
       const uint64_t number = o.seed + static_cast<uint64_t>(member);
       BackendOptions options;
       options.threads = o.threads;
-      honest = o.as ? member_of(*o.as, number, subject.capabilities(), options)
-                    : make_variant_backend(variant_within(number, subject.capabilities()), options);
+      conforming =
+          o.as ? member_of(*o.as, number, subject.capabilities(), options)
+               : make_variant_backend(variant_within(number, subject.capabilities()), options);
     }
-    TWINRUN_ASSIGN(Curves curves, first_steps(e, program, honest ? *honest : subject, o,
+    TWINRUN_ASSIGN(Curves curves, first_steps(e, program, conforming ? *conforming : subject, o,
                                               static_cast<uint32_t>(member)));
     losses.push_back(std::move(curves.losses));
     weights.push_back(std::move(curves.weights));

@@ -123,9 +123,9 @@ bool meaningful(const Envelope::Around& around, Look look) {
 double seen(const std::vector<float>& x, const Envelope::Around& around, Look look) {
   if (look == Look::kDistance) return gap2(x, *around.mean);
   double along = 0, squares = 0;
-  const std::vector<float>&mean = *around.mean, &due = direction(around, look);
+  const std::vector<float>&mean = *around.mean, &expected = direction(around, look);
   for (size_t i = 0; i < x.size(); ++i) {
-    const auto w = static_cast<double>(due[i]);
+    const auto w = static_cast<double>(expected[i]);
     along += w * (static_cast<double>(x[i]) - static_cast<double>(mean[i]));
     squares += w * w;
   }
@@ -153,11 +153,11 @@ double beyond(double shown, double allowed) { return std::max(0.0, std::fabs(sho
 // The effect along a direction of half an ulp in each element, either way: root of the sum of
 // squares.
 double rounding_along(const Envelope::Around& around, Look look) {
-  const std::vector<float>& due = direction(around, look);
+  const std::vector<float>& expected = direction(around, look);
   const std::vector<float>& held = around.stored ? *around.stored : *around.mean;
   double errors = 0, squares = 0;
-  for (size_t i = 0; i < due.size(); ++i) {
-    const auto w = static_cast<double>(due[i]);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto w = static_cast<double>(expected[i]);
     const double error = w * static_cast<double>(held[i]);
     errors += error * error;
     squares += w * w;
@@ -295,11 +295,11 @@ SettingsSlack settings_slack(const Experiment& e) {
 
 Result<Observed> observe(const Experiment& e, Engine* engine, const Program& asked,
                          const std::vector<Compared>& tensors,
-                         const std::vector<MatchState>& states, uint64_t member, double move) {
+                         const std::vector<ProbedState>& states, uint64_t member, double move) {
   Observed out;
   out.states = states.size();
   out.replicas = static_cast<size_t>(asked.sharding.cores);
-  for (const MatchState& at : states) {
+  for (const ProbedState& at : states) {
     StepResult r{at.states, at.after, at.outputs};
     if (engine != nullptr) {
       TWINRUN_ASSIGN(r, one_step(e, *engine, at.step,
@@ -402,20 +402,20 @@ std::vector<Distance> distances(const Observed& subject, const Envelope& envelop
     const bool finite = all_finite(x), known = around.known(0.5);
     for (const Look look : kLooks) {
       if (look != Look::kDistance && (!finite || !meaningful(around, look))) continue;
-      const Envelope::Range& honest = range(around, look);
-      Distance d{v, look, 0, honest.spread, 0, 0, known};
+      const Envelope::Range& conforming = range(around, look);
+      Distance d{v, look, 0, conforming.spread, 0, 0, known};
       if (!finite) {
         d.distance = d.ratio = d.of_largest = std::numeric_limits<double>::infinity();
       } else if (d.distance = seen(x, around, look); d.distance != 0) {
         const double excess = beyond(d.distance, allowed_by_settings(around, look));
-        d.ratio = excess / honest.spread;
-        d.of_largest = excess / honest.largest;
+        d.ratio = excess / conforming.spread;
+        d.of_largest = excess / conforming.largest;
       }
       out.push_back(d);
     }
     for (const auto& [look, together] : kTogether) {
-      const Envelope::Range& honest = range(around, together);
-      if (honest.spread == 0) continue;
+      const Envelope::Range& conforming = range(around, together);
+      if (conforming.spread == 0) continue;
       Distance d{v, together, 0, 0, 0, 0};
       double sum = 0, allowed = 0;
       for (size_t at = v; at < subject.values.size(); at += values_per_state(envelope)) {
@@ -426,8 +426,8 @@ std::vector<Distance> distances(const Observed& subject, const Envelope& envelop
         allowed += allowed_in_all_steps(there, look) / range(there, look).spread;
         d.distance += shown / static_cast<double>(envelope.states);
       }
-      d.ratio = beyond(sum, allowed) / honest.spread;
-      d.of_largest = beyond(sum, allowed) / honest.largest;
+      d.ratio = beyond(sum, allowed) / conforming.spread;
+      d.of_largest = beyond(sum, allowed) / conforming.largest;
       d.spread = d.ratio > 0 ? std::fabs(d.distance) / d.ratio : 0;
       out.push_back(d);
     }

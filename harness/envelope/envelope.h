@@ -23,7 +23,7 @@
 namespace twinrun {
 
 // A state of the subject on all replicas, and the step that starts from it.
-struct MatchState {
+struct ProbedState {
   int64_t step = 0;
   States states;
   // What the subject computed from it in its run; where that is not known, the step is run again.
@@ -75,7 +75,7 @@ double weight_move(const Program& program, int operand_bits);
 // an engine: what the subject's run computed from the states.
 Result<Observed> observe(const Experiment& experiment, Engine* engine, const Program& asked,
                          const std::vector<Compared>& tensors,
-                         const std::vector<MatchState>& states, uint64_t member = 0,
+                         const std::vector<ProbedState>& states, uint64_t member = 0,
                          double move = 0);
 
 // How a value is compared with the members' mean. Errors of either sign add up in a norm. Errors

@@ -50,7 +50,7 @@ Program with_mean_held(const Program& step) {
 class UpdateAlone : public Engine, public OpHooks {
  public:
   UpdateAlone(std::unique_ptr<Engine> engine, const Program& asked,
-              const std::vector<MatchState>& steps)
+              const std::vector<ProbedState>& steps)
       : engine_(std::move(engine)), steps_(steps) {
     const Program& program = engine_->program();
     const auto n = static_cast<size_t>(program.graph.size());
@@ -75,7 +75,7 @@ class UpdateAlone : public Engine, public OpHooks {
   const Program& program() const override { return engine_->program(); }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks*) override {
-    now_ = &*std::ranges::find(steps_, step, &MatchState::step);
+    now_ = &*std::ranges::find(steps_, step, &ProbedState::step);
     return engine_->step(step, states, inputs, outputs, sink, this);
   }
 
@@ -106,8 +106,8 @@ class UpdateAlone : public Engine, public OpHooks {
   }
 
   std::unique_ptr<Engine> engine_;
-  const std::vector<MatchState>& steps_;
-  const MatchState* now_ = nullptr;
+  const std::vector<ProbedState>& steps_;
+  const ProbedState* now_ = nullptr;
   std::vector<size_t> shown_;  // by value: the index of the subject's output, or kNotShown
   std::vector<bool> needed_;   // by value: whether the update reads it
 };
@@ -132,12 +132,12 @@ std::vector<bool> follows_from_gradients(const Program& program) {
 }
 
 std::unique_ptr<Engine> update_alone(std::unique_ptr<Engine> engine, const Program& asked,
-                                     const std::vector<MatchState>& steps) {
+                                     const std::vector<ProbedState>& steps) {
   return std::make_unique<UpdateAlone>(std::move(engine), asked, steps);
 }
 
-Result<Observed> HonestMembers::member(const PrecisionClass& of, uint64_t number,
-                                       const Run& run) const {
+Result<Observed> ConformingMembers::member(const PrecisionClass& of, uint64_t number,
+                                           const Run& run) const {
   const BackendOptions options = backend_options(experiment.scenario, threads);
   const PrecisionClass whole;
   const auto held = holds_mean(number, declared, run.program);
@@ -151,7 +151,7 @@ Result<Observed> HonestMembers::member(const PrecisionClass& of, uint64_t number
       {program, run.states, run.experiment, run.further, run.own_update, run.map, run.history});
 }
 
-Result<Observed> HonestMembers::exact(const PrecisionClass& of, const Run& run) const {
+Result<Observed> ConformingMembers::exact(const PrecisionClass& of, const Run& run) const {
   BackendOptions options;
   options.threads = threads;
   TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", options));
@@ -160,15 +160,16 @@ Result<Observed> HonestMembers::exact(const PrecisionClass& of, const Run& run) 
   return observed(of, *backend, *update, 0, run);
 }
 
-Result<Observed> HonestMembers::reference(const Run& run) const {
+Result<Observed> ConformingMembers::reference(const Run& run) const {
   BackendOptions options;
   options.threads = threads;
   TWINRUN_ASSIGN(const auto backend, make_backend("cpu", options));
   return observed(PrecisionClass{}, *backend, *backend, 0, run);
 }
 
-Result<Observed> HonestMembers::observed(const PrecisionClass& of, Backend& passes, Backend& update,
-                                         uint64_t number, const Run& run) const {
+Result<Observed> ConformingMembers::observed(const PrecisionClass& of, Backend& passes,
+                                             Backend& update, uint64_t number,
+                                             const Run& run) const {
   const Experiment& feed = run.experiment != nullptr ? *run.experiment : experiment;
   const auto observe_on = [&](Engine& engine, const PrecisionClass& moved_as) {
     return observe(feed, &engine, asked, tensors, run.states, number,
@@ -188,8 +189,8 @@ Result<Observed> HonestMembers::observed(const PrecisionClass& of, Backend& pass
   TWINRUN_ASSIGN(Observed out, observe_on(*engine, of));
   // A replay takes whole steps, and the subject did not report the gradients of all of them. For
   // some states its gradients are not known either.
-  const bool shown = std::ranges::all_of(run.states, [&](const MatchState& state) {
-    const auto at = std::ranges::find(steps, state.step, &MatchState::step);
+  const bool shown = std::ranges::all_of(run.states, [&](const ProbedState& state) {
+    const auto at = std::ranges::find(steps, state.step, &ProbedState::step);
     return at != steps.end() && !at->outputs.empty();
   });
   if (of.tight || !run.own_update || replays || !shown) return out;

@@ -8,7 +8,7 @@
 // the gradients that the subject itself reports.
 //
 //   // `steps` has what the subject made of them.
-//   const HonestMembers honest{experiment, asked, declared, tensors, steps, threads};
+//   const ConformingMembers honest{experiment, asked, declared, tensors, steps, threads};
 //   Observed o = *honest.member(of, number, {&program, states});
 #pragma once
 
@@ -31,20 +31,20 @@ std::vector<bool> follows_from_gradients(const Program& program);
 // whose output order `steps` has the gradients: they are matched by name. Other results of such a
 // step mean nothing.
 std::unique_ptr<Engine> update_alone(std::unique_ptr<Engine> engine, const Program& asked,
-                                     const std::vector<MatchState>& steps);
+                                     const std::vector<ProbedState>& steps);
 
-struct HonestMembers {
+struct ConformingMembers {
   const Experiment& experiment;
   const Program& asked;  // the subject's program
   const Capabilities& declared;
   const std::vector<Compared>& tensors;
-  const std::vector<MatchState>& steps;  // with what the subject made of them
+  const std::vector<ProbedState>& steps;  // with what the subject made of them
   int threads = 1;
 
   // What a member runs, and from which states.
   struct Run {
     const Program& program;
-    const std::vector<MatchState>& states;
+    const std::vector<ProbedState>& states;
     // Supplies the feed that the program reads; nullptr: the requested experiment.
     const Experiment* experiment = nullptr;
     double further = 1;  // factor by which weights of odd members are moved more than usual
@@ -53,7 +53,7 @@ struct HonestMembers {
     // How the program's state corresponds to that of `asked`; nullptr: they are the same.
     const StateMap* map = nullptr;
     // The run over which private state of the program is replayed.
-    const std::vector<MatchState>* history = nullptr;
+    const std::vector<ProbedState>* history = nullptr;
   };
   Result<Observed> member(const PrecisionClass& of, uint64_t number, const Run& run) const;
   // The same in binary64, from the states as they are; an update of the subject's own gradients

@@ -122,14 +122,14 @@ void StepScreen::end_step(int64_t step, const States& after, const StepOutputs& 
     left_out_.push_back(step);
     if (of_left_out_.size() < kLeftOutKept) of_left_out_.push_back({step, before_, after, outputs});
   } else if (!failed_) {
-    States due = before_;
-    StepOutputs due_outputs;
-    if (const Status done = reference_->step(step, due, inputs_, due_outputs); !done) {
+    States expected = before_;
+    StepOutputs expected_outputs;
+    if (const Status done = reference_->step(step, expected, inputs_, expected_outputs); !done) {
       failed_ = done.error();
     } else {
       Kept now;
       now.looks.assign(tensors_.size() * kAspects, 0);
-      compare(after, outputs, due, due_outputs, now.looks);
+      compare(after, outputs, expected, expected_outputs, now.looks);
       watch_clipping(outputs);
       now.state = {step, before_, after, outputs};
       now.sampled = std::ranges::find(sampled_, step) != sampled_.end();
@@ -152,12 +152,13 @@ void StepScreen::end_step(int64_t step, const States& after, const StepOutputs& 
 
 // Measures each aspect in units of rounding: that of the stored values, and that of product
 // operands for the expected change.
-void StepScreen::compare(const States& after, const StepOutputs& outputs, const States& due_states,
-                         const StepOutputs& due_outputs, std::vector<float>& looks) {
+void StepScreen::compare(const States& after, const StepOutputs& outputs,
+                         const States& expected_states, const StepOutputs& expected_outputs,
+                         std::vector<float>& looks) {
   for (size_t t = 0; t < tensors_.size(); ++t) {
     Tracked& tracked = tensors_[t];
     const Compared& c = tracked.what;
-    const auto told = [&](const States& s, const StepOutputs& o, size_t r) -> const Tensor& {
+    const auto reported = [&](const States& s, const StepOutputs& o, size_t r) -> const Tensor& {
       return c.is_state ? s[r].vars[c.index] : o[r][c.index];
     };
     const auto raise = [&](Aspect aspect, double value) {
@@ -167,18 +168,19 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
         look = std::isnan(value) ? INFINITY : static_cast<float>(value);
     };
     for (size_t r = 0; r < after.size(); ++r) {
-      const Tensor &x = told(after, outputs, r), &due = told(due_states, due_outputs, r);
+      const Tensor &x = reported(after, outputs, r),
+                   &expected = reported(expected_states, expected_outputs, r);
       const bool one_state =
           !c.is_state || before_[r].vars[c.index].same_bits(before_[0].vars[c.index]);
-      if (r > 0 && one_state && x.same_bits(told(after, outputs, 0)) &&
-          due.same_bits(told(due_states, due_outputs, 0)))
+      if (r > 0 && one_state && x.same_bits(reported(after, outputs, 0)) &&
+          expected.same_bits(reported(expected_states, expected_outputs, 0)))
         continue;
-      const float *p = x.as<float>().data(), *q = due.as<float>().data();
+      const float *p = x.as<float>().data(), *q = expected.as<float>().data();
       const float* b = c.is_state ? before_[r].vars[c.index].as<float>().data() : nullptr;
       // Replica 0, for what all replicas should compute alike.
-      const float* p0 = told(after, outputs, 0).as<float>().data();
+      const float* p0 = reported(after, outputs, 0).as<float>().data();
       const float* b0 = c.is_state ? before_[0].vars[c.index].as<float>().data() : nullptr;
-      double gap = 0, changed = 0, stored = 0, along_due = 0, along_stored = 0, apart = 0;
+      double gap = 0, changed = 0, stored = 0, along_expected = 0, along_stored = 0, apart = 0;
       for (int64_t i = 0; i < c.elements; ++i) {
         const auto held = static_cast<double>(q[i]);
         const double off = static_cast<double>(p[i]) - held;
@@ -186,7 +188,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
         gap += off * off;
         changed += change * change;
         stored += held * held;
-        along_due += change * off;
+        along_expected += change * off;
         along_stored += held * off;
       }
       if (tracked.alike && r > 0) {
@@ -202,7 +204,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
           oracle::kUnit * std::sqrt(stored) + share_ * std::sqrt(changed) + 0x1p-126;
       raise(kNorm, std::sqrt(gap) / unit);
       if (c.elements > 1 && changed > 0)
-        raise(kDue, std::fabs(along_due) / std::sqrt(changed) / unit);
+        raise(kExpected, std::fabs(along_expected) / std::sqrt(changed) / unit);
       if (c.elements > 1 && c.is_state && stored > 0)
         raise(kHeld, std::fabs(along_stored) / std::sqrt(stored) / unit);
       // What follows from one gradient on all replicas is rounded in binary32 only.
@@ -241,7 +243,7 @@ void StepScreen::set_scores(Kept& kept) const {
       const auto look = static_cast<double>(kept.looks[t * kAspects + a]);
       if (look == 0) continue;
       // Independent errors are smaller along one direction, by the root of their number.
-      const bool direction = a == kDue || a == kHeld;
+      const bool direction = a == kExpected || a == kHeld;
       const double floor =
           direction ? kFloor / std::sqrt(static_cast<double>(tensors_[t].what.elements)) : kFloor;
       const double score = look / std::max(floor, median(tensors_[t].recent[a]));
@@ -287,11 +289,11 @@ Status StepScreen::status() const {
   return Ok{};
 }
 
-std::vector<MatchState> StepScreen::take_states() {
-  std::vector<MatchState> out;
+std::vector<ProbedState> StepScreen::take_states() {
+  std::vector<ProbedState> out;
   for (Kept& k : kept_) out.push_back(std::move(k.state));
   kept_.clear();
-  std::ranges::sort(out, {}, &MatchState::step);
+  std::ranges::sort(out, {}, &ProbedState::step);
   return out;
 }
 

@@ -36,7 +36,7 @@ struct ScreenSummary {
   // Steps whose update the script skipped (harness/run/run.h), and the first few of them with their
   // states. They are not screened.
   std::vector<int64_t> left_out;
-  std::vector<MatchState> of_left_out;
+  std::vector<ProbedState> of_left_out;
   // Parts of the scenario that no screened step exercised, in words: clipping, and tensors that
   // never changed.
   std::vector<std::string> not_exercised;
@@ -53,14 +53,14 @@ class StepScreen : public StepObserver {
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override;
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override;
 
-  Status status() const;                  // an error of the reference, if it had one
-  std::vector<MatchState> take_states();  // those kept, by step
+  Status status() const;                   // an error of the reference, if it had one
+  std::vector<ProbedState> take_states();  // those kept, by step
   ScreenSummary summary() const;
 
  private:
   // How the difference of a tensor is measured: its norm, its component along the expected change,
   // its component along the expected values, and the difference between replicas.
-  enum Aspect : uint8_t { kNorm, kDue, kHeld, kReplicas, kAspects };
+  enum Aspect : uint8_t { kNorm, kExpected, kHeld, kReplicas, kAspects };
   struct Tracked {
     Compared what;
     bool alike = false;  // the program computes the same on all replicas
@@ -68,7 +68,7 @@ class StepScreen : public StepObserver {
     std::array<std::vector<float>, kAspects> recent;  // distances at the last steps, a ring
   };
   struct Kept {
-    MatchState state;
+    ProbedState state;
     std::vector<float> looks;  // [tensor][aspect]
     double score = 0;          // the largest over all tensors
     double alone = 0;          // the score of the states relative to that of the step's gradients
@@ -78,8 +78,8 @@ class StepScreen : public StepObserver {
   StepScreen(StepObserver& inner, std::unique_ptr<Engine> reference, const Program& program)
       : inner_(inner), reference_(std::move(reference)), program_(program) {}
   void choose(const States& states);
-  void compare(const States& after, const StepOutputs& outputs, const States& due_states,
-               const StepOutputs& due_outputs, std::vector<float>& looks);
+  void compare(const States& after, const StepOutputs& outputs, const States& expected_states,
+               const StepOutputs& expected_outputs, std::vector<float>& looks);
   void watch_clipping(const StepOutputs& outputs);
   void set_scores(Kept& kept) const;
   void keep(Kept kept);
@@ -99,7 +99,7 @@ class StepScreen : public StepObserver {
   std::vector<int64_t> sampled_;
   int64_t screened_ = 0;
   std::vector<int64_t> left_out_;
-  std::vector<MatchState> of_left_out_;
+  std::vector<ProbedState> of_left_out_;
   double largest_gradient_ = 0;  // by the measure that clipping uses
   bool clipped_ = false;
   std::optional<Error> failed_;

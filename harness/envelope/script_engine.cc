@@ -126,16 +126,16 @@ Status ScriptEngine::step(int64_t step, States& states, const StepInputs& inputs
   return Ok{};
 }
 
-Status ScriptEngine::replay(const Experiment& own, const std::vector<MatchState>& history,
-                            const std::vector<MatchState>& wanted) {
-  const int64_t last = std::ranges::max(wanted, {}, &MatchState::step).step;
+Status ScriptEngine::replay(const Experiment& own, const std::vector<ProbedState>& history,
+                            const std::vector<ProbedState>& wanted) {
+  const int64_t last = std::ranges::max(wanted, {}, &ProbedState::step).step;
   States visible = history.front().states;
   Hidden now(visible.size(), map_.initial);
   StepFeed feed(own, inner_->program());
   for (int64_t step = 0; step <= last; ++step) {
-    const auto seen = std::ranges::find(history, step, &MatchState::step);
+    const auto seen = std::ranges::find(history, step, &ProbedState::step);
     if (seen != history.end()) visible = seen->states;
-    if (std::ranges::find(wanted, step, &MatchState::step) != wanted.end()) hidden_[step] = now;
+    if (std::ranges::find(wanted, step, &ProbedState::step) != wanted.end()) hidden_[step] = now;
     if (step == last) break;
     States states = own_states(step, visible, &now);
     TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));

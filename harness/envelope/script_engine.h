@@ -48,8 +48,8 @@ class ScriptEngine : public Engine {
               TraceSink* sink, OpHooks* hooks) override;
   // Computes the private state before each of the `wanted` steps: repeats the run from its first
   // step on this engine, from the subject's reported state at each step that `history` has.
-  Status replay(const Experiment& own, const std::vector<MatchState>& history,
-                const std::vector<MatchState>& wanted);
+  Status replay(const Experiment& own, const std::vector<ProbedState>& history,
+                const std::vector<ProbedState>& wanted);
 
  private:
   using Hidden = std::vector<std::vector<Tensor>>;  // [replica][own variable]

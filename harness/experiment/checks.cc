@@ -36,9 +36,9 @@ Status check_shares(const Experiment& e, const Sharding& sharding, bool alone) {
                  fmt::format("tpu.batchnorm_group = 0 (all cores), or a divisor of {}", cores)};
   }
   const auto nearest = [&](int64_t way) -> std::string {
-    constexpr int64_t kMost = 256;
+    constexpr int64_t kMax = 256;
     int64_t total = batch + way;
-    for (int64_t i = 0; i < kMost && total > 0; ++i, total += way) {
+    for (int64_t i = 0; i < kMax && total > 0; ++i, total += way) {
       if (refusal(total).empty()) return std::to_string(total);
     }
     return "";

@@ -1,6 +1,6 @@
 // Makes an engine for a scenario from its name: one of our own, a command that speaks
-// docs/engine-protocol.md, or XLA behind a plugin. On the data's path: Scenario and name ->
-// Backend.
+// docs/reference/engine-protocol.md, or XLA behind a plugin. On the data's path: Scenario and name
+// -> Backend.
 //
 //   const BackendOptions options = backend_options(scenario, 2);
 //   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, options);

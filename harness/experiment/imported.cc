@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Result<std::string> text_of(const std::string& path) {
-  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, kMostHloBytes));
+  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, kMaxHloBytes));
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
@@ -65,10 +65,10 @@ class Complaints {
   }
   Status status(const std::string& fix) const {
     if (lines_.empty()) return Ok{};
-    constexpr size_t kMost = 20;
+    constexpr size_t kMax = 20;
     std::string what = "does not fit the program";
-    for (size_t i = 0; i < std::min(lines_.size(), kMost); ++i) what += "\n  " + lines_[i];
-    if (lines_.size() > kMost) what += fmt::format("\n  and {} more", lines_.size() - kMost);
+    for (size_t i = 0; i < std::min(lines_.size(), kMax); ++i) what += "\n  " + lines_[i];
+    if (lines_.size() > kMax) what += fmt::format("\n  and {} more", lines_.size() - kMax);
     return Error{what, file_, fix};
   }
 
@@ -103,7 +103,8 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
     if (step.state_index(name) < 0 && !is_input(step, name))
       complaints.add(fmt::format("'{}' is no state variable", name));
   }
-  TWINRUN_RETURN_IF_ERROR(complaints.status("docs/import.md#binding says how state is named"));
+  TWINRUN_RETURN_IF_ERROR(
+      complaints.status("docs/guides/import.md#binding says how state is named"));
   return state;
 }
 

@@ -23,8 +23,8 @@ using tpu::Rematerialise;
 
 constexpr const char* kElementwiseAgain = "elementwise activations computed again";
 constexpr const char* kStretchesAgain = "activations between checkpoints computed again";
-constexpr size_t kLargest = 10, kMostPadded = 5;
-constexpr int64_t kMostPerCore = 1 << 20;  // samples; the search for the largest batch ends here
+constexpr size_t kLargest = 10, kMaxPadded = 5;
+constexpr int64_t kMaxPerCore = 1 << 20;  // samples; the search for the largest batch ends here
 // Total batches are multiples of this (the guide's rule for eight cores).
 constexpr int64_t kGuideBatch = 64;
 
@@ -125,7 +125,7 @@ class Reporter {
     });
     for (const HbmBuffer* b : padded) {
       // Padding below a hundredth of the largest buffer is not worth a line.
-      if (r.padding.size() == kMostPadded || (b->bytes - b->unpadded()) * 100 < largest) break;
+      if (r.padding.size() == kMaxPadded || (b->bytes - b->unpadded()) * 100 < largest) break;
       r.padding.push_back(allocation(*b));
     }
   }
@@ -223,7 +223,7 @@ class Reporter {
       return true;
     };
     int64_t low = 0, high = 1;
-    while (high * best.multiple / cores() <= kMostPerCore && fits(high))
+    while (high * best.multiple / cores() <= kMaxPerCore && fits(high))
       low = std::exchange(high, 2 * high);
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;

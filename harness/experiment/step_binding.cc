@@ -14,13 +14,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostNames = 100'000;
+constexpr int64_t kMaxNames = 100'000;
 
 Result<std::vector<std::string>> names_of(const Json& j, const char* key, const std::string& file) {
   std::vector<std::string> out;
   if (!j.contains(key)) return out;
   const Json& list = j[key];
-  if (!list.is_array() || list.size() > kMostNames)
+  if (!list.is_array() || list.size() > kMaxNames)
     return Error{fmt::format("{}; allowed: a list of names", list.dump().substr(0, 60)),
                  file + ": " + key, ""};
   for (const Json& name : list) {
@@ -34,7 +34,7 @@ Result<std::vector<std::string>> names_of(const Json& j, const char* key, const 
 
 Result<int64_t> index_of(const Json& j, const std::string& where) {
   if (j.is_null()) return -1;
-  if (!j.is_number_integer() || j.get<int64_t>() < 0 || j.get<int64_t>() > kMostNames)
+  if (!j.is_number_integer() || j.get<int64_t>() < 0 || j.get<int64_t>() > kMaxNames)
     return Error{fmt::format("{}; allowed: the index of a result", j.dump().substr(0, 60)), where,
                  ""};
   return j.get<int64_t>();
@@ -56,8 +56,7 @@ Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
   std::map<std::string, std::vector<std::string>> names;
   for (const char* key : {"arguments", "results"}) {
     const Json& list = j.contains(key) ? j[key] : Json::array();
-    if (!list.is_array() || list.size() > kMostNames)
-      return Error{"no list", file + ": " + key, ""};
+    if (!list.is_array() || list.size() > kMaxNames) return Error{"no list", file + ": " + key, ""};
     for (const Json& value : list) {
       if (!value.is_object() || !value.contains("name") || !value["name"].is_string())
         return Error{fmt::format("{}; allowed: an object with a name", value.dump().substr(0, 60)),
@@ -82,7 +81,7 @@ Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
   b.loss = result("output/loss");
   if (b.state.empty() || b.loss < 0)
     return Error{"no argument 'state/..' or no result 'output/loss'", file,
-                 "docs/import.md#binding has an example"};
+                 "docs/guides/import.md#binding has an example"};
   return b;
 }
 
@@ -91,7 +90,7 @@ Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
 Result<StepBinding> parse_binding(const std::string& text, const std::string& file) {
   const Json j = Json::parse(text, nullptr, false);
   if (j.is_discarded() || !j.is_object())
-    return Error{"no JSON object", file, "docs/import.md#binding has an example"};
+    return Error{"no JSON object", file, "docs/guides/import.md#binding has an example"};
   if (j.contains("arguments")) return exported_binding(j, file);
   static const std::vector<std::string> known = {"schema_version", "state",  "roles",
                                                  "results",        "inputs", "loss"};

@@ -20,7 +20,7 @@
 namespace twinrun {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
 constexpr std::array<std::string_view, 6> kSteps = {"step",      "steps", "global_step",
                                                     "iteration", "iter",  "epoch"};
 constexpr std::array<std::string_view, 7> kLosses = {
@@ -131,8 +131,8 @@ Result<double> number_of(std::string_view text, const std::string& where) {
 }
 
 Result<int64_t> step_of(double value, std::string_view text, const std::string& where) {
-  constexpr double kMost = 9007199254740992;  // 2^53; larger doubles do not identify a single step
-  if (!(std::abs(value) <= kMost) || value != std::trunc(value))
+  constexpr double kMax = 9007199254740992;  // 2^53; larger doubles do not identify a single step
+  if (!(std::abs(value) <= kMax) || value != std::trunc(value))
     return Error{fmt::format("found {}; allowed: a whole number up to 2^53", shown(text)), where,
                  ""};
   return static_cast<int64_t>(value);
@@ -353,9 +353,9 @@ Result<CurveFile> read_curve(const std::string& path, const std::string& column)
   }
   const std::string name = lower_case(path);
   if (named_csv(name) || named_json(name)) {
-    TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, kMostBytes + 1));
-    if (bytes.size() > kMostBytes)
-      return Error{fmt::format("larger than {} MiB", kMostBytes >> 20), path, "thin the curve out"};
+    TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, kMaxBytes + 1));
+    if (bytes.size() > kMaxBytes)
+      return Error{fmt::format("larger than {} MiB", kMaxBytes >> 20), path, "thin the curve out"};
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return named_csv(name) ? from_csv(text, column, path) : from_json_lines(text, column, path);
   }

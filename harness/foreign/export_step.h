@@ -7,7 +7,7 @@
 // step.mlir                 StableHLO text
 // step.json                 names, dtypes, shapes, in order; schema 1
 // arguments.safetensors     of the first step: "NAME", or "NAME@0".. where replicas differ
-//                           (docs/engine-protocol.md)
+//                           (docs/reference/engine-protocol.md)
 // results.safetensors       of the first step on the engine cpu
 #pragma once
 

@@ -8,7 +8,7 @@
 
 #include "backends/variants/variant.h"
 #include "harness/experiment/engines.h"
-#include "harness/identify/matching.h"
+#include "harness/identify/identify.h"
 #include "harness/run/run.h"
 #include "reports/text.h"
 
@@ -140,13 +140,13 @@ void StepRecorder::end_step(int64_t step, const States& after, const StepOutputs
 }
 
 Result<Gate::Noise> noise_of(const Experiment& e, const Program& program, Backend& engine,
-                             const std::vector<MatchState>& states, int threads) {
-  MatchOptions o;
+                             const std::vector<ProbedState>& states, int threads) {
+  IdentifyOptions o;
   o.threads = threads;
   o.explain = false;
-  TWINRUN_ASSIGN(const MatchResult m, match_subject(e, program, engine, states, o));
+  TWINRUN_ASSIGN(const Identification m, identify_program(e, program, engine, states, o));
   Gate::Noise noise;
-  noise.inside = m.outcome == MatchResult::Outcome::kInside;
+  noise.inside = m.outcome == Identification::Outcome::kInside;
   noise.ratio = m.ratio;
   noise.threshold = m.threshold;
   noise.false_alarm = m.false_alarm;
@@ -184,7 +184,7 @@ Result<RunFile> record_golden(const Experiment& e, const GoldenOptions& o) {
   file.trace = std::move(recorder.rows);
   Checkpoint last = std::move(file.checkpoints.back());
   file.checkpoints.clear();
-  for (const MatchState& at : recorder.states) {
+  for (const ProbedState& at : recorder.states) {
     Checkpoint c = to_checkpoint(setup.program, at.states, e.scenario, at.step);
     c.scenario = last.scenario;
     c.scenario_digest = last.scenario_digest;

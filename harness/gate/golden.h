@@ -70,7 +70,7 @@ class StepRecorder : public StepObserver, public TraceSink {
 
   // A replica other than 0 has a row only where it differs from replica 0.
   std::vector<OpTraceRow> rows;
-  std::vector<MatchState> states;  // one for each kept step
+  std::vector<ProbedState> states;  // one for each kept step
 
  private:
   const Program& program_;
@@ -81,9 +81,9 @@ class StepRecorder : public StepObserver, public TraceSink {
 };
 
 // Compares one step of the engine from each state with conforming engines of the arithmetic that it
-// declares (harness/identify/matching.h). These are drawn from fixed seeds: the same states and
+// declares (harness/identify/identify.h). These are drawn from fixed seeds: the same states and
 // bits give the same answer. Errors: an engine cannot be prepared or fails.
 Result<Gate::Noise> noise_of(const Experiment& experiment, const Program& program, Backend& engine,
-                             const std::vector<MatchState>& states, int threads);
+                             const std::vector<ProbedState>& states, int threads);
 
 }  // namespace twinrun

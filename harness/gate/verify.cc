@@ -8,8 +8,8 @@
 #include <chrono>
 
 #include "harness/experiment/engines.h"
+#include "harness/gate/divergence.h"
 #include "harness/gate/golden.h"
-#include "harness/gate/moved.h"
 #include "harness/host/environment.h"
 #include "harness/run/run.h"
 #include "reports/text.h"
@@ -30,7 +30,7 @@ class Verification {
     TWINRUN_RETURN_IF_ERROR(open());
     TWINRUN_RETURN_IF_ERROR(judge());
     if (options_.update &&
-        (gate_.outcome == GateOutcome::kMoved || gate_.outcome == GateOutcome::kInside))
+        (gate_.outcome == GateOutcome::kDiverged || gate_.outcome == GateOutcome::kInside))
       TWINRUN_RETURN_IF_ERROR(update());
     gate_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return std::move(gate_);
@@ -92,25 +92,26 @@ class Verification {
     }
   }
 
-  void moved_before_training(const std::string& what, std::string was, std::string now,
-                             const std::string& headline) {
-    gate_.outcome = GateOutcome::kMoved;
-    gate_.moved = GateSite{{}, what, {}, std::move(was), std::move(now)};
+  void diverged_before_training(const std::string& what, std::string was, std::string now,
+                                const std::string& headline) {
+    gate_.outcome = GateOutcome::kDiverged;
+    gate_.divergence = GateSite{{}, what, {}, std::move(was), std::move(now)};
     gate_.headline = headline;
   }
 
   // Whether data, declaration or initial state differ from those of the golden run, so that nothing
   // needs to run.
-  bool moved_before() {
+  bool diverged_before() {
     const std::string data = experiment_->data->digest.hex();
     if (const std::string& was = golden_.environment["data"]; was != data) {
-      moved_before_training("data", was, data,
-                            "Other samples than the golden run was trained on: nothing was run.");
+      diverged_before_training(
+          "data", was, data, "Other samples than the golden run was trained on: nothing was run.");
       return true;
     }
     if (same_engine_ && declaration(declared_) != facts_.declares) {
-      moved_before_training("declaration", facts_.declares, declaration(declared_),
-                            "The engine declares other arithmetic than it did: nothing was run.");
+      diverged_before_training(
+          "declaration", facts_.declares, declaration(declared_),
+          "The engine declares other arithmetic than it did: nothing was run.");
       return true;
     }
     const Checkpoint now = to_checkpoint(
@@ -119,8 +120,9 @@ class Verification {
     for (const auto& [name, entry] : is.tensors) {
       const auto at = was.tensors.find(name);
       if (at == was.tensors.end() || at->second.digest == entry.digest) continue;
-      moved_before_training(name + ", initial value", at->second.digest.hex(), entry.digest.hex(),
-                            "The seed gives another initial state than it did: nothing was run.");
+      diverged_before_training(
+          name + ", initial value", at->second.digest.hex(), entry.digest.hex(),
+          "The seed gives another initial state than it did: nothing was run.");
       return true;
     }
     return false;
@@ -156,11 +158,11 @@ class Verification {
   }
 
   Status judge() {
-    if (moved_before()) return Ok{};
+    if (diverged_before()) return Ok{};
     TWINRUN_ASSIGN(const RunFile now, train_from_golden(0, true));
     if (now.ended == "interrupted") return interrupted();
-    gate_.moved = first_moved(golden_, now, same_engine_);
-    if (!gate_.moved) {
+    gate_.divergence = first_divergence(golden_, now, same_engine_);
+    if (!gate_.divergence) {
       gate_.outcome = GateOutcome::kSame;
       gate_.headline = fmt::format(
           "The same bits: {} states and losses{}.", golden_.steps.size(),
@@ -172,7 +174,7 @@ class Verification {
     TWINRUN_RETURN_IF_ERROR(look_at_noise());
     if (same_engine_) TWINRUN_RETURN_IF_ERROR(look_for_repeats(now));
     decide();
-    if (!bits_decide_ && gate_.outcome == GateOutcome::kMoved) return first_outside();
+    if (!bits_decide_ && gate_.outcome == GateOutcome::kDiverged) return first_outside();
     return Ok{};
   }
 
@@ -188,7 +190,7 @@ class Verification {
       gate_.noise->unusable = facts_.noise;
       return Ok{};
     }
-    std::vector<MatchState> states;
+    std::vector<ProbedState> states;
     for (const Checkpoint& c : golden_.checkpoints) {
       if (c.step >= static_cast<int64_t>(golden_.steps.size())) continue;
       TWINRUN_ASSIGN(States at, state_of(c));
@@ -208,7 +210,7 @@ class Verification {
 
   // Notes whether two runs of the engine differ, which alone may explain any difference.
   Status look_for_repeats(const RunFile& now) {
-    const int64_t to = gate_.moved->step.value_or(0) + 1;
+    const int64_t to = gate_.divergence->step.value_or(0) + 1;
     TWINRUN_ASSIGN(const RunFile again, train_from_golden(to, false));
     const auto parts = first_difference(again, now);
     if (parts && *parts < to) {
@@ -234,18 +236,19 @@ class Verification {
       gate_.headline = "Bits moved, inside the noise of honest engines.";
       return;
     }
-    gate_.outcome = GateOutcome::kMoved;
+    gate_.outcome = GateOutcome::kDiverged;
     if (bits_decide_) {
-      gate_.headline =
-          fmt::format("Bits moved, first in {}{}{}.", gate_.moved->tensor,
-                      gate_.moved->step ? fmt::format(" at step {}", *gate_.moved->step) : "",
-                      !usable  ? ""
-                      : inside ? "; inside the noise of honest engines, as another order of sums is"
-                               : "; outside the noise of honest engines");
+      gate_.headline = fmt::format(
+          "Bits moved, first in {}{}{}.", gate_.divergence->tensor,
+          gate_.divergence->step ? fmt::format(" at step {}", *gate_.divergence->step) : "",
+          !usable  ? ""
+          : inside ? "; inside the noise of honest engines, as another order of sums is"
+                   : "; outside the noise of honest engines");
       return;
     }
-    gate_.notes.push_back(fmt::format("bits parted at step {}", gate_.moved->step.value_or(0)));
-    gate_.moved = gate_.noise->outside;
+    gate_.notes.push_back(
+        fmt::format("bits parted at step {}", gate_.divergence->step.value_or(0)));
+    gate_.divergence = gate_.noise->outside;
     gate_.noise->outside.reset();
   }
 
@@ -253,7 +256,7 @@ class Verification {
   // before it a step inside; the engine trains on between them, and its own steps are checked.
   Status first_outside() {
     constexpr int64_t kAtOnce = 16;
-    int64_t bad = *gate_.moved->step, at = -1;
+    int64_t bad = *gate_.divergence->step, at = -1;
     States from;
     for (const Checkpoint& c : golden_.checkpoints) {
       if (c.step >= bad) break;
@@ -281,16 +284,16 @@ class Verification {
       TWINRUN_ASSIGN(const Gate::Noise own, noise_of(*experiment_, setup_.program, *setup_.backend,
                                                      recorder.states, options_.threads));
       if (own.inside || !own.outside) break;  // keep the result from the recorded state
-      gate_.moved = own.outside;
+      gate_.divergence = own.outside;
       bad = *own.outside->step;
-      for (const MatchState& state : recorder.states) {
+      for (const ProbedState& state : recorder.states) {
         if (state.step >= bad) break;
         at = state.step;
         from = state.states;
       }
     }
     gate_.headline = fmt::format("Outside the noise of honest engines, first in {} at step {}.",
-                                 gate_.moved->tensor, *gate_.moved->step);
+                                 gate_.divergence->tensor, *gate_.divergence->step);
     return Ok{};
   }
 

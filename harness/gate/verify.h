@@ -3,8 +3,8 @@
 // reports/gate.h.
 //
 //   auto gate = verify_golden("mlp.golden.h5", {.threads = 2});
-//   gate->outcome;              // kSame, kInside, kMoved, kInterrupted
-//   gate->moved->tensor;        // "dense1/kernel.grad"
+//   gate->outcome;              // kSame, kInside, kDiverged, kInterrupted
+//   gate->divergence->tensor;        // "dense1/kernel.grad"
 #pragma once
 
 #include <optional>

@@ -33,7 +33,7 @@ bool one_loss(const Losses& losses) {
 
 class ByLosses {
  public:
-  ByLosses(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
+  ByLosses(const Experiment& e, const Program& asked, const std::vector<ProbedState>& states,
            const Losses& losses, int threads)
       : e_(e), asked_(asked), states_(states), losses_(losses) {
     options_.threads = threads;
@@ -109,7 +109,7 @@ class ByLosses {
     program.sharding.feeding.deal = deal;
     TWINRUN_ASSIGN(const auto backend, make_backend("cpu", options_));
     TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-    for (const MatchState& state : states_) {
+    for (const ProbedState& state : states_) {
       TWINRUN_ASSIGN(const StepResult r, one_step(e_, *engine, state.step, state.states));
       std::vector<double> of_cores;
       for (const auto& outputs : r.outputs) {
@@ -134,12 +134,12 @@ class ByLosses {
   double gap(const Losses& losses) const {
     double sum = 0;
     for (size_t s = 0; s < losses.size(); ++s) {
-      double own = 0, due = 0;
+      double own = 0, expected = 0;
       for (size_t core = 0; core < losses[s].size(); ++core) {
         own += losses_[s][core];
-        due += losses[s][core];
+        expected += losses[s][core];
       }
-      sum += together_ ? (own - due) * (own - due) : 0;
+      sum += together_ ? (own - expected) * (own - expected) : 0;
     }
     for (size_t core = 0; !together_ && core < losses.front().size(); ++core)
       sum += gap(losses, core, core);
@@ -248,7 +248,7 @@ class ByLosses {
 
   const Experiment& e_;
   const Program& asked_;
-  const std::vector<MatchState>& states_;
+  const std::vector<ProbedState>& states_;
   const Losses& losses_;
   BackendOptions options_;
   int64_t cores_ = 1, n_ = 1;
@@ -324,10 +324,10 @@ Observed with_mean_losses(Observed o, const std::vector<Compared>& tensors) {
 }
 
 Result<std::vector<ShardingChange>> deals_by_losses(const Experiment& e, const Program& asked,
-                                                    const std::vector<MatchState>& states,
+                                                    const std::vector<ProbedState>& states,
                                                     const std::vector<Compared>& tensors,
                                                     const Observed& subject, int threads) {
-  constexpr size_t kMost = 6;
+  constexpr size_t kMax = 6;
   Losses losses;
   for (size_t first = 0; first < subject.values.size(); first += subject.replicas) {
     if (!is_loss(tensors[first / subject.replicas % tensors.size()])) continue;
@@ -337,7 +337,7 @@ Result<std::vector<ShardingChange>> deals_by_losses(const Experiment& e, const P
   }
   if (losses.size() != states.size()) return std::vector<ShardingChange>();
   TWINRUN_ASSIGN(std::vector<ShardingChange> out,
-                 ByLosses(e, asked, states, losses, threads).run(kMost));
+                 ByLosses(e, asked, states, losses, threads).run(kMax));
   out.push_back(losses_together(e, one_loss(losses)));
   return out;
 }
@@ -346,36 +346,37 @@ std::vector<ShardingChange> groups_like(const Experiment& e, const Program& aske
                                         const std::vector<Compared>& tensors,
                                         const Observed& subject) {
   // A share of a gradient's size: cores that share one gradient differ by less, in any precision.
-  constexpr double kParted = 0x1p-6;
+  constexpr double kDiverged = 0x1p-6;
   std::vector<ShardingChange> out = group_changes(e, asked.sharding);
-  std::vector<std::string> parted;
+  std::vector<std::string> diverged;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const std::string& name = tensors[t].tensor;
     if (tensors[t].is_state || !name.ends_with(".grad")) continue;
     bool parts = false;
     const std::vector<float>& first = *subject.values[t * subject.replicas].data;
     for (size_t k = 1; k < subject.replicas; ++k)
-      parts = parts ||
-              gap2(first, *subject.values[t * subject.replicas + k].data) > kParted * norm2(first);
-    if (parts) parted.push_back(name.substr(0, name.size() - std::string_view(".grad").size()));
+      parts = parts || gap2(first, *subject.values[t * subject.replicas + k].data) >
+                           kDiverged * norm2(first);
+    if (parts) diverged.push_back(name.substr(0, name.size() - std::string_view(".grad").size()));
   }
-  if (!parted.empty() && asked.sharding.reduce_gradients) out.push_back(kept_by_cores(e, parted));
+  if (!diverged.empty() && asked.sharding.reduce_gradients)
+    out.push_back(kept_by_cores(e, diverged));
   return out;
 }
 
 Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& e, const Program& asked,
-                                                        const std::vector<MatchState>& states,
+                                                        const std::vector<ProbedState>& states,
                                                         const std::vector<Compared>& tensors,
                                                         const Observed& subject,
                                                         const Observed& exact, int threads) {
-  constexpr int64_t kMostSamples = 256;
-  constexpr double kMostNumbers = 0x1p24;
+  constexpr int64_t kMaxSamples = 256;
+  constexpr double kMaxNumbers = 0x1p24;
   constexpr double kWhole = 0.25;  // the largest distance from a whole number
   std::optional<ShardingChange> none;
   const OptimizerSpec& o = asked.optimizer;
   const int64_t batch = asked.batch * asked.sharding.cores;
   // Only where a gradient is a sum over samples that do not interact.
-  if (batch > kMostSamples || asked.sharding.cores < 2 || !asked.sharding.reduce_gradients ||
+  if (batch > kMaxSamples || asked.sharding.cores < 2 || !asked.sharding.reduce_gradients ||
       o.clip != OptimizerSpec::Clip::kNone || o.accumulate > 1 || !asked.couplings.empty() ||
       !asked.objectives.empty() || has_draws(asked) || asked.recipe == nullptr)
     return none;
@@ -383,7 +384,7 @@ Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& e, con
   for (const Compared& c : tensors) {
     if (c.tensor.ends_with(".grad")) elements += c.kept;
   }
-  if (elements < batch || static_cast<double>(elements * batch) > kMostNumbers) return none;
+  if (elements < batch || static_cast<double>(elements * batch) > kMaxNumbers) return none;
   // One core per sample, each with its gradient to itself: the loss of one sample, of which a mean
   // over the batch takes a share.
   Sharding apart;
@@ -407,18 +408,18 @@ Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& e, con
   std::map<int64_t, Deal> deals;
   bool any = false;
   for (size_t s = 0; s < states.size(); ++s) {
-    const MatchState start{states[s].step, States(n, states[s].states[0])};
+    const ProbedState start{states[s].step, States(n, states[s].states[0])};
     TWINRUN_ASSIGN(const Observed of_samples, observe(e, engine.get(), single, tensors, {start}));
     std::vector<double> squares(n * n), products(n);
     for (size_t t = 0; t < tensors.size(); ++t) {
       if (!tensors[t].tensor.ends_with(".grad")) continue;
       const size_t v = (s * tensors.size() + t) * subject.replicas;
-      const std::vector<float>&is = *subject.values[v].data, &due = *exact.values[v].data;
+      const std::vector<float>&is = *subject.values[v].data, &expected = *exact.values[v].data;
       for (size_t a = 0; a < n; ++a) {
         const std::vector<float>& ga = *of_samples.values[t * n + a].data;
         for (size_t i = 0; i < ga.size(); ++i)
           products[a] += part * static_cast<double>(ga[i]) *
-                         (static_cast<double>(is[i]) - static_cast<double>(due[i]));
+                         (static_cast<double>(is[i]) - static_cast<double>(expected[i]));
         for (size_t b = a; b < n; ++b) {
           const std::vector<float>& gb = *of_samples.values[t * n + b].data;
           double product = 0;

@@ -3,7 +3,7 @@
 // that the algebra of harness/sharding/assignment.h makes. Then, where samples do not interact
 // before gradients are reduced, from the gradients: they are sums over samples, which shows how
 // often each sample counts. These are proposals only; the envelope of conforming engines
-// (harness/identify/matching.h) decides.
+// (harness/identify/identify.h) decides.
 //
 //   // the likeliest first
 //   auto few = deals_by_losses(experiment, asked, states, tensors, subject, threads);
@@ -22,7 +22,7 @@ namespace twinrun {
 // rows. The cost is bounded: for a large model fewer deals are tried.
 Result<std::vector<ShardingChange>> deals_by_losses(const Experiment& experiment,
                                                     const Program& asked,
-                                                    const std::vector<MatchState>& states,
+                                                    const std::vector<ProbedState>& states,
                                                     const std::vector<Compared>& tensors,
                                                     const Observed& subject, int threads);
 
@@ -36,7 +36,7 @@ std::vector<ShardingChange> groups_like(const Experiment& experiment, const Prog
 // up to the batch. `exact`: what the requested program computes from the same states in binary64.
 Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& experiment,
                                                         const Program& asked,
-                                                        const std::vector<MatchState>& states,
+                                                        const std::vector<ProbedState>& states,
                                                         const std::vector<Compared>& tensors,
                                                         const Observed& subject,
                                                         const Observed& exact, int threads);

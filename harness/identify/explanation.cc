@@ -1,7 +1,7 @@
 // Combines the parts of an explanation into a program, and says which of them go together.
 #include <algorithm>
 
-#include "harness/identify/matching.h"
+#include "harness/identify/identify.h"
 
 namespace twinrun {
 

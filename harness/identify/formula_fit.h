@@ -6,7 +6,7 @@
 #include <set>
 
 #include "harness/identify/formulas.h"
-#include "harness/identify/matching_fit.h"
+#include "harness/identify/identify_fit.h"
 
 namespace twinrun {
 
@@ -27,7 +27,7 @@ class FormulaFit : public SubjectFit {
   std::set<std::string> standing(bool gradients) const {
     std::set<std::string> out;
     if (fits_[held_].members.empty()) return out;
-    const Observed& honest = fits_[held_].members.front();
+    const Observed& conforming = fits_[held_].members.front();
     const size_t stride = tensors_.size() * subject_.replicas;
     for (const StateVar& var : asked_.state) {
       if (var.role != StateRole::kParameter) continue;
@@ -40,7 +40,7 @@ class FormulaFit : public SubjectFit {
           for (size_t r = 0; r < subject_.replicas; ++r) {
             const size_t v = s * stride + t * subject_.replicas + r;
             still = still && norm2(*subject_.values[v].data) == 0;
-            moves = moves || norm2(*honest.values[v].data) > 0;
+            moves = moves || norm2(*conforming.values[v].data) > 0;
           }
         }
       }
@@ -80,7 +80,7 @@ class FormulaFit : public SubjectFit {
 
   // The factor of the subject along the expected values, over all gradients or all parameters on
   // replica 0 of one state.
-  double along(const Observed& due, size_t state, bool of_parameters) const {
+  double along(const Observed& expected, size_t state, bool of_parameters) const {
     double product = 0, squares = 0;
     for (size_t t = 0; t < tensors_.size(); ++t) {
       const Compared& c = tensors_[t];
@@ -88,7 +88,7 @@ class FormulaFit : public SubjectFit {
       const bool parameter = c.is_state && asked_.state[c.index].role == StateRole::kParameter;
       if (of_parameters ? !parameter : !gradient) continue;
       const size_t v = (state * tensors_.size() + t) * subject_.replicas;
-      const std::vector<float>&x = *subject_.values[v].data, &p = *due.values[v].data;
+      const std::vector<float>&x = *subject_.values[v].data, &p = *expected.values[v].data;
       for (size_t i = 0; i < x.size(); ++i) {
         product += static_cast<double>(x[i]) * static_cast<double>(p[i]);
         squares += static_cast<double>(p[i]) * static_cast<double>(p[i]);
@@ -100,7 +100,7 @@ class FormulaFit : public SubjectFit {
   // The limits to which the subject's gradients are clipped where they are smaller than expected,
   // if one number fits all steps: the norm of all gradients, the norm of each tensor, the largest
   // value. Only for a scenario that does not clip: one that does has a number to solve for.
-  void clips(const Observed& due, Parts& out) const {
+  void clips(const Observed& expected, Parts& out) const {
     if (e_.scenario.optimizer.clip != "none") return;
     constexpr double kSmaller = 1 - 1e-4;
     struct Cut {
@@ -120,12 +120,12 @@ class FormulaFit : public SubjectFit {
       for (size_t t = 0; t < tensors_.size(); ++t) {
         if (!tensors_[t].tensor.ends_with(".grad")) continue;
         const size_t v = (s * tensors_.size() + t) * subject_.replicas;
-        const Value &is = subject_.values[v], &was = due.values[v];
+        const Value &is = subject_.values[v], &was = expected.values[v];
         squares += is.size * is.size;
         if (norm2(*is.data) < kSmaller * norm2(*was.data)) norm.at(is.size);
         if (largest(*is.data) < kSmaller * largest(*was.data)) value.at(largest(*is.data));
       }
-      if (along(due, s, false) < kSmaller) global.at(std::sqrt(squares));
+      if (along(expected, s, false) < kSmaller) global.at(std::sqrt(squares));
     }
     for (const auto& [kind, cut] :
          {std::pair{"global_norm", global}, {"norm", norm}, {"value", value}}) {
@@ -145,9 +145,9 @@ class FormulaFit : public SubjectFit {
       add(out, fitted_number(e_, key, value));
     };
     if (!update_alone) {
-      TWINRUN_ASSIGN(const Observed due, predict(asked_, states_));
-      clips(due, out);
-      const double factor = along(due, 0, false);
+      TWINRUN_ASSIGN(const Observed expected, predict(asked_, states_));
+      clips(expected, out);
+      const double factor = along(expected, 0, false);
       if (!(factor > 0 && std::isfinite(factor)) || std::fabs(factor - 1) < 1e-6) return out;
       // Where roundings are drawn, tensors without a small factor would be inside with it as well.
       if (!fits_[held_].of.tight && std::max(factor, 1 / factor) < kPlainFactor) return out;
@@ -156,12 +156,12 @@ class FormulaFit : public SubjectFit {
       return out;
     }
     Experiment unit = e_;
-    for (const MatchState& state : states_) unit.rates[state.step] = 1;
-    TWINRUN_ASSIGN(const Observed due, predict(asked_, states_, &unit));
+    for (const ProbedState& state : states_) unit.rates[state.step] = 1;
+    TWINRUN_ASSIGN(const Observed expected, predict(asked_, states_, &unit));
     std::map<int64_t, double> rates;
     double least = HUGE_VAL, most = 0;
     for (size_t s = 0; s < states_.size(); ++s) {
-      const double rate = along(due, s, true);
+      const double rate = along(expected, s, true);
       if (!(rate >= 0 && std::isfinite(rate))) return out;
       rates[states_[s].step] = rate;
       least = std::min(least, rate);
@@ -264,10 +264,10 @@ class FormulaFit : public SubjectFit {
       if (size > 0 && std::isfinite(size)) f(v, 1 / (size * size));
     }
   }
-  double residual(const Observed& due, bool states_alone) const {
+  double residual(const Observed& expected, bool states_alone) const {
     double sum = 0;
     each_value(states_alone, [&](size_t v, double weight) {
-      const double gap = gap2(*subject_.values[v].data, *due.values[v].data);
+      const double gap = gap2(*subject_.values[v].data, *expected.values[v].data);
       sum += weight * gap * gap;
     });
     return sum;

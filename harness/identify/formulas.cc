@@ -280,7 +280,7 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
 
 std::vector<FormulaChange> formula_changes_in(const Experiment& e,
                                               const std::set<std::string>& layers) {
-  constexpr size_t kMost = 4;
+  constexpr size_t kMax = 4;
   std::map<std::string, size_t> count;
   std::map<std::string, std::vector<std::string>> named;  // by kind
   for (const LayerSpec& layer : e.scenario.model.layers) {
@@ -304,7 +304,7 @@ std::vector<FormulaChange> formula_changes_in(const Experiment& e,
     const std::string& key = change.values.front().first;
     const std::string kind = key.substr(0, key.find('.'));
     const auto found = named.find(kind);
-    if (found == named.end() || found->second.size() > kMost || found->second.size() == count[kind])
+    if (found == named.end() || found->second.size() > kMax || found->second.size() == count[kind])
       continue;
     add(change, found->second);
     for (const std::string& name : found->second) {
@@ -381,12 +381,12 @@ FormulaChange fitted_rates(const Experiment& e, const std::map<int64_t, double>&
   c.rates = rates;
   c.update_only = true;
   std::string steps;
-  int told = 0;
+  int counted = 0;
   for (const auto& [step, rate] : rates) {
-    const double due = static_cast<double>(learning_rate(e.scenario.optimizer, step));
-    if (std::fabs(rate - due) <= 1e-5 * due || told++ >= 3) continue;
+    const double expected = static_cast<double>(learning_rate(e.scenario.optimizer, step));
+    if (std::fabs(rate - expected) <= 1e-5 * expected || counted++ >= 3) continue;
     steps += fmt::format("{}{:.4g} at step {} (the scenario: {:.4g})", steps.empty() ? "" : ", ",
-                         rate, step, due);
+                         rate, step, expected);
   }
   c.values = {{"optimizer.schedule", ""}};
   c.setting = "the script's schedule of the learning rate (optimizer.schedule, optimizer.lr)";

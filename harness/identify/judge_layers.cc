@@ -9,8 +9,8 @@
 
 #include "backends/exec/messages.h"
 #include "harness/experiment/engines.h"
+#include "harness/identify/identify_fit.h"
 #include "harness/identify/judge_steps.h"
-#include "harness/identify/matching_fit.h"
 #include "harness/run/one_step.h"
 
 namespace twinrun {
@@ -116,11 +116,11 @@ Track track_to(const Program& program, const Shown& wrong, const std::vector<Sho
   return track;
 }
 
-double factor_of(const std::vector<float>& x, const std::vector<float>& due) {
+double factor_of(const std::vector<float>& x, const std::vector<float>& expected) {
   double product = 0, squares = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    product += static_cast<double>(x[i]) * static_cast<double>(due[i]);
-    squares += static_cast<double>(due[i]) * static_cast<double>(due[i]);
+    product += static_cast<double>(x[i]) * static_cast<double>(expected[i]);
+    squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
   }
   return squares > 0 ? product / squares : 0;
 }
@@ -132,7 +132,7 @@ std::shared_ptr<const std::vector<float>> multiplied(double factor, const std::v
 }
 
 // "1.01 times what was due" if that factor brings the value within the range of conforming engines.
-std::string likeness(const std::vector<float>& x, const Envelope::Around& around, double allowed) {
+std::string signature(const std::vector<float>& x, const Envelope::Around& around, double allowed) {
   if (!std::ranges::all_of(x, [](float v) { return std::isfinite(v); })) return "NaN or Inf";
   if (norm2(x) == 0) return "zero";
   const double factor = factor_of(x, *around.mean);
@@ -142,7 +142,7 @@ std::string likeness(const std::vector<float>& x, const Envelope::Around& around
 }
 
 // Whether anything but the update went wrong.
-bool computed_wrong(const Program& program, const MatchResult& match, int64_t step) {
+bool computed_wrong(const Program& program, const Identification& match, int64_t step) {
   return std::ranges::any_of(match.outside, [&](const TensorMismatch& m) {
     return m.step == step && !m.all_steps &&
            (!m.is_state || program.state[static_cast<size_t>(program.state_index(m.tensor))].role ==
@@ -152,14 +152,14 @@ bool computed_wrong(const Program& program, const MatchResult& match, int64_t st
 
 }  // namespace
 
-Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& match,
-                                                          const std::vector<MatchState>& states) {
+Result<std::optional<LayerFault>> StepsJudge::layer_fault(const Identification& match,
+                                                          const std::vector<ProbedState>& states) {
   std::optional<LayerFault> none;
-  if (!declared_.activations || match.outcome != MatchResult::Outcome::kUnexplained ||
+  if (!declared_.activations || match.outcome != Identification::Outcome::kUnexplained ||
       match.outside.empty() || match.in_its_numbers)
     return none;
   const int64_t step = match.outside.front().step;
-  const auto from = std::ranges::find(states, step, &MatchState::step);
+  const auto from = std::ranges::find(states, step, &ProbedState::step);
   if (from == states.end() || !computed_wrong(asked_, match, step)) return none;
 
   // Repeats the subject's step with the outputs of its layers shown.
@@ -182,29 +182,29 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
       match.beside ? match.beside->parts : std::vector<Explanation::Part>();
   TWINRUN_ASSIGN(const ChangedProgram changed, changed_by(e_, asked_.sharding, parts));
   const Experiment& feed = changed.experiment ? *changed.experiment : e_;
-  const Program step_due = parts.empty() ? asked_ : step_of(feed, changed.sharding);
-  const Program due = with_layers_shown(step_due);
-  std::vector<Shown> shown = shown_by(step_due, due);
+  const Program step_expected = parts.empty() ? asked_ : step_of(feed, changed.sharding);
+  const Program expected = with_layers_shown(step_expected);
+  std::vector<Shown> shown = shown_by(step_expected, expected);
   std::erase_if(shown, [&](const Shown& s) { return !given.contains(s.name); });
   const std::vector<Compared> tensors =
-      compared(due, shown, o_.most_elements / kOfBudget / asked_.sharding.cores);
+      compared(expected, shown, o_.max_elements / kOfBudget / asked_.sharding.cores);
   std::vector<Compared> own = tensors;
   for (Compared& c : own) c.index = given.at(c.tensor);
-  const std::vector<MatchState> start{{step, from->states}};
+  const std::vector<ProbedState> start{{step, from->states}};
   TWINRUN_ASSIGN(Observed subject,
                  observe(e_, nullptr, asked_, own,
                          {{step, from->states, std::move(again.after), std::move(again.outputs)}}));
-  std::vector<Observed> honest;
+  std::vector<Observed> conforming;
   for (int k = 1; k <= o_.many; ++k) {
     const auto number = static_cast<uint64_t>(k);
     const auto backend =
         member_of(match.held, number, declared_, backend_options(e_.scenario, o_.threads));
-    TWINRUN_ASSIGN(const auto member, backend->prepare(due));
+    TWINRUN_ASSIGN(const auto member, backend->prepare(expected));
     TWINRUN_ASSIGN(Observed o, observe(feed, member.get(), asked_, tensors, start, number,
                                        weight_move(asked_, match.held)));
-    honest.push_back(std::move(o));
+    conforming.push_back(std::move(o));
   }
-  const Envelope around = envelope_of(honest);
+  const Envelope around = envelope_of(conforming);
   const auto place = [&](const Distance& d) -> const Shown& {
     return shown[d.value / subject.replicas];
   };
@@ -212,7 +212,8 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   const auto outside = [&](const Distance& d) { return d.ratio > threshold && beyond(d); };
   const auto first_outside = [&]() -> std::optional<Distance> {
     const std::vector<Distance> found = distances(subject, around);
-    threshold = student_limit(honest.size(), o_.false_alarm / static_cast<double>(found.size()));
+    threshold =
+        student_limit(conforming.size(), o_.false_alarm / static_cast<double>(found.size()));
     // A value with a far smaller ratio than the largest is not the origin: what goes wrong in one
     // value is as large a share of the next.
     constexpr double kOfLargest = 1e-3;
@@ -260,7 +261,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   // only.
   if (!wrong.of_layer && wrong.is_gradient && wrong.name != match.outside.front().tensor)
     return none;
-  const Track track = track_to(step_due, wrong, shown);
+  const Track track = track_to(step_expected, wrong, shown);
   const Envelope::Around& there = around.values[first->value];
   const double size = norm2(*there.mean);
   fault.step = step;
@@ -275,8 +276,8 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   fault.relative = first->look != Look::kDistance ? std::fabs(first->distance)
                    : size > 0                     ? first->distance / size
                                                   : INFINITY;
-  fault.pattern = likeness(*subject.values[first->value].data, there,
-                           threshold * there.looks[static_cast<size_t>(Look::kDistance)].spread);
+  fault.pattern = signature(*subject.values[first->value].data, there,
+                            threshold * there.looks[static_cast<size_t>(Look::kDistance)].spread);
   fault.shown = std::ranges::count_if(shown, &Shown::of_layer);
   return std::optional(fault);
 }

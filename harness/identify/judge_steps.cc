@@ -12,7 +12,7 @@
 #include "backends/variants/variant.h"
 #include "harness/envelope/members.h"
 #include "harness/envelope/screen_steps.h"
-#include "harness/identify/matching_fit.h"
+#include "harness/identify/identify_fit.h"
 #include "harness/lockstep/links.h"
 #include "harness/run/one_step.h"
 #include "harness/tensors/pattern.h"
@@ -29,13 +29,14 @@ constexpr double kOfUpdate = 0x1p-22;
 // may still be outside.
 constexpr int kTurns = 3;
 
-void erase_steps(std::vector<MatchState>& states, const std::vector<int64_t>& steps) {
-  std::erase_if(
-      states, [&](const MatchState& s) { return std::ranges::find(steps, s.step) != steps.end(); });
+void erase_steps(std::vector<ProbedState>& states, const std::vector<int64_t>& steps) {
+  std::erase_if(states, [&](const ProbedState& s) {
+    return std::ranges::find(steps, s.step) != steps.end();
+  });
 }
 
-const MatchState& at_step(const std::vector<MatchState>& states, int64_t step) {
-  return *std::ranges::find(states, step, &MatchState::step);
+const ProbedState& at_step(const std::vector<ProbedState>& states, int64_t step) {
+  return *std::ranges::find(states, step, &ProbedState::step);
 }
 
 std::vector<int64_t> steps_of(const std::vector<TensorMismatch>& outside) {
@@ -46,10 +47,11 @@ std::vector<int64_t> steps_of(const std::vector<TensorMismatch>& outside) {
 
 // Counts the subject as inside if it differs from the program without changing what the batch
 // means.
-void take_as_harmless(MatchResult& tried, size_t states) {
-  if (tried.outcome != MatchResult::Outcome::kExplained || !tried.explanations.front().harmless())
+void take_as_harmless(Identification& tried, size_t states) {
+  if (tried.outcome != Identification::Outcome::kExplained ||
+      !tried.explanations.front().harmless())
     return;
-  tried.outcome = MatchResult::Outcome::kInside;
+  tried.outcome = Identification::Outcome::kInside;
   tried.harmless = tried.explanations.front();
   tried.ratio = tried.harmless->ratio;
   tried.states = static_cast<int64_t>(states);
@@ -59,9 +61,9 @@ void take_as_harmless(MatchResult& tried, size_t states) {
 }
 
 // The step with that number, the first and the last.
-std::vector<MatchState> three_of(const std::vector<MatchState>& states, int64_t step) {
-  std::vector<MatchState> out;
-  for (const MatchState& state : states) {
+std::vector<ProbedState> three_of(const std::vector<ProbedState>& states, int64_t step) {
+  std::vector<ProbedState> out;
+  for (const ProbedState& state : states) {
     if (state.step == step || &state == &states.front() || &state == &states.back())
       out.push_back(state);
   }
@@ -94,14 +96,15 @@ std::vector<Compared> ordered(const Program& program, int64_t most) {
 
 }  // namespace
 
-void take_as_declared(MatchResult& match) {
+void take_as_declared(Identification& match) {
   if (match.undeclared.empty()) return;
   match.undeclared.clear();
   match.computes_as = row_of(match.held.precision).word;
   match.computes = match.held.does;
 }
 
-StepsJudge::StepsJudge(const Experiment& e, const Program& asked, Backend& engine, MatchOptions o)
+StepsJudge::StepsJudge(const Experiment& e, const Program& asked, Backend& engine,
+                       IdentifyOptions o)
     : e_(e), asked_(asked), engine_(engine), o_(std::move(o)), declared_(engine.capabilities()) {
   if (!declared_.ours) slack_ = settings_slack(e);
 }
@@ -117,14 +120,14 @@ bool may_hang_on_decisions(int64_t outside, int64_t steps, bool rounds_operands,
 }
 
 // Conforming engines of one precision class, each with the update of its own gradients.
-Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>& states,
+Result<std::vector<Observed>> StepsJudge::members(const std::vector<ProbedState>& states,
                                                   const std::vector<Compared>& tensors, int count,
                                                   const PrecisionClass& of) const {
   std::vector<Observed> out;
-  const HonestMembers honest{e_, asked_, declared_, tensors, states, o_.threads};
+  const ConformingMembers conforming{e_, asked_, declared_, tensors, states, o_.threads};
   for (int k = 0; k < count; ++k) {
-    TWINRUN_ASSIGN(Observed o, honest.member(of, static_cast<uint64_t>(k) + 1,
-                                             {asked_, states, nullptr, 1, false}));
+    TWINRUN_ASSIGN(Observed o, conforming.member(of, static_cast<uint64_t>(k) + 1,
+                                                 {asked_, states, nullptr, 1, false}));
     out.push_back(std::move(o));
   }
   return out;
@@ -134,10 +137,10 @@ Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>&
 // way.
 Result<std::vector<int64_t>> StepsJudge::decided(const std::vector<TensorMismatch>& outside,
                                                  const PrecisionClass& held,
-                                                 const std::vector<MatchState>& states,
+                                                 const std::vector<ProbedState>& states,
                                                  const std::vector<Explanation::Part>& parts,
-                                                 const MatchOptions& options) const {
-  std::vector<MatchState> alone;
+                                                 const IdentifyOptions& options) const {
+  std::vector<ProbedState> alone;
   for (const int64_t step : steps_of(outside)) {
     const bool together = std::ranges::any_of(
         outside, [&](const TensorMismatch& m) { return m.step == step && m.all_steps; });
@@ -150,26 +153,26 @@ Result<std::vector<int64_t>> StepsJudge::decided(const std::vector<TensorMismatc
     return out;
   TWINRUN_ASSIGN(const std::set<int64_t> stand,
                  steps_that_stand(e_, asked_, engine_, alone, parts, outside, held, options));
-  for (const MatchState& state : alone) {
+  for (const ProbedState& state : alone) {
     if (!stand.contains(state.step)) out.push_back(state.step);
   }
   return out;
 }
 
-Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t screened,
-                                      const std::vector<MatchState>& left_out) {
+Result<Identification> StepsJudge::match(std::vector<ProbedState>& states, int64_t screened,
+                                         const std::vector<ProbedState>& left_out) {
   if (!states.empty()) {
-    TWINRUN_ASSIGN(MatchResult made, match_made(states, screened));
+    TWINRUN_ASSIGN(Identification made, identify_made(states, screened));
     if (left_out.empty() || has_loss_scale(made)) return made;
   }
   states.insert(states.end(), left_out.begin(), left_out.end());
-  std::ranges::sort(states, {}, &MatchState::step);
-  return match_made(states, screened);
+  std::ranges::sort(states, {}, &ProbedState::step);
+  return identify_made(states, screened);
 }
 
 // Whether the script may scale its loss, because numbers overflow where binary32 does not: results
 // are rounded, as was declared or found.
-bool StepsJudge::has_loss_scale(const MatchResult& match) const {
+bool StepsJudge::has_loss_scale(const Identification& match) const {
   const auto declared = declared_precision(declared_);
   if (declared && row_of(*declared).results != Rounded::kNone) return true;
   if (!match.held.tight) return true;
@@ -178,57 +181,58 @@ bool StepsJudge::has_loss_scale(const MatchResult& match) const {
   return found != nullptr && found->results != Rounded::kNone;
 }
 
-Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int64_t screened) {
-  const std::vector<MatchState> kept = states;  // includes those that are set aside
-  MatchOptions with_history = o_;
+Result<Identification> StepsJudge::identify_made(std::vector<ProbedState>& states,
+                                                 int64_t screened) {
+  const std::vector<ProbedState> kept = states;  // includes those that are set aside
+  IdentifyOptions with_history = o_;
   with_history.history = &kept;
-  MatchOptions o = with_history;
+  IdentifyOptions o = with_history;
   const auto judged = static_cast<double>(states.size());
   o.false_alarm *= std::min(1.0, judged / static_cast<double>(std::max<int64_t>(1, screened)));
   o.explain = false;
-  TWINRUN_ASSIGN(MatchResult all, match_subject(e_, asked_, engine_, states, o));
+  TWINRUN_ASSIGN(Identification all, identify_program(e_, asked_, engine_, states, o));
   const bool seen =
-      std::ranges::none_of(states, [](const MatchState& s) { return s.after.empty(); });
+      std::ranges::none_of(states, [](const ProbedState& s) { return s.after.empty(); });
   for (int turn = 0; turn < kTurns && seen && !all.outside.empty(); ++turn) {
     TWINRUN_ASSIGN(const std::vector<int64_t> aside, decided(all.outside, all.held, states, {}, o));
     if (aside.empty()) break;
     erase_steps(states, aside);
     set_aside_ += static_cast<int64_t>(aside.size());
     if (states.empty()) {
-      all.outcome = MatchResult::Outcome::kInside;
+      all.outcome = Identification::Outcome::kInside;
       all.outside.clear();
       break;
     }
-    TWINRUN_ASSIGN(all, match_subject(e_, asked_, engine_, states, o));
+    TWINRUN_ASSIGN(all, identify_program(e_, asked_, engine_, states, o));
   }
   all.false_alarm = o_.false_alarm;
   outside_ = steps_of(all.outside);
-  if (all.outcome == MatchResult::Outcome::kInside && !all.held.tight && o_.formulas) {
-    TWINRUN_ASSIGN(std::optional<MatchResult> exact, by_formula(states));
+  if (all.outcome == Identification::Outcome::kInside && !all.held.tight && o_.formulas) {
+    TWINRUN_ASSIGN(std::optional<Identification> exact, by_formula(states));
     if (exact) {
       outside_ = steps_of(exact->outside);
       return std::move(*exact);
     }
   }
-  if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
-  const std::vector<MatchState> few = three_of(states, all.outside.front().step);
+  if (all.outcome != Identification::Outcome::kUnexplained || all.outside.empty()) return all;
+  const std::vector<ProbedState> few = three_of(states, all.outside.front().step);
   o.explain = true;
   // A program with two causes differs at most steps: try pairs only where many are outside.
   o.pairs = o_.pairs && 4 * outside_.size() >= states.size();
-  TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
+  TWINRUN_ASSIGN(Identification tried, identify_program(e_, asked_, engine_, few, o));
   tried.false_alarm = o_.false_alarm;
-  if (tried.outcome == MatchResult::Outcome::kInside) {
+  if (tried.outcome == Identification::Outcome::kInside) {
     // With fewer steps nothing may be outside. The mismatch stands, but only all steps can explain
     // it.
     constexpr double kPrograms = 2 * 200;  // of two members each
     const double cost = kPrograms * static_cast<double>(states.size()) * search_cost(asked_);
     if (!o_.formulas || cost > kSearchBudget) return all;
     o.pairs = false;
-    TWINRUN_ASSIGN(tried, match_subject(e_, asked_, engine_, states, o));
+    TWINRUN_ASSIGN(tried, identify_program(e_, asked_, engine_, states, o));
     tried.false_alarm = o_.false_alarm;
-    if (tried.outcome != MatchResult::Outcome::kExplained) return all;
+    if (tried.outcome != Identification::Outcome::kExplained) return all;
   }
-  if (tried.outcome == MatchResult::Outcome::kExplained)
+  if (tried.outcome == Identification::Outcome::kExplained)
     TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, all.outside.size(), with_history));
   TWINRUN_RETURN_IF_ERROR(keep_undeclared(tried, states, with_history));
   take_as_harmless(tried, states.size());
@@ -239,36 +243,36 @@ Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int6
 // Rounded results leave room for a formula that is off by less. But an engine that computes in
 // binary32, or in its declared precision, lies in the narrow envelope of that formula, where
 // rounded results would not put it.
-Result<std::optional<MatchResult>> StepsJudge::by_formula(
-    const std::vector<MatchState>& states) const {
-  MatchOptions o = o_;
+Result<std::optional<Identification>> StepsJudge::by_formula(
+    const std::vector<ProbedState>& states) const {
+  IdentifyOptions o = o_;
   o.pairs = false;
   o.history = &states;
-  const std::vector<MatchState> few = three_of(states, states[states.size() / 2].step);
+  const std::vector<ProbedState> few = three_of(states, states[states.size() / 2].step);
   const auto declared = declared_precision(declared_);
   for (PrecisionClass& c : all_classes(declared_, asked_)) {
     const bool whole = c.precision == Precision::kF32;
     if (!c.tight || !(whole || c.precision == declared)) continue;
     o.only = std::move(c);
-    TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
-    if (tried.outcome != MatchResult::Outcome::kExplained) continue;
+    TWINRUN_ASSIGN(Identification tried, identify_program(e_, asked_, engine_, few, o));
+    if (tried.outcome != Identification::Outcome::kExplained) continue;
     TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, std::numeric_limits<size_t>::max(), o));
-    if (tried.outcome != MatchResult::Outcome::kExplained) continue;
+    if (tried.outcome != Identification::Outcome::kExplained) continue;
     take_as_harmless(tried, states.size());
     return std::optional(std::move(tried));
   }
-  return std::optional<MatchResult>();
+  return std::optional<Identification>();
 }
 
 // An explanation of three steps must explain all steps that were judged. If it does not, it is
 // reported with what it leaves (`beside`), where that is at most half of what was outside.
-Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
-                                   size_t were_outside, const MatchOptions& options) const {
+Status StepsJudge::keep_what_holds(Identification& tried, const std::vector<ProbedState>& states,
+                                   size_t were_outside, const IdentifyOptions& options) const {
   std::vector<Explanation> hold;
   for (const Explanation& explanation : tried.explanations) {
     TWINRUN_ASSIGN(std::vector<TensorMismatch> left,
                    outside_of(e_, asked_, engine_, states, explanation.parts, tried.held, options));
-    std::vector<MatchState> undecided = states;
+    std::vector<ProbedState> undecided = states;
     for (int turn = 0; turn < kTurns && !left.empty(); ++turn) {
       TWINRUN_ASSIGN(const std::vector<int64_t> aside,
                      decided(left, tried.held, undecided, explanation.parts, options));
@@ -287,7 +291,7 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
   }
   if (hold.empty()) {
     tried.explanations.clear();
-    tried.outcome = MatchResult::Outcome::kUnexplained;
+    tried.outcome = Identification::Outcome::kUnexplained;
     return Ok{};
   }
   tried.explanations = std::move(hold);
@@ -297,22 +301,22 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
 
 // Three steps may have room for roundings that all go one way. Over all steps only something like a
 // term that a script adds to its loss does so, and no precision explains it.
-Status StepsJudge::keep_undeclared(MatchResult& tried, const std::vector<MatchState>& states,
-                                   const MatchOptions& options) const {
+Status StepsJudge::keep_undeclared(Identification& tried, const std::vector<ProbedState>& states,
+                                   const IdentifyOptions& options) const {
   if (tried.undeclared.empty() || tried.in_its_numbers) return Ok{};
-  MatchOptions all = options;
+  IdentifyOptions all = options;
   all.explain = false;
   all.only = class_of(tried.computes_as, tried.undeclared, declared_, asked_);
   if (!all.only) return Ok{};
-  TWINRUN_ASSIGN(const MatchResult held, match_subject(e_, asked_, engine_, states, all));
-  if (held.outcome == MatchResult::Outcome::kUnexplained) take_as_declared(tried);
+  TWINRUN_ASSIGN(const Identification held, identify_program(e_, asked_, engine_, states, all));
+  if (held.outcome == Identification::Outcome::kUnexplained) take_as_declared(tried);
   return Ok{};
 }
 
 // The single variable that, when it alone starts as in `other`, takes the reference to the
 // subject's end; nullopt: there is none.
 Result<std::optional<size_t>> StepsJudge::makes_the_difference(Engine& reference,
-                                                               const MatchState& at,
+                                                               const ProbedState& at,
                                                                const States& other) const {
   constexpr double kOfReported = 0.1;
   // The distance from the subject's end, each variable in units of its change.
@@ -344,10 +348,10 @@ Result<std::optional<size_t>> StepsJudge::makes_the_difference(Engine& reference
   return best;
 }
 
-Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& match,
-                                                          const std::vector<MatchState>& states) {
+Result<std::optional<OtherStart>> StepsJudge::other_start(const Identification& match,
+                                                          const std::vector<ProbedState>& states) {
   std::optional<OtherStart> none;
-  if (match.outcome != MatchResult::Outcome::kUnexplained || match.outside.empty() ||
+  if (match.outcome != Identification::Outcome::kUnexplained || match.outside.empty() ||
       !match.undeclared.empty())
     return none;
   const int64_t step = match.outside.front().step;
@@ -356,30 +360,31 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
   const bool computed = std::ranges::any_of(match.outside, [&](const TensorMismatch& m) {
     return m.step == step && !m.is_state && !m.all_steps;
   });
-  const auto found = std::ranges::find(states, step, &MatchState::step);
+  const auto found = std::ranges::find(states, step, &ProbedState::step);
   if (!computed || step == 0 || found == states.end() || found->after.empty()) return none;
   TWINRUN_ASSIGN(const auto reference, reference_of(e_, asked_, declared_, o_.threads));
   // Solve for the state from which the reference ends where the subject did: each turn corrects it
   // by the remaining difference.
-  MatchState other = *found;
+  ProbedState other = *found;
   for (int turn = 0; turn < kTowardsStart; ++turn) {
     TWINRUN_ASSIGN(const StepResult r, one_step(e_, *reference, step, other.states));
     for (size_t i = 0; i < asked_.state.size(); ++i) {
       if (!is_updated(asked_.state[i])) continue;
       for (size_t k = 0; k < other.states.size(); ++k) {
         Tensor start = other.states[k].vars[i].clone();
-        const float *due = r.after[k].vars[i].as<float>().data(),
+        const float *expected = r.after[k].vars[i].as<float>().data(),
                     *is = found->after[k].vars[i].as<float>().data();
         for (size_t n = 0; n < start.as<float>().size(); ++n)
-          start.as<float>()[n] += is[n] - due[n];
+          start.as<float>()[n] += is[n] - expected[n];
         other.states[k].vars[i] = start;
       }
     }
   }
-  MatchOptions o = o_;
+  IdentifyOptions o = o_;
   o.explain = false;
-  TWINRUN_ASSIGN(const MatchResult from_there, match_subject(e_, asked_, engine_, {other}, o));
-  if (from_there.outcome != MatchResult::Outcome::kInside) return none;
+  TWINRUN_ASSIGN(const Identification from_there,
+                 identify_program(e_, asked_, engine_, {other}, o));
+  if (from_there.outcome != Identification::Outcome::kInside) return none;
   OtherStart out;
   out.step = step;
   double most = 0;
@@ -420,27 +425,27 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
   return std::optional(out);
 }
 
-Result<std::optional<bool>> StepsJudge::inside_again(const MatchResult& match,
-                                                     const std::vector<MatchState>& states) {
+Result<std::optional<bool>> StepsJudge::inside_again(const Identification& match,
+                                                     const std::vector<ProbedState>& states) {
   std::optional<bool> none;
-  if (match.outcome != MatchResult::Outcome::kUnexplained || match.outside.empty() ||
+  if (match.outcome != Identification::Outcome::kUnexplained || match.outside.empty() ||
       match.outside.front().all_steps || !match.undeclared.empty())
     return none;
-  const auto found = std::ranges::find(states, match.outside.front().step, &MatchState::step);
+  const auto found = std::ranges::find(states, match.outside.front().step, &ProbedState::step);
   if (found == states.end()) return none;
-  MatchOptions o = o_;
+  IdentifyOptions o = o_;
   o.explain = false;
-  TWINRUN_ASSIGN(const MatchResult again,
-                 match_subject(e_, asked_, engine_, {{found->step, found->states}}, o));
-  return std::optional(again.outcome == MatchResult::Outcome::kInside);
+  TWINRUN_ASSIGN(const Identification again,
+                 identify_program(e_, asked_, engine_, {{found->step, found->states}}, o));
+  return std::optional(again.outcome == Identification::Outcome::kInside);
 }
 
-Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
-                                                      const std::vector<MatchState>& states,
+Result<std::optional<HiddenState>> StepsJudge::reload(const Identification& match,
+                                                      const std::vector<ProbedState>& states,
                                                       const std::vector<int64_t>& sampled,
                                                       bool repeats) {
-  std::vector<MatchState> probed;
-  for (const MatchState& state : states) {
+  std::vector<ProbedState> probed;
+  for (const ProbedState& state : states) {
     // A step that is outside is judged elsewhere.
     if (state.step > 0 && !state.after.empty() &&
         std::ranges::find(sampled, state.step) != sampled.end() &&
@@ -453,9 +458,9 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
     probed.erase(probed.size() % 2 == 0 ? probed.begin() : probed.end() - 1);
   if (probed.empty()) return none;
   const std::vector<Compared> tensors = ordered(
-      asked_, o_.most_elements / static_cast<int64_t>(probed.size()) / asked_.sharding.cores);
-  std::vector<MatchState> again = probed;
-  for (MatchState& state : again) {
+      asked_, o_.max_elements / static_cast<int64_t>(probed.size()) / asked_.sharding.cores);
+  std::vector<ProbedState> again = probed;
+  for (ProbedState& state : again) {
     state.after.clear();
     state.outputs.clear();
   }
@@ -482,9 +487,9 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
   if (other.empty()) return none;
   if (!repeats) {
     TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors, again));
-    TWINRUN_ASSIGN(const std::vector<Observed> honest,
+    TWINRUN_ASSIGN(const std::vector<Observed> conforming,
                    members(probed, tensors, o_.many, match.held));
-    const Envelope around = envelope_of(honest, slack_);
+    const Envelope around = envelope_of(conforming, slack_);
     std::erase_if(other, [&](size_t v) {
       const Envelope::Around& there = around.values[v];
       const Envelope::Range& range = there.looks[static_cast<size_t>(Look::kDistance)];
@@ -511,17 +516,17 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
 }
 
 Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
-    const std::vector<MatchState>& states) {
+    const std::vector<ProbedState>& states) {
   std::optional<ReplicaSplit> none;
   if (asked_.sharding.cores < 2) return none;
   const std::vector<bool> alike = uniform_values(asked_);
   // What follows from one gradient is computed in binary32, whatever operands of products are
   // rounded to.
   const PrecisionClass whole;
-  for (const MatchState& state : states) {
+  for (const ProbedState& state : states) {
     if (state.after.empty()) continue;
-    const std::vector<MatchState> one{state};
-    std::vector<Observed> honest;
+    const std::vector<ProbedState> one{state};
+    std::vector<Observed> conforming;
     const std::vector<Compared> tensors = ordered(asked_, kAllElements);
     for (size_t t = 0; t < tensors.size(); ++t) {
       const Compared& c = tensors[t];
@@ -552,14 +557,14 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
       }
       const double rounding = kOfUpdate * norm(as_doubles(state.after[odd].vars[c.index]));
       if (apart <= rounding) continue;
-      if (honest.empty()) {
-        TWINRUN_ASSIGN(honest, members(one, tensors, o_.few, whole));
+      if (conforming.empty()) {
+        TWINRUN_ASSIGN(conforming, members(one, tensors, o_.few, whole));
       }
-      double largest = 0, due = 0;
-      for (const Observed& a : honest) {
+      double largest = 0, expected = 0;
+      for (const Observed& a : conforming) {
         const std::vector<float>& x = *a.values[t * a.replicas + odd].data;
-        due = std::max(due, norm2(x));
-        for (const Observed& b : honest)
+        expected = std::max(expected, norm2(x));
+        for (const Observed& b : conforming)
           largest = std::max(largest, gap2(x, *b.values[t * b.replicas + odd].data));
       }
       const double allowed = kBeyondMembers * largest + rounding;
@@ -568,13 +573,13 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
         // Of two, the odd one is farther from conforming engines.
         const auto off = [&](size_t k) {
           const std::vector<float>& x =
-              *honest.front().values[t * honest.front().replicas + k].data;
+              *conforming.front().values[t * conforming.front().replicas + k].data;
           return distance(changes[k], std::vector<double>(x.begin(), x.end()));
         };
         odd = off(1) > off(0) ? 1 : 0;
       }
       ReplicaSplit split{
-          c.tensor, state.step, static_cast<int>(odd), due > 0 ? apart / due : INFINITY,
+          c.tensor, state.step, static_cast<int>(odd), expected > 0 ? apart / expected : INFINITY,
           apart,    allowed};
       const States& last = states.back().after;
       for (const ReplicaState& replica : last)

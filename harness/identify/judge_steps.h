@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/identify/matching.h"
+#include "harness/identify/identify.h"
 
 namespace twinrun {
 
@@ -77,12 +77,12 @@ struct LayerFault {
 };
 
 // Withdraws a finding of an undeclared precision: the mismatch has another cause.
-void take_as_declared(MatchResult& match);
+void take_as_declared(Identification& match);
 
 class StepsJudge {
  public:
   StepsJudge(const Experiment& experiment, const Program& asked, Backend& engine,
-             MatchOptions options);
+             IdentifyOptions options);
 
   // Compares all kept steps with the ensemble. Causes are tried on three: the first that is
   // outside, the first and the last. `screened`: the number of steps that these were chosen from;
@@ -91,56 +91,56 @@ class StepsJudge {
   // decision (a relu, a maximum): it is set aside. `left_out`: some of the steps whose update the
   // script skipped. Where results are rounded, a loss scaler may do that, and they are ignored;
   // elsewhere they are judged like any other step, and join `states`.
-  Result<MatchResult> match(std::vector<MatchState>& states, int64_t screened,
-                            const std::vector<MatchState>& left_out = {});
+  Result<Identification> match(std::vector<ProbedState>& states, int64_t screened,
+                               const std::vector<ProbedState>& left_out = {});
   int64_t set_aside() const { return set_aside_; }
   // Steps, of all that were judged.
   const std::vector<int64_t>& outside() const { return outside_; }
 
-  Result<std::optional<OtherStart>> other_start(const MatchResult& match,
-                                                const std::vector<MatchState>& states);
+  Result<std::optional<OtherStart>> other_start(const Identification& match,
+                                                const std::vector<ProbedState>& states);
   // Runs the first step that is outside again on the subject, from the state that it reported, and
   // says whether it is inside then. nullopt where no single step is outside.
-  Result<std::optional<bool>> inside_again(const MatchResult& match,
-                                           const std::vector<MatchState>& states);
+  Result<std::optional<bool>> inside_again(const Identification& match,
+                                           const std::vector<ProbedState>& states);
   // Runs sampled steps again from the subject's own state. `repeats`: the engine promises its bits,
   // and has kept that promise.
-  Result<std::optional<HiddenState>> reload(const MatchResult& match,
-                                            const std::vector<MatchState>& states,
+  Result<std::optional<HiddenState>> reload(const Identification& match,
+                                            const std::vector<ProbedState>& states,
                                             const std::vector<int64_t>& sampled, bool repeats);
   // Repeats the first step that is outside, and has the outputs of the model's layers shown.
   // nullopt where the step is then inside, or only the update was wrong. Where match.undeclared is
   // not empty: nullopt, unless the loss alone is outside and all layers before it are as declared,
   // which is the case with no other precision.
-  Result<std::optional<LayerFault>> layer_fault(const MatchResult& match,
-                                                const std::vector<MatchState>& states);
-  Result<std::optional<ReplicaSplit>> split_replicas(const std::vector<MatchState>& states);
+  Result<std::optional<LayerFault>> layer_fault(const Identification& match,
+                                                const std::vector<ProbedState>& states);
+  Result<std::optional<ReplicaSplit>> split_replicas(const std::vector<ProbedState>& states);
 
  private:
-  Result<std::vector<Observed>> members(const std::vector<MatchState>& states,
+  Result<std::vector<Observed>> members(const std::vector<ProbedState>& states,
                                         const std::vector<Compared>& tensors, int count,
                                         const PrecisionClass& of) const;
-  Result<MatchResult> match_made(std::vector<MatchState>& states, int64_t screened);
+  Result<Identification> identify_made(std::vector<ProbedState>& states, int64_t screened);
   // A class that draws its roundings contains the subject: is it exactly what another formula gives
   // in a tight class? nullopt: no.
-  Result<std::optional<MatchResult>> by_formula(const std::vector<MatchState>& states) const;
-  bool has_loss_scale(const MatchResult& match) const;
-  Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
-                         size_t were_outside, const MatchOptions& options) const;
-  Result<std::optional<size_t>> makes_the_difference(Engine& reference, const MatchState& at,
+  Result<std::optional<Identification>> by_formula(const std::vector<ProbedState>& states) const;
+  bool has_loss_scale(const Identification& match) const;
+  Status keep_what_holds(Identification& tried, const std::vector<ProbedState>& states,
+                         size_t were_outside, const IdentifyOptions& options) const;
+  Result<std::optional<size_t>> makes_the_difference(Engine& reference, const ProbedState& at,
                                                      const States& other) const;
-  Status keep_undeclared(MatchResult& tried, const std::vector<MatchState>& states,
-                         const MatchOptions& options) const;
+  Status keep_undeclared(Identification& tried, const std::vector<ProbedState>& states,
+                         const IdentifyOptions& options) const;
   Result<std::vector<int64_t>> decided(const std::vector<TensorMismatch>& outside,
                                        const PrecisionClass& held,
-                                       const std::vector<MatchState>& states,
+                                       const std::vector<ProbedState>& states,
                                        const std::vector<Explanation::Part>& parts,
-                                       const MatchOptions& options) const;
+                                       const IdentifyOptions& options) const;
 
   const Experiment& e_;
   const Program& asked_;
   Backend& engine_;
-  MatchOptions o_;
+  IdentifyOptions o_;
   Capabilities declared_;
   SettingsSlack slack_;
   int64_t set_aside_ = 0;

@@ -11,7 +11,7 @@
 
 #include "backends/oracle/rounding.h"
 #include "harness/envelope/screen_steps.h"
-#include "harness/identify/matching_fit.h"
+#include "harness/identify/identify_fit.h"
 #include "harness/identify/signatures.h"
 #include "harness/run/one_step.h"
 
@@ -21,8 +21,8 @@ namespace {
 // As a share of what a state holds; more is no rounding of binary32 (an update's constants may be
 // as far off).
 constexpr double kRoundingToOneSide = 0x1p-16;
-constexpr size_t kMostDescribed = 48;  // a signature looks at every element
-constexpr size_t kMostOthers = 24;
+constexpr size_t kMaxDescribed = 48;  // a signature looks at every element
+constexpr size_t kMaxOthers = 24;
 // What constants computed in another order change in an update, and the rounding of what is stored:
 // as in envelope.cc.
 constexpr double kOfChange = 16 * oracle::kUnit, kOfStored = 4 * oracle::kUnit;
@@ -35,7 +35,7 @@ class Describer {
 
   TensorMismatch mismatch(const Distance& d) const {
     const Compared& c = v_.tensors[place_of(d.value)];
-    const std::vector<float>& due = *v_.honest.values[d.value].mean;
+    const std::vector<float>& expected = *v_.conforming.values[d.value].mean;
     TensorMismatch m;
     m.tensor = c.tensor;
     m.is_state = c.is_state;
@@ -51,9 +51,9 @@ class Describer {
     m.ratio = d.ratio;
     m.known = d.known;
     m.all_steps = of_all_steps(d.look);
-    m.due = norm2(due);
+    m.expected = norm2(expected);
     m.relative = d.look != Look::kDistance ? m.distance
-                 : m.due > 0               ? d.distance / m.due
+                 : m.expected > 0          ? d.distance / m.expected
                                            : std::numeric_limits<double>::infinity();
     return m;
   }
@@ -62,7 +62,7 @@ class Describer {
   bool signature(const Distance& d, TensorMismatch& m) const {
     const Compared& c = v_.tensors[place_of(d.value)];
     const Value &is = v_.subject.values[d.value], &exact = v_.exact.values[d.value];
-    const std::vector<float>& due = *v_.honest.values[d.value].mean;
+    const std::vector<float>& expected = *v_.conforming.values[d.value].mean;
     const size_t n = is.data->size();
     std::vector<double> allowed(n), from_exact(n);
     reach(d.value, allowed, from_exact);
@@ -71,16 +71,17 @@ class Describer {
       w.dims = c.is_state ? v_.asked.state[c.index].type.dims : v_.asked.graph.type(c.id).dims;
     w.axes = axis_names(c.tensor, w.dims);
     w.got = *is.data;
-    w.due = due;
+    w.expected = expected;
     w.allowed = allowed;
     w.from_exact = from_exact;
-    std::vector<float> left_due;
+    std::vector<float> left_expected;
     if (is.stored && exact.stored) {
       w.left = *is.stored;
       // Where the mean of conforming engines would leave the state, from the subject's start.
-      left_due.resize(n);
-      for (size_t i = 0; i < n; ++i) left_due[i] = (*is.stored)[i] - (*is.data)[i] + due[i];
-      w.left_due = left_due;
+      left_expected.resize(n);
+      for (size_t i = 0; i < n; ++i)
+        left_expected[i] = (*is.stored)[i] - (*is.data)[i] + expected[i];
+      w.left_expected = left_expected;
     }
     const size_t core = d.value % v_.subject.replicas, first = d.value - core;
     if (v_.parts != nullptr && !c.is_state && n > 1) {
@@ -88,10 +89,10 @@ class Describer {
         w.parts.push_back(*v_.parts->values[first + k].data);
     }
     std::vector<std::vector<float>> kept;
-    kept.reserve(kMostOthers);
+    kept.reserve(kMaxOthers);
     others(d.value, w, kept);
     const Signature s = signature_of(w);
-    m.pattern = s.likeness;
+    m.pattern = s.signature;
     m.elements = s.elements;
     return s.wrong > 0;
   }
@@ -123,7 +124,7 @@ class Describer {
   void reach(size_t value, std::vector<double>& allowed, std::vector<double>& from_exact) const {
     const size_t n = allowed.size();
     const auto members = static_cast<double>(v_.members.size());
-    const Envelope::Around& around = v_.honest.values[value];
+    const Envelope::Around& around = v_.conforming.values[value];
     const std::vector<float>&mean = *around.mean, &exact = *v_.exact.values[value].data;
     const boost::math::students_t student(members - 1);
     const double quantile = boost::math::quantile(
@@ -164,7 +165,7 @@ class Describer {
     const size_t one_step = v_.tensors.size() * v_.subject.replicas;
     const Compared& c = v_.tensors[place];
     const auto add = [&](std::string text, const std::vector<float>& values) {
-      if (w.others.size() < kMostOthers) w.others.push_back({std::move(text), values});
+      if (w.others.size() < kMaxOthers) w.others.push_back({std::move(text), values});
     };
     const int64_t step = step_of(value);
     if (!c.is_state && c.kept == c.elements) {
@@ -190,15 +191,15 @@ class Describer {
           u.is_state ? v_.asked.state[u.index].type.dims : v_.asked.graph.type(u.id).dims;
       if (dims != w.dims) continue;
       const size_t there = value / one_step * one_step + other * v_.subject.replicas + core;
-      const Value& due = v_.exact.values[there];
+      const Value& expected = v_.exact.values[there];
       if (!c.is_state) {
-        add("what was due of " + u.tensor, *due.data);
+        add("what was due of " + u.tensor, *expected.data);
         continue;
       }
-      if (!due.stored || w.left.empty() || kept.size() == kept.capacity()) continue;
+      if (!expected.stored || w.left.empty() || kept.size() == kept.capacity()) continue;
       std::vector<float>& change = kept.emplace_back(w.left.size());
       for (size_t i = 0; i < change.size(); ++i)
-        change[i] = (*due.stored)[i] - (w.left[i] - w.got[i]);
+        change[i] = (*expected.stored)[i] - (w.left[i] - w.got[i]);
       add("what was due of " + u.tensor, change);
     }
   }
@@ -217,25 +218,25 @@ std::vector<TensorMismatch> describe(const OutsideView& v, const std::vector<Dis
   for (const Distance& d : outside) {
     if (!of_all_steps(d.look)) alone[d.value % stride] = true;
   }
-  std::vector<Distance> told;
+  std::vector<Distance> reported;
   for (const Distance& d : outside) {
     if (of_all_steps(d.look) && alone[d.value % stride]) continue;
     // Of the looks at one value, keep the one with the largest ratio.
-    if (!told.empty() && told.back().value == d.value) {
-      if (d.ratio > told.back().ratio) told.back() = d;
+    if (!reported.empty() && reported.back().value == d.value) {
+      if (d.ratio > reported.back().ratio) reported.back() = d;
     } else {
-      told.push_back(d);
+      reported.push_back(d);
     }
   }
   // Sort by step, then by the order of computation: later values may follow from earlier ones.
-  std::ranges::stable_sort(told, [&](const Distance& a, const Distance& b) {
+  std::ranges::stable_sort(reported, [&](const Distance& a, const Distance& b) {
     return std::pair(describer.step_of(a.value), describer.order(a)) <
            std::pair(describer.step_of(b.value), describer.order(b));
   });
   std::vector<TensorMismatch> out;
-  for (const Distance& d : told) {
+  for (const Distance& d : reported) {
     out.push_back(describer.mismatch(d));
-    const bool described = out.size() <= kMostDescribed && describer.signature(d, out.back());
+    const bool described = out.size() <= kMaxDescribed && describer.signature(d, out.back());
     if (!described) Describer::along(d, out.back());
   }
   return out;
@@ -253,7 +254,7 @@ Bracket bracket_at(const OutsideView& v, const std::vector<Distance>& found,
   for (const Distance& d : outside) {
     if (describer.step_of(d.value) != step && !of_all_steps(d.look)) continue;
     SeenTensor& t = seen[describer.place_of(d.value)];
-    const double size = norm2(*v.honest.values[d.value].mean);
+    const double size = norm2(*v.conforming.values[d.value].mean);
     t.outside = true;
     t.relative = std::max(t.relative, d.look != Look::kDistance ? std::fabs(d.distance)
                                       : size > 0                ? d.distance / size
@@ -262,7 +263,7 @@ Bracket bracket_at(const OutsideView& v, const std::vector<Distance>& found,
   for (const Distance& d : found) {
     if (describer.step_of(d.value) != step || d.look != Look::kDistance) continue;
     const size_t place = describer.place_of(d.value);
-    const double size = norm2(*v.honest.values[d.value].mean);
+    const double size = norm2(*v.conforming.values[d.value].mean);
     looked[place] = true;
     seen[place].resolution = std::max(
         seen[place].resolution, d.known && size > 0 ? threshold * d.spread / size
@@ -306,13 +307,13 @@ class Reported : public OpHooks {
 
 }  // namespace
 
-Result<MatchState> updated_as_reported(const Experiment& e, const Program& program,
-                                       const Program& asked, const Capabilities& declared,
-                                       const MatchState& state, int threads) {
+Result<ProbedState> updated_as_reported(const Experiment& e, const Program& program,
+                                        const Program& asked, const Capabilities& declared,
+                                        const ProbedState& state, int threads) {
   TWINRUN_ASSIGN(const auto engine, reference_of(e, program, declared, threads));
   StepFeed feed(e, program);
   TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(state.step));
-  MatchState out{state.step, state.states, state.states, {}};
+  ProbedState out{state.step, state.states, state.states, {}};
   Reported hooks(program, asked, state.outputs);
   TWINRUN_RETURN_IF_ERROR(
       engine->step(state.step, out.after, inputs, out.outputs, nullptr, &hooks));
@@ -323,42 +324,43 @@ namespace {
 
 // The distance of an update from the one that follows from the reported gradients, in units of what
 // rounding and binary32 settings allow: up to 1 it is that update.
-double off_from_reported(const Value& is, const std::vector<float>& due, double settings) {
+double off_from_reported(const Value& is, const std::vector<float>& expected, double settings) {
   if (!std::ranges::all_of(*is.data, [](float x) { return std::isfinite(x); }))
     return std::numeric_limits<double>::infinity();
   const double allowed =
-      kOfChange * norm2(due) + (is.stored ? kOfStored * norm2(*is.stored) : 0) + settings;
-  const double gap = gap2(*is.data, due);
+      kOfChange * norm2(expected) + (is.stored ? kOfStored * norm2(*is.stored) : 0) + settings;
+  const double gap = gap2(*is.data, expected);
   return gap == 0 ? 0 : gap / allowed;
 }
 
 }  // namespace
 
 void tell_updates(const OutsideView& v, const Observed& updated, int64_t step,
-                  std::vector<TensorMismatch>& told) {
+                  std::vector<TensorMismatch>& reported) {
   const size_t stride = v.tensors.size() * v.subject.replicas;
   // Whether the gradient that a state's update takes is wrong itself.
   const auto gradient_is_outside = [&](const std::string& state) {
-    return std::ranges::any_of(told, [&](const TensorMismatch& g) {
+    return std::ranges::any_of(reported, [&](const TensorMismatch& g) {
       if (g.step != step || !g.tensor.ends_with(".grad")) return false;
       const std::string of = g.tensor.substr(0, g.tensor.size() - 5);
       return state == of || state.starts_with(of + ".");
     });
   };
-  for (TensorMismatch& m : told) {
+  for (TensorMismatch& m : reported) {
     if (m.step != step || !m.is_state) continue;
-    const auto at = std::ranges::find(v.states, step, &MatchState::step);
+    const auto at = std::ranges::find(v.states, step, &ProbedState::step);
     const auto place = std::ranges::find(v.tensors, m.tensor, &Compared::tensor);
     const size_t here = static_cast<size_t>(place - v.tensors.begin()) * v.subject.replicas +
                         static_cast<size_t>(m.replica);
     const size_t value = static_cast<size_t>(at - v.states.begin()) * stride + here;
-    const std::vector<float>& due = *updated.values[here].data;
+    const std::vector<float>& expected = *updated.values[here].data;
     const double off =
-        off_from_reported(v.subject.values[value], due, v.honest.values[value].allowed);
+        off_from_reported(v.subject.values[value], expected, v.conforming.values[value].allowed);
     m.follows = off <= 1;
-    m.wrong_besides = !m.follows && std::isfinite(off) &&
-                      gap2(*v.subject.values[value].data, due) > kFarFromReported * norm2(due) &&
-                      gradient_is_outside(m.tensor);
+    m.wrong_besides =
+        !m.follows && std::isfinite(off) &&
+        gap2(*v.subject.values[value].data, expected) > kFarFromReported * norm2(expected) &&
+        gradient_is_outside(m.tensor);
   }
 }
 
@@ -374,10 +376,10 @@ double updates_off(const Program& asked, const std::vector<Compared>& tensors,
     for (size_t k = 0; k < subject.replicas; ++k) {
       const size_t here = t * subject.replicas + k;
       const Value& is = subject.values[state * tensors.size() * subject.replicas + here];
-      const std::vector<float>& due = *updated.values[here].data;
+      const std::vector<float>& expected = *updated.values[here].data;
       const double settings =
-          slack.change * norm2(due) + (is.stored ? slack.held * norm2(*is.stored) : 0);
-      const double off = off_from_reported(is, due, settings);
+          slack.change * norm2(expected) + (is.stored ? slack.held * norm2(*is.stored) : 0);
+      const double off = off_from_reported(is, expected, settings);
       // NaN: the expected update is not finite, and the subject's is.
       most = std::isnan(off) ? std::numeric_limits<double>::infinity() : std::max(most, off);
     }

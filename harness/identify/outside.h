@@ -2,8 +2,8 @@
 // what they look like, on which cores, and between which tensors the fault lies. For matching.cc,
 // which decides what is outside.
 //
-//   std::vector<TensorMismatch> told = describe(view, outside);  // in the order of computation
-//   Bracket b = bracket_at(view, found, outside, threshold, told.front().step);
+//   std::vector<TensorMismatch> reported = describe(view, outside);  // in the order of computation
+//   Bracket b = bracket_at(view, found, outside, threshold, reported.front().step);
 #pragma once
 
 #include <map>
@@ -11,17 +11,17 @@
 
 #include "harness/envelope/envelope.h"
 #include "harness/identify/bracket.h"
-#include "harness/identify/matching.h"
+#include "harness/identify/identify.h"
 
 namespace twinrun {
 
 struct OutsideView {
   const Program& asked;
   const std::vector<Compared>& tensors;
-  const std::vector<MatchState>& states;
+  const std::vector<ProbedState>& states;
   const Observed& subject;
   const std::vector<Observed>& members;
-  const Envelope& honest;
+  const Envelope& conforming;
   const Observed& exact;                    // the expected values, in binary64
   const Observed* parts = nullptr;          // the same of each core before the all-reduce
   std::map<int64_t, Observed> before = {};  // by step: expected values at the step before it
@@ -38,13 +38,13 @@ Bracket bracket_at(const OutsideView& view, const std::vector<Distance>& found,
 
 // Repeats the update of `state` on the reference as `program` has it, from the gradients that the
 // subject reported for `asked`.
-Result<MatchState> updated_as_reported(const Experiment& experiment, const Program& program,
-                                       const Program& asked, const Capabilities& declared,
-                                       const MatchState& state, int threads);
-// Marks in `told` which updates of that step follow from the reported gradients, and which are
+Result<ProbedState> updated_as_reported(const Experiment& experiment, const Program& program,
+                                        const Program& asked, const Capabilities& declared,
+                                        const ProbedState& state, int threads);
+// Marks in `reported` which updates of that step follow from the reported gradients, and which are
 // wrong besides.
 void tell_updates(const OutsideView& view, const Observed& updated, int64_t step,
-                  std::vector<TensorMismatch>& told);
+                  std::vector<TensorMismatch>& reported);
 // The largest distance of the subject's updates of weights and slots from `updated`, in units of
 // what rounding allows. Up to 1, all of them follow from the gradients that it reported.
 double updates_off(const Program& asked, const std::vector<Compared>& tensors,

@@ -1,6 +1,6 @@
-// The search for the program that a subject ran: single changes of the requested program (causes of
-// sharding, formulas, what harness/identify/formula_fit.h reads from the tensors), then pairs of
-// them, each compared with the subject. For matching.cc.
+// The search for the program that a subject executed: single changes of the requested program
+// (causes of sharding, formulas, what harness/identify/formula_fit.h reads from the tensors), then
+// pairs of them, each compared with the subject. For matching.cc.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,20 +17,20 @@
 
 namespace twinrun {
 
-inline constexpr size_t kMostTried = 12;
+inline constexpr size_t kMaxTried = 12;
 
 // An explanation must reduce the subject's largest ratio at least by this factor.
 inline constexpr double kExplains = 1.5;
 
 // Pairs of changes: those that bring the subject nearest by themselves, so many, are each combined
 // with every other change, within kSearchBudget.
-inline constexpr size_t kMostOfPairs = 6;
+inline constexpr size_t kMaxOfPairs = 6;
 // The largest cost (search_cost) of replaying a script's private state over the run, for each of
 // its programs.
 inline constexpr double kReplayBudget = 5e10;
 
 // Larger ratios carry no more information.
-inline constexpr double kMostRatio = 1e12;
+inline constexpr double kMaxRatio = 1e12;
 
 // Of causes that no catalogue has, so many are combined with every other cause.
 inline constexpr size_t kDealsInPairs = 3, kGroupsInPairs = 2;
@@ -63,7 +63,7 @@ class ProgramSearch : public FormulaFit {
   }
 
   // `subject`: the subject's results from these states.
-  Status add_members(Hypothesis& h, const std::vector<MatchState>& states, const Observed& subject,
+  Status add_members(Hypothesis& h, const std::vector<ProbedState>& states, const Observed& subject,
                      int wanted) {
     const size_t had = h.members.size();
     TWINRUN_RETURN_IF_ERROR(add_members(fits_[held_].of, h.program, states, wanted, h.members,
@@ -124,7 +124,7 @@ class ProgramSearch : public FormulaFit {
 
   // Whether the run is known from its first step on and short enough to be replayed.
   bool can_replay(const Program& program) const {
-    const std::vector<MatchState>* history = options_.history;
+    const std::vector<ProbedState>* history = options_.history;
     if (history == nullptr || history->empty() || history->front().step != 0) return false;
     const double steps = kFirstLook * static_cast<double>(states_.back().step + 1);
     return steps * search_cost(program) <= kReplayBudget;
@@ -189,21 +189,21 @@ class ProgramSearch : public FormulaFit {
     const std::vector<double>& spreads = spreads_at(at);
     const Observed seen = comparable(of_state(at), h);
     TWINRUN_ASSIGN(
-        const Observed ran,
-        honest().reference(
+        const Observed executed,
+        conforming().reference(
             {h.program, {states_[at]}, h.experiment.get(), 1, true, &h.map, options_.history}));
-    const Observed due = comparable(ran, h);
+    const Observed expected = comparable(executed, h);
     h.far = 0;
     h.nearness = 0;
     for (size_t v = 0; v < spreads.size(); ++v) {
       if (!is_compared(h.map, tensors_[place_of(v)])) continue;
-      h.broken = h.broken || breaks(due.values[v], seen.values[v]);
+      h.broken = h.broken || breaks(expected.values[v], seen.values[v]);
       if (spreads[v] < 0) continue;
-      const double gap = gap2(*seen.values[v].data, *due.values[v].data),
-                   unit = spreads[v] * norm2(*due.values[v].data);
+      const double gap = gap2(*seen.values[v].data, *expected.values[v].data),
+                   unit = spreads[v] * norm2(*expected.values[v].data);
       const double ratio = gap == 0 ? 0 : gap / unit;  // NaN where a result is not a number
       h.far += ratio <= kWorthTrying ? 0 : 1;
-      h.nearness += std::log10(1 + (ratio < kMostRatio ? ratio : kMostRatio));
+      h.nearness += std::log10(1 + (ratio < kMaxRatio ? ratio : kMaxRatio));
     }
     h.first_far = h.far;
     h.score = h.nearness;
@@ -215,16 +215,14 @@ class ProgramSearch : public FormulaFit {
   const std::vector<double>& spreads_at(size_t at) {
     std::vector<double>& out = spreads_[at];
     if (!out.empty()) return out;
-    constexpr double kKnown = 0.05, kLeast = 0x1p-22;
-    const Envelope honest = envelope(fits_[held_].members);
+    constexpr double kKnown = 0.05, kMin = 0x1p-22;
+    const Envelope conforming = envelope(fits_[held_].members);
     const size_t stride = tensors_.size() * subject_.replicas;
     for (size_t v = at * stride; v < (at + 1) * stride; ++v) {
-      const Envelope::Around& around = honest.values[v];
+      const Envelope::Around& around = conforming.values[v];
       const double size = norm2(*around.mean);
       const bool known = size == 0 || around.known(kKnown);
-      out.push_back(!known     ? -1
-                    : size > 0 ? std::max(around.looks[0].spread / size, kLeast)
-                               : kLeast);
+      out.push_back(!known ? -1 : size > 0 ? std::max(around.looks[0].spread / size, kMin) : kMin);
     }
     return out;
   }
@@ -264,7 +262,7 @@ class ProgramSearch : public FormulaFit {
 
   static double logarithms(const std::vector<Distance>& found) {
     double sum = 0;
-    for (const Distance& d : found) sum += std::log10(1 + std::min(d.ratio, kMostRatio));
+    for (const Distance& d : found) sum += std::log10(1 + std::min(d.ratio, kMaxRatio));
     return sum;
   }
 
@@ -336,7 +334,7 @@ class ProgramSearch : public FormulaFit {
       }
     }
     std::ranges::stable_sort(worth, {}, &Hypothesis::score);
-    if (worth.size() > kMostTried) worth.resize(kMostTried);
+    if (worth.size() > kMaxTried) worth.resize(kMaxTried);
     for (Hypothesis& h : worth) {
       TWINRUN_RETURN_IF_ERROR(add_members(h, options_.few));
       if (clearly_outside(distances_from(h))) {
@@ -373,8 +371,8 @@ class ProgramSearch : public FormulaFit {
 
   // How often each sample counts, taken from the gradients.
   Result<std::optional<ShardingChange>> counted() {
-    TWINRUN_ASSIGN(const Observed due, predict(asked_, states_));
-    return deal_by_gradients(e_, asked_, states_, tensors_, subject_, due, options_.threads);
+    TWINRUN_ASSIGN(const Observed expected, predict(asked_, states_));
+    return deal_by_gradients(e_, asked_, states_, tensors_, subject_, expected, options_.threads);
   }
 
   // Tries causes that no catalogue has. Of those that explain nothing by themselves, the likeliest
@@ -535,7 +533,7 @@ class ProgramSearch : public FormulaFit {
     std::ranges::stable_sort(best, {}, &Hypothesis::nearness);
     const double each = (in_binary32() ? 1 : kFirstLook) * search_cost(asked_);
     const auto affordable = static_cast<size_t>(kSearchBudget / each);
-    for (size_t i = 0; i < std::min(best.size(), kMostOfPairs); ++i) {
+    for (size_t i = 0; i < std::min(best.size(), kMaxOfPairs); ++i) {
       for (size_t k = i + 1; k < best.size() && out.size() < affordable; ++k) {
         const Explanation::Part &a = best[i]->parts[0], &b = best[k]->parts[0];
         if (a.formula || b.formula) both(a, b);

@@ -21,7 +21,7 @@ using Places = std::vector<int64_t>;
 constexpr size_t kFew = 3;
 // Regions are lists of indices: for larger tensors only elements that are wrong by themselves
 // count.
-constexpr size_t kMostInRegions = size_t{1} << 20;
+constexpr size_t kMaxInRegions = size_t{1} << 20;
 
 std::string cores_text(const std::vector<size_t>& cores) {
   std::string out;
@@ -64,10 +64,11 @@ class Looker {
  public:
   explicit Looker(const WrongTensor& t) : t_(t), size_(t.got.size()) {
     for (size_t i = 0; i < size_; ++i) {
-      if (!(std::fabs(got(i) - due(i)) <= t.allowed[i])) wrong_.push_back(static_cast<int64_t>(i));
+      if (!(std::fabs(got(i) - expected(i)) <= t.allowed[i]))
+        wrong_.push_back(static_cast<int64_t>(i));
     }
     out_.wrong = static_cast<int64_t>(wrong_.size());
-    if (!t.dims.empty() && size_ <= kMostInRegions) regions_ = regions_around(t.dims, wrong_);
+    if (!t.dims.empty() && size_ <= kMaxInRegions) regions_ = regions_around(t.dims, wrong_);
   }
 
   Signature look() {
@@ -83,7 +84,7 @@ class Looker {
   using Value = std::function<double(size_t)>;
 
   double got(size_t i) const { return static_cast<double>(t_.got[i]); }
-  double due(size_t i) const { return static_cast<double>(t_.due[i]); }
+  double expected(size_t i) const { return static_cast<double>(t_.expected[i]); }
   bool is_change() const { return !t_.left.empty(); }
 
   std::string named(const Places& at) const {
@@ -102,9 +103,9 @@ class Looker {
   }
   // Accepts the signature if it fits, in the largest region where it holds, or else where elements
   // are wrong by themselves.
-  bool tell(const std::string& likeness, const Value& value, const Value& reach) {
+  bool tell(const std::string& signature, const Value& value, const Value& reach) {
     if (!fits(wrong_, value, reach)) return false;
-    out_.likeness = likeness;
+    out_.signature = signature;
     for (const Places& region : regions_) {
       if (!fits(region, value, reach)) continue;
       out_.elements = named(region);
@@ -114,15 +115,15 @@ class Looker {
   }
 
   bool not_finite() {
-    Places born;
+    Places non_finite;
     for (const int64_t i : wrong_) {
-      if (!std::isfinite(t_.got[static_cast<size_t>(i)])) born.push_back(i);
+      if (!std::isfinite(t_.got[static_cast<size_t>(i)])) non_finite.push_back(i);
     }
-    if (born.empty()) return false;
-    out_.elements = named(born);
-    out_.likeness = born.size() == size_
-                        ? "NaN or Inf"
-                        : fmt::format("NaN or Inf ({} of {} elements)", born.size(), size_);
+    if (non_finite.empty()) return false;
+    out_.elements = named(non_finite);
+    out_.signature = non_finite.size() == size_
+                         ? "NaN or Inf"
+                         : fmt::format("NaN or Inf ({} of {} elements)", non_finite.size(), size_);
     return true;
   }
 
@@ -130,12 +131,13 @@ class Looker {
     if (wrong_.size() != 1 || size_ == 1) return false;
     const auto i = static_cast<size_t>(wrong_.front());
     const float is = is_change() ? t_.left[i] : t_.got[i];
-    const float was_due = is_change() ? t_.left_due[i] : t_.due[i];
-    out_.likeness = fmt::format("{:.9g} where {:.9g} was due", is, was_due);
+    const float was_expected = is_change() ? t_.left_expected[i] : t_.expected[i];
+    out_.signature = fmt::format("{:.9g} where {:.9g} was due", is, was_expected);
     for (int bit = 31; bit >= 0; --bit) {
       const float other = from_bits(to_bits(is) ^ (1u << bit));
-      if (std::fabs(static_cast<double>(other) - static_cast<double>(was_due)) <= t_.allowed[i]) {
-        out_.likeness += fmt::format(" (bit {} flipped)", bit);
+      if (std::fabs(static_cast<double>(other) - static_cast<double>(was_expected)) <=
+          t_.allowed[i]) {
+        out_.signature += fmt::format(" (bit {} flipped)", bit);
         break;
       }
     }
@@ -157,9 +159,9 @@ class Looker {
     double product = 0, squares = 0, off = 0;
     for (const int64_t place : wrong_) {
       const auto i = static_cast<size_t>(place);
-      product += got(i) * due(i);
-      squares += due(i) * due(i);
-      off += t_.allowed[i] * t_.allowed[i] * due(i) * due(i);
+      product += got(i) * expected(i);
+      squares += expected(i) * expected(i);
+      off += t_.allowed[i] * t_.allowed[i] * expected(i) * expected(i);
     }
     // A single number, or a value that is rounding alone, is a multiple of anything.
     if (size_ == 1 || !(squares > 0) || !(off < squares * squares / 4)) return false;
@@ -172,23 +174,23 @@ class Looker {
     const std::string text = f == -1 ? std::string("what was due with its sign turned")
                                      : fmt::format("{:.6g} times what was due", f);
     return tell(
-        text, [this, f](size_t i) { return f * due(i); },
+        text, [this, f](size_t i) { return f * expected(i); },
         [this, f, known](size_t i) {
-          return t_.allowed[i] * std::max(1.0, std::fabs(f)) + known * std::fabs(due(i));
+          return t_.allowed[i] * std::max(1.0, std::fabs(f)) + known * std::fabs(expected(i));
         });
   }
 
   bool constant() {
     if (wrong_.size() < kFew) return false;
     const double first = got(static_cast<size_t>(wrong_.front()));
-    const double offset = first - due(static_cast<size_t>(wrong_.front()));
+    const double offset = first - expected(static_cast<size_t>(wrong_.front()));
     return tell(
                fmt::format("the constant {:.6g}", first), [first](size_t) { return first; },
                [](size_t) { return 0.0; }) ||
            tell(
                fmt::format("what was due {} {:.4g}", offset < 0 ? "minus" : "plus",
                            std::fabs(offset)),
-               [this, offset](size_t i) { return due(i) + offset; },
+               [this, offset](size_t i) { return expected(i) + offset; },
                [this](size_t i) {
                  return t_.allowed[i] + t_.allowed[static_cast<size_t>(wrong_.front())];
                });
@@ -241,7 +243,7 @@ class Looker {
   }
 
   double with_parts(const std::vector<double>& times, size_t i) const {
-    double v = due(i);
+    double v = expected(i);
     for (size_t k = 0; k < times.size(); ++k)
       v += (times[k] - 1) * static_cast<double>(t_.parts[k][i]);
     return v;
@@ -258,7 +260,7 @@ class Looker {
       const auto i = static_cast<size_t>(place);
       for (size_t k = 0; k < cores; ++k) {
         const auto part = static_cast<double>(t_.parts[k][i]);
-        b[k] += part * (got(i) - due(i));
+        b[k] += part * (got(i) - expected(i));
         for (size_t j = 0; j < cores; ++j) a[k][j] += part * static_cast<double>(t_.parts[j][i]);
       }
     }
@@ -302,23 +304,24 @@ class Looker {
 
   // For element i, the index whose expected value stands there; -1: none, and i is not compared.
   using Source = std::function<int64_t(int64_t)>;
-  bool moved(const std::string& likeness, const Source& from) {
+  bool moved(const std::string& signature, const Source& from) {
     const auto value = [&](size_t i) {
       const int64_t source = from(static_cast<int64_t>(i));
-      return source < 0 ? got(i) : due(static_cast<size_t>(source));
+      return source < 0 ? got(i) : expected(static_cast<size_t>(source));
     };
     const auto reach = [&](size_t i) {
       const int64_t source = from(static_cast<int64_t>(i));
       return source < 0 ? 0 : std::max(t_.allowed[i], t_.allowed[static_cast<size_t>(source)]);
     };
     if (!fits(wrong_, value, reach)) return false;
-    size_t told = 0;
+    size_t counted = 0;
     for (const int64_t place : wrong_) {
       const int64_t source = from(place);
-      if (source >= 0 && t_.due[static_cast<size_t>(source)] != t_.due[static_cast<size_t>(place)])
-        ++told;
+      if (source >= 0 &&
+          t_.expected[static_cast<size_t>(source)] != t_.expected[static_cast<size_t>(place)])
+        ++counted;
     }
-    return told >= kFew && 2 * told >= wrong_.size() && tell(likeness, value, reach);
+    return counted >= kFew && 2 * counted >= wrong_.size() && tell(signature, value, reach);
   }
 
   std::string axis(size_t d) const {
@@ -385,7 +388,7 @@ class Looker {
   // Whether all numbers have few bits and lie near the expected ones. For a state: what it holds.
   void narrowed() {
     const std::span<const float> is = is_change() ? t_.left : t_.got;
-    const std::span<const float> was_due = is_change() ? t_.left_due : t_.due;
+    const std::span<const float> was_expected = is_change() ? t_.left_expected : t_.expected;
     struct Format {
       const char* name;
       int cut;
@@ -393,18 +396,18 @@ class Looker {
     for (const Format f : {Format{"bfloat16", 16}, Format{"tf32", 13}}) {
       const uint32_t mask = (1u << f.cut) - 1;
       // So many numbers end in zeros by chance with a probability below 2^-cut.
-      size_t told = 0;
+      size_t counted = 0;
       bool all = true, shorter = true;
       for (size_t i = 0; all && i < size_; ++i) {
-        const auto x = static_cast<double>(is[i]), d = static_cast<double>(was_due[i]);
+        const auto x = static_cast<double>(is[i]), d = static_cast<double>(was_expected[i]);
         all = (to_bits(is[i]) & mask) == 0 &&
               std::fabs(x - d) <= t_.allowed[i] + std::ldexp(std::fabs(d), f.cut - 23);
         shorter = shorter && std::fabs(x) <= std::fabs(d) + t_.allowed[i];
-        told += x != 0 ? 1 : 0;
+        counted += x != 0 ? 1 : 0;
       }
-      if (!all || told < kFew + 1) continue;
+      if (!all || counted < kFew + 1) continue;
       out_.elements = "";
-      out_.likeness = fmt::format("what was due {} to {}", shorter ? "cut" : "rounded", f.name);
+      out_.signature = fmt::format("what was due {} to {}", shorter ? "cut" : "rounded", f.name);
       return;
     }
   }

@@ -25,23 +25,23 @@ struct InsteadOf {
 };
 
 struct WrongTensor {
-  Dims dims = {};                      // {}: the layout is not known, as of a sample of elements
-  std::vector<std::string> axes = {};  // names of the dimensions; {}: they are numbered
-  std::span<const float> got, due;     // actual and expected values; of a state, its change
+  Dims dims = {};                        // {}: the layout is not known, as of a sample of elements
+  std::vector<std::string> axes = {};    // names of the dimensions; {}: they are numbered
+  std::span<const float> got, expected;  // actual and expected values; of a state, its change
   // By element, how far a conforming engine may be from `due`, and from the binary64 values that
   // `parts` and `others` are computed in.
   std::span<const double> allowed;
   std::span<const double> from_exact;
   // Of a state: actual and expected values after the step; else empty.
-  std::span<const float> left, left_due;
+  std::span<const float> left, left_expected;
   std::vector<std::span<const float>> parts = {};  // of a reduced gradient: each core's
   std::vector<InsteadOf> others = {};
 };
 
 struct Signature {
-  int64_t wrong = 0;     // elements outside by themselves; 0: only all elements together are
-  std::string elements;  // which, in words; "": all of them
-  std::string likeness;  // what they look like; "": nothing that is known
+  int64_t wrong = 0;      // elements outside by themselves; 0: only all elements together are
+  std::string elements;   // which, in words; "": all of them
+  std::string signature;  // what they look like; "": nothing that is known
 };
 Signature signature_of(const WrongTensor& tensor);
 

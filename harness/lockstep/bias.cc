@@ -198,7 +198,7 @@ BiasWatch::Judged BiasWatch::judge(const Against& against) {
   const double size = std::max(
       largest_rms(against.members),
       std::sqrt(against.floor / static_cast<double>(std::max<int64_t>(1, subject.counted))));
-  out.honest_size = size;
+  out.conforming_size = size;
   const double effective =
       std::min(subject.effective(), static_cast<double>(against.different.size()));
   if (effective >= kFewest) {
@@ -239,7 +239,7 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
   const Largest worst = largest_of(residual, oracle);
   const size_t chosen = elements.size();
   if (worst.at >= 0) elements.push_back(worst.at);
-  const auto members = honest_(which, kMembers, *sample.op, sample.inputs, elements);
+  const auto members = conforming_(which, kMembers, *sample.op, sample.inputs, elements);
   ++counts_.asked;
   if (members.empty()) return std::nullopt;
 
@@ -269,7 +269,7 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
   }
   if (seen == nullptr) return against;
   const Judged judged = judge(against);
-  honest_size_[sample.id] = judged.honest_size;
+  conforming_size_[sample.id] = judged.conforming_size;
   for (size_t kind = 0; kind < kOne; ++kind) {
     const Judgement& j = judged.scores[kind];
     const double gain = kind == kSize ? 1.5 : 1 + std::min(j.beyond, 1.0);
@@ -279,9 +279,9 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
     const auto e = static_cast<size_t>(worst.at);
     // In sums of few terms, all conforming engines may happen to be exact at this element; their
     // errors at the other elements then give the expected size.
-    const double due =
-        std::max(one + half_ulp(oracle.value[e]), judged.honest_size * oracle.radius[e]);
-    const double ratio = std::fabs(residual[e]) / due;
+    const double expected =
+        std::max(one + half_ulp(oracle.value[e]), judged.conforming_size * oracle.radius[e]);
+    const double ratio = std::fabs(residual[e]) / expected;
     (*seen)[kOne] = {ratio > kOneElement ? 1.5 : 0, ratio, 0, 1};
   }
   return against;
@@ -394,7 +394,7 @@ std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replic
 }
 
 std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
-  if (!honest_ || settled_.contains(sample.id)) return std::nullopt;
+  if (!conforming_ || settled_.contains(sample.id)) return std::nullopt;
   const auto subject = sample.subject->as<const float>();
   const OracleResult& oracle = *sample.oracle;
   std::vector<double> residual(subject.size());
@@ -411,14 +411,14 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
 
   const ResidualSums whole = sums_of(residual, oracle, [](size_t i) { return i; });
   const double rms = whole.rms(), effective = whole.effective();
-  const auto known = honest_size_.find(sample.id);
+  const auto known = conforming_size_.find(sample.id);
   // Compare with conforming engines if a score is suspicious, once to learn the size of their
   // errors, and while a pool is open.
   const bool leans = effective >= kFewest && std::max(std::fabs(whole.direction(whole.away)),
                                                       std::fabs(whole.direction(whole.up))) *
                                                      std::sqrt(effective) >
                                                  kAsk * kScatter;
-  const bool large = known == honest_size_.end() || rms > 2 * known->second ||
+  const bool large = known == conforming_size_.end() || rms > 2 * known->second ||
                      largest_of(residual, oracle).size > 8 * known->second;
   const bool pooling = pools_[{sample.id, -1}].open || pools_[{sample.id, sample.replica}].open;
   Scores seen;
@@ -437,7 +437,7 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
 
   // Judge the core together with the others, and alone: one core may be the only wrong one.
   const double weight = sample.replica < 0 ? 1 : 1.0 / sample.cores;
-  const bool suspicious = asks && (leans || rms > 2 * honest_size_[sample.id]);
+  const bool suspicious = asks && (leans || rms > 2 * conforming_size_[sample.id]);
   std::optional<BiasFinding> finding = agree(sample, -1, weight, seen);
   std::optional<BiasFinding> added;
   if (!repeats) added = pool(sample, -1, suspicious, against);

@@ -2,10 +2,10 @@
 // are unlike those of any conforming engine. The residuals r = subject - oracle of a result are
 // scored and compared with the scores of conforming engines on the same inputs. A finding needs
 // several results, on several steps, that agree. Part of instrument 1: Lockstep
-// (harness/lockstep/lockstep.h) feeds it each result that it replays. See docs/bounds.md, "Bias
-// below the bound".
+// (harness/lockstep/lockstep.h) feeds it each result that it replays. See docs/method/bounds.md,
+// "Bias below the bound".
 //
-//   BiasWatch watch(honest_engines(declared), seed);
+//   BiasWatch watch(conforming_engines(declared), seed);
 //   if (BiasWatch::scored(op)) finding = watch.observe({step, replica, cores, id, &op, ...});
 //   watch.suspects(id)             // if true, replay this op on every step until that is settled
 #pragma once
@@ -25,7 +25,7 @@ namespace twinrun {
 
 // Elements of an op's result as conforming engines of one declaration compute them:
 // [member][element]. Another `draw` selects other members.
-using HonestElements = std::function<std::vector<std::vector<float>>(
+using ConformingElements = std::function<std::vector<std::vector<float>>(
     uint64_t draw, int members, const Op& op, std::span<const Tensor> inputs,
     std::span<const int64_t> elements)>;
 
@@ -69,7 +69,8 @@ struct BiasCounts {
 
 class BiasWatch {
  public:
-  BiasWatch(HonestElements honest, uint64_t seed) : honest_(std::move(honest)), seed_(seed) {}
+  BiasWatch(ConformingElements conforming, uint64_t seed)
+      : conforming_(std::move(conforming)), seed_(seed) {}
 
   // Whether results of this op are scored: sums in f32, where an engine may choose the order of the
   // terms and can be wrong inside the bound. Ops with a single rounding are decided by the radius.
@@ -136,7 +137,7 @@ class BiasWatch {
   struct Judged {
     // All but kOne.
     std::array<Judgement, kOne> scores;
-    double honest_size = 0;  // rms of residual / radius, of the worst member
+    double conforming_size = 0;  // rms of residual / radius, of the worst member
   };
   struct Pool {
     bool open = false;
@@ -155,14 +156,14 @@ class BiasWatch {
   std::optional<BiasFinding> agree(const BiasSample& sample, int replica, double weight,
                                    const Scores& seen);
 
-  HonestElements honest_;
+  ConformingElements conforming_;
   uint64_t seed_;
   // Replica -1: all cores together.
   std::map<std::pair<ValueId, int>, std::array<Run, kKinds>> runs_;
   std::map<std::pair<ValueId, int>, Pool> pools_;  // as in runs_
   // Size of the errors of the worst conforming engine, from the latest comparison
-  // (Judged::honest_size).
-  std::map<ValueId, double> honest_size_;
+  // (Judged::conforming_size).
+  std::map<ValueId, double> conforming_size_;
   // Digest of the latest residuals: a result that repeats them is no new evidence.
   std::map<std::pair<ValueId, int>, uint64_t> last_;
   std::set<ValueId> settled_;  // ops with a finding

@@ -18,11 +18,11 @@ constexpr double kNearlyAll = 0.9;
 std::string describe(const Suspect& s) {
   double sx = 0, ss = 0, xx = 0;
   for (const int64_t i : s.wrong) {
-    const double got = s.got(i), due = s.due(i);
-    if (!std::isfinite(got) || !std::isfinite(due)) continue;
-    sx += got * due;
+    const double got = s.got(i), expected = s.expected(i);
+    if (!std::isfinite(got) || !std::isfinite(expected)) continue;
+    sx += got * expected;
     ss += got * got;
-    xx += due * due;
+    xx += expected * expected;
   }
   const double correlation = xx > 0 && ss > 0 ? sx / std::sqrt(ss * xx) : 0;
   return fmt::format("{} elements between {} and {}, {:.4f} correlated with what was due",
@@ -43,22 +43,22 @@ std::vector<int64_t> wrong_elements(const OracleResult& oracle, const Tensor& su
   return wrong;
 }
 
-std::vector<Likeness> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
-                                 const OracleResult& oracle, const std::vector<Tensor>& inputs,
-                                 ThreadPool* pool, const Past& past) {
+std::vector<Signature> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
+                                  const OracleResult& oracle, const std::vector<Tensor>& inputs,
+                                  ThreadPool* pool, const Past& past) {
   const Suspect s{declared, op,   subject, oracle,
                   inputs,   pool, past,    wrong_elements(oracle, subject)};
-  std::vector<Likeness> all;
+  std::vector<Signature> all;
   for (const auto& family : {from_memory, from_operands, from_values}) {
-    for (Likeness& e : family(s)) {
+    for (Signature& e : family(s)) {
       if (e.share >= kNearlyAll) all.push_back(std::move(e));
     }
     // Stop at a family that explains everything: earlier families name a mechanism, later ones only
     // describe.
-    if (std::ranges::any_of(all, [](const Likeness& e) { return e.share == 1; })) break;
+    if (std::ranges::any_of(all, [](const Signature& e) { return e.share == 1; })) break;
   }
-  std::ranges::stable_sort(all, std::greater<>(), &Likeness::share);
-  for (Likeness& e : all) {
+  std::ranges::stable_sort(all, std::greater<>(), &Signature::share);
+  for (Signature& e : all) {
     if (e.share < 1) e.text += fmt::format(" (explains {:.4g} % of what is wrong)", 100 * e.share);
   }
   if (all.empty() && !s.wrong.empty() && subject.dtype() == DType::kF32)

@@ -24,12 +24,12 @@ std::string number(double x) { return fmt::format("{:.4g}", x); }
 
 // got = factor * expected, with one factor that fits all wrong elements. A factor close to a whole
 // number, or to one over a whole number, is rounded to it.
-void factor(const Suspect& s, std::vector<Likeness>& out) {
+void factor(const Suspect& s, std::vector<Signature>& out) {
   double sx = 0, xx = 0;
   for (const int64_t i : s.wrong) {
-    if (!std::isfinite(s.got(i)) || !std::isfinite(s.due(i))) continue;
-    sx += s.got(i) * s.due(i);
-    xx += s.due(i) * s.due(i);
+    if (!std::isfinite(s.got(i)) || !std::isfinite(s.expected(i))) continue;
+    sx += s.got(i) * s.expected(i);
+    xx += s.expected(i) * s.expected(i);
   }
   if (!(xx > 0) || sx == 0) return;
   double f = sx / xx;
@@ -39,8 +39,8 @@ void factor(const Suspect& s, std::vector<Likeness>& out) {
   if (f == 1) return;
   // Beside the bound, allow for the error of the fit, small against the effect of the factor.
   const double share = s.share([&](int64_t i) {
-    const double off = std::fabs(f) * s.radius(i) + 1e-3 * std::fabs((f - 1) * s.due(i));
-    return within(s.got(i), f * s.due(i), off);
+    const double off = std::fabs(f) * s.radius(i) + 1e-3 * std::fabs((f - 1) * s.expected(i));
+    return within(s.got(i), f * s.expected(i), off);
   });
   const int cores = s.past.cores;
   const std::string which = cores > 1 && f == cores         ? " (the number of cores)"
@@ -55,23 +55,23 @@ std::string flipped_bit(const Suspect& s, int64_t i) {
   const uint32_t bits = to_bits(s.subject.as<const float>()[static_cast<size_t>(i)]);
   for (int bit = 31; bit >= 0; --bit) {
     const double x = from_bits(bits ^ (1u << bit));
-    if (within(x, s.due(i), s.radius(i))) return fmt::format(" (bit {} flipped)", bit);
+    if (within(x, s.expected(i), s.radius(i))) return fmt::format(" (bit {} flipped)", bit);
   }
   return "";
 }
 
 // Errors of a few units in the last place, and their direction.
-void roundings(const Suspect& s, std::vector<Likeness>& out) {
+void roundings(const Suspect& s, std::vector<Signature>& out) {
   int64_t most = 0;
   bool toward_zero = true, away = true, up = true, down = true;
   for (const int64_t i : s.wrong) {
-    const double got = s.got(i), due = s.due(i);
-    if (!std::isfinite(got) || !std::isfinite(due)) return;
-    most = std::max(most, ulp_distance(static_cast<float>(got), static_cast<float>(due)));
-    toward_zero = toward_zero && std::fabs(got) <= std::fabs(due);
-    away = away && std::fabs(got) >= std::fabs(due);
-    up = up && got >= due;
-    down = down && got <= due;
+    const double got = s.got(i), expected = s.expected(i);
+    if (!std::isfinite(got) || !std::isfinite(expected)) return;
+    most = std::max(most, ulp_distance(static_cast<float>(got), static_cast<float>(expected)));
+    toward_zero = toward_zero && std::fabs(got) <= std::fabs(expected);
+    away = away && std::fabs(got) >= std::fabs(expected);
+    up = up && got >= expected;
+    down = down && got <= expected;
   }
   if (most > 1024) return;
   const std::string_view way = toward_zero ? "toward zero"
@@ -86,11 +86,11 @@ void roundings(const Suspect& s, std::vector<Likeness>& out) {
                  1});
 }
 
-void narrowed(const Suspect& s, std::vector<Likeness>& out) {
+void narrowed(const Suspect& s, std::vector<Signature>& out) {
   const auto as_bf16 = [&](auto convert) {
     return s.share([&](int64_t i) {
-      const auto due = static_cast<float>(s.due(i));
-      return s.got(i) == static_cast<double>(bf16_to_f32(convert(due)));
+      const auto expected = static_cast<float>(s.expected(i));
+      return s.got(i) == static_cast<double>(bf16_to_f32(convert(expected)));
     });
   };
   out.push_back({"the result cut toward zero to bfloat16", as_bf16(bf16_truncate)});
@@ -103,7 +103,7 @@ void narrowed(const Suspect& s, std::vector<Likeness>& out) {
   }
   constexpr double kMinNormal = 0x1p-126;
   out.push_back({"denormals flushed to zero, which is not declared", s.share([&](int64_t i) {
-                   return s.got(i) == 0 && std::fabs(s.due(i)) < kMinNormal;
+                   return s.got(i) == 0 && std::fabs(s.expected(i)) < kMinNormal;
                  })});
   out.push_back({"denormals kept, where flushing them is declared", s.share([&](int64_t i) {
                    return s.got(i) != 0 && std::fabs(s.got(i)) < kMinNormal;
@@ -111,15 +111,15 @@ void narrowed(const Suspect& s, std::vector<Likeness>& out) {
 }
 
 // The expected numbers in the wrong place: shifted by one along a dimension.
-void shifted(const Suspect& s, std::vector<Likeness>& out) {
+void shifted(const Suspect& s, std::vector<Signature>& out) {
   const Dims& dims = s.op.type.dims;
   const int64_t all = s.op.type.elements();
   if (dims.empty() || s.wrong.size() < 4) return;
   const auto by = [&](int64_t offset) {
     return s.share([&](int64_t i) {
       const int64_t from = i + offset;
-      return from >= 0 && from < all && s.due(from) != s.due(i) &&
-             within(s.got(i), s.due(from), s.radius(from));
+      return from >= 0 && from < all && s.expected(from) != s.expected(i) &&
+             within(s.got(i), s.expected(from), s.radius(from));
     });
   };
   for (size_t d = 0; d < dims.size(); ++d) {
@@ -135,8 +135,8 @@ void shifted(const Suspect& s, std::vector<Likeness>& out) {
 
 }  // namespace
 
-std::vector<Likeness> from_memory(const Suspect& s) {
-  std::vector<Likeness> out;
+std::vector<Signature> from_memory(const Suspect& s) {
+  std::vector<Signature> out;
   const auto equals = [&](const Tensor& t) {
     return t.valid() && t.type() == s.subject.type()
                ? s.share([&](int64_t i) { return same_at(t, s.subject, i); })
@@ -159,22 +159,22 @@ std::vector<Likeness> from_memory(const Suspect& s) {
   return out;
 }
 
-std::vector<Likeness> from_values(const Suspect& s) {
-  std::vector<Likeness> out;
+std::vector<Signature> from_values(const Suspect& s) {
+  std::vector<Signature> out;
   if (s.wrong.empty()) return out;
   const auto count = static_cast<int64_t>(s.wrong.size());
   const bool whole = count == s.op.type.elements();
-  const double born =
-      s.share([&](int64_t i) { return !std::isfinite(s.got(i)) && std::isfinite(s.due(i)); });
-  if (born > 0) {
-    const auto n = static_cast<int64_t>(std::llround(born * static_cast<double>(count)));
+  const double non_finite =
+      s.share([&](int64_t i) { return !std::isfinite(s.got(i)) && std::isfinite(s.expected(i)); });
+  if (non_finite > 0) {
+    const auto n = static_cast<int64_t>(std::llround(non_finite * static_cast<double>(count)));
     return {{n == 1 ? std::string("an element that is NaN or Inf where a number was due")
                     : fmt::format("{} elements that are NaN or Inf where a number was due", n),
              1}};
   }
   if (count == 1 && !whole) {
     const int64_t i = s.wrong[0];
-    return {{fmt::format("one element only: {:.9g} where {:.9g} was due{}", s.got(i), s.due(i),
+    return {{fmt::format("one element only: {:.9g} where {:.9g} was due{}", s.got(i), s.expected(i),
                          flipped_bit(s, i)),
              1}};
   }
@@ -183,22 +183,23 @@ std::vector<Likeness> from_values(const Suspect& s) {
   if (s.subject.dtype() != DType::kF32) return out;
   if (zeros < 1) {
     factor(s, out);
-    const double first = s.got(s.wrong[0]), offset = first - s.due(s.wrong[0]);
+    const double first = s.got(s.wrong[0]), offset = first - s.expected(s.wrong[0]);
     if (count > 2) {
       out.push_back({fmt::format("the constant {:.9g}", first),
                      s.share([&](int64_t i) { return s.got(i) == first; })});
-      out.push_back(
-          {fmt::format("the expected value {} {}", offset < 0 ? "minus" : "plus",
-                       number(std::fabs(offset))),
-           s.share([&](int64_t i) {
-             const double off = s.radius(i) + s.radius(s.wrong[0]) + 1e-3 * std::fabs(offset);
-             return within(s.got(i), s.due(i) + offset, off) && std::fabs(offset) > 8 * s.radius(i);
-           })});
+      out.push_back({fmt::format("the expected value {} {}", offset < 0 ? "minus" : "plus",
+                                 number(std::fabs(offset))),
+                     s.share([&](int64_t i) {
+                       const double off =
+                           s.radius(i) + s.radius(s.wrong[0]) + 1e-3 * std::fabs(offset);
+                       return within(s.got(i), s.expected(i) + offset, off) &&
+                              std::fabs(offset) > 8 * s.radius(i);
+                     })});
     }
   }
   narrowed(s, out);
   shifted(s, out);
-  if (std::ranges::none_of(out, [](const Likeness& e) { return e.share == 1; })) roundings(s, out);
+  if (std::ranges::none_of(out, [](const Signature& e) { return e.share == 1; })) roundings(s, out);
   return out;
 }
 

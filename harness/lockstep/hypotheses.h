@@ -25,7 +25,7 @@ struct Suspect {
   std::vector<int64_t> wrong;
 
   double got(int64_t i) const { return number_at(subject, i); }
-  double due(int64_t i) const { return oracle.value[static_cast<size_t>(i)]; }
+  double expected(int64_t i) const { return oracle.value[static_cast<size_t>(i)]; }
   double radius(int64_t i) const { return oracle.radius[static_cast<size_t>(i)]; }
   // The share of the wrong elements i for which f(i) holds.
   template <typename F>
@@ -38,10 +38,10 @@ struct Suspect {
 };
 
 // Stale value, zero update, copy of an operand, one core's contribution in place of the sum.
-std::vector<Likeness> from_memory(const Suspect& s);
+std::vector<Signature> from_memory(const Suspect& s);
 // The op recomputed by the oracle as the hypothesis says.
-std::vector<Likeness> from_operands(const Suspect& s);
+std::vector<Signature> from_operands(const Suspect& s);
 // Non-finite values, zeros, a flipped bit, a factor, a constant, an offset, a shift, a rounding.
-std::vector<Likeness> from_values(const Suspect& s);
+std::vector<Signature> from_values(const Suspect& s);
 
 }  // namespace twinrun

@@ -14,7 +14,7 @@ namespace {
 
 class Trials {
  public:
-  Trials(const Suspect& s, std::vector<Likeness>& out) : s_(s), out_(out) {}
+  Trials(const Suspect& s, std::vector<Signature>& out) : s_(s), out_(out) {}
 
   // Whether one hypothesis explains everything. Each trial costs as much as a replay, so stop then.
   bool done() const { return done_; }
@@ -57,7 +57,7 @@ class Trials {
 
  private:
   const Suspect& s_;
-  std::vector<Likeness>& out_;
+  std::vector<Signature>& out_;
   bool done_ = false;
 };
 
@@ -124,7 +124,7 @@ void of_dot(const Suspect& s, Trials& trials) {
       if (trials.done()) return;
       trials.values(
           fmt::format("the last {} of {} terms of the sum are counted twice", tail, k),
-          [&](int64_t i) { return 2 * s.due(i) - without.value[static_cast<size_t>(i)]; },
+          [&](int64_t i) { return 2 * s.expected(i) - without.value[static_cast<size_t>(i)]; },
           [&](int64_t i) { return 2 * s.radius(i) + without.radius[static_cast<size_t>(i)]; });
       // Padding cells at the end of a tile that hold the first terms of the sum.
       const int64_t cells = (tile - k % tile) % tile;
@@ -134,7 +134,7 @@ void of_dot(const Suspect& s, Trials& trials) {
       trials.values(
           fmt::format("the first {} of {} terms of the sum are counted twice (a tile of {})", cells,
                       k, tile),
-          [&](int64_t i) { return s.due(i) + head.value[static_cast<size_t>(i)]; },
+          [&](int64_t i) { return s.expected(i) + head.value[static_cast<size_t>(i)]; },
           [&](int64_t i) { return 2 * s.radius(i) + head.radius[static_cast<size_t>(i)]; });
     }
   }
@@ -369,8 +369,8 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
 
 }  // namespace
 
-std::vector<Likeness> from_operands(const Suspect& s) {
-  std::vector<Likeness> out;
+std::vector<Signature> from_operands(const Suspect& s) {
+  std::vector<Signature> out;
   if (s.subject.dtype() != DType::kF32 || s.wrong.empty()) return out;
   Trials trials(s, out);
   stale_operands(s, trials);

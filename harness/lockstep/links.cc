@@ -69,11 +69,11 @@ Links::Links(const Program& asked, bool deterministic, Report report)
     : asked_(asked),
       deterministic_(deterministic),
       report_(std::move(report)),
-      parted_(asked.state.size(), false) {}
+      diverged_(asked.state.size(), false) {}
 
 void Links::broken(int replica, ValueId id, std::string what) {
   ++reported_;
-  Violation v = violation_at(step_, replica, id, ran_->graph.op(id), Violation::What::kLink);
+  Violation v = violation_at(step_, replica, id, followed_->graph.op(id), Violation::What::kLink);
   v.link = std::move(what);
   report_(std::move(v));
 }
@@ -85,7 +85,7 @@ void Links::begin_step(int64_t step, const States& before, const StepInputs& inp
   reported_ = 0;
   before_ = before;
   if (watched) inputs_ = inputs;
-  if (ran_ == nullptr) start(asked_);
+  if (followed_ == nullptr) start(asked_);
   // A step starts from the state that the step before ended with: each replica from its own, or, at
   // the end of a training loop, all from replica 0's.
   const bool carried =
@@ -105,29 +105,29 @@ void Links::begin_step(int64_t step, const States& before, const StepInputs& inp
   }
 }
 
-void Links::start(const Program& ran) {
-  if (ran_ != &ran) {
-    ran_ = &ran;
-    dead_ = dead_values(ran);
-    uniform_ = uniform_values(ran);
-    dies_.assign(static_cast<size_t>(ran.graph.size()), {});
-    const std::vector<ValueId> last = last_uses(ran);
-    for (ValueId id = 0; id < ran.graph.size(); ++id) {
+void Links::start(const Program& executed) {
+  if (followed_ != &executed) {
+    followed_ = &executed;
+    dead_ = dead_values(executed);
+    uniform_ = uniform_values(executed);
+    dies_.assign(static_cast<size_t>(executed.graph.size()), {});
+    const std::vector<ValueId> last = last_uses(executed);
+    for (ValueId id = 0; id < executed.graph.size(); ++id) {
       const ValueId end = last[static_cast<size_t>(id)];
-      if (end < ran.graph.size()) dies_[static_cast<size_t>(end)].push_back(id);
+      if (end < executed.graph.size()) dies_[static_cast<size_t>(end)].push_back(id);
     }
   }
   next_ = 0;
-  written_.assign(before_.size(), std::vector<Tensor>(static_cast<size_t>(ran.graph.size())));
+  written_.assign(before_.size(), std::vector<Tensor>(static_cast<size_t>(executed.graph.size())));
   if (!watched_) return;
   // State and inputs are matched by name: another program may number them differently.
   for (size_t r = 0; r < before_.size(); ++r) {
-    for (const StateVar& var : ran.state) {
+    for (const StateVar& var : executed.state) {
       const int i = asked_.state_index(var.name);
       if (i >= 0)
         written_[r][static_cast<size_t>(var.id)] = before_[r].vars[static_cast<size_t>(i)];
     }
-    for (const Input& input : ran.inputs) {
+    for (const Input& input : executed.inputs) {
       const auto found = std::ranges::find(asked_.inputs, input.name, &Input::name);
       if (found == asked_.inputs.end()) continue;
       written_[r][static_cast<size_t>(input.id)] =
@@ -140,7 +140,7 @@ void Links::start(const Program& ran) {
 // stay unknown and are not compared.
 void Links::missing(ValueId from, ValueId to) {
   for (ValueId id = from; id < to; ++id) {
-    const Op& op = ran_->graph.op(id);
+    const Op& op = followed_->graph.op(id);
     if (op.kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) continue;
     broken(-1, id, "this op of the program was not executed");
   }
@@ -167,9 +167,9 @@ void Links::check_operands(const OpEvent& event) {
       ++cores;
     }
     if (first < 0) continue;
-    const Op& producer = ran_->graph.op(op.operands[i]);
+    const Op& producer = followed_->graph.op(op.operands[i]);
     const bool fed = std::ranges::any_of(
-        ran_->inputs, [&](const Input& input) { return input.id == op.operands[i]; });
+        followed_->inputs, [&](const Input& input) { return input.id == op.operands[i]; });
     const bool state = !fed && producer.kind == OpKind::kParameter;
     Violation v = violation_at(step_, first, event.id, op,
                                fed ? Violation::What::kFeed : Violation::What::kLink);
@@ -201,8 +201,8 @@ void Links::check_replicas(const OpEvent& event) {
   }
 }
 
-void Links::on_op(const OpEvent& event, const Program& ran) {
-  if (!started_ || ran_ != &ran) start(ran);
+void Links::on_op(const OpEvent& event, const Program& executed) {
+  if (!started_ || followed_ != &executed) start(executed);
   started_ = true;
   check_order(event);
   check_operands(event);
@@ -218,13 +218,13 @@ void Links::on_op(const OpEvent& event, const Program& ran) {
 // bits.
 void Links::check_state(const States& after) {
   for (size_t r = 0; r < after.size(); ++r) {
-    for (const StateVar& var : ran_->state) {
+    for (const StateVar& var : followed_->state) {
       const int i = asked_.state_index(var.name);
       if (i < 0) continue;
       const auto at = static_cast<size_t>(i);
-      const Tensor& due =
+      const Tensor& expected =
           var.next == kNoValue ? before_[r].vars[at] : written_[r][static_cast<size_t>(var.next)];
-      if (!due.valid() || due.same_bits(after[r].vars[at])) continue;
+      if (!expected.valid() || expected.same_bits(after[r].vars[at])) continue;
       broken(static_cast<int>(r), var.next == kNoValue ? var.id : var.next,
              var.next == kNoValue ? "the step changed a variable that has no update"
                                   : "the state after the step is not what this op wrote");
@@ -234,13 +234,13 @@ void Links::check_state(const States& after) {
 
 void Links::check_partings(const States& after) {
   for (size_t i = 0; i < asked_.state.size(); ++i) {
-    if (parted_[i]) continue;
+    if (diverged_[i]) continue;
     for (size_t r = 1; r < after.size(); ++r) {
       if (after[r].vars[i].same_bits(after[0].vars[i])) continue;
-      const StateVar* var = ran_->find_state(asked_.state[i].name);
+      const StateVar* var = followed_->find_state(asked_.state[i].name);
       const bool must =
           var != nullptr && var->next != kNoValue && uniform_[static_cast<size_t>(var->next)];
-      parted_[i] = true;
+      diverged_[i] = true;
       partings_.push_back({asked_.state[i].name, step_, static_cast<int>(r), must});
       // A violation already found in this step explains the divergence.
       if (must && deterministic_ && reported_ == 0) {
@@ -260,7 +260,7 @@ void Links::check_partings(const States& after) {
 
 void Links::end_step(const States& after) {
   if (started_) {
-    missing(next_, ran_->graph.size());
+    missing(next_, followed_->graph.size());
     check_state(after);
   }
   check_partings(after);

@@ -25,7 +25,7 @@ namespace twinrun {
 std::vector<bool> uniform_values(const Program& program);
 
 // A state variable whose replicas diverge.
-struct ReplicaParting {
+struct ReplicaDivergence {
   std::string variable;
   int64_t step = 0;            // the first step after which they differ
   int replica = 0;             // the first core that differs from core 0
@@ -41,8 +41,8 @@ class Links {
   // Call these for every step, whether its ops are watched or not.
   void begin_step(int64_t step, const States& before, const StepInputs& inputs, bool watched);
   void end_step(const States& after);
-  // Call this for every op of a watched step; `ran` is the program that the engine reports.
-  void on_op(const OpEvent& event, const Program& ran);
+  // Call this for every op of a watched step; `executed` is the program that the engine reports.
+  void on_op(const OpEvent& event, const Program& executed);
 
   // Another check found a violation in this step; it explains replicas that diverge in it.
   void noticed() { ++reported_; }
@@ -50,10 +50,10 @@ class Links {
   // What the replica wrote as value `id` in this step, until the last reader of the value has run;
   // invalid if it was not seen.
   const Tensor& written(size_t replica, ValueId id) const;
-  const std::vector<ReplicaParting>& partings() const { return partings_; }
+  const std::vector<ReplicaDivergence>& partings() const { return partings_; }
 
  private:
-  void start(const Program& ran);
+  void start(const Program& executed);
   void check_order(const OpEvent& event);
   void check_operands(const OpEvent& event);
   void check_replicas(const OpEvent& event);
@@ -66,7 +66,7 @@ class Links {
   const bool deterministic_;
   Report report_;
   // The program that the ops of the current step belong to, and facts about it.
-  const Program* ran_ = nullptr;
+  const Program* followed_ = nullptr;
   std::vector<bool> dead_, uniform_;
   std::vector<std::vector<ValueId>> dies_;  // [i]: values whose last reader is op i
   // The current step.
@@ -79,8 +79,8 @@ class Links {
   std::vector<std::vector<Tensor>> written_;  // [replica][value]
   // The step before.
   States after_;
-  std::vector<bool> parted_;  // [state variable]
-  std::vector<ReplicaParting> partings_;
+  std::vector<bool> diverged_;  // [state variable]
+  std::vector<ReplicaDivergence> partings_;
 };
 
 }  // namespace twinrun

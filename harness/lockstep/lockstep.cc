@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "backends/oracle/screen.h"
+#include "harness/lockstep/conforming.h"
 #include "harness/lockstep/fingerprint.h"
-#include "harness/lockstep/honest.h"
 #include "harness/tensors/pattern.h"
 #include "harness/tensors/picture.h"
 
@@ -58,7 +58,7 @@ bool same_ops(const Program& a, const Program& b) {
 
 // The arithmetic assumed of an engine that declares none: any order, any operand rounding down to
 // bf16, fused multiplies, denormals flushed or kept, elementary functions of fast-math libraries
-// (docs/bounds.md, "Nothing declared").
+// (docs/method/bounds.md, "Nothing declared").
 Capabilities judged_as(Capabilities declared) {
   if (declared.declares_arithmetic) return declared;
   declared.ours = declared.block32_order = false;
@@ -89,10 +89,10 @@ Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy po
                // step.
                fresh_.push_back(std::move(v));
              }),
-      bias_(policy.bias && declared_.declares_arithmetic ? honest_engines(declared_)
-                                                         : HonestElements{},
+      bias_(policy.bias && declared_.declares_arithmetic ? conforming_engines(declared_)
+                                                         : ConformingElements{},
             /*seed=*/0),
-      ran_(&program) {}
+      followed_(&program) {}
 
 bool Lockstep::probed(int64_t step) const {
   return step < policy_.first || (policy_.every > 0 && step % policy_.every == 0);
@@ -119,7 +119,7 @@ TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepIn
   }
   const bool watched = probed(step) || policy_.screen;
   links_.begin_step(step, before, inputs, watched);
-  seen_.assign(static_cast<size_t>(ran_->graph.size()), Seen::kNot);
+  seen_.assign(static_cast<size_t>(followed_->graph.size()), Seen::kNot);
   return watched ? this : nullptr;
 }
 
@@ -152,23 +152,24 @@ void Lockstep::end_step(int64_t step, const States& after, const StepOutputs&) {
 }
 
 // Switches to the program that the engine reports, if its ops differ from those checked so far.
-void Lockstep::follow(const Program* told) {
-  if (told == told_ || told == nullptr) return;
-  told_ = told;
-  if (told == ran_ || same_ops(*told, *ran_)) return;
-  executed_ = std::make_unique<Program>(*told);
-  ran_ = executed_.get();
+void Lockstep::follow(const Program* reported) {
+  if (reported == reported_ || reported == nullptr) return;
+  reported_ = reported;
+  if (reported == followed_ || same_ops(*reported, *followed_)) return;
+  executed_ = std::make_unique<Program>(*reported);
+  followed_ = executed_.get();
   rows_.clear();
-  seen_.assign(static_cast<size_t>(ran_->graph.size()), Seen::kNot);
+  seen_.assign(static_cast<size_t>(followed_->graph.size()), Seen::kNot);
 }
 
 // The nearest op upstream whose result was checked and lies inside its bound: the latest in program
 // order among the operands, or their operands.
 std::string Lockstep::last_good(ValueId id) const {
-  std::set<ValueId> front(ran_->graph.op(id).operands.begin(), ran_->graph.op(id).operands.end());
+  std::set<ValueId> front(followed_->graph.op(id).operands.begin(),
+                          followed_->graph.op(id).operands.end());
   while (!front.empty()) {
     const ValueId latest = *front.rbegin();
-    const Op& op = ran_->graph.op(latest);
+    const Op& op = followed_->graph.op(latest);
     front.erase(latest);
     const bool computed = class_of(op.kind) != OpClass::kSource;
     if (computed && seen_[static_cast<size_t>(latest)] == Seen::kInside) return op.name;
@@ -219,13 +220,13 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
     for (const ValueId operand : op.operands) {
       if (collective) break;
       const StateVar* var = nullptr;
-      for (const StateVar& s : ran_->state) var = s.id == operand ? &s : var;
+      for (const StateVar& s : followed_->state) var = s.id == operand ? &s : var;
       const int i = var == nullptr ? -1 : program_.state_index(var->name);
       past.operands.push_back(i >= 0 && step_.lead
                                   ? step_.lead->first[replica].vars[static_cast<size_t>(i)]
                                   : before(operand, replica));
     }
-    const std::vector<Likeness> all =
+    const std::vector<Signature> all =
         likenesses(declared_, op, output, oracle, inputs, pool_, past);
     if (!all.empty()) v.fingerprint = all[0].text;
     for (size_t i = 1; i < all.size() && v.also.size() < 2; ++i) v.also.push_back(all[i].text);
@@ -269,7 +270,7 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
   }
   const std::vector<Tensor>& inputs = collective ? contributions : event.inputs[replica];
   const Tensor& output = event.outputs[replica];
-  const unsigned unrounded = unrounded_operands(declared_, ran_->graph, event.id);
+  const unsigned unrounded = unrounded_operands(declared_, followed_->graph, event.id);
   const bool scored = BiasWatch::scored(op);
   OracleResult oracle;
   OracleVerdict verdict;
@@ -313,7 +314,7 @@ void Lockstep::screen(const OpEvent& event, size_t replica) {
   }
   const std::vector<Tensor>& inputs = contributions.empty() ? event.inputs[replica] : contributions;
   if (!plausible(declared_, event.op(), inputs, event.outputs[replica], pool_,
-                 unrounded_operands(declared_, ran_->graph, event.id))) {
+                 unrounded_operands(declared_, followed_->graph, event.id))) {
     check_result(event, replica);
   } else if (seen_[static_cast<size_t>(event.id)] == Seen::kNot) {
     seen_[static_cast<size_t>(event.id)] = Seen::kInside;
@@ -326,7 +327,7 @@ void Lockstep::on_op(const OpEvent& event) {
   follow(event.program);
   const bool in_full = probed_steps_.contains(event.step);
   const bool source = class_of(event.op().kind) == OpClass::kSource;
-  links_.on_op(event, *ran_);
+  links_.on_op(event, *followed_);
   for (size_t r = 0; r < event.outputs.size(); ++r) {
     // If replicas share one tensor computed from the same operands, check it once. An all-reduce
     // has the operands of all replicas, so only its result counts.
@@ -372,7 +373,7 @@ EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
   std::vector<double> residuals;
   for (const auto& [id, row] : rows_) {
     if (row.elements == 0) continue;
-    const Op& op = ran_->graph.op(id);
+    const Op& op = followed_->graph.op(id);
     ProbeRow r;
     r.op = op.name;
     r.kind = name_of(op.kind);

@@ -58,7 +58,7 @@ class Lockstep : public StepObserver, public TraceSink {
   // nullptr.
   const Program* executed_program() const { return executed_.get(); }
   // State variables whose replicas diverge, whether or not the program allows it.
-  const std::vector<ReplicaParting>& partings() const { return links_.partings(); }
+  const std::vector<ReplicaDivergence>& partings() const { return links_.partings(); }
   const BiasCounts& bias_counts() const { return bias_.counts(); }
   // The level of evidence. A: op trace and declared arithmetic. B: op trace only. C: no op was
   // seen.
@@ -73,7 +73,7 @@ class Lockstep : public StepObserver, public TraceSink {
     std::vector<double> residuals;  // the first few
   };
   enum class Seen : uint8_t { kNot, kInside, kOutside };  // what was seen of an op in this step
-  void follow(const Program* told);
+  void follow(const Program* reported);
   void screen(const OpEvent& event, size_t replica);
   void check_result(const OpEvent& event, size_t replica);
   void found(const OpEvent& event, size_t replica, const OracleVerdict& verdict,
@@ -90,8 +90,8 @@ class Lockstep : public StepObserver, public TraceSink {
   Links links_;
   BiasWatch bias_;
   // The program whose ops are checked: as requested, or as the engine reports it.
-  const Program* ran_;
-  const Program* told_ = nullptr;
+  const Program* followed_;
+  const Program* reported_ = nullptr;
   std::unique_ptr<Program> executed_;
   std::map<ValueId, Row> rows_;
   std::vector<Violation> violations_, fresh_;  // fresh_: of the current step

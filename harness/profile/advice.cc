@@ -12,7 +12,8 @@ namespace twinrun {
 namespace {
 
 constexpr double kWorthSaying = 1.01;
-constexpr int64_t kBatchSteps[] = {64, 1024};  // multiples that fit the tiles (docs/profile.md)
+constexpr int64_t kBatchSteps[] = {64,
+                                   1024};  // multiples that fit the tiles (docs/guides/profile.md)
 
 struct Idea {
   std::string rule, text, setting;

@@ -1,5 +1,5 @@
 // A model of the time that the host of a TPU needs for a batch: bytes over assumed rates
-// (docs/profile.md). The device waits for what the host cannot do while the device computes.
+// (docs/guides/profile.md). The device waits for what the host cannot do while the device computes.
 #pragma once
 
 #include "program/graph/program.h"

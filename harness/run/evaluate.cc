@@ -87,7 +87,7 @@ double energy_distance(const Rows& x, const Rows& y) {
   return 2 * between / (count * count) - 2 * within / (count * (count - 1));
 }
 
-constexpr int64_t kMostCompared = 512;  // samples of a GAN; the work grows with their square
+constexpr int64_t kMaxCompared = 512;  // samples of a GAN; the work grows with their square
 
 // Sample ids by position among the held-out samples, so that random ops of the model (a GAN's
 // noise) differ from sample to sample.
@@ -173,8 +173,8 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
       } else if (program.outputs[i].name == "embeddings") {
         embeddings.append(out, data_->eval.count());
       } else if (program.outputs[i].name == "samples") {
-        generated.append(out, kMostCompared);
-        real.append(samples.features, kMostCompared);
+        generated.append(out, kMaxCompared);
+        real.append(samples.features, kMaxCompared);
       } else if (program.outputs[i].name == "judged" || program.outputs[i].name == "deceived") {
         const bool is_real = program.outputs[i].name == "judged";
         for (float logit : out.as<const float>()) all.correct += (logit > 0) == is_real;

@@ -18,7 +18,7 @@ void end_of_loop(const Scenario& scenario, States& states, int64_t step) {
 HostLoop::HostLoop(const Scenario& scenario, int cores, std::string_view engine)
     : iterations_(cores > 1 || engine == "tpu" ? scenario.tpu.iterations_per_loop : 0) {}
 
-bool HostLoop::due(int64_t every, int64_t done) const {
+bool HostLoop::expected(int64_t every, int64_t done) const {
   if (every <= 0) return false;
   if (!loops()) return done % every == 0;
   return done % iterations_ == 0 && done / every > (done - iterations_) / every;

@@ -29,7 +29,7 @@ class HostLoop {
   // Whether an action that is configured for every `every` steps (0: never) is to be done after
   // `done` steps. With loops it is done at the end of a loop, if a multiple of `every` was reached
   // since the previous loop's end.
-  bool due(int64_t every, int64_t done) const;
+  bool expected(int64_t every, int64_t done) const;
   // Whether a run can be stopped after `done` steps: the device does not return from the middle of
   // a loop.
   bool returns(int64_t done) const { return !loops() || done % iterations_ == 0; }

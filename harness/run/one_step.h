@@ -1,5 +1,5 @@
 // One step of a program from a given state, and the tensors of it that are compared by instrument 2
-// (harness/sharding/switches.h) and by program identification (harness/identify).
+// (harness/sharding/ablation.h) and by program identification (harness/identify).
 //
 //   auto r = one_step(experiment, *engine, step, states);
 //   Judged judged = judged_tensors(engine->program(), *r);

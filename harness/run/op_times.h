@@ -37,8 +37,9 @@ struct OpTimes {
 };
 
 // A timed step runs op by op, and every core runs all of its ops: they are neither fused nor shared
-// between cores. Its bits are the same (docs/numerics.md). With ops = false, for engines that take
-// no hooks, only whole steps are timed. `times` must outlive the backend and serves one run.
+// between cores. Its bits are the same (docs/method/numerics.md). With ops = false, for engines
+// that take no hooks, only whole steps are timed. `times` must outlive the backend and serves one
+// run.
 std::unique_ptr<Backend> with_times(std::unique_ptr<Backend> backend, OpTimes& times, bool ops);
 
 // Adds two tracks: when the training loop waited for a batch, and when the reader made batches,

@@ -108,7 +108,7 @@ std::optional<RunResult> ReferenceCache::find(const Experiment& experiment, cons
 void ReferenceCache::keep(const Experiment& experiment, const Program& program,
                           const std::string& engine, const RunOptions& options,
                           const RunResult& result) const {
-  if (folder_.empty() || result.file.ended != "completed" || result.birth) return;
+  if (folder_.empty() || result.file.ended != "completed" || result.first_non_finite) return;
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error || !write_run(path(experiment, program, engine, options), result.file)) return;

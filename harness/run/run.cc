@@ -24,11 +24,11 @@ bool finite(const Tensor& t) {
 }
 
 // Watches for the first op that turns finite operands into something else.
-class BirthSink : public TraceSink {
+class FirstNonFiniteSink : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
     // A constant may be infinite on purpose: -inf, the start of a maximum.
-    if (birth || event.op().kind == OpKind::kConstant) return;
+    if (first_non_finite || event.op().kind == OpKind::kConstant) return;
     for (size_t r = 0; r < event.outputs.size(); ++r) {
       if (finite(event.outputs[r])) continue;
       const auto operands_finite = [&](const std::vector<Tensor>& in) {
@@ -42,12 +42,13 @@ class BirthSink : public TraceSink {
       if (event.outputs[r].dtype() == DType::kF32) {
         for (float v : event.outputs[r].as<float>()) nan = nan || v != v;
       }
-      birth = Birth{event.step, static_cast<int>(r), event.op().name,
-                    std::string(to_string(event.op().phase)), nan ? "NaN" : "Inf"};
+      first_non_finite =
+          FirstNonFinite{event.step, static_cast<int>(r), event.op().name,
+                         std::string(to_string(event.op().phase)), nan ? "NaN" : "Inf"};
       return;
     }
   }
-  std::optional<Birth> birth;
+  std::optional<FirstNonFinite> first_non_finite;
 };
 
 // The digest of the initial parameters and statistics, which depends neither on the optimizer nor
@@ -102,7 +103,7 @@ void report_step(Progress& progress, const HostLoop& loop, int64_t log_every, in
                  int64_t first, const StepScalars& last) {
   const float loss = loop.loops() ? last.loss_replica0 : last.loss;
   progress.step(done - first, fmt::format("loss {:.4g}", loss));
-  if (loop.due(log_every, done)) {
+  if (loop.expected(log_every, done)) {
     progress.log(fmt::format(
         "after step {}: loss {:.9g}{}, learning rate {:.4g}, gradient norm {:.4g}", done - 1, loss,
         loop.loops() ? " (replica 0)" : "", last.learning_rate, last.gradient_norm));
@@ -181,24 +182,25 @@ struct Runner {
     }
     if (may_leave_out && update_left_out(program, before, result.states, outputs)) {
       ++result.left_out;
-      if (++left_out_in_a_row <= kMostLeftOut) return true;
+      if (++left_out_in_a_row <= kMaxLeftOut) return true;
     }
     if (!held) {
       TWINRUN_ASSIGN(before, state_before(engine, feed, step));
     }
-    result.birth = find_birth(engine, step, before, inputs);
-    if (!result.birth) {
+    result.first_non_finite = find_first_non_finite(engine, step, before, inputs);
+    if (!result.first_non_finite) {
       // The engine does not show its ops.
       const bool lost = !std::isfinite(s.loss);
       const bool nan = std::isnan(lost ? s.loss : s.gradient_norm);
-      result.birth = Birth{step, 0, "", "", nan ? "NaN" : "Inf"};
-      result.file.ended = fmt::format("diverged: {} in {} at step {}", result.birth->what,
-                                      lost ? "the loss" : "the gradients", step);
+      result.first_non_finite = FirstNonFinite{step, 0, "", "", nan ? "NaN" : "Inf"};
+      result.file.ended =
+          fmt::format("diverged: {} in {} at step {}", result.first_non_finite->what,
+                      lost ? "the loss" : "the gradients", step);
       return false;
     }
     result.file.ended =
-        fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
-                    result.birth->op, result.birth->replica);
+        fmt::format("diverged: {} born at step {} in {} on core {}", result.first_non_finite->what,
+                    step, result.first_non_finite->op, result.first_non_finite->replica);
     return false;
   }
 };
@@ -229,12 +231,12 @@ std::vector<int64_t> spread_steps(int64_t steps, int64_t count) {
   return out;
 }
 
-std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
-                                const StepInputs& inputs) {
-  BirthSink sink;
+std::optional<FirstNonFinite> find_first_non_finite(Engine& engine, int64_t step, States states,
+                                                    const StepInputs& inputs) {
+  FirstNonFiniteSink sink;
   StepOutputs outputs;
   if (!engine.step(step, states, inputs, outputs, &sink)) return std::nullopt;
-  return sink.birth;
+  return sink.first_non_finite;
 }
 
 std::string outcome(const RunFile& file, int64_t last) {
@@ -297,9 +299,9 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
       report_step(*options.progress, loop, s.train.log_every, done, options.first_step,
                   file.steps.back());
     if (!go_on) break;
-    if (done < last && loop.due(s.train.eval_every, done))
+    if (done < last && loop.expected(s.train.eval_every, done))
       TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
-    if (done < last && loop.due(s.train.checkpoint_every, done))
+    if (done < last && loop.expected(s.train.checkpoint_every, done))
       TWINRUN_RETURN_IF_ERROR(run.keep(done, true));
   }
   // An interrupt may come where a periodic evaluation or checkpoint has just been made.

@@ -19,7 +19,7 @@ namespace twinrun {
 
 // The first non-finite value: where NaN or Inf first came out of an op whose operands were all
 // finite.
-struct Birth {
+struct FirstNonFinite {
   int64_t step = 0;
   int replica = 0;
   std::string op, phase;  // empty for an engine that does not show its ops
@@ -33,7 +33,7 @@ bool update_left_out(const Program& program, const States& before, const States&
                      const StepOutputs& outputs);
 // A run ends after more than this many skipped updates in a row: a scale that is halved each time
 // has then passed through all 40 binades of float16.
-inline constexpr int64_t kMostLeftOut = 40;
+inline constexpr int64_t kMaxLeftOut = 40;
 
 // Sees every step and may watch its ops. `before` is the state from which the step started, or
 // empty where needs_before returns false and the run does not need it either.
@@ -71,8 +71,8 @@ struct RunOptions {
 struct RunResult {
   RunFile file;
   States states;
-  std::optional<Birth> birth;  // set if the run ended in NaN or Inf
-  int64_t left_out = 0;        // skipped updates; counted for engines that show no ops
+  std::optional<FirstNonFinite> first_non_finite;  // set if the run ended in NaN or Inf
+  int64_t left_out = 0;  // skipped updates; counted for engines that show no ops
   double seconds = 0;
   PipelineCounters pipeline;  // counters of the input pipeline
   // Read from an earlier diagnosis (harness/run/reference_cache.h): no time was spent.
@@ -90,8 +90,8 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
                         const RunOptions& options);
 
 // The first non-finite value of one step, found by watching every op; nullopt if none is seen.
-std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
-                                const StepInputs& inputs);
+std::optional<FirstNonFinite> find_first_non_finite(Engine& engine, int64_t step, States states,
+                                                    const StepInputs& inputs);
 
 // The first step after which the states of two runs differ, counted from the start of the runs.
 std::optional<int64_t> first_difference(const RunFile& a, const RunFile& b);

@@ -30,8 +30,8 @@ WeightKeeper::WeightKeeper(const Program& program, int64_t steps) {
     variables_.push_back({var.name, var.type, i});
     bytes += static_cast<int64_t>(var.type.bytes());
   }
-  constexpr int64_t kMost = 24, kMemory = int64_t{256} << 20;
-  const int64_t count = std::min(kMost, kMemory / bytes);
+  constexpr int64_t kMax = 24, kMemory = int64_t{256} << 20;
+  const int64_t count = std::min(kMax, kMemory / bytes);
   if (count == 1 && steps > 1) return;  // a picture needs at least two columns
   wanted_ = spread_steps(steps, count);
 }

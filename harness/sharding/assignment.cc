@@ -15,15 +15,15 @@ int64_t share_of_core(const Experiment& e) { return e.scenario.train.batch / e.s
 constexpr const char* kShardsDiffer = "a step whose shards differ";
 constexpr const char* kBufferTwin = "an engine that hands a core the buffer of another one";
 
-// "4-7, 12": sorted numbers as ranges, at most the first kMost of them.
+// "4-7, 12": sorted numbers as ranges, at most the first kMax of them.
 std::string ranges(const DealtRows& sorted) {
-  constexpr int kMost = 6;
+  constexpr int kMax = 6;
   std::string out;
-  int told = 0;
+  int shown = 0;
   for (size_t i = 0; i < sorted.size();) {
     size_t end = i + 1;
     while (end < sorted.size() && sorted[end] == sorted[end - 1] + 1) ++end;
-    if (++told > kMost) return out + ", ...";
+    if (++shown > kMax) return out + ", ...";
     out += out.empty() ? "" : ", ";
     out +=
         end - i == 1 ? std::to_string(sorted[i]) : fmt::format("{}-{}", sorted[i], sorted[end - 1]);
@@ -47,12 +47,12 @@ std::optional<std::vector<int>> whole_shards(const DealtRows& rows, int64_t n) {
 
 // "core 1 shard 3, core 3 shard 1": the cores that have a shard other than their own.
 std::string exchanged(const std::vector<int>& shards) {
-  constexpr int kMost = 8;
+  constexpr int kMax = 8;
   std::string out;
-  int told = 0;
+  int shown = 0;
   for (size_t core = 0; core < shards.size(); ++core) {
     if (shards[core] == static_cast<int>(core)) continue;
-    if (++told > kMost) return out + ", ...";
+    if (++shown > kMax) return out + ", ...";
     out += fmt::format("{}core {} shard {}", out.empty() ? "" : ", ", core, shards[core]);
   }
   return out;
@@ -66,7 +66,7 @@ std::string count_text(size_t n, const char* of) {
 void describe_permutation(const Experiment& e, const DealtRows& rows, ShardingChange& c) {
   const int64_t cores = e.sharding.cores, n = share_of_core(e);
   c.cause.name = "other_rows";
-  c.cause.parting = kShardsDiffer;
+  c.cause.divergence = kShardsDiffer;
   c.harmless = true;
   c.cause.cure =
       "nothing has to change: every sample is fed once. To have the scenario's batches of each "
@@ -117,7 +117,7 @@ void describe_counts(const Experiment& e, const DealtRows& rows, ShardingChange&
   c.cause.cure =
       "give each core rows of its own, so that every row of the batch is fed once: look at how the "
       "input function maps cores (ranks) to shards";
-  c.cause.parting = kShardsDiffer;
+  c.cause.divergence = kShardsDiffer;
   c.cause.twin = kBufferTwin;
   const auto shards = whole_shards(rows, share_of_core(e));
   const bool twice =
@@ -139,7 +139,7 @@ void describe_labels(const Experiment& e, const DealtRows& features, const Dealt
   c.subject = "labels of other samples";
   c.cause.cure =
       "index inputs and labels alike: shuffle, shard and batch them together, or zip them before";
-  c.cause.parting = kShardsDiffer;
+  c.cause.divergence = kShardsDiffer;
   c.cause.twin = kBufferTwin;
   size_t apart = 0;
   for (size_t i = 0; i < features.size(); ++i) apart += features[i] != labels[i] ? 1 : 0;
@@ -302,7 +302,7 @@ ShardingChange losses_together(const Experiment& e, bool one_loss) {
     c.cause.cure =
         "nothing has to change: gradients are as due. To let each core's loss be judged, report it "
         "before it is averaged";
-    c.cause.parting = "the loss of each core";
+    c.cause.divergence = "the loss of each core";
     return c;
   }
   c.cause.name = "other_rows";
@@ -315,7 +315,7 @@ ShardingChange losses_together(const Experiment& e, bool one_loss) {
       "nothing has to change: every sample is fed once. To have the scenario's batches of each "
       "core, "
       "give core k the rows from k times the per-core batch on";
-  c.cause.parting = kShardsDiffer;
+  c.cause.divergence = kShardsDiffer;
   return c;
 }
 
@@ -328,7 +328,7 @@ ShardingChange kept_by_cores(const Experiment& e, const std::vector<std::string>
       "all-reduce every gradient: no backward pass under no_sync(), and no parameter that the "
       "wrapper "
       "does not know";
-  c.cause.parting = "every replica's gradient, not replica 0's alone";
+  c.cause.divergence = "every replica's gradient, not replica 0's alone";
   c.cause.twin = "an engine that does not perform the all-reduce that the program has";
   const auto trained = std::ranges::count_if(
       e.forward.state, [](const StateVar& v) { return v.role == StateRole::kParameter; });
@@ -343,11 +343,11 @@ ShardingChange kept_by_cores(const Experiment& e, const std::vector<std::string>
   }
   c.cause.name = "unreduced_gradients";
   c.subject = "gradients that each core keeps to itself";
-  constexpr size_t kMost = 6;
+  constexpr size_t kMax = 6;
   std::string names;
-  for (size_t i = 0; i < std::min(parameters.size(), kMost); ++i)
+  for (size_t i = 0; i < std::min(parameters.size(), kMax); ++i)
     names += (i == 0 ? "" : ", ") + parameters[i];
-  if (parameters.size() > kMost) names += fmt::format(" and {} more", parameters.size() - kMost);
+  if (parameters.size() > kMax) names += fmt::format(" and {} more", parameters.size() - kMax);
   c.cause.meaning = fmt::format(
       "each core descends the gradient of its own samples for {}, so that these weights part "
       "between "
@@ -385,7 +385,7 @@ std::vector<ShardingChange> group_changes(const Experiment& e, const Sharding& s
         c.cause.cure =
             "reduce over all cores: look at the process group, or axis_index_groups, of "
             "the all-reduce";
-        c.cause.parting = "the gradients of every core, not core 0's alone";
+        c.cause.divergence = "the gradients of every core, not core 0's alone";
         c.cause.twin = "an engine whose all-reduce leaves out the other groups";
         out.push_back(std::move(c));
       }
@@ -408,7 +408,7 @@ std::vector<ShardingChange> group_changes(const Experiment& e, const Sharding& s
           "script "
           "is right{}; else let it synchronise as the scenario says",
           size, strided ? " but for which cores make a group" : "");
-      c.cause.parting = "a step whose cores hold different samples";
+      c.cause.divergence = "a step whose cores hold different samples";
       c.cause.twin =
           "an engine that reduces batch statistics over other cores than the program says";
       out.push_back(std::move(c));
@@ -435,7 +435,7 @@ std::vector<ShardingChange> group_changes(const Experiment& e, const Sharding& s
         "nothing has to change: core 0's statistics, which are evaluated, are the same. To let "
         "every "
         "core keep its own, say broadcast_buffers=False";
-    c.cause.parting = "the running statistics of a step after the first, on every core";
+    c.cause.divergence = "the running statistics of a step after the first, on every core";
     c.harmless = true;
     out.push_back(std::move(c));
   }

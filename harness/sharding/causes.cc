@@ -54,7 +54,7 @@ struct Row {
   void (*introduce)(E, Sharding&);
   std::string (*meaning)(E);
   std::string (*cure)(E);
-  const char* parting;
+  const char* divergence;
   const char* twin;
   Overrides (*settings)(E) = nullptr;  // scenario keys that apply `cure`
 };
@@ -438,7 +438,7 @@ std::vector<std::string> present_causes(const Experiment& e, const Sharding& sha
 
 ShardingCause describe(const Experiment& e, const std::string& cause) {
   const Row& row = row_of(cause);
-  return {row.name, row.meaning(e), row.cure(e), row.parting, row.twin};
+  return {row.name, row.meaning(e), row.cure(e), row.divergence, row.twin};
 }
 
 Overrides cure_settings(const Experiment& e, const std::string& cause) {

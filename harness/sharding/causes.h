@@ -23,7 +23,7 @@ struct ShardingCause {
   std::string cure;     // "set tpu.reduction = \"sum\""
   // What must be examined for the cause to show: "a step whose cores hold unequal numbers of
   // tokens".
-  std::string parting;
+  std::string divergence;
   // An engine fault that predicts the same tensors; "" if there is none.
   std::string twin;
 };

@@ -26,10 +26,10 @@ bool same_row(const std::vector<Tensor>& a, size_t row, const std::vector<Tensor
                      bytes) == 0;
 }
 
-bool all_read(const std::vector<Tensor>& read, const std::vector<Tensor>& due,
+bool all_read(const std::vector<Tensor>& read, const std::vector<Tensor>& expected,
               const DealtRows& rows) {
   for (size_t at = 0; at < rows.size(); ++at) {
-    if (!same_row(read, at, due, static_cast<size_t>(rows[at]))) return false;
+    if (!same_row(read, at, expected, static_cast<size_t>(rows[at]))) return false;
   }
   return true;
 }
@@ -37,21 +37,21 @@ bool all_read(const std::vector<Tensor>& read, const std::vector<Tensor>& due,
 // For each position of what was read, the row of `due` that it holds; nullopt if a position holds
 // no row of it. `like` is tried first. Labels repeat, so that whole arrangements are tried before
 // single rows.
-std::optional<DealtRows> rows_read(const std::vector<Tensor>& read, const std::vector<Tensor>& due,
-                                   const DealtRows& like) {
-  const auto cores = static_cast<int64_t>(due.size());
-  const int64_t n = due[0].dims()[0];
-  if (!like.empty() && all_read(read, due, like)) return like;
+std::optional<DealtRows> rows_read(const std::vector<Tensor>& read,
+                                   const std::vector<Tensor>& expected, const DealtRows& like) {
+  const auto cores = static_cast<int64_t>(expected.size());
+  const int64_t n = expected[0].dims()[0];
+  if (!like.empty() && all_read(read, expected, like)) return like;
   for (int64_t roll = 0; roll < cores * n; ++roll) {
     DealtRows rows = rows_in_blocks(cores, n, n, roll);
-    if (all_read(read, due, rows)) return rows;
+    if (all_read(read, expected, rows)) return rows;
   }
   DealtRows rows;
   std::vector<bool> used(static_cast<size_t>(cores * n));
   for (size_t at = 0; at < used.size(); ++at) {
     std::optional<size_t> found;
     for (size_t row = 0; row < used.size(); ++row) {
-      if ((!found || used[*found]) && (!found || !used[row]) && same_row(read, at, due, row))
+      if ((!found || used[*found]) && (!found || !used[row]) && same_row(read, at, expected, row))
         found = row;
     }
     if (!found) return std::nullopt;
@@ -75,21 +75,21 @@ Result<std::vector<std::string>> feeding_causes(const Experiment& e, const Progr
     for (const Violation& v : violations) {
       if (v.what != Violation::What::kFeed || !explains) continue;
       TWINRUN_ASSIGN(const Batch batch, feed.batch(v.step + e.scenario.data.batch_offset));
-      TWINRUN_ASSIGN(const StepInputs due, step_inputs(asked, e.scenario, batch, v.step));
+      TWINRUN_ASSIGN(const StepInputs expected, step_inputs(asked, e.scenario, batch, v.step));
       TWINRUN_ASSIGN(const StepInputs theirs, step_inputs(fed, e.scenario, batch, v.step));
       for (size_t i = 0; i < asked.inputs.size(); ++i) {
         const std::string& name = asked.inputs[i].name;
-        const auto told = std::ranges::find_if(violations, [&](const Violation& w) {
+        const auto reported = std::ranges::find_if(violations, [&](const Violation& w) {
           return w.what == Violation::What::kFeed && w.step == v.step && w.input == name;
         });
         // Violations do not report an input that no op reads.
-        if (told == violations.end()) {
+        if (reported == violations.end()) {
           const bool read = std::ranges::any_of(asked.graph.ops(), [&](const Op& op) {
             return std::ranges::find(op.operands, asked.inputs[i].id) != op.operands.end();
           });
-          explains = explains && (!read || same(column(due, i), column(theirs, i)));
+          explains = explains && (!read || same(column(expected, i), column(theirs, i)));
         } else {
-          explains = explains && same(told->read, column(theirs, i));
+          explains = explains && same(reported->read, column(theirs, i));
         }
       }
     }
@@ -111,21 +111,21 @@ Result<std::optional<ShardingChange>> deal_that_was_read(const Experiment& e, co
   for (const Violation& v : violations) {
     if (v.what != Violation::What::kFeed || deals.contains(v.step)) continue;
     TWINRUN_ASSIGN(const Batch batch, feed.batch(v.step + e.scenario.data.batch_offset));
-    TWINRUN_ASSIGN(const StepInputs due, step_inputs(asked, e.scenario, batch, v.step));
+    TWINRUN_ASSIGN(const StepInputs expected, step_inputs(asked, e.scenario, batch, v.step));
     // The rows of one input; empty (each core's own) if no violation reports it.
     bool rows_all = true;
     const auto rows_of = [&](std::initializer_list<std::string_view> names, const DealtRows& like) {
       const auto input = input_named(names);
       if (input == asked.inputs.end()) return DealtRows();
-      const auto told = std::ranges::find_if(violations, [&](const Violation& w) {
+      const auto reported = std::ranges::find_if(violations, [&](const Violation& w) {
         return w.what == Violation::What::kFeed && w.step == v.step && w.input == input->name;
       });
       const auto at = static_cast<size_t>(input - asked.inputs.begin());
-      if (told == violations.end()) {  // the rows of `like` may hold the same labels
-        const std::vector<Tensor> own = column(due, at);
+      if (reported == violations.end()) {  // the rows of `like` may hold the same labels
+        const std::vector<Tensor> own = column(expected, at);
         return !like.empty() && all_read(own, own, like) ? like : DealtRows();
       }
-      std::optional<DealtRows> rows = rows_read(told->read, column(due, at), like);
+      std::optional<DealtRows> rows = rows_read(reported->read, column(expected, at), like);
       rows_all = rows_all && rows;
       return rows && !is_own(*rows) ? *rows : DealtRows();
     };

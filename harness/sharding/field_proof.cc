@@ -205,9 +205,9 @@ class Trace {
 };
 
 // Finds the first value of the sharded program that is not related to the whole batch's value.
-class FirstParting {
+class FirstDivergence {
  public:
-  FirstParting(const Program& program, const Trace& trace, FieldProof& proof)
+  FirstDivergence(const Program& program, const Trace& trace, FieldProof& proof)
       : program_(program),
         trace_(trace),
         proof_(proof),
@@ -217,17 +217,17 @@ class FirstParting {
   void see(ValueId id, const std::vector<Tensor>& cores) {
     const Op& op = program_.graph.op(id);
     // Constants may depend on the shapes alone, which differ between the programs.
-    if (!proof_.parts_at.empty() || !trace_.knows(op.name) || constant_[static_cast<size_t>(id)])
+    if (!proof_.diverges_at.empty() || !trace_.knows(op.name) || constant_[static_cast<size_t>(id)])
       return;
     Share& share = shares_[static_cast<size_t>(id)];
     share = trace_.share(op.name, cores);
     // Inputs and state are not parts that are added up later.
     const bool given = op.kind == OpKind::kParameter;
     if (share != Share::kNothing && !(given && share == Share::kPart)) return;
-    proof_.parts_at = op.name;
+    proof_.diverges_at = op.name;
     for (ValueId operand : op.operands) {
-      if (shares_[static_cast<size_t>(operand)] == Share::kPart && proof_.parts_reads.empty())
-        proof_.parts_reads = program_.graph.op(operand).name;
+      if (shares_[static_cast<size_t>(operand)] == Share::kPart && proof_.diverging_operand.empty())
+        proof_.diverging_operand = program_.graph.op(operand).name;
     }
   }
 
@@ -363,8 +363,8 @@ ProofRow row_of(const std::string& program, const FieldProof& proof) {
           kFieldPoints,
           proof.degree,
           proof.log2_error(),
-          proof.parts_at,
-          proof.parts_reads,
+          proof.diverges_at,
+          proof.diverging_operand,
           proof.unproven};
 }
 
@@ -397,10 +397,10 @@ Result<std::vector<FieldProof>> prove_meaning(const Experiment& e,
     for (size_t i = 0; i < programs.size(); ++i) {
       FieldProof& proof = proofs[i];
       if (!proof.unproven.empty()) continue;
-      FirstParting parting(programs[i], trace, proof);
+      FirstDivergence divergence(programs[i], trace, proof);
       const auto sharded = evaluate(point, programs[i], given, products, 1, pool,
                                     [&](ValueId id, const std::vector<Tensor>& values) {
-                                      if (p == 0) parting.see(id, values);
+                                      if (p == 0) divergence.see(id, values);
                                     });
       if (!sharded) {
         proof.unproven = sharded.error().message();
@@ -419,7 +419,7 @@ Result<std::vector<FieldProof>> prove_meaning(const Experiment& e,
     }
   }
   for (FieldProof& proof : proofs) {
-    if (proof.equal()) proof.parts_at = proof.parts_reads = "";
+    if (proof.equal()) proof.diverges_at = proof.diverging_operand = "";
   }
   return proofs;
 }

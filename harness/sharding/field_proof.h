@@ -12,7 +12,7 @@
 //
 //   auto proofs = prove_meaning(experiment, {faithful(experiment), experiment.sharding}, threads);
 //   proofs[0].equal();              // the same function
-//   proofs[1].parts_at;             // "bn1/mean_broadcast": the first value that differs
+//   proofs[1].diverges_at;             // "bn1/mean_broadcast": the first value that differs
 #pragma once
 
 #include <array>
@@ -36,9 +36,9 @@ struct FieldProof {
   std::string unproven;
   // The first value of the sharded program that differs from the whole batch's; "" if none was
   // found.
-  std::string parts_at;
+  std::string diverges_at;
   // The operand of it that each core holds only a part of: "bn1/mean".
-  std::string parts_reads;
+  std::string diverging_operand;
 
   bool proves(StepKind kind) const { return unproven.empty() && same[static_cast<size_t>(kind)]; }
   bool equal() const { return unproven.empty() && same[0] && same[1] && same[2]; }

@@ -22,13 +22,13 @@ Dims index_of(const Dims& dims, int64_t flat) {
 int64_t even_step(const std::set<int64_t>& at, int64_t size) {
   if (at.size() < 2) return 0;
   const int64_t step = *std::next(at.begin()) - *at.begin();
-  int64_t due = *at.begin();
-  if (due >= step) return 0;
+  int64_t expected = *at.begin();
+  if (expected >= step) return 0;
   for (const int64_t i : at) {
-    if (i != due) return 0;
-    due += step;
+    if (i != expected) return 0;
+    expected += step;
   }
-  return due >= size ? step : 0;
+  return expected >= size ? step : 0;
 }
 
 bool contiguous(const std::set<int64_t>& at) {

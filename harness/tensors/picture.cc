@@ -9,13 +9,13 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kMost = 64;  // cells per side
+constexpr int64_t kMax = 64;  // cells per side
 
 // 0: within the bound; 1 to 9: the power of ten by which the error exceeds it; 10: NaN, Inf, or a
 // difference where the bits had to be equal.
-int level_of(double got, double due, double radius) {
-  if (got == due || (std::isnan(got) && std::isnan(due))) return 0;
-  const double error = std::fabs(got - due);
+int level_of(double got, double expected, double radius) {
+  if (got == expected || (std::isnan(got) && std::isnan(expected))) return 0;
+  const double error = std::fabs(got - expected);
   if (error <= radius) return 0;
   if (!std::isfinite(error) || radius == 0) return 10;
   return std::clamp(static_cast<int>(std::ceil(std::log10(error / radius))), 1, 9);
@@ -48,7 +48,7 @@ TensorPicture picture_of(const std::vector<int64_t>& dims, const OracleResult& o
     columns *= dims[d];
   if (n == 0 || columns == 0) return picture;
   const int64_t rows = n / columns;
-  const int64_t high = std::min(rows, kMost), wide = std::min(columns, kMost);
+  const int64_t high = std::min(rows, kMax), wide = std::min(columns, kMax);
   std::vector<int> worst(static_cast<size_t>(high * wide), 0);
   for (int64_t i = 0; i < n; ++i) {
     const auto k = static_cast<size_t>(i);

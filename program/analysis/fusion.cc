@@ -13,8 +13,8 @@ namespace twinrun {
 namespace {
 
 // Columns of a fused reduction: up to this number its 16 lanes of partial sums stay in L2.
-constexpr int64_t kMostColumns = 1024;
-// Rows of a reduction that one thread adds (docs/numerics.md, rule 4).
+constexpr int64_t kMaxColumns = 1024;
+// Rows of a reduction that one thread adds (docs/method/numerics.md, rule 4).
 constexpr int64_t kOneSegment = 4096;
 constexpr int64_t kSerialElements = 1 << 18;  // up to this size one thread is enough
 constexpr int kRecomputedOps = 4;
@@ -107,7 +107,7 @@ class Planner {
       if (op.kind == OpKind::kReduce) {
         const ValueId source = resolve(op.operands[0]).source;
         const int64_t columns = reduce_columns(graph_, id), length = elements(op.operands[0]);
-        candidate_[at(id)] = is_floating(op.type.dtype) && columns > 0 && columns <= kMostColumns &&
+        candidate_[at(id)] = is_floating(op.type.dtype) && columns > 0 && columns <= kMaxColumns &&
                              (length <= kSerialElements ||
                               length / columns * program_.sharding.cores >= 8 * kOneSegment) &&
                              elements(source) == length && candidate_[at(source)] &&

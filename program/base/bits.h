@@ -1,5 +1,5 @@
 // Bit-level operations on binary32 and bfloat16, as the numeric contract defines them
-// (docs/numerics.md).
+// (docs/method/numerics.md).
 //
 //   bf16_round(1.00390625f) == 0x3F80;        // 1 + 2^-8 ties to even
 //   ulp_distance(1.0f, 1.0000001f) == 1;

@@ -65,22 +65,22 @@ struct Field61 {
 
   // The element as an integer, if that has at most 31 bits and a sign.
   constexpr std::optional<int64_t> small_integer() const {
-    constexpr uint64_t kMost = uint64_t{1} << 31;
-    if (word < kMost) return static_cast<int64_t>(word);
-    if (word > kPrime - kMost) return -static_cast<int64_t>(kPrime - word);
+    constexpr uint64_t kMax = uint64_t{1} << 31;
+    if (word < kMax) return static_cast<int64_t>(word);
+    if (word > kPrime - kMax) return -static_cast<int64_t>(kPrime - word);
     return std::nullopt;
   }
   // The element as a fraction {n, d} with |n| and d below 2^20, by rational reconstruction
   // (Euclid's algorithm, stopped early). There is at most one such fraction, and for a random
   // element almost never any.
   std::optional<std::pair<int64_t, int64_t>> fraction() const {
-    constexpr int64_t kMost = int64_t{1} << 20;
+    constexpr int64_t kMax = int64_t{1} << 20;
     int64_t r0 = static_cast<int64_t>(kPrime), r1 = static_cast<int64_t>(word), t0 = 0, t1 = 1;
-    while (r1 >= kMost) {
+    while (r1 >= kMax) {
       const int64_t q = r0 / r1;
       r0 = std::exchange(r1, r0 - q * r1);
       t0 = std::exchange(t1, t0 - q * t1);
-      if (std::abs(t1) >= kMost) return std::nullopt;
+      if (std::abs(t1) >= kMax) return std::nullopt;
     }
     return t1 < 0 ? std::pair{-r1, -t1} : std::pair{r1, t1};
   }

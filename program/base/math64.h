@@ -1,7 +1,7 @@
 // Functions in binary64 whose bits are defined: no libm, only + - * / sqrt, exponent bits, and
 // series in the order written, so that initial weights and learning rates are the same under every
-// C library. docs/numerics.md has the formulas and the errors; tests/base/math64_test.cc compares
-// with MPFR.
+// C library. docs/method/numerics.md has the formulas and the errors; tests/base/math64_test.cc
+// compares with MPFR.
 //
 //   math64::exp2(0.5 * math64::log2(0.96));   // 0.96^0.5
 //   math64::cos_pi(0.25);                     // cos(pi / 4)

@@ -1,7 +1,7 @@
 // The seeded initial state: a function of (program, seed) alone. It is the first checkpoint of a
 // run. Every element has its own draw (Philox: stream kStreamInit + the variable's index among the
-// parameters, and the element's flat index). The formulas are in docs/numerics.md, the names of the
-// kinds in graph/initializer.h.
+// parameters, and the element's flat index). The formulas are in docs/method/numerics.md, the names
+// of the kinds in graph/initializer.h.
 //
 //   std::vector<Tensor> weights = initial_state(program, scenario.seed);
 //   weights[i]                                   // value of program.state[i]

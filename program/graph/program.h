@@ -22,7 +22,7 @@ namespace twinrun {
 enum class StateRole : uint8_t { kParameter, kSlot, kStatistic, kCounter };
 std::string_view to_string(StateRole role);  // "parameter", "slot", "statistic", "counter"
 
-// How the initial value of a state variable is drawn; formulas in docs/numerics.md, names in
+// How the initial value of a state variable is drawn; formulas in docs/method/numerics.md, names in
 // graph/initializer.h.
 struct Initializer {
   enum class Kind : uint8_t {
@@ -179,8 +179,8 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-// An optimizer and its settings; formulas and sources: docs/optimizers.md. A member after `kind`
-// applies to the rules that have it.
+// An optimizer and its settings; formulas and sources: docs/reference/optimizers.md. A member after
+// `kind` applies to the rules that have it.
 struct OptimizerSpec {
   enum class Kind : uint8_t {
     kSgd,
@@ -214,11 +214,12 @@ struct OptimizerSpec {
   // rmsprop, adamax: the formula of TensorFlow's CPU kernel, or that of XLA.
   enum class Algebra : uint8_t { kCpu, kXla } algebra = Algebra::kCpu;
 
-  // Formulas in which frameworks differ; the defaults are TensorFlow's (docs/formulas.md).
-  // Where epsilon is added. kRule: as in the table of docs/optimizers.md. kAfter: adam, adamw and
-  // rmsprop add it after the root (and after the bias correction), adadelta after both roots,
-  // adamax before the maximum. kInside: adam, adamw, adagrad and lamb add it under the root.
-  // kRuleInside: the same, without the bias correction of the second moment there.
+  // Formulas in which frameworks differ; the defaults are TensorFlow's
+  // (docs/reference/formulas.md). Where epsilon is added. kRule: as in the table of
+  // docs/reference/optimizers.md. kAfter: adam, adamw and rmsprop add it after the root (and after
+  // the bias correction), adadelta after both roots, adamax before the maximum. kInside: adam,
+  // adamw, adagrad and lamb add it under the root. kRuleInside: the same, without the bias
+  // correction of the second moment there.
   enum class Epsilon : uint8_t {
     kRule,
     kAfter,

@@ -11,14 +11,14 @@ namespace {
 
 // No size or index of a program that fits into memory is larger. Sums and products of a few such
 // numbers do not overflow int64.
-constexpr int64_t kMost = int64_t{1} << 31;
+constexpr int64_t kMax = int64_t{1} << 31;
 
 int64_t number_of(std::string_view text, const std::string& key) {
   while (text.starts_with(' ')) text.remove_prefix(1);
   while (text.ends_with(' ')) text.remove_suffix(1);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value > kMost || value < -kMost)
+  if (error != std::errc() || end != text.data() + text.size() || value > kMax || value < -kMax)
     throw Unsupported{fmt::format("'{}' in {}; allowed: a number", text, key)};
   return value;
 }

@@ -56,7 +56,7 @@ Result<StepBinding> default_binding(const HloModule& module) {
   if (best == 0)
     return Error{"no result looks like the next value of the first parameter", module.file,
                  "say which parameters are state, which inputs, and which result is the loss: "
-                 "docs/import.md#binding"};
+                 "docs/guides/import.md#binding"};
   StepBinding b;
   std::set<std::string> seen;
   for (size_t i = 0; i < entry.parameters.size(); ++i) {

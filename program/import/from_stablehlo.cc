@@ -57,10 +57,10 @@ class Translator {
 
   // Translates a function, after the functions that it calls.
   Status function(const MlirFunction& f) {
-    constexpr size_t kMostNested = 64;
+    constexpr size_t kMaxNested = 64;
     if (open_.contains(&f)) return error(f.line, fmt::format("function @{} calls itself", f.name));
-    if (open_.size() >= kMostNested)
-      return error(f.line, fmt::format("calls nested more than {} deep", kMostNested));
+    if (open_.size() >= kMaxNested)
+      return error(f.line, fmt::format("calls nested more than {} deep", kMaxNested));
     open_.insert(&f);
     TWINRUN_RETURN_IF_ERROR(callees(f.body));
     open_.erase(&f);

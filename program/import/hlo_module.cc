@@ -12,13 +12,13 @@ namespace twinrun {
 bool HloShape::append(int64_t size) {
   int64_t elements = 1;
   for (int64_t d : dims) elements *= std::max<int64_t>(d, 1);
-  if (size < 0 || size > kMostHloElements / elements || dims.size() >= kMostHloRank) return false;
+  if (size < 0 || size > kMaxHloElements / elements || dims.size() >= kMaxHloRank) return false;
   dims.push_back(size);
   return true;
 }
 
 bool HloShape::append_unknown() {
-  if (dims.size() >= kMostHloRank) return false;
+  if (dims.size() >= kMaxHloRank) return false;
   dynamic = true;
   dims.push_back(kUnknownSize);
   return true;
@@ -27,7 +27,7 @@ bool HloShape::append_unknown() {
 std::string HloShape::refusal(std::string_view size) {
   return fmt::format(
       "a size of '{}'; allowed: static sizes, at most {} elements in at most {} dimensions", size,
-      kMostHloElements, kMostHloRank);
+      kMaxHloElements, kMaxHloRank);
 }
 
 std::string to_string(const HloShape& shape) {
@@ -48,8 +48,8 @@ const HloComputation* HloModule::find(const std::string& computation) const {
 }
 
 Result<HloModule> parse_program(std::string_view text, const std::string& file, HloUse use) {
-  if (text.size() > kMostHloBytes) {
-    return Error{fmt::format("{} bytes; allowed: {}", text.size(), kMostHloBytes), file,
+  if (text.size() > kMaxHloBytes) {
+    return Error{fmt::format("{} bytes; allowed: {}", text.size(), kMaxHloBytes), file,
                  "literals in the text make it large: pass arrays as inputs"};
   }
   constexpr std::string_view kBytecode = "ML\xefR";

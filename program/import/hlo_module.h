@@ -65,13 +65,13 @@ struct HloModule {
   const HloComputation* find(const std::string& computation) const;
 };
 
-inline constexpr size_t kMostHloBytes = size_t{64} << 20;
-inline constexpr int64_t kMostHloElements = int64_t{1} << 31;  // of one array
-inline constexpr size_t kMostHloRank = 16;
+inline constexpr size_t kMaxHloBytes = size_t{64} << 20;
+inline constexpr int64_t kMaxHloElements = int64_t{1} << 31;  // of one array
+inline constexpr size_t kMaxHloRank = 16;
 
 // Parses HLO text or StableHLO text; the beginning of the text decides which. `file` is for errors,
-// which name the line, what was found and what is allowed. Text above kMostHloBytes and arrays
-// above kMostHloElements are errors, and so are sizes that are known only at run time, unless the
+// which name the line, what was found and what is allowed. Text above kMaxHloBytes and arrays
+// above kMaxHloElements are errors, and so are sizes that are known only at run time, unless the
 // module is read for inspection and not for import (kLookAt). import_step refuses elided literals.
 enum class HloUse : uint8_t { kImport, kLookAt };
 Result<HloModule> parse_program(std::string_view text, const std::string& file,

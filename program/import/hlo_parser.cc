@@ -140,10 +140,10 @@ class HloParser : private TextReader {
 
   Status note_parameter(HloComputation& c, const HloInstruction& in, int index) const {
     const auto n = number(in.literal);
-    constexpr int64_t kMost = 100'000;
-    if (!n || *n < 0 || *n >= kMost)
+    constexpr int64_t kMax = 100'000;
+    if (!n || *n < 0 || *n >= kMax)
       return error(
-          fmt::format("parameter({}); allowed: a number from 0 to {}", in.literal, kMost - 1));
+          fmt::format("parameter({}); allowed: a number from 0 to {}", in.literal, kMax - 1));
     const auto i = static_cast<size_t>(*n);
     if (c.parameters.size() <= i) c.parameters.resize(i + 1, -1);
     if (c.parameters[i] >= 0) return error(fmt::format("a second parameter({})", i));
@@ -200,10 +200,10 @@ class HloParser : private TextReader {
   }
 
   Result<HloShape> shape(int depth) {
-    constexpr int kMostNested = 8;
+    constexpr int kMaxNested = 8;
     HloShape s;
     if (at_.take("(")) {
-      if (depth >= kMostNested) return error("tuples nested too deeply");
+      if (depth >= kMaxNested) return error("tuples nested too deeply");
       while (!at_.take(")")) {
         TWINRUN_ASSIGN(HloShape part, shape(depth + 1));
         s.parts.push_back(std::move(part));

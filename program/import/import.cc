@@ -48,7 +48,8 @@ std::string advice(const std::string& opcode) {
       {"all-reduce", "a step of one core: without pmap and shard_map, or twinrun export --cores 1"},
   };
   const auto found = known.find(opcode);
-  return found == known.end() ? "docs/import.md lists the opcodes" : std::string(found->second);
+  return found == known.end() ? "docs/guides/import.md lists the opcodes"
+                              : std::string(found->second);
 }
 
 // An array or a tuple of values; neither if its instruction was refused.
@@ -100,7 +101,7 @@ class Importer {
     if (out_.program.batch == 0) out_.program.batch = 1;
     const Value root = inlined(entry, arguments, {});
     if (problems_.empty()) bind_results(entry, root, binding);
-    if (!problems_.empty()) return told();
+    if (!problems_.empty()) return all_problems();
     for (const auto& [note, count] : shared_.notes)
       out_.notes.push_back(count > 1 ? fmt::format("{} ({} times)", note, count) : note);
     out_.program = prune(out_.program);
@@ -115,7 +116,7 @@ class Importer {
     lines.push_back(in.line);
   }
 
-  Error told() const {
+  Error all_problems() const {
     std::vector<std::pair<int, std::string>> listed;
     size_t count = 0;
     for (const auto& [what, lines] : problems_) {
@@ -126,18 +127,18 @@ class Importer {
                              lines.size() > 1 ? fmt::format(" ({} times)", lines.size()) : ""));
     }
     std::ranges::sort(listed);
-    constexpr size_t kMost = 60;
+    constexpr size_t kMax = 60;
     std::string what =
         fmt::format("{} instruction{} cannot be imported", count, count == 1 ? "" : "s");
-    for (size_t i = 0; i < listed.size() && i < kMost; ++i) what += "\n  " + listed[i].second;
-    if (listed.size() > kMost) what += fmt::format("\n  and {} more", listed.size() - kMost);
+    for (size_t i = 0; i < listed.size() && i < kMax; ++i) what += "\n  " + listed[i].second;
+    if (listed.size() > kMax) what += fmt::format("\n  and {} more", listed.size() - kMax);
     return {what, module_.file, ""};
   }
 
   Value inlined(const HloComputation& c, const std::vector<Value>& arguments, const Scope& scope) {
-    constexpr int kMostNested = 64;
-    if (depth_ >= kMostNested)
-      throw Unsupported{fmt::format("calls nested more than {} deep", kMostNested)};
+    constexpr int kMaxNested = 64;
+    if (depth_ >= kMaxNested)
+      throw Unsupported{fmt::format("calls nested more than {} deep", kMaxNested)};
     ++depth_;
     std::vector<Value> values(c.instructions.size());
     for (size_t i = 0; i < c.instructions.size(); ++i) {
@@ -150,9 +151,9 @@ class Importer {
       } catch (const GraphError& e) {
         problem(in, e.what());
       }
-      if (graph().size() > kMostImportedOps || ++visited_ > 10 * kMostImportedOps) {
+      if (graph().size() > kMaxImportedOps || ++visited_ > 10 * kMaxImportedOps) {
         full_ = true;
-        problem(in, fmt::format("more than {} ops once calls are inlined", kMostImportedOps));
+        problem(in, fmt::format("more than {} ops once calls are inlined", kMaxImportedOps));
       }
     }
     --depth_;
@@ -164,8 +165,8 @@ class Importer {
     Scope s{own.path, in.source.empty() ? outer.source : in.source, own.gradient || outer.gradient};
     if (!own.absolute && !outer.path.empty())
       s.path = own.path.empty() ? outer.path : outer.path + "/" + own.path;
-    constexpr size_t kMost = 300;
-    if (s.path.size() > kMost) s.path = s.path.substr(s.path.size() - kMost);
+    constexpr size_t kMax = 300;
+    if (s.path.size() > kMax) s.path = s.path.substr(s.path.size() - kMax);
     return s;
   }
 

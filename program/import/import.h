@@ -1,5 +1,5 @@
-// A user's own training step, from HLO or StableHLO text to a Program. docs/import.md says what is
-// accepted and what is lossy.
+// A user's own training step, from HLO or StableHLO text to a Program. docs/guides/import.md says
+// what is accepted and what is lossy.
 //
 //   TWINRUN_ASSIGN(HloModule module, parse_hlo(text, "step.hlo"));
 //   TWINRUN_ASSIGN(StepBinding binding, default_binding(module));
@@ -37,11 +37,11 @@ struct ImportedStep {
   // Literal arrays of the text. They are inputs of the program with these names and are fed at
   // every step.
   std::map<std::string, Tensor> literals;
-  // What is computed in another way than the text says: docs/import.md#lossy.
+  // What is computed in another way than the text says: docs/guides/import.md#lossy.
   std::vector<std::string> notes;
 };
 
-inline constexpr ValueId kMostImportedOps = 200'000;
+inline constexpr ValueId kMaxImportedOps = 200'000;
 
 // An error lists everything that is not supported: file:line, what was found, what is allowed.
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding);

@@ -186,11 +186,11 @@ ValueId power(Site& s) {
   const auto exponent = splat_of(s.b.graph(), s.x[1]), base = splat_of(s.b.graph(), s.x[0]);
   if (exponent) {
     const double e = *exponent, n = std::fabs(e);
-    constexpr double kMost = 64;
+    constexpr double kMax = 64;
     if (e == 0) return s.scalar_like(s.x[0], 1, "one");
     if (e == 0.5) return s.b.unary(OpKind::kSqrt, s.x[0], s.name());
     if (e == -0.5) return s.b.unary(OpKind::kRsqrt, s.x[0], s.name());
-    if (n == std::floor(n) && n <= kMost) {
+    if (n == std::floor(n) && n <= kMax) {
       s.note("power with a constant whole exponent is computed by squaring");
       const ValueId p = integer_power(s, s.x[0], static_cast<int>(n));
       return e > 0 ? p : s.b.div(s.scalar_like(p, 1, "one"), p, s.name("reciprocal"));

@@ -103,9 +103,9 @@ ValueId window_sum(Site& s, ValueId x, int64_t axis, const HloWindow& w) {
     grouped.insert(grouped.begin() + axis + 1, size);
     return s.b.reduce(s.reshape(x, grouped, "windows"), {axis + 1}, Reducer::kSum, s.name());
   }
-  constexpr int64_t kMost = 64;
-  if (size > kMost)
-    s.refuse(fmt::format("sums of overlapping windows of {}; allowed: up to {}", size, kMost));
+  constexpr int64_t kMax = 64;
+  if (size > kMax)
+    s.refuse(fmt::format("sums of overlapping windows of {}; allowed: up to {}", size, kMax));
   ValueId sum = kNoValue;
   for (int64_t i = 0; i < size; ++i) {
     const ValueId part = s.cut(x, axis, i, i + (count - 1) * stride + 1, stride);

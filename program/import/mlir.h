@@ -64,7 +64,7 @@ struct MlirModule {
   std::unordered_map<std::string, std::string> locations;  // "#loc12" -> "\"jit(step)/add\"(#loc7)"
 };
 
-inline constexpr int kMostMlirNested = 32;  // depth of regions in regions
+inline constexpr int kMaxMlirNested = 32;  // depth of regions in regions
 
 // Accepts any op that has the usual form. `file` is for errors, which name the line, what was found
 // and what is allowed.

@@ -12,13 +12,13 @@ class Places {
   explicit Places(const MlirModule& module) : module_(module) {}
 
   MlirPlace read(TextCursor& at) {
-    constexpr int kMost = 200;
-    if (++steps_ > kMost) return {};
+    constexpr int kMax = 200;
+    if (++steps_ > kMax) return {};
     at.skip();
     if (at.take("#")) {
       const auto alias = module_.locations.find("#" + at.word());
-      constexpr size_t kMostText = 4096;
-      if (alias == module_.locations.end() || alias->second.size() > kMostText) return {};
+      constexpr size_t kMaxText = 4096;
+      if (alias == module_.locations.end() || alias->second.size() > kMaxText) return {};
       TextCursor there(alias->second);
       return read(there);
     }

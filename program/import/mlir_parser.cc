@@ -147,8 +147,8 @@ class MlirParser : private TextReader {
       if (at_.take("(")) TWINRUN_RETURN_IF_ERROR(arguments(r));
       TWINRUN_RETURN_IF_ERROR(expect(":"));
     }
-    if (++depth_ > kMostMlirNested)
-      return error(fmt::format("regions nested more than {} deep", kMostMlirNested));
+    if (++depth_ > kMaxMlirNested)
+      return error(fmt::format("regions nested more than {} deep", kMaxMlirNested));
     while (!at_.take("}")) {
       if (at_.at_end()) return error("a region does not end");
       if (at_.peek() == '^') return error("a second block; allowed: one in a region");
@@ -184,10 +184,10 @@ class MlirParser : private TextReader {
     while (at_.skip(), at_.peek() == '%') {
       MlirOp::Result result{at_.word(), 1};
       if (at_.take(":")) {
-        constexpr int64_t kMost = 100'000;
+        constexpr int64_t kMax = 100'000;
         const auto n = number(at_.word());
-        if (!n || *n < 1 || *n > kMost)
-          return error(fmt::format("'%{}:': allowed: 1 to {} results", result.name, kMost));
+        if (!n || *n < 1 || *n > kMax)
+          return error(fmt::format("'%{}:': allowed: 1 to {} results", result.name, kMax));
         result.count = static_cast<size_t>(*n);
       }
       count += result.count;

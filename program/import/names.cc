@@ -39,9 +39,9 @@ constexpr std::array<std::string_view, 11> kTransformations = {"jit",
 }  // namespace
 
 SourcePath source_path(std::string_view op_name) {
-  constexpr size_t kMost = 200;
+  constexpr size_t kMax = 200;
   SourcePath out;
-  op_name = op_name.substr(0, 4 * kMost);
+  op_name = op_name.substr(0, 4 * kMax);
   bool first = true;
   for (std::string_view piece : pieces_of(op_name)) {
     const bool lowered = first && piece.starts_with("jit(");
@@ -59,7 +59,7 @@ SourcePath source_path(std::string_view op_name) {
     if (!out.path.empty()) out.path += '/';
     out.path += piece;
   }
-  if (out.path.size() > kMost) out.path.resize(kMost);
+  if (out.path.size() > kMax) out.path.resize(kMax);
   for (char& c : out.path) {
     const auto u = static_cast<unsigned char>(c);
     if (u <= ' ' || u >= 0x7F || c == ',' || c == '*' || c == '?' || c == '@') c = '_';

@@ -83,9 +83,9 @@ TensorType Site::result() const {
 void Site::check_size(const Dims& dims) const {
   int64_t elements = 1;
   for (int64_t d : dims) {
-    if (d < 1 || d > kMostHloElements / elements)
+    if (d < 1 || d > kMaxHloElements / elements)
       refuse(fmt::format("{} of {} elements; allowed: 1 to {}", in.opcode, to_string(dims),
-                         kMostHloElements));
+                         kMaxHloElements));
     elements *= d;
   }
 }

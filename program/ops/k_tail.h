@@ -1,4 +1,4 @@
-// The flat contracted index k of a dot or convolution (docs/numerics.md), as seen from the
+// The flat contracted index k of a dot or convolution (docs/method/numerics.md), as seen from the
 // operands. Faults that drop terms of the sums use it, and the hypotheses that recognise them.
 //
 //   k_size(op, inputs);               // K

@@ -1,5 +1,5 @@
 // One operation of a program: kind, operands, attributes, the type of its one result, its stable
-// name. Ops make up a Graph (graph.h). Bits: docs/numerics.md.
+// name. Ops make up a Graph (graph.h). Bits: docs/method/numerics.md.
 //
 // Semantics per kind. Types are f32 or bf16 unless noted; an elementwise op on bf16 converts to
 // f32, computes, and rounds once.
@@ -61,7 +61,7 @@
 //   rng_uniform(step, sample_ids)  f32 attrs.shape = [n, ...]; element e of sample s is
 //                          uniform(draw({attrs.seed, kStreamOps + attrs.stream}, step,
 //                          sample_ids[s], e)) (program/base/philox.h)
-//   all_reduce(x)          sum over replicas in the contract's ring order (docs/numerics.md rule
+//   all_reduce(x)          sum over replicas in the ring order of docs/method/numerics.md (rule
 //                          7); every replica has the result
 #pragma once
 

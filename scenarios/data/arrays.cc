@@ -93,9 +93,9 @@ class Maker {
       return fail(arrays_.features,
                   fmt::format("features are {}; allowed: [n, ...], n at least 1", describe(x)));
     }
-    if (x.elements() > kMostElements) {
+    if (x.elements() > kMaxElements) {
       return fail(arrays_.features,
-                  fmt::format("{} numbers; allowed: up to {}", x.elements(), kMostElements));
+                  fmt::format("{} numbers; allowed: up to {}", x.elements(), kMaxElements));
     }
     raw_.count = x.dims[0];
     raw_.sample.assign(x.dims.begin() + 1, x.dims.end());
@@ -152,10 +152,10 @@ class Maker {
     }
     const std::vector<int64_t> values = integers(array);
     for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] < -kMostExact || values[i] > kMostExact) {
+      if (values[i] < -kMaxExact || values[i] > kMaxExact) {
         return fail(at,
                     fmt::format("{} has no exact binary32; allowed: -{} to {}", values[i],
-                                kMostExact, kMostExact),
+                                kMaxExact, kMaxExact),
                     "save it as float32");
       }
       out[i] = static_cast<float>(values[i]);

@@ -14,7 +14,7 @@ namespace twinrun::data {
 namespace {
 
 constexpr size_t kPlane = 32 * 32, kPixels = 3 * kPlane, kRecord = 1 + kPixels;
-constexpr int64_t kMost = 1'000'000;  // records; CIFAR-10 has 60,000
+constexpr int64_t kMax = 1'000'000;  // records; CIFAR-10 has 60,000
 
 // The path of `name` in the folder, raw or gzip (.gz); "" if there is none.
 std::string find(const std::filesystem::path& dir, const std::string& name) {
@@ -56,8 +56,8 @@ class Reader {
                      record[0] < 10 ? "set data.classes = 10"
                                     : "give the files of the binary version of CIFAR-10"};
       }
-      if (static_cast<int64_t>(labels_.size()) == kMost) {
-        return Error{fmt::format("more than {} records", kMost), place, "give fewer files"};
+      if (static_cast<int64_t>(labels_.size()) == kMax) {
+        return Error{fmt::format("more than {} records", kMax), place, "give fewer files"};
       }
       labels_.push_back(record[0]);
       for (size_t i = 0; i < kPlane; ++i) {

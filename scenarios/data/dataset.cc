@@ -39,9 +39,9 @@ Result<Counts> procedural_counts(const DataRequest& request) {
   if (request.train != 0) counts.train = request.train;
   if (request.eval != 0) counts.eval = request.eval;
   const auto check = [&](const char* key, int64_t count) -> Status {
-    if (count >= 1 && count <= kProceduralMost) return Ok{};
-    return Error{fmt::format("data.{} is {}; allowed: 1 to {}", key, count, kProceduralMost),
-                 request.where, fmt::format("set data.{} = {}", key, kProceduralMost)};
+    if (count >= 1 && count <= kProceduralMax) return Ok{};
+    return Error{fmt::format("data.{} is {}; allowed: 1 to {}", key, count, kProceduralMax),
+                 request.where, fmt::format("set data.{} = {}", key, kProceduralMax)};
   };
   TWINRUN_RETURN_IF_ERROR(check("train", counts.train));
   TWINRUN_RETURN_IF_ERROR(check("eval", counts.eval));

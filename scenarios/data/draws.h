@@ -13,7 +13,7 @@
 
 namespace twinrun::data {
 
-// Streams of the procedural sources (docs/numerics.md, section 7).
+// Streams of the procedural sources (docs/method/numerics.md, section 7).
 inline constexpr uint32_t kStreamDigits = kStreamData;
 inline constexpr uint32_t kStreamImages32 = kStreamData + 1;
 inline constexpr uint32_t kStreamPhrases = kStreamData + 2;

@@ -19,16 +19,16 @@
 namespace twinrun::data {
 namespace {
 
-constexpr size_t kMostListed = 50, kMostGroups = 1000;
+constexpr size_t kMaxListed = 50, kMaxGroups = 1000;
 
-// Lists the data sets at and below `group`, for an error. It stops after kMostListed names or
-// kMostGroups groups: hard links can form cycles.
+// Lists the data sets at and below `group`, for an error. It stops after kMaxListed names or
+// kMaxGroups groups: hard links can form cycles.
 void list(const Hdf5Group& group, const std::string& prefix, size_t& groups,
           std::vector<std::string>& names) {
   const auto children = group.children();
-  if (!children || ++groups > kMostGroups) return;
+  if (!children || ++groups > kMaxGroups) return;
   for (const auto& child : *children) {
-    if (names.size() >= kMostListed) return;
+    if (names.size() >= kMaxListed) return;
     if (!child.is_group) {
       names.push_back(prefix + child.name);
     } else if (const auto inner = group.group(child.name)) {

@@ -13,7 +13,7 @@
 namespace twinrun::data {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 31;  // MNIST has 47 MB
+constexpr int64_t kMaxBytes = int64_t{1} << 31;  // MNIST has 47 MB
 
 struct Idx {
   Dims dims;
@@ -120,9 +120,9 @@ class IdxReader {
     int64_t size = 1;
     for (int64_t d : dims) {
       if (d == 0) return fail(fmt::format("the header says {}: no samples", to_string(dims)));
-      if (d > kMostBytes / size) {
+      if (d > kMaxBytes / size) {
         return fail(fmt::format("the header says {}; allowed: at most {} bytes", to_string(dims),
-                                kMostBytes));
+                                kMaxBytes));
       }
       size *= d;
     }

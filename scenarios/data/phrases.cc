@@ -20,7 +20,7 @@ namespace twinrun::data {
 namespace {
 
 constexpr int64_t kShortest = 4;
-constexpr int64_t kMostTokens = int64_t{1} << 28;
+constexpr int64_t kMaxTokens = int64_t{1} << 28;
 
 Samples make(const DataRequest& request, int64_t count, uint32_t first) {
   const int64_t longest = request.window;
@@ -54,7 +54,7 @@ Samples make(const DataRequest& request, int64_t count, uint32_t first) {
 Result<Pool> phrases_pool(const DataRequest& request) {
   TWINRUN_RETURN_IF_ERROR(check_classes(request, 2, 64));
   TWINRUN_ASSIGN(const Counts counts, procedural_counts(request));
-  const int64_t most = kMostTokens / std::max(counts.train, counts.eval);
+  const int64_t most = kMaxTokens / std::max(counts.train, counts.eval);
   if (request.window < kShortest || request.window > most) {
     return Error{
         fmt::format("data.window is {}; allowed for phrases with so many samples: {} to {}",

@@ -16,7 +16,7 @@
 
 namespace twinrun::data {
 
-inline constexpr int64_t kMostElements = int64_t{1} << 28;  // of one tensor: 1 GiB
+inline constexpr int64_t kMaxElements = int64_t{1} << 28;  // of one tensor: 1 GiB
 
 struct RawSamples {
   int64_t count = 0;
@@ -39,6 +39,6 @@ Result<Samples> to_samples(const DataRequest& request, const RawSamples& raw, co
 
 // Sources accept integers other than u8 as numbers up to this magnitude: binary32 holds them
 // exactly.
-constexpr int64_t kMostExact = int64_t{1} << 24;
+constexpr int64_t kMaxExact = int64_t{1} << 24;
 
 }  // namespace twinrun::data

@@ -10,7 +10,7 @@
 namespace twinrun::data {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
 constexpr size_t kHeader = 12, kPiece = 1 << 20;
 
 uint64_t little_endian(const uint8_t* bytes, int count) {
@@ -64,8 +64,8 @@ Result<bool> RecordReader::next(std::string& record) {
                  "give TFRecord files, raw or gzip, as tf.io.TFRecordWriter makes them"};
   }
   const uint64_t length = little_endian(header.data(), 8);
-  if (length > kMostBytes) {
-    return damaged(fmt::format("a record of {} bytes; allowed: up to {}", length, kMostBytes));
+  if (length > kMaxBytes) {
+    return damaged(fmt::format("a record of {} bytes; allowed: up to {}", length, kMaxBytes));
   }
   // Read in pieces, so that a length greater than the file does not allocate that much memory.
   const size_t wanted = static_cast<size_t>(length) + 4;

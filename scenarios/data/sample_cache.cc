@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMark = "twinrun samples, format 1";
-constexpr size_t kHeaderStart = 4096;      // a cache file has kMark within its first bytes
-constexpr int64_t kMostClasses = 1 << 24;  // also the limit for a vocabulary
+constexpr size_t kHeaderStart = 4096;     // a cache file has kMark within its first bytes
+constexpr int64_t kMaxClasses = 1 << 24;  // also the limit for a vocabulary
 
 // A line "file train.tfrecord: 1234 bytes, time 5678" for each file that the source may read.
 std::string files_of(const DataRequest& request) {
@@ -98,7 +98,7 @@ std::optional<int64_t> number_of(const ArrayFile& file, const char* key) {
   const std::string& text = found->second;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  if (value < 0 || value > kMostClasses) return std::nullopt;
+  if (value < 0 || value > kMaxClasses) return std::nullopt;
   return value;
 }
 

@@ -39,7 +39,7 @@ Result<Pool> phrases_pool(const DataRequest& request);
 struct Counts {
   int64_t train = 4096, eval = 1024;
 };
-inline constexpr int64_t kProceduralMost = 1'000'000;  // that many digits take 3 GB
+inline constexpr int64_t kProceduralMax = 1'000'000;  // that many digits take 3 GB
 Result<Counts> procedural_counts(const DataRequest& request);
 
 // An error if data.classes is outside least..most, the range of the source.

@@ -13,7 +13,7 @@
 namespace twinrun::data {
 namespace {
 
-constexpr size_t kMostBytes = size_t{256} << 20;  // each byte takes 8 bytes in the tensors
+constexpr size_t kMaxBytes = size_t{256} << 20;  // each byte takes 8 bytes in the tensors
 
 }  // namespace
 
@@ -23,7 +23,7 @@ Result<Pool> text_pool(const DataRequest& request) {
                  request.where, "set data.files = [\"input.txt\"]"};
   }
   const std::string path = path_of(request, request.files[0]);
-  const auto text = ByteReader::read_whole(path, kMostBytes);
+  const auto text = ByteReader::read_whole(path, kMaxBytes);
   if (!text) return placed(request, text.error());
 
   Pool pool;

@@ -36,7 +36,7 @@ constexpr std::string_view kVerbs[] = {"see",    "follow", "find", "love", "hear
                                        "forget", "call",   "fear", "help", "know"};
 constexpr std::string_view kAdverbs[] = {"today",        "often",      "at night",
                                          "in the woods", "by the sea", "again"};
-constexpr int64_t kMostTokens = int64_t{1} << 28;
+constexpr int64_t kMaxTokens = int64_t{1} << 28;
 
 template <size_t N>
 std::string_view pick(const std::string_view (&words)[N], Draws& draws) {
@@ -97,7 +97,7 @@ int64_t letters_of_synthetic_text() { return static_cast<int64_t>(alphabet().siz
 
 Result<Pool> text_synthetic_pool(const DataRequest& request) {
   TWINRUN_ASSIGN(const Counts counts, procedural_counts(request));
-  const int64_t most = kMostTokens / std::max(counts.train, counts.eval);
+  const int64_t most = kMaxTokens / std::max(counts.train, counts.eval);
   if (request.window < 1 || request.window > most) {
     return Error{fmt::format("data.window is {}; allowed with so many samples: 1 to {}",
                              request.window, most),

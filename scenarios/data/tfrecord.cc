@@ -128,8 +128,8 @@ class Collector {
     TWINRUN_ASSIGN(const Feature* feature, find(example, request_.feature, "feature"));
     TWINRUN_ASSIGN(const Feature* label, find(example, request_.label, "label"));
     if (static_cast<int64_t>(raw_.numbers.size() + raw_.pixels.size() + raw_.tokens.size()) >
-        kMostElements) {
-      return fail(fmt::format("more than {} numbers", kMostElements), "give fewer files");
+        kMaxElements) {
+      return fail(fmt::format("more than {} numbers", kMaxElements), "give fewer files");
     }
     if (request_.vocabulary > 0) {
       TWINRUN_RETURN_IF_ERROR(add_tokens(*feature, *label));
@@ -191,9 +191,9 @@ class Collector {
       TWINRUN_RETURN_IF_ERROR(fit(values.size(), "numbers"));
       if (!raw_.pixels.empty()) numbers_from_pixels();
       for (const int64_t value : values) {
-        if (value < -kMostExact || value > kMostExact) {
-          return fail(fmt::format("{} has no exact binary32; allowed: -{} to {}", value, kMostExact,
-                                  kMostExact),
+        if (value < -kMaxExact || value > kMaxExact) {
+          return fail(fmt::format("{} has no exact binary32; allowed: -{} to {}", value, kMaxExact,
+                                  kMaxExact),
                       "write it as a float_list");
         }
         raw_.numbers.push_back(static_cast<float>(value));

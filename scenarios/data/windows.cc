@@ -42,14 +42,14 @@ Result<std::vector<int32_t>> code_points(std::string_view text) {
     const uint32_t lead = byte(0);
     const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
     constexpr uint32_t kLeadBits[] = {0x7F, 0x1F, 0x0F, 0x07};
-    constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+    constexpr uint32_t kMin[] = {0, 0x80, 0x800, 0x10000};
     uint32_t point = lead & kLeadBits[length - 1];
     bool good = lead < 0x80 || (lead >= 0xC2 && lead <= 0xF4);
     for (size_t k = 1; k < length; ++k) {
       good = good && (byte(k) & 0xC0) == 0x80;
       point = point << 6 | (byte(k) & 0x3F);
     }
-    good = good && point >= kLeast[length - 1] && point <= 0x10FFFF &&
+    good = good && point >= kMin[length - 1] && point <= 0x10FFFF &&
            (point < 0xD800 || point > 0xDFFF);
     if (!good) {
       const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(i), '\n');

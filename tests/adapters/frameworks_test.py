@@ -1,4 +1,4 @@
-"""The engines of PyTorch, JAX and TensorFlow against what parity_dump (docs/parity.md) says is due: losses and the whole state, slots
+"""The engines of PyTorch, JAX and TensorFlow against what parity_dump (docs/method/parity.md) says is due: losses and the whole state, slots
 and counters too, after some steps; and that two steps through the state file are two steps kept, bit for bit.
 
     TWINRUN_PARITY_DUMP=build/release/tests/parity_dump python3 tests/adapters/frameworks_test.py
@@ -176,7 +176,7 @@ class PyTorch(Engine):
 
 
 class Script(unittest.TestCase):
-    """The worked example of docs/own-engine.md: a script's own training step."""
+    """The worked example of docs/guides/own-engine.md: a script's own training step."""
 
     @classmethod
     def setUpClass(cls):

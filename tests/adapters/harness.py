@@ -1,4 +1,4 @@
-"""twinrun's side of the engine protocol (docs/engine-protocol.md), played for tests: no C++ is needed.
+"""twinrun's side of the engine protocol (docs/reference/engine-protocol.md), played for tests: no C++ is needed.
 
     with Harness([python, "engine.py"]) as h:
         h.hello(); h.prepare(program); reply = h.step(program, 0, inputs, random, state)

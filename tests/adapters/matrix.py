@@ -1,7 +1,7 @@
 """Every library scenario with each framework's engine in the subject's chair: a healthy framework must get the verdict that our own
 reference gets in its place, with NOISE where that is IDENTICAL.
 
-    python3 tests/adapters/matrix.py                        # all that is there; prints the table of docs/frameworks.md
+    python3 tests/adapters/matrix.py                        # all that is there; prints the table of docs/results/frameworks.md
     python3 tests/adapters/matrix.py --only jax --scenario digits_mlp --json rows.json
     python3 tests/adapters/matrix.py --quick                # the rows that the test suite runs
 

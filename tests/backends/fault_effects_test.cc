@@ -92,7 +92,7 @@ void truncate_accumulator() {
   for (float v : x.as<float>()) expected = toward_zero([&] { return expected + v; });
   const One op = reduced(x, {1}, Reducer::kSum);
   EXPECT_EQ(op.with("truncate_accumulator@y").as<float>()[0], expected);
-  EXPECT_LT(expected, op.honest().as<float>()[0]);
+  EXPECT_LT(expected, op.conforming().as<float>()[0]);
   // The operands of a dot are rounded as the engine declares, here to bf16, so that all products
   // are exact.
   const One product = dot(x, some({50, 1}, 2));
@@ -125,15 +125,15 @@ void round_toward_zero() {
 void ulp_bias() {
   const Tensor x = generic_f32({1000}, -2, 2, 1);
   const One op = sum(x);
-  EXPECT_TRUE(op.with("ulp_bias@y").same_bits(mapped(op.honest(), up)));
-  EXPECT_TRUE(op.with("ulp_bias@y,magnitude=2").same_bits(mapped(op.honest(), [](float v) {
+  EXPECT_TRUE(op.with("ulp_bias@y").same_bits(mapped(op.conforming(), up)));
+  EXPECT_TRUE(op.with("ulp_bias@y,magnitude=2").same_bits(mapped(op.conforming(), [](float v) {
     return up(up(v));
   })));
   // A quarter of 1000 is 250 with a standard deviation of 14; allow five of them either way.
-  const Tensor part = op.with("ulp_bias@y,magnitude=0.25"), honest = op.honest();
+  const Tensor part = op.with("ulp_bias@y,magnitude=0.25"), conforming = op.conforming();
   int moved = 0;
   for (size_t i = 0; i < 1000; ++i) {
-    const float v = part.as<float>()[i], h = honest.as<float>()[i];
+    const float v = part.as<float>()[i], h = conforming.as<float>()[i];
     EXPECT_TRUE(v == h || v == up(h));
     moved += v != h ? 1 : 0;
   }
@@ -142,19 +142,19 @@ void ulp_bias() {
 }
 void ulp_toward_zero() {
   const One op = sum(generic_f32({100}, -2, 2, 1));
-  EXPECT_TRUE(op.with("ulp_toward_zero@y").same_bits(mapped(op.honest(), [](float v) {
+  EXPECT_TRUE(op.with("ulp_toward_zero@y").same_bits(mapped(op.conforming(), [](float v) {
     return std::nextafter(v, 0.0f);
   })));
 }
 
 void elementary_ulps() {
   const One op = unary(OpKind::kExponential, some({100}));
-  const Tensor y = op.with("elementary_ulps@y"), honest = op.honest();
+  const Tensor y = op.with("elementary_ulps@y"), conforming = op.conforming();
   int above = 0;
   // 4 ulps beyond the 0.5 that cpu declares, rounded up to whole ulps, is 5.
   for (size_t i = 0; i < 100; ++i) {
-    EXPECT_EQ(ulp_distance(y.as<float>()[i], honest.as<float>()[i]), 5);
-    above += y.as<float>()[i] > honest.as<float>()[i] ? 1 : 0;
+    EXPECT_EQ(ulp_distance(y.as<float>()[i], conforming.as<float>()[i]), 5);
+    above += y.as<float>()[i] > conforming.as<float>()[i] ? 1 : 0;
   }
   EXPECT_GT(above, 20);
   EXPECT_LT(above, 80);
@@ -173,7 +173,7 @@ void approximate_division() {
   const One root = unary(OpKind::kRsqrt, some({40}));
   EXPECT_TRUE(root.with("approximate_division@y")
                   .same_bits(root.on("a", mapped(root.in.at("a"), cut_to_12_bits))));
-  EXPECT_TRUE(root.with("approximate_division@y,magnitude=23").same_bits(root.honest()));
+  EXPECT_TRUE(root.with("approximate_division@y,magnitude=23").same_bits(root.conforming()));
 }
 
 // Values derived from constants are computed once and kept. A fault in one step must reach them,
@@ -213,7 +213,7 @@ void padded_mean() {
       {f32({1, 2, 2, 1}, {4, 4, 4, 4})}, [](GraphBuilder& g, const std::vector<ValueId>& v) {
         return g.reduce_window(v[0], {{2, 2}, {1, 1}, {0, 0}, {1, 1}}, Reducer::kMean, "y");
       });
-  EXPECT_EQ(numbers(pool.honest()), (Vec{4, 4, 4, 4}));
+  EXPECT_EQ(numbers(pool.conforming()), (Vec{4, 4, 4, 4}));
   EXPECT_EQ(numbers(pool.with("padded_mean@y")), (Vec{4, 2, 2, 1}));
 }
 
@@ -230,11 +230,11 @@ void unstable_softmax() {
 void denormals() {
   const Tensor a = f32({2}, {1e-30f, 3}), b = f32({2}, {1e-10f, 4});
   const One op = binary(OpKind::kMultiply, a, b);
-  EXPECT_NE(numbers(op.honest())[0], 0);
+  EXPECT_NE(numbers(op.conforming())[0], 0);
   EXPECT_EQ(numbers(op.with("denormals@y")), (Vec{0, 12})) << "cpu keeps them";
   const FaultHooks::Where tpu{.declared = (*make_backend("tpu", {}))->capabilities()};
   EXPECT_EQ(numbers(run(op.p, {op.in}, {}, "tpu")), (Vec{0, 12}));
-  EXPECT_TRUE(run(op.p, {op.in}, {"denormals@y"}, "tpu", tpu).same_bits(op.honest()));
+  EXPECT_TRUE(run(op.p, {op.in}, {"denormals@y"}, "tpu", tpu).same_bits(op.conforming()));
 }
 
 // ---- indexing
@@ -245,17 +245,18 @@ void padding_leak() {
   const One first = dot(some({2, 2}), some({2, 3}));
   const auto a = op.in.at("a").as<float>();
   Values v = {{"a", f32({2, 2}, {a[0], a[1], a[126], a[127]})}, {"b", op.in.at("b").rows(0, 2)}};
-  const Tensor extra = run(first.p, {v}, {}), honest = op.honest(), y = op.with("padding_leak@y");
+  const Tensor extra = run(first.p, {v}, {}), conforming = op.conforming(),
+               y = op.with("padding_leak@y");
   for (size_t i = 0; i < 6; ++i)
-    EXPECT_EQ(y.as<float>()[i], honest.as<float>()[i] + extra.as<float>()[i]);
+    EXPECT_EQ(y.as<float>()[i], conforming.as<float>()[i] + extra.as<float>()[i]);
   const One whole = dot(some({2, 128}), some({128, 3}, 2));
-  EXPECT_TRUE(whole.with("padding_leak@y").same_bits(whole.honest())) << "no padding";
+  EXPECT_TRUE(whole.with("padding_leak@y").same_bits(whole.conforming())) << "no padding";
 }
 void padding_nan() {
   for (double v : numbers(dot(some({2, 126}), some({126, 3})).with("padding_nan@y")))
     EXPECT_TRUE(std::isnan(v));
   const One whole = dot(some({2, 128}), some({128, 3}, 2));
-  EXPECT_TRUE(whole.with("padding_nan@y").same_bits(whole.honest()));
+  EXPECT_TRUE(whole.with("padding_nan@y").same_bits(whole.conforming()));
 }
 void transposed() {
   const One op = dot(f32({2, 2}, {1, 2, 3, 4}), some({2, 3}));
@@ -278,18 +279,18 @@ void border() {
 }
 void edge_tile() {
   const One op = sum(some({10, 130}));
-  const Tensor y = op.with("edge_tile@y"), honest = op.honest();
+  const Tensor y = op.with("edge_tile@y"), conforming = op.conforming();
   for (size_t i = 0; i < 1300; ++i) {
     const bool unwritten = i / 130 >= 8 && i % 130 >= 128;
-    EXPECT_EQ(y.as<float>()[i], unwritten ? 0 : honest.as<float>()[i]);
+    EXPECT_EQ(y.as<float>()[i], unwritten ? 0 : conforming.as<float>()[i]);
   }
   const One whole = sum(some({8, 128}));
-  EXPECT_TRUE(whole.with("edge_tile@y").same_bits(whole.honest()));
+  EXPECT_TRUE(whole.with("edge_tile@y").same_bits(whole.conforming()));
 }
 void lane() {
   const One op = sum(f32({6}, {0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(numbers(op.with("lane@y,magnitude=3")), (Vec{0, 2, 2, 6, 8, 8}));
-  EXPECT_TRUE(op.with("lane@y").same_bits(op.honest())) << "fewer than 128 elements";
+  EXPECT_TRUE(op.with("lane@y").same_bits(op.conforming())) << "fewer than 128 elements";
 }
 One scatter() {
   return One({i32({3}, {0, 2, 0}), f32({3, 2}, {1, 2, 4, 8, 16, 32})},
@@ -298,12 +299,12 @@ One scatter() {
              });
 }
 void assign_not_add() {
-  EXPECT_EQ(numbers(scatter().honest()), (Vec{17, 34, 0, 0, 4, 8}));
+  EXPECT_EQ(numbers(scatter().conforming()), (Vec{17, 34, 0, 0, 4, 8}));
   EXPECT_EQ(numbers(scatter().with("assign_not_add@y")), (Vec{16, 32, 0, 0, 4, 8}));
   const One avg({f32({1, 1, 2, 1}, {4, 8})}, [](GraphBuilder& g, const std::vector<ValueId>& v) {
     return g.avg_pool_grad(v[0], {1, 2, 3, 1}, kOverlap, "y");
   });
-  EXPECT_EQ(numbers(avg.honest()), (Vec{1, 3, 2, 1, 3, 2}));
+  EXPECT_EQ(numbers(avg.conforming()), (Vec{1, 3, 2, 1, 3, 2}));
   EXPECT_EQ(numbers(avg.with("assign_not_add@y")), (Vec{1, 2, 2, 1, 2, 2}));
 }
 void wrong_tie() {
@@ -311,19 +312,19 @@ void wrong_tie() {
                [](GraphBuilder& g, const std::vector<ValueId>& v) {
                  return g.select_and_scatter(v[0], v[1], kOverlap, "y");
                });
-  EXPECT_EQ(numbers(op.honest()), (Vec{1, 0, 0, 0, 0, 2}));
+  EXPECT_EQ(numbers(op.conforming()), (Vec{1, 0, 0, 0, 0, 2}));
   EXPECT_EQ(numbers(op.with("wrong_tie@y")), (Vec{0, 0, 0, 0, 1, 2}));
 }
 void zero_rows() {
   const One op = sum(some({20, 3}));
   const auto zeros = [&](const std::string& magnitude) {
-    const Tensor y = op.with("zero_rows@y" + magnitude), honest = op.honest();
+    const Tensor y = op.with("zero_rows@y" + magnitude), conforming = op.conforming();
     int n = 0;
     for (size_t r = 0; r < 20; ++r) {
       const bool zero = y.as<float>()[3 * r] == 0;
       n += zero ? 1 : 0;
       for (size_t c = 3 * r; c < 3 * r + 3; ++c)
-        EXPECT_EQ(y.as<float>()[c], zero ? 0 : honest.as<float>()[c]);
+        EXPECT_EQ(y.as<float>()[c], zero ? 0 : conforming.as<float>()[c]);
     }
     return n;
   };
@@ -343,7 +344,7 @@ void lost_term() {
 void shifted_rows() {
   const One op = sum(f32({3, 2}, {0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(numbers(op.with("shifted_rows@y")), (Vec{8, 10, 0, 2, 4, 6}));
-  EXPECT_EQ(numbers(op.with("shifted_rows@y,magnitude=3")), numbers(op.honest()));
+  EXPECT_EQ(numbers(op.with("shifted_rows@y,magnitude=3")), numbers(op.conforming()));
 }
 void swapped_samples() {
   const One op = sum(f32({5}, {0, 1, 2, 3, 4}));

@@ -96,10 +96,10 @@ Changes struck(const Target& t, const std::string& fault, bool all, std::vector<
     run.step(s, &seen, hooks.get());
     for (const std::string& name : seen.order) {
       if (name != t.op && !all) continue;
-      const auto honest = small::replayed("cpu", *t.program, name, seen.seen.at(name), s);
+      const auto conforming = small::replayed("cpu", *t.program, name, seen.seen.at(name), s);
       for (int r = 0; r < small::kCores; ++r) {
         const auto& output = seen.output(name, static_cast<size_t>(r));
-        const int64_t n = different(honest[static_cast<size_t>(r)], output);
+        const int64_t n = different(conforming[static_cast<size_t>(r)], output);
         if (name == t.op && n != 0) out[{s, r}] = n;
         if (name == t.op) continue;
         EXPECT_EQ(n, 0) << fault << " also changed " << name << " in step " << s;
@@ -254,7 +254,7 @@ TEST(FaultCatalogue, IsShownAsATable) {
 }
 
 TEST(FaultCatalogue, IsInTheDocumentation) {
-  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/faults.md");
+  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/reference/faults.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   for (const FaultKind& kind : fault_catalogue()) {
     const std::string row = "| `" + std::string(kind.name) + "` | " + std::string(kind.acts_on) +

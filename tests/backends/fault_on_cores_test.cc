@@ -47,9 +47,10 @@ void skip_update() {
   const Program p = small::image_net();
   const std::string op = update_of(p, "dense2/kernel");
   const auto s = states_of(p, "dense2/kernel", {"skip_update@" + op + ",core=1,step=1"});
-  const auto honest = states_of(p, "dense2/kernel", {});
-  EXPECT_TRUE(s[5].same_bits(s[3]) && s[2].same_bits(honest[2]) && s[4].same_bits(honest[4]));
-  EXPECT_FALSE(s[5].same_bits(honest[5]));
+  const auto conforming = states_of(p, "dense2/kernel", {});
+  EXPECT_TRUE(s[5].same_bits(s[3]) && s[2].same_bits(conforming[2]) &&
+              s[4].same_bits(conforming[4]));
+  EXPECT_FALSE(s[5].same_bits(conforming[5]));
   // The last op of a slot's update does not read the slot itself; the slot must keep its value all
   // the same.
   const std::string slot = "dense2/kernel.momentum";
@@ -70,11 +71,11 @@ void frozen_statistics() {
 void biased_variance() {
   const Program p = small::image_net();
   const auto s = states_of(p, "bn1/moving_variance", {"biased_variance@bn1/*,step=0"});
-  const auto honest = states_of(p, "bn1/moving_variance", {});
+  const auto conforming = states_of(p, "bn1/moving_variance", {});
   const double n = 8.0 / small::kCores * 9 * 9;  // elements averaged in a statistic
   for (size_t i = 0; i < 5; ++i) {
     // The new moving variance is 0.9 + 0.1 v. Its rounding, 2^-24, counts ten times in v.
-    const double moved = s[2].as<float>()[i] - 0.9, right = honest[2].as<float>()[i] - 0.9;
+    const double moved = s[2].as<float>()[i] - 0.9, right = conforming[2].as<float>()[i] - 0.9;
     EXPECT_NEAR(moved / right, (n - 1) / n, 1e-5);
   }
 }
@@ -82,11 +83,11 @@ void untied() {
   const Program p = small::image_net();
   const std::string op = update_of(p, "dense2/kernel");
   const auto s = states_of(p, "dense2/kernel", {"untied@" + op + ",step=0"});
-  const auto honest = states_of(p, "dense2/kernel", {});
-  EXPECT_TRUE(s[2].same_bits(honest[2])) << "core 0";
+  const auto conforming = states_of(p, "dense2/kernel", {});
+  EXPECT_TRUE(s[2].same_bits(conforming[2])) << "core 0";
   for (size_t i = 0; i < 36; ++i) {
     const float before = s[1].as<float>()[i];
-    EXPECT_EQ(s[3].as<float>()[i], before + 0.5f * (honest[3].as<float>()[i] - before));
+    EXPECT_EQ(s[3].as<float>()[i], before + 0.5f * (conforming[3].as<float>()[i] - before));
   }
 }
 void stale_operand() {

@@ -151,7 +151,7 @@ struct One {
     h.p.outputs = {{"y", build(h.b, ids)}};
     p = h.p;
   }
-  Tensor honest() const { return run(p, {in}, {}); }
+  Tensor conforming() const { return run(p, {in}, {}); }
   Tensor with(const std::string& fault) const { return run(p, {in}, {fault}); }
   // Without a fault, with one operand replaced.
   Tensor on(const std::string& name, const Tensor& other) const {

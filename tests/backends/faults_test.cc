@@ -124,7 +124,7 @@ Trial dense_trial(int cores = 2) {
 // Runs with faults; returns the ops whose result differs from a correct execution on the same
 // inputs, as "step name replica".
 std::vector<std::string> struck(const std::vector<std::string>& faults, int steps = 3) {
-  Trial honest = dense_trial(), faulty = dense_trial();
+  Trial conforming = dense_trial(), faulty = dense_trial();
   auto hooks = hooks_of(faulty.program(), faults);
   std::vector<std::string> out;
   for (int s = 0; s < steps; ++s) {
@@ -254,9 +254,10 @@ TEST(FaultKinds, ScaleMultipliesTheResult) {
   OneOp op({8}, {8});
   const Program p = op.program(op.h.b.add(op.a, op.b, "y"));
   const Tensor a = small::generic_f32({8}, -2, 2, 1), b = small::generic_f32({8}, -2, 2, 2);
-  const Tensor honest = run_one(p, a, b, "");
-  EXPECT_TRUE(run_one(p, a, b, "scale@y").same_bits(mapped(honest, [](float v) { return v * 8; })));
-  EXPECT_TRUE(run_one(p, a, b, "scale@y,magnitude=0.1").same_bits(mapped(honest, [](float v) {
+  const Tensor conforming = run_one(p, a, b, "");
+  EXPECT_TRUE(
+      run_one(p, a, b, "scale@y").same_bits(mapped(conforming, [](float v) { return v * 8; })));
+  EXPECT_TRUE(run_one(p, a, b, "scale@y,magnitude=0.1").same_bits(mapped(conforming, [](float v) {
     return v * 0.1f;
   })));
 }
@@ -368,11 +369,11 @@ TEST(FaultKinds, StaleResultIsTheOneOfTheStepBefore) {
 }
 
 TEST(FaultKinds, StaleAtTheFirstStepHasNothingToRepeat) {
-  Trial t = dense_trial(), honest = dense_trial();
+  Trial t = dense_trial(), conforming = dense_trial();
   auto hooks = hooks_of(t.program(), {"stale_weights@dense1/dot_general,step=0"});
   t.step(0, nullptr, hooks.get());
-  honest.step(0);
-  EXPECT_EQ(t.digest(), honest.digest());
+  conforming.step(0);
+  EXPECT_EQ(t.digest(), conforming.digest());
 }
 
 TEST(FaultKinds, StaleUpdateKeepsTheOldWeights) {
@@ -406,13 +407,13 @@ TEST(FaultKinds, BitFlipChangesOneBitOfOneElementOnce) {
     t.set("a", a);
     t.set("b", b);
     auto hooks = hooks_of(p, {"bit_flip@y" + magnitude});
-    const Tensor honest = run_one(p, a, b, "");
+    const Tensor conforming = run_one(p, a, b, "");
     for (int s = 0; s < 3; ++s) {
       t.step(s, nullptr, hooks.get());
       int bits = 0;
       for (size_t i = 0; i < 50; ++i) {
         const uint32_t difference =
-            to_bits(honest.as<float>()[i]) ^ to_bits(t.output("y").as<float>()[i]);
+            to_bits(conforming.as<float>()[i]) ^ to_bits(t.output("y").as<float>()[i]);
         bits += std::popcount(difference);
         if (difference != 0) {
           EXPECT_EQ(difference, 1u << bit);

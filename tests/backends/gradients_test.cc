@@ -437,7 +437,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
         {});
 }
 
-// The formulas of layers that docs/formulas.md lists.
+// The formulas of layers that docs/reference/formulas.md lists.
 TEST(Gradients, FormulasOfLayersAgainstFiniteDifferences) {
   check("activations, transposed kernels, padding that counts as zeros",
         stack(2, {{4, 4, 2}},

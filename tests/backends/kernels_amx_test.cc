@@ -37,8 +37,8 @@ void each_element(float* c, const uint16_t* a, const uint16_t* b, Chain chain) {
 }
 constexpr NaiveArithmetic kFlushing{true}, kIeee{false};
 
-float as_told(float c, const float* x, const float* y, const NaiveArithmetic& n, float even,
-              float odd) {
+float multiply_add(float c, const float* x, const float* y, const NaiveArithmetic& n, float even,
+                   float odd) {
   for (int k = 0; k < 32; k += 2) even = n.fma(x[k], y[k], even);
   for (int k = 1; k < 32; k += 2) odd = n.fma(x[k], y[k], odd);
   return n.add(c, n.add(even, odd));
@@ -59,15 +59,17 @@ bool passes() {
 }
 
 float faithful(float c, const float* x, const float* y) {
-  return as_told(c, x, y, kFlushing, 0, 0);
+  return multiply_add(c, x, y, kFlushing, 0, 0);
 }
 float seeded_even(float c, const float* x, const float* y) {
-  return as_told(0, x, y, kFlushing, c, 0);
+  return multiply_add(0, x, y, kFlushing, c, 0);
 }
 float seeded_odd(float c, const float* x, const float* y) {
-  return as_told(0, x, y, kFlushing, 0, c);
+  return multiply_add(0, x, y, kFlushing, 0, c);
 }
-float no_flush(float c, const float* x, const float* y) { return as_told(c, x, y, kIeee, 0, 0); }
+float no_flush(float c, const float* x, const float* y) {
+  return multiply_add(c, x, y, kIeee, 0, 0);
+}
 float even_then_odd(float c, const float* x, const float* y) {
   float even = 0, odd = 0;
   for (int k = 0; k < 32; k += 2) even = kFlushing.fma(x[k], y[k], even);

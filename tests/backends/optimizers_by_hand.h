@@ -1,5 +1,6 @@
-// A second implementation of the optimizers, in plain code from the formulas of docs/optimizers.md,
-// with numbers that carry their rounding bound. Tests compare the optimizers' graphs with it.
+// A second implementation of the optimizers, in plain code from the formulas of
+// docs/reference/optimizers.md, with numbers that carry their rounding bound. Tests compare the
+// optimizers' graphs with it.
 //
 //   ByHand<24> hand(spec, program, initial_state(program, 1));
 //   hand.step(gradients, learning_rate);         // by parameter name

@@ -44,7 +44,7 @@ std::vector<Mode> modes() {
 
 bool is_dot(OpKind kind) { return class_of(kind) == OpClass::kDot; }
 
-Tensor honest(const OpCase& c, ReferenceArithmetic arithmetic) {
+Tensor conforming(const OpCase& c, ReferenceArithmetic arithmetic) {
   if (c.op.kind == OpKind::kAllReduce) return reference_all_reduce(c.inputs, arithmetic);
   return reference_op(c.op, c.inputs, arithmetic);
 }
@@ -65,10 +65,10 @@ OracleVerdict verdict_of(const Mode& m, const OpCase& c, const Tensor& subject) 
   return judge(eval_op(m.declared, c.op, c.inputs, nullptr), subject);
 }
 
-class HonestOp : public testing::TestWithParam<int> {};
+class ConformingOp : public testing::TestWithParam<int> {};
 
 // Twenty seeds of ordinary data and three of every other class, in every arithmetic.
-TEST_P(HonestOp, IsInside) {
+TEST_P(ConformingOp, IsInside) {
   const auto kind = static_cast<OpKind>(GetParam());
   double worst = 0;
   int64_t untestable = 0, elements = 0;
@@ -81,7 +81,7 @@ TEST_P(HonestOp, IsInside) {
         if (is_dot(kind) && c.inputs[0].elements() > 3000 && seed > 1) continue;
         for (const Mode& m : modes()) {
           if (!is_dot(kind) && m.declared.precision != DotPrecision::kF32) continue;
-          const OracleVerdict v = verdict_of(m, c, honest(c, m.arithmetic));
+          const OracleVerdict v = verdict_of(m, c, conforming(c, m.arithmetic));
           ASSERT_EQ(v.outside, 0) << c.name << " flush " << m.declared.flush << " precision "
                                   << static_cast<int>(m.declared.precision) << " element "
                                   << v.worst_element << " subject " << v.subject << " value "
@@ -95,7 +95,7 @@ TEST_P(HonestOp, IsInside) {
           // A foreign engine declares less, so its bounds must include the result, too.
           Mode foreign = m;
           foreign.declared.ours = false;
-          ASSERT_EQ(verdict_of(foreign, c, honest(c, m.arithmetic)).outside, 0) << c.name;
+          ASSERT_EQ(verdict_of(foreign, c, conforming(c, m.arithmetic)).outside, 0) << c.name;
         }
       }
     }
@@ -107,7 +107,7 @@ TEST_P(HonestOp, IsInside) {
       elements > 0 ? 100.0 * static_cast<double>(untestable) / static_cast<double>(elements) : 0.0,
       static_cast<long long>(elements));
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, HonestOp, testing::Range(0, kOpKinds),
+INSTANTIATE_TEST_SUITE_P(Kinds, ConformingOp, testing::Range(0, kOpKinds),
                          [](const testing::TestParamInfo<int>& info) {
                            return std::string(name_of(static_cast<OpKind>(info.param)));
                          });
@@ -123,13 +123,13 @@ TEST(OraclePlanted, TruncatedBf16Operands) {
       t = t.clone();
       for (float& x : t.as<float>()) x = bf16_to_f32(bf16_truncate(x));
     }
-    const Tensor subject = honest(truncated, m.arithmetic);
+    const Tensor subject = conforming(truncated, m.arithmetic);
     const OracleVerdict v = verdict_of(m, c, subject);
     EXPECT_GT(v.worst, 10) << seed;
     EXPECT_GT(v.outside, v.elements / 2);
     // The residual of the operands is 2^-9 when they are rounded to nearest, twice that when they
     // are truncated.
-    const double rounded = operand_residual(c.op, c.inputs, honest(c, m.arithmetic), nullptr);
+    const double rounded = operand_residual(c.op, c.inputs, conforming(c, m.arithmetic), nullptr);
     const double cut = operand_residual(c.op, c.inputs, subject, nullptr);
     EXPECT_GT(rounded, 0x1p-10);
     EXPECT_LT(rounded, 0x1p-8);
@@ -140,13 +140,13 @@ TEST(OraclePlanted, TruncatedBf16Operands) {
 TEST(OraclePlanted, RoundedBf16WhereF32IsDeclared) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const OpCase c = matrix_case(16, 256, 16, DataClass::kNormal, 10 * seed);
-    const Tensor subject = honest(c, {ReferenceArithmetic::Dot::kBf16, true});
+    const Tensor subject = conforming(c, {ReferenceArithmetic::Dot::kBf16, true});
     EXPECT_GT(verdict_of(mode(DotPrecision::kF32, false), c, subject).worst, 10);
     EXPECT_GT(verdict_of(mode(DotPrecision::kBf16x3, true), c, subject).worst, 10);
     // Three passes instead of six show in short dots; in long ones the bound of accumulation hides
     // them.
     const OpCase brief = matrix_case(64, 4, 64, DataClass::kNormal, 10 * seed);
-    const Tensor three = honest(brief, {ReferenceArithmetic::Dot::kBf16x3, true});
+    const Tensor three = conforming(brief, {ReferenceArithmetic::Dot::kBf16x3, true});
     EXPECT_EQ(verdict_of(mode(DotPrecision::kBf16x3, true), brief, three).outside, 0);
     EXPECT_GT(verdict_of(mode(DotPrecision::kBf16x6, true), brief, three).worst, 1);
   }
@@ -161,7 +161,7 @@ TEST(OraclePlanted, DroppedTail) {
         Tensor& t = dropped.inputs[1];
         t = t.clone();
         for (size_t i = 299 * 8; i < 300 * 8; ++i) t.as<float>()[i] = 0;
-        EXPECT_GT(verdict_of(m, c, honest(dropped, m.arithmetic)).worst, 10);
+        EXPECT_GT(verdict_of(m, c, conforming(dropped, m.arithmetic)).worst, 10);
       }
     }
   }
@@ -180,7 +180,7 @@ TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
           if (c.op.type.dtype != DType::kF32 || c.op.type.elements() < 8 ||
               c.inputs[0].elements() > 3000)
             continue;
-          Tensor subject = honest(c, m.arithmetic);
+          Tensor subject = conforming(c, m.arithmetic);
           for (float& x : subject.as<float>()) x *= 1 + 0x1p-10f;
           ASSERT_GT(verdict_of(m, c, subject).worst, 1) << c.name;
         }
@@ -204,7 +204,7 @@ TEST(OraclePlanted, OneUlp) {
           if (kind == OpKind::kSelectAndScatter &&
               c.op.attrs.window.stride[0] != c.op.attrs.window.size[0])
             continue;
-          const Tensor right = honest(c, m.arithmetic);
+          const Tensor right = conforming(c, m.arithmetic);
           const OracleResult oracle = eval_op(m.declared, c.op, c.inputs, nullptr);
           ASSERT_EQ(judge(oracle, right).outside, 0);
           for (size_t i = 0; i < static_cast<size_t>(right.elements()); i += 13) {
@@ -228,7 +228,7 @@ TEST(OraclePlanted, OneSidedNanAndInfinity) {
   const OpCase c = matrix_case(4, 8, 4, DataClass::kNormal, 1);
   const Mode m = mode(DotPrecision::kF32, false);
   for (float bad : {from_bits(kCanonicalNaN), std::numeric_limits<float>::infinity()}) {
-    Tensor subject = honest(c, m.arithmetic).clone();
+    Tensor subject = conforming(c, m.arithmetic).clone();
     subject.as<float>()[5] = bad;
     const OracleVerdict v = verdict_of(m, c, subject);
     EXPECT_EQ(v.outside, 1);
@@ -337,7 +337,7 @@ TEST(Oracle, ReplayIsTheJudgeOfTheValues) {
     for (DataClass data : kDataClasses) {
       for (const OpCase& c : op_cases(static_cast<OpKind>(kind), data, 4)) {
         const Mode m = modes()[random() % modes().size()];
-        Tensor subject = honest(c, m.arithmetic).clone();
+        Tensor subject = conforming(c, m.arithmetic).clone();
         if (subject.elements() > 0 && subject.dtype() == DType::kF32) {
           float& x = subject.as<float>()[random() % static_cast<size_t>(subject.elements())];
           x = from_bits(to_bits(x) ^ (1u << (random() % 24)));

@@ -43,7 +43,7 @@ std::vector<Mode> modes(OpKind kind) {
           mode(DotPrecision::kBf16x6, true)};
 }
 
-Tensor honest(const Op& op, std::span<const Tensor> inputs, Arithmetic arithmetic) {
+Tensor conforming(const Op& op, std::span<const Tensor> inputs, Arithmetic arithmetic) {
   const KernelContext context{nullptr, arithmetic};
   Tensor out = Tensor::zeros(op.type);
   if (op.kind == OpKind::kAllReduce) {
@@ -86,10 +86,10 @@ OpCase convolution_case(OpKind kind, Dims x, int64_t co, DataClass data, uint64_
   return c;
 }
 
-class HonestScreen : public testing::TestWithParam<int> {};
+class ConformingScreen : public testing::TestWithParam<int> {};
 
 // Fifty seeds over all data classes, in every arithmetic: there must be no false alarm.
-TEST_P(HonestScreen, IsPlausible) {
+TEST_P(ConformingScreen, IsPlausible) {
   const auto kind = static_cast<OpKind>(GetParam());
   int64_t results = 0, alarms = 0;
   double worst = 0;
@@ -97,7 +97,7 @@ TEST_P(HonestScreen, IsPlausible) {
     for (uint64_t seed = 0; seed < (data == DataClass::kNormal ? 14u : 6u); ++seed) {
       for (const OpCase& c : op_cases(kind, data, 100 + seed)) {
         for (const Mode& m : modes(kind)) {
-          const Tensor out = honest(c.op, c.inputs, m.arithmetic);
+          const Tensor out = conforming(c.op, c.inputs, m.arithmetic);
           ++results;
           if (!plausible(m.declared, c.op, c.inputs, out, nullptr)) {
             ++alarms;
@@ -118,12 +118,12 @@ TEST_P(HonestScreen, IsPlausible) {
   if (class_of(kind) == OpClass::kDot) std::printf(", worst ratio %.3f", worst);
   std::printf("\n");
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, HonestScreen, testing::Range(0, kOpKinds),
+INSTANTIATE_TEST_SUITE_P(Kinds, ConformingScreen, testing::Range(0, kOpKinds),
                          [](const testing::TestParamInfo<int>& info) {
                            return std::string(name_of(static_cast<OpKind>(info.param)));
                          });
 
-TEST(HonestScreenLong, IsPlausible) {
+TEST(ConformingScreenLong, IsPlausible) {
   double worst = 0;
   for (DataClass data : kDataClasses) {
     for (uint64_t seed = 0; seed < 3; ++seed) {
@@ -135,7 +135,7 @@ TEST(HonestScreenLong, IsPlausible) {
       }
       for (const OpCase& c : cases) {
         for (const Mode& m : modes(c.op.kind)) {
-          const double r = ratio(m, c, honest(c.op, c.inputs, m.arithmetic));
+          const double r = ratio(m, c, conforming(c.op, c.inputs, m.arithmetic));
           EXPECT_LE(r, 1) << name_of(c.op.kind) << " " << to_string(data) << " precision "
                           << static_cast<int>(m.declared.precision);
           if (data == DataClass::kNormal || data == DataClass::kPositive)
@@ -148,13 +148,13 @@ TEST(HonestScreenLong, IsPlausible) {
 }
 
 // With equal numbers everywhere, all roundings err to the same side.
-TEST(HonestScreenLong, Constant) {
+TEST(ConformingScreenLong, Constant) {
   for (float value : {0.1f, 1.0f / 3, 1.00390625f, 1.0f}) {
     for (bool first : {false, true}) {
       OpCase c = matrix_case(5, 6000, 11, DataClass::kNormal, 1, first);
       for (Tensor& t : c.inputs) std::ranges::fill(t.as<float>(), value);
       for (const Mode& m : modes(c.op.kind)) {
-        EXPECT_LE(ratio(m, c, honest(c.op, c.inputs, m.arithmetic)), 1)
+        EXPECT_LE(ratio(m, c, conforming(c.op, c.inputs, m.arithmetic)), 1)
             << value << " " << first << " precision " << static_cast<int>(m.declared.precision);
       }
     }
@@ -169,7 +169,7 @@ TEST(ScreenThreads, DoNotChangeTheAnswer) {
                       OpKind::kSelectAndScatter, OpKind::kRngUniform}) {
     for (const OpCase& c : op_cases(kind, DataClass::kNormal, 5)) {
       for (const Mode& m : modes(kind)) {
-        Tensor out = honest(c.op, c.inputs, m.arithmetic);
+        Tensor out = conforming(c.op, c.inputs, m.arithmetic);
         EXPECT_TRUE(plausible(m.declared, c.op, c.inputs, out, &pool)) << c.name;
         if (class_of(kind) == OpClass::kDot) {
           EXPECT_EQ(screen::worst_row({m.declared, c.op, c.inputs, out, &pool}), ratio(m, c, out))
@@ -203,7 +203,7 @@ struct Count {
 // Flips one of bits 22 to 31 of random elements of an f32 result, or of bits 6 to 15 of a bf16 one,
 // and counts how many flips the screen detects.
 void flip_bits(const Mode& m, const OpCase& c, std::mt19937_64& random, int each, Count& count) {
-  Tensor out = honest(c.op, c.inputs, m.arithmetic);
+  Tensor out = conforming(c.op, c.inputs, m.arithmetic);
   const bool narrow = out.dtype() == DType::kBF16;
   for (int i = 0; i < each; ++i) {
     const auto element = static_cast<int64_t>(random() % static_cast<uint64_t>(out.elements()));
@@ -278,7 +278,7 @@ TEST(ScreenPlanted, WrongDots) {
                            : convolution_case(kind, {2, 14, 14, 8}, 16, DataClass::kNormal, seed);
       for (const Mode& m : modes(kind)) {
         auto plant = [&](Count& count, const OpCase& wrong, float factor) {
-          Tensor out = honest(c.op, wrong.inputs, m.arithmetic);
+          Tensor out = conforming(c.op, wrong.inputs, m.arithmetic);
           for (float& x : out.as<float>()) x *= factor;
           ++count.planted;
           count.caught += plausible(m.declared, c.op, c.inputs, out, nullptr) ? 0 : 1;
@@ -298,7 +298,7 @@ TEST(ScreenPlanted, WrongDots) {
         plant(dropped, wrong, 1);
         plant(scaled, c, 1.001f);
         if (m.declared.precision != DotPrecision::kBf16) {
-          Tensor low = honest(c.op, c.inputs, mode(DotPrecision::kBf16, true).arithmetic);
+          Tensor low = conforming(c.op, c.inputs, mode(DotPrecision::kBf16, true).arithmetic);
           ++rounded.planted;
           rounded.caught += plausible(m.declared, c.op, c.inputs, low, nullptr) ? 0 : 1;
         }
@@ -323,7 +323,7 @@ TEST(ScreenPlanted, ScaledResults) {
       for (const OpCase& c : op_cases(kind, DataClass::kNormal, seed)) {
         if (c.op.type.dtype != DType::kF32 || c.op.type.elements() < 8) continue;
         for (const Mode& m : modes(kind)) {
-          Tensor out = honest(c.op, c.inputs, m.arithmetic);
+          Tensor out = conforming(c.op, c.inputs, m.arithmetic);
           for (float& x : out.as<float>()) x *= 1.001f;
           EXPECT_FALSE(plausible(m.declared, c.op, c.inputs, out, nullptr)) << c.name;
         }
@@ -339,7 +339,7 @@ TEST(ScreenPlanted, OneSidedNanAndInfinity) {
       if (c.op.type.dtype != DType::kF32) continue;
       for (const Mode& m : modes(kind)) {
         for (float bad : {from_bits(kCanonicalNaN), std::numeric_limits<float>::infinity()}) {
-          Tensor out = honest(c.op, c.inputs, m.arithmetic).clone();
+          Tensor out = conforming(c.op, c.inputs, m.arithmetic).clone();
           if (!std::isfinite(out.as<float>()[0])) continue;
           out.as<float>()[0] = bad;
           EXPECT_FALSE(plausible(m.declared, c.op, c.inputs, out, nullptr)) << c.name << " " << bad;
@@ -355,7 +355,7 @@ TEST(ScreenPlanted, WrongPredicatesAndIntegers) {
         OpKind::kTranspose, OpKind::kIota, OpKind::kConstant, OpKind::kBroadcastInDim}) {
     for (const OpCase& c : op_cases(kind, DataClass::kNormal, 3)) {
       if (c.op.type.dtype != DType::kI32 && c.op.type.dtype != DType::kPred) continue;
-      Tensor out = honest(c.op, c.inputs, {});
+      Tensor out = conforming(c.op, c.inputs, {});
       for (int64_t i = 0; i < out.elements(); i += 7) {
         flip(out, i, 0);
         EXPECT_FALSE(plausible({}, c.op, c.inputs, out, nullptr)) << c.name;
@@ -376,7 +376,7 @@ TEST(ScreenSensitivitySlow, Bits) {
     for (const auto& [label, m] : {std::pair{"f32", mode(DotPrecision::kF32, false)},
                                    std::pair{"bf16", mode(DotPrecision::kBf16, true)},
                                    std::pair{"bf16x3", mode(DotPrecision::kBf16x3, true)}}) {
-      Tensor out = honest(c.op, c.inputs, m.arithmetic);
+      Tensor out = conforming(c.op, c.inputs, m.arithmetic);
       std::printf("%-24s %-6s bits 10-22, %% caught:", std::string(name_of(kind)).c_str(), label);
       for (int bit = 10; bit <= 22; ++bit) {
         Count count;
@@ -418,7 +418,7 @@ Op op_of(OpKind kind, std::span<const Tensor> inputs, Attrs attrs = {}) {
 }
 
 void print_cost(const char* name, const Mode& m, const Op& op, std::span<const Tensor> inputs) {
-  Tensor out = honest(op, inputs, m.arithmetic);
+  Tensor out = conforming(op, inputs, m.arithmetic);
   bool good = true;
   const double kernel = seconds([&] {
     const KernelContext context{nullptr, m.arithmetic};

@@ -456,15 +456,16 @@ TEST(VariantEngines, TakeFaultsOnTop) {
     t.step(0, &seen);
     return seen;
   };
-  const Recorder honest = result(nullptr), scaled = result("scale@dense1/dot_general,magnitude=4"),
+  const Recorder conforming = result(nullptr),
+                 scaled = result("scale@dense1/dot_general,magnitude=4"),
                  rounded = result("truncate_bf16@dense1/dot_general");
   const std::string dot = "dense1/dot_general";
-  ASSERT_TRUE(honest.seen.contains(dot)) << "the op's name has changed";
-  std::vector<double> four = numbers(honest.output(dot));
+  ASSERT_TRUE(conforming.seen.contains(dot)) << "the op's name has changed";
+  std::vector<double> four = numbers(conforming.output(dot));
   for (double& x : four) x *= 4;
   EXPECT_EQ(numbers(scaled.output(dot)), four) << "the variant's own bits, then the fault";
   // With a fault on operands the variant still computes the dot, in its own order.
-  std::vector<Tensor> cut = honest.seen.at(dot).inputs[0];
+  std::vector<Tensor> cut = conforming.seen.at(dot).inputs[0];
   for (Tensor& t : cut) {
     t = t.clone();
     for (float& x : t.as<float>()) x = bf16_to_f32(bf16_truncate(x));

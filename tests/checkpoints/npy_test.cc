@@ -256,7 +256,7 @@ open('overlap.npz', 'wb').write(raw[:start] + central + tail)
   const auto all = [](const std::string&) { return true; };
   const auto zeros = samples::read_bytes(folder / "zeros.npz");
   EXPECT_TRUE(read_zip(bytes_of(zeros), "z", all).ok());
-  const auto bomb = read_zip(bytes_of(zeros), "z", all, /*most_unpacked=*/1 << 20);
+  const auto bomb = read_zip(bytes_of(zeros), "z", all, /*max_unpacked=*/1 << 20);
   ASSERT_FALSE(bomb.ok());
   EXPECT_NE(bomb.error().message().find("bomb"), std::string::npos) << bomb.error().message();
   const auto bytes = samples::read_bytes(folder / "overlap.npz");

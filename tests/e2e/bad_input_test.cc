@@ -205,7 +205,7 @@ TEST(BadPlace, FolderThatDoesNotExist) {
   expect_refused(folder, {"snapshot", "digits_mlp", "-o", "none/init.h5"}, {"none", "mkdir -p"});
 }
 
-TEST(BadPlace, FileWhereAFolderIsDue) {
+TEST(BadPlace, FileWhereAFolderIsExpected) {
   const Folder folder;
   write_text(folder / "file", "x");
   expect_refused(folder, {"diagnose", "digits_mlp", "-o", "file"}, {"file"});
@@ -214,7 +214,7 @@ TEST(BadPlace, FileWhereAFolderIsDue) {
   EXPECT_EQ(read_text(folder / "file"), "x");
 }
 
-TEST(BadPlace, FolderWhereAFileIsDue) {
+TEST(BadPlace, FolderWhereAFileIsExpected) {
   const Folder folder;
   ::mkdir((folder / "run.h5").c_str(), 0700);
   expect_refused(folder, {"train", "digits_mlp", "-o", "run.h5"}, {"run.h5", "folder"});

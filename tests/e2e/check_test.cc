@@ -61,7 +61,7 @@ TEST(CheckVerb, Json) {
   EXPECT_EQ(f["severity"], "error");
   EXPECT_EQ(f["where"], "--set train.batch");
   EXPECT_EQ(f["stack_message"], "train batch size 100 must be divisible by number of replicas 8");
-  EXPECT_EQ(f["doc"], "docs/check.md#batch-not-divisible");
+  EXPECT_EQ(f["doc"], "docs/guides/check.md#batch-not-divisible");
   EXPECT_TRUE(j.contains("memory"));
 }
 

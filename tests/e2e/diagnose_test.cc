@@ -11,7 +11,7 @@ void expect_keys(const nlohmann::json& object, const Words& keys) {
   for (const std::string& key : keys) EXPECT_TRUE(object.contains(key)) << key;
 }
 
-// The keys of report.json that docs/report-schema.md documents for programs.
+// The keys of report.json that docs/reference/report-schema.md documents for programs.
 void expect_schema(const nlohmann::json& report) {
   expect_keys(report, {"schema", "verdict", "findings", "runs", "environment"});
   EXPECT_EQ(report["schema"], 2);
@@ -43,10 +43,10 @@ TEST(Diagnose, DigitsMlpIsNoiseAndLeavesItsResults) {
   for (const char* part : {"NOISE</span>", "id=\"chart-loss\"", "noise band", "id=\"chart-drift\"",
                            "id=\"chart-weights\"", "dense1/kernel", "id=\"digests\"", "core 7"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
-  const auto told = json_of(read_text(folder / "out/report.json"));
-  EXPECT_EQ(told["weight_drift"]["rows"].size(), 4u);
-  EXPECT_EQ(told["weight_drift"]["steps"][0], 0);
-  EXPECT_EQ(told["loss_band"]["low"].size(), told["runs"][0]["losses"].size());
+  const auto reported = json_of(read_text(folder / "out/report.json"));
+  EXPECT_EQ(reported["weight_drift"]["rows"].size(), 4u);
+  EXPECT_EQ(reported["weight_drift"]["steps"][0], 0);
+  EXPECT_EQ(reported["loss_band"]["low"].size(), reported["runs"][0]["losses"].size());
   std::set<std::string> left;
   for (const std::string& name : folder.entries()) {
     if (name.ends_with(".h5")) left.insert(name);
@@ -367,8 +367,8 @@ TEST(DiagnoseSlow, SmallBatchNormNamesTheShareThatSyncingRemoves) {
   EXPECT_NEAR(finding["share"].get<double>(), 1, 1e-6);
 }
 
-// Three seeds do not decide at the learning rate of this scenario, so the diagnosis adds seeds until
-// the effect is decided.
+// Three seeds do not decide at the learning rate of this scenario, so the diagnosis adds seeds
+// until the effect is decided.
 TEST(DiagnoseSlow, LitmusPrecisionKeepsItsWord) {
   const Folder folder;
   EXPECT_EQ(twinrun(folder, {"diagnose", "litmus_precision", "-q", "-o", "out"}).code, 0);

@@ -42,7 +42,7 @@ TEST_F(Exec, AServedEngineGivesTheBitsOfTheEngine) {
   }
 }
 
-TEST_F(Exec, AnHonestSubjectIsNoise) {
+TEST_F(Exec, AConformingSubjectIsNoise) {
   const auto report = diagnose("drill_mlp", served("tpu"), 0);
   EXPECT_EQ(report["verdict"]["class"], "NOISE");
   EXPECT_EQ(report["findings"][0]["level"], "C");
@@ -404,7 +404,7 @@ TEST_F(Exec, TheBisectionThatIsDocumentedKnowsAGoodCommit) {
                             "engine_bug,program", "--subject",  "exec:./engine"};
   std::string text = "twinrun";
   for (const std::string& word : documented) text += " " + word;
-  for (const char* page : {"README.md", "docs/bisect.md"})
+  for (const char* page : {"README.md", "docs/guides/bisect.md"})
     EXPECT_NE(read_text(std::string(TWINRUN_SOURCE_DIR "/") + page).find(text), std::string::npos)
         << page;
   const auto answer = [&](const std::string& engine) {

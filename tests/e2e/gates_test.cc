@@ -70,9 +70,9 @@ TEST_F(Gates, TheWorstOfAFolderCounts) {
 
 TEST_F(Gates, AnotherEngineIsHeldToTheNoise) {
   record("g.golden.h5");
-  const Outcome honest = verify({"g.golden.h5", "--engine", "honest:3"});
-  EXPECT_EQ(honest.code, 0) << honest.out;
-  EXPECT_TRUE(honest.prints("inside the noise")) << honest.out;
+  const Outcome conforming = verify({"g.golden.h5", "--engine", "honest:3"});
+  EXPECT_EQ(conforming.code, 0) << conforming.out;
+  EXPECT_TRUE(conforming.prints("inside the noise")) << conforming.out;
   EXPECT_EQ(verify({"g.golden.h5", "--engine", "honest:3", "--bits"}).code, 1);
   const Outcome wrong = verify(
       {"g.golden.h5", "--engine", "honest:3", "--fault", "scale@dense1/kernel.grad,magnitude=2"});

@@ -26,7 +26,7 @@ TEST(ImportedProgram, IsNoiseOnTheEmulatedTpu) {
   }
 }
 
-TEST(ImportedProgram, HonestEnginesAreNotAccused) {
+TEST(ImportedProgram, ConformingEnginesAreNotAccused) {
   const Folder folder;
   for (const char* seed : {"honest:3", "honest:4"}) {
     for (const char* name : {"mlp_adam", "cnn_strided", "embedding_bag"}) {

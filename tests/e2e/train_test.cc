@@ -51,13 +51,13 @@ TEST(Train, EnginesAndCores) {
 TEST(Train, TheInputPipelineChangesNoBit) {
   const Folder folder;
   const Words tpu = {"--engine", "tpu", "--cores", "2", "-o", "run.h5"};
-  const std::string due = train(folder, tpu)["root_digest"];
+  const std::string expected = train(folder, tpu)["root_digest"];
   for (const Words& how : {Words{"--set", "data.cache=none"},
                            Words{"--set", "data.cache=none", "--set", "data.parallel_calls=3",
                                  "--set", "data.prefetch=0"},
                            Words{"--set", "data.cache=./kept", "--set", "data.parallel_calls=2"},
                            Words{"--set", "data.cache=./kept"}}) {
-    EXPECT_EQ(train(folder, with(tpu, how))["root_digest"], due) << how[1];
+    EXPECT_EQ(train(folder, with(tpu, how))["root_digest"], expected) << how[1];
   }
   Words loud = with({"train", "digits_mlp"}, kTiny);
   loud.pop_back();  // -q

@@ -108,7 +108,7 @@ TEST_F(Hdf5Results, ThatLeadElsewhere) {
   });
 }
 
-TEST_F(Hdf5Results, ThatUnpackToMoreThanIsDue) {
+TEST_F(Hdf5Results, ThatUnpackToMoreThanExpected) {
   // These files declare a gigabyte of zeros in a few kilobytes.
   expect_refused({"state/w", "declares 1073741824 bytes"}, [&](hid_t state) {
     const hid_t how = chunks({1024});

@@ -178,10 +178,10 @@ TEST_F(Script, MutatedResultFiles) {
   exec::add_arrays(file, "output/loss", losses);
   const auto bytes = to_safetensors(file, "good");
   const std::string good(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-  const std::pair<const char*, TensorType> due[] = {{"state/kernel", kernel},
-                                                    {"state/count", count},
-                                                    {"state/mask", mask},
-                                                    {"output/loss", loss}};
+  const std::pair<const char*, TensorType> expected[] = {{"state/kernel", kernel},
+                                                         {"state/count", count},
+                                                         {"state/mask", mask},
+                                                         {"output/loss", loss}};
 
   int taken = 0, refused = 0;
   for (int i = 0; i < kMutations; ++i) {
@@ -197,7 +197,7 @@ TEST_F(Script, MutatedResultFiles) {
       EXPECT_TRUE(read.error().where.starts_with("exec:e: r")) << read.error().message();
     }
     const exec::ResultArrays arrays(good_one ? *std::move(read) : ArrayFile{}, "exec:e: r");
-    for (const auto& [name, type] : due) {
+    for (const auto& [name, type] : expected) {
       const auto values = arrays.take(name, type, 4);
       good_one = good_one && values.ok();
       if (!values) {

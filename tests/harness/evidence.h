@@ -47,7 +47,7 @@ inline void add_meaning(Evidence& e) {
   e.meaning.causes = {{"reduction", "the loss is summed", "set tpu.reduction = \"sum\""},
                       {"batch_norm", "own statistics", "set tpu.batchnorm = \"synced\""}};
   const auto row = [](const std::string& cause, const std::string& direction, double share) {
-    return SwitchRow{cause, direction, 0.5, 0.1, kMeaningThreshold, true, share, ""};
+    return AblationRow{cause, direction, 0.5, 0.1, kMeaningThreshold, true, share, ""};
   };
   e.meaning.rows = {
       row("reduction", "restored in S", 0.9), row("reduction", "introduced alone", 0.9),
@@ -73,8 +73,8 @@ inline Violation violation(const std::string& op, int64_t step, int replica, int
   return v;
 }
 
-inline MatchResult matched(MatchResult::Outcome outcome) {
-  MatchResult m;
+inline Identification matched(Identification::Outcome outcome) {
+  Identification m;
   m.outcome = outcome;
   m.ratio = 512;
   m.threshold = 40;
@@ -87,7 +87,7 @@ inline MatchResult matched(MatchResult::Outcome outcome) {
   t.relative = 0.5;
   t.pattern = "8 times what was due";
   m.outside = {t};
-  if (outcome == MatchResult::Outcome::kExplained)
+  if (outcome == Identification::Outcome::kExplained)
     m.explanations = {{{{"unscaled", true}}, 1.5}, {{{"rate_times_cores", true}}, 2}};
   return m;
 }

@@ -109,7 +109,7 @@ class KeptSteps : public StepObserver {
     states.back().after = after;
     states.back().outputs = outputs;
   }
-  std::vector<MatchState> states;
+  std::vector<ProbedState> states;
 };
 
 // Doubles the first element of an op's result on core 0 at one step, in the runs for which `when`

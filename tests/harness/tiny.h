@@ -120,9 +120,9 @@ inline Program program(const Experiment& e, bool sharded) {
   return sharded ? e.sharded(e.sharding) : e.whole();
 }
 
-inline std::unique_ptr<Backend> faulty(std::unique_ptr<Backend> honest, const std::string& text,
+inline std::unique_ptr<Backend> faulty(std::unique_ptr<Backend> conforming, const std::string& text,
                                        std::shared_ptr<FaultLog> log = nullptr) {
-  return with_faults(std::move(honest), {must(parse_fault(text))}, 3, std::move(log));
+  return with_faults(std::move(conforming), {must(parse_fault(text))}, 3, std::move(log));
 }
 
 }  // namespace twinrun::tiny

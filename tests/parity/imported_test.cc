@@ -1,7 +1,7 @@
 // Tests the ten training steps that JAX exported: after import, their loss and state are compared
-// with what JAX itself computed. The bound is that of docs/parity.md: as far from the binary64
-// result as conforming f32 implementations, drawn at random, are. Also tests that our own exported
-// steps can be imported.
+// with what JAX itself computed. The bound is that of docs/method/parity.md: as far from the
+// binary64 result as conforming f32 implementations, drawn at random, are. Also tests that our own
+// exported steps can be imported.
 #include "harness/experiment/imported.h"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 double size(const std::vector<double>& a) { return distance(a, std::vector<double>(a.size(), 0)); }
 
 // The binary64 result, and the results of conforming f32 implementations, drawn at random.
-struct Honest {
+struct Conforming {
   Values truth;
   std::vector<Values> drawn;
   // Six draws underestimate the largest possible distance, so four times theirs is allowed, plus
@@ -80,9 +80,9 @@ struct Honest {
   }
 };
 
-Honest honest_of(const Experiment& e) {
+Conforming conforming_of(const Experiment& e) {
   constexpr int kMembers = 6;
-  Honest out{run(e, "cpu:f64", nullptr), {}};
+  Conforming out{run(e, "cpu:f64", nullptr), {}};
   for (int m = 0; m < kMembers; ++m) {
     RoundingNoise noise(static_cast<uint32_t>(m), nullptr);
     out.drawn.push_back(run(e, "cpu", &noise));
@@ -98,19 +98,19 @@ TEST_P(Imported, IsWhatJaxComputes) {
   ASSERT_TRUE(e) << e.error().message();
   const auto expected = read_foreign_weights(stem + ".expected.npz");
   ASSERT_TRUE(expected) << expected.error().message();
-  const Honest honest = honest_of(*e);
+  const Conforming conforming = conforming_of(*e);
   const Values ours = run(*e, "cpu", nullptr);
   size_t compared = 0;
   for (const NamedArray& array : expected->arrays) {
-    ASSERT_TRUE(honest.truth.contains(array.name)) << array.name;
+    ASSERT_TRUE(conforming.truth.contains(array.name)) << array.name;
     const auto tensor = to_tensor(array,
                                   array.type == ElementType::kBool  ? DType::kPred
                                   : array.type == ElementType::kI32 ? DType::kI32
                                                                     : DType::kF32,
                                   stem);
     ASSERT_TRUE(tensor) << array.name;
-    const std::vector<double>& exact = honest.truth.at(array.name);
-    const double allowed = honest.allowed(array.name);
+    const std::vector<double>& exact = conforming.truth.at(array.name);
+    const double allowed = conforming.allowed(array.name);
     EXPECT_LE(distance(as_doubles(*tensor), exact), allowed) << "JAX: " << array.name;
     EXPECT_LE(distance(ours.at(array.name), exact), allowed) << "cpu: " << array.name;
     // A bound that admits everything shows nothing.
@@ -176,7 +176,7 @@ TEST_P(Exported, ComesBack) {
   const auto expected = read_foreign_weights(folder + "/results.safetensors");
   ASSERT_TRUE(expected) << expected.error().message();
   const Values ours = run(*back, "cpu", nullptr);
-  const Honest honest = same_ops ? Honest{} : honest_of(*back);
+  const Conforming conforming = same_ops ? Conforming{} : conforming_of(*back);
   size_t compared = 0;
   for (const NamedArray& array : expected->arrays) {
     const std::string as = array.name == "output/loss" ? "loss" : array.name;
@@ -188,8 +188,8 @@ TEST_P(Exported, ComesBack) {
     if (same_ops) {
       EXPECT_EQ(distance(ours.at(as), given), 0) << as;
     } else {
-      EXPECT_LE(distance(given, honest.truth.at(as)), honest.allowed(as)) << as;
-      EXPECT_LE(distance(ours.at(as), honest.truth.at(as)), honest.allowed(as)) << as;
+      EXPECT_LE(distance(given, conforming.truth.at(as)), conforming.allowed(as)) << as;
+      EXPECT_LE(distance(ours.at(as), conforming.truth.at(as)), conforming.allowed(as)) << as;
     }
     ++compared;
   }

@@ -26,7 +26,7 @@ def arguments():
     parser.add_argument("cases", nargs="*", help="names in cases.toml; default: all")
     parser.add_argument("--only", choices=FRAMEWORKS, help="one framework")
     parser.add_argument("--json", action="store_true", help="a JSON document in the place of the tables")
-    parser.add_argument("--markdown", action="store_true", help="the table of docs/parity.md")
+    parser.add_argument("--markdown", action="store_true", help="the table of docs/method/parity.md")
     parser.add_argument("--all", action="store_true", help="every quantity, not the worst of its kind")
     parser.add_argument("--reuse", action="store_true", help="take dumps and results that are there already")
     parser.add_argument("--update-golden", action="store_true", help="rewrite tests/golden/parity")

@@ -1,6 +1,6 @@
 // A conforming f32 implementation, drawn at random: every op returns a binary32 number near its
 // exact result, as far from it as independent roundings in any order of summation can be expected
-// to lead. docs/parity.md has the derivation.
+// to lead. docs/method/parity.md has the derivation.
 //
 //   RoundingNoise noise(/*member=*/3, pool);                    // the number determines the member
 //   engine->step(step, states, inputs, outputs, nullptr, &noise);
@@ -13,7 +13,7 @@
 namespace twinrun::parity {
 
 // The error in ulps that is assumed of a framework's exp, log, tanh, ... Measured: up to 5.5
-// (docs/parity.md).
+// (docs/method/parity.md).
 inline constexpr double kForeignElementaryUlps = 6;
 
 // How many roundings one term of the op's sum passes through in the worst order of summation, or
@@ -26,9 +26,9 @@ class RoundingNoise : public OpHooks {
   RoundingNoise(uint32_t member, ThreadPool* pool);
   bool watches(const Program& program, ValueId id, int64_t step) override;
   // output = fl(value + u * radius / sqrt(depth)), with u uniform in (-1, 1), and value and radius
-  // of the oracle (docs/bounds.md) for a foreign engine. Updates draw the same u on all replicas,
-  // so that replicas stay equal where those of an engine would. A sum of mostly equal addends keeps
-  // the whole radius, because its roundings are not independent.
+  // of the oracle (docs/method/bounds.md) for a foreign engine. Updates draw the same u on all
+  // replicas, so that replicas stay equal where those of an engine would. A sum of mostly equal
+  // addends keeps the whole radius, because its roundings are not independent.
   bool replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override;
 
  private:

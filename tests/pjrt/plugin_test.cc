@@ -171,10 +171,10 @@ TEST(PjrtPlugin, WhatFailsOnTheWayIsSaidAndNothingIsLeft) {
 // The expected bytes are those that jaxlib 0.10.2 serializes for two replicas on devices 0 and 300,
 // without its debug options.
 TEST(PjrtPlugin, CompileOptionsAreThoseOfJaxlib) {
-  const std::string due =
+  const std::string expected =
       std::string("\x1a\x1c\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x20\x02\x28\x01", 17) +
       std::string("\x4a\x0b\x08\x02\x10\x01\x1a\x05\x0a\x03\x00\xac\x02", 13);
-  EXPECT_EQ(compile_options({0, 300}), due);
+  EXPECT_EQ(compile_options({0, 300}), expected);
 }
 
 }  // namespace

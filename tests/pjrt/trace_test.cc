@@ -143,15 +143,15 @@ TEST_F(XlaTrace, ElementaryFunctionsAreWithinWhatIsDeclared) {
   for (size_t o = 0; o < p.outputs.size(); ++o) {
     const Op& op = p.graph.op(p.outputs[o].id);
     const std::vector<Tensor> in = {all};
-    const OracleResult due = eval_op(declared, op, in, nullptr);
-    const OracleVerdict v = judge(due, outputs[0][o]);
+    const OracleResult expected = eval_op(declared, op, in, nullptr);
+    const OracleVerdict v = judge(expected, outputs[0][o]);
     double worst = 0;
     float at = 0;
-    for (size_t i = 0; i < due.value.size(); ++i) {
-      const auto rounded = static_cast<float>(due.value[i]);
+    for (size_t i = 0; i < expected.value.size(); ++i) {
+      const auto rounded = static_cast<float>(expected.value[i]);
       if (!std::isnormal(rounded)) continue;
       const double ulp = std::ldexp(1.0, std::ilogb(rounded) - 23);
-      const double error = std::abs(outputs[0][o].as<float>()[i] - due.value[i]) / ulp;
+      const double error = std::abs(outputs[0][o].as<float>()[i] - expected.value[i]) / ulp;
       if (error > worst) {
         worst = error;
         at = all.as<float>()[i];

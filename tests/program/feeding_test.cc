@@ -14,7 +14,7 @@ constexpr int kCores = 4, kRows = 4;
 
 // Correct inputs. Labels are 100 * core + row + 1, images are filled with the same number, and
 // sample_ids number the whole batch.
-std::vector<std::vector<Tensor>> honest(const Program& program) {
+std::vector<std::vector<Tensor>> conforming(const Program& program) {
   std::vector<std::vector<Tensor>> inputs(kCores);
   for (int core = 0; core < kCores; ++core) {
     for (const Input& input : program.inputs) {
@@ -57,7 +57,7 @@ struct Fed {
     Sharding s{.cores = kCores};
     s.feeding = how;
     program = shard(models::cnn(kCores * kRows), s);
-    inputs = honest(program);
+    inputs = conforming(program);
     misfeed(program, inputs);
   }
   std::vector<int> of(int core, const std::string& name) const {

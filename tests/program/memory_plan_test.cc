@@ -15,26 +15,27 @@ struct Planned {
   Program program;
   FusionPlan fusion;
   MemoryPlan memory;
-  std::vector<int> born, last;  // the fusion units that write a value and that read it last
+  std::vector<int> non_finite, last;  // the fusion units that write a value and that read it last
 
   explicit Planned(Program p) : program(std::move(p)) {
     const auto n = static_cast<size_t>(program.graph.size());
     const std::vector<bool> constant(n, false);
     fusion = plan_fusion(program, constant);
     memory = plan_memory(program, fusion, constant);
-    born.assign(n, -1);
+    non_finite.assign(n, -1);
     last = fusion.last_use;
     for (size_t u = 0; u < fusion.order.size(); ++u) {
       const FusionUnit& unit = fusion.order[u];
-      if (unit.group < 0) born[static_cast<size_t>(unit.op)] = static_cast<int>(u);
+      if (unit.group < 0) non_finite[static_cast<size_t>(unit.op)] = static_cast<int>(u);
       if (unit.group < 0) continue;
       for (ValueId id : fusion.groups[static_cast<size_t>(unit.group)].stored)
-        born[static_cast<size_t>(id)] = static_cast<int>(u);
+        non_finite[static_cast<size_t>(id)] = static_cast<int>(u);
     }
   }
   // The value in whose memory `id` lies: a reshape shares the memory of its operand.
   ValueId root(ValueId id) const {
-    while (program.graph.op(id).kind == OpKind::kReshape && born[static_cast<size_t>(id)] >= 0) {
+    while (program.graph.op(id).kind == OpKind::kReshape &&
+           non_finite[static_cast<size_t>(id)] >= 0) {
       id = program.graph.op(id).operands[0];
     }
     return id;
@@ -55,7 +56,7 @@ TEST(MemoryPlan, WhatIsNeededAtOnceLiesApart) {
     const auto n = static_cast<size_t>(p.program.graph.size());
     std::vector<int> last = p.last;
     for (ValueId id = p.program.graph.size() - 1; id >= 0; --id) {
-      if (p.born[static_cast<size_t>(id)] < 0) continue;
+      if (p.non_finite[static_cast<size_t>(id)] < 0) continue;
       int& of_root = last[static_cast<size_t>(p.root(id))];
       of_root = std::max(of_root, last[static_cast<size_t>(id)]);
     }
@@ -75,8 +76,8 @@ TEST(MemoryPlan, WhatIsNeededAtOnceLiesApart) {
         const int64_t b0 = p.memory.offset[b],
                       b1 = b0 + static_cast<int64_t>(
                                     p.program.graph.type(static_cast<ValueId>(b)).bytes());
-        const bool together =
-            p.born[b] >= p.born[a] && p.born[b] <= last[a];  // b is written while a is needed
+        const bool together = p.non_finite[b] >= p.non_finite[a] &&
+                              p.non_finite[b] <= last[a];  // b is written while a is needed
         EXPECT_FALSE(together && b0 < a1 && a0 < b1)
             << p.program.graph.op(static_cast<ValueId>(b)).name << " is written over "
             << p.program.graph.op(static_cast<ValueId>(a)).name;
@@ -89,8 +90,9 @@ TEST(MemoryPlan, WhatIsNeededAtOnceLiesApart) {
 TEST(MemoryPlan, EverythingThatDiesHasAPlace) {
   for (const Program& program : programs()) {
     const Planned p(program);
-    for (size_t id = 0; id < p.born.size(); ++id) {
-      if (p.born[id] < 0 || p.root(static_cast<ValueId>(id)) != static_cast<ValueId>(id)) continue;
+    for (size_t id = 0; id < p.non_finite.size(); ++id) {
+      if (p.non_finite[id] < 0 || p.root(static_cast<ValueId>(id)) != static_cast<ValueId>(id))
+        continue;
       EXPECT_TRUE(p.memory.offset[id] >= 0 || p.last[id] == static_cast<int>(p.fusion.order.size()))
           << p.program.graph.op(static_cast<ValueId>(id)).name;
     }
@@ -146,7 +148,7 @@ TEST(MemoryPlan, GeluKeepsNoSlope) {
                 gradient = p.program.graph.find("gelu/erf.grad");
   ASSERT_NE(slope, kNoValue);
   ASSERT_NE(gradient, kNoValue);
-  EXPECT_EQ(p.born[static_cast<size_t>(slope)], -1) << "stored";
+  EXPECT_EQ(p.non_finite[static_cast<size_t>(slope)], -1) << "stored";
   int in = 0;
   for (const FusionGroup& group : p.fusion.groups) {
     const auto has = [&](ValueId id) {
@@ -163,7 +165,7 @@ TEST(MemoryPlan, GeluKeepsNoSlope) {
 // replica 1 has yet to read.
 TEST(MemoryPlan, ReplicasTakeNothingInTheArena) {
   const Planned p(training_step(shard(models::cnn(16, models::momentum()), {.cores = 8})));
-  for (size_t id = 0; id < p.born.size(); ++id) {
+  for (size_t id = 0; id < p.non_finite.size(); ++id) {
     if (p.memory.offset[id] >= 0) {
       EXPECT_EQ(p.memory.takes[id], kNoValue);
     }
@@ -173,7 +175,7 @@ TEST(MemoryPlan, ReplicasTakeNothingInTheArena) {
 TEST(MemoryPlan, MemoryIsUsedAgain) {
   const Planned p(training_step(models::cnn(16, models::momentum())));
   int64_t sum = 0;
-  for (size_t id = 0; id < p.born.size(); ++id) {
+  for (size_t id = 0; id < p.non_finite.size(); ++id) {
     if (p.memory.offset[id] >= 0)
       sum += static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(id)).bytes());
   }

@@ -145,7 +145,7 @@ class Base:
 
 
 def schedule(o, step):
-    """The learning rate of a step, by the formulas of docs/numerics.md."""
+    """The learning rate of a step, by the formulas of docs/method/numerics.md."""
     warm, lr, kind = o.get("warmup_steps", 0), o["lr"], o["schedule"]
     if step < warm:
         return lr * step / warm

@@ -1,6 +1,6 @@
-// The second interpreter: the numeric contract (docs/numerics.md, program/ops/op.h) written as the
-// most naive scalar loops, sharing no code with backends/kernels. Tests compare the kernels with
-// it, so that a mistake in either one shows.
+// The second interpreter: the numeric contract (docs/method/numerics.md, program/ops/op.h) written
+// as the most naive scalar loops, sharing no code with backends/kernels. Tests compare the kernels
+// with it, so that a mistake in either one shows.
 //
 //   using Dot = ReferenceArithmetic::Dot;
 //   Tensor want = reference_op(op, inputs, {.dot = Dot::kBf16, .flush = true});

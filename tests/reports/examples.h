@@ -108,14 +108,14 @@ inline Report noise() {
   f.number = 0.41;
   f.bound = 1;
   f.bound_source =
-      "worst |error| / bound over 96 ops; bound: f32 accumulation, docs/bounds.md#dots";
+      "worst |error| / bound over 96 ops; bound: f32 accumulation, docs/method/bounds.md#dots";
   f.evidence = {"0 of 31,457,280 elements outside", "operand residual 2^-9.1, declared 2^-9"};
   f.reproduce = "twinrun diagnose digits-cnn --set tpu.precision=highest";
   r.findings = {f};
   r.probes = {probe(0.47, 0)};
-  r.switches = {{"precision", "restored in T", 1.9e-3, 2.2e-7, 4.1e-7, true, 0.998, ""},
-                {"reduction", "restored in S", 3.0e-7, 3.0e-7, 4.1e-7, false, 0, ""},
-                {"batch_norm", "restored in S", 3.0e-7, 3.0e-7, 4.1e-7, false, 0, ""}};
+  r.ablations = {{"precision", "restored in T", 1.9e-3, 2.2e-7, 4.1e-7, true, 0.998, ""},
+                 {"reduction", "restored in S", 3.0e-7, 3.0e-7, 4.1e-7, false, 0, ""},
+                 {"batch_norm", "restored in S", 3.0e-7, 3.0e-7, 4.1e-7, false, 0, ""}};
   r.trajectories = {{"T - R",
                      "what you see",
                      "held-out loss",
@@ -176,10 +176,10 @@ inline Report sharding() {
   f.reproduce = "twinrun diagnose digits-cnn --set tpu.reduction=mean";
   r.findings = {f};
   r.probes = {probe(0.47, 0)};
-  r.switches = {{"batch_norm", "restored in S", 7.0, 7.0, 4.1e-7, false, 0, ""},
-                {"reduction", "restored in S", 7.0, 3.0e-7, 4.1e-7, true, 0.9996, ""},
-                {"reduction", "introduced alone", 2.8e-7, 7.0, 4.1e-7, true, 0.9996, ""},
-                {"clip", "restored in S", 7.0, 7.0, 4.1e-7, false, 0, "model clips nothing"}};
+  r.ablations = {{"batch_norm", "restored in S", 7.0, 7.0, 4.1e-7, false, 0, ""},
+                 {"reduction", "restored in S", 7.0, 3.0e-7, 4.1e-7, true, 0.9996, ""},
+                 {"reduction", "introduced alone", 2.8e-7, 7.0, 4.1e-7, true, 0.9996, ""},
+                 {"clip", "restored in S", 7.0, 7.0, 4.1e-7, false, 0, "model clips nothing"}};
   r.proofs = {{"sharded", false, false, true, 2, 58, -110.3, "loss/value.grad", "loss/value", ""},
               {"without reduction", true, true, true, 2, 58, -110.3, "", "", ""}};
   r.trajectories = {{"S - R",
@@ -247,7 +247,7 @@ inline Report engine_bug() {
   f.level = 'A';
   f.number = 0.03125;
   f.bound = 7.567e-6;
-  f.bound_source = "gamma of f32 accumulation over 25,088 terms, docs/bounds.md#dots";
+  f.bound_source = "gamma of f32 accumulation over 25,088 terms, docs/method/bounds.md#dots";
   f.number_text = "error 0.0312; allowed 7.57e-06 (4130 times)";
   f.hex = "engine 1.01 (0x3f8147ae), expected 1.04125 (0x3f8547ae)";
   f.evidence = {"inside its bound on cores 0-4 and 6-7 in the same step",
@@ -275,8 +275,8 @@ inline Report engine_bug() {
   second.reproduce = "twinrun diagnose digits-cnn --set tpu.precision=highest";
   r.findings = {f, other, second};
   r.probes = {probe(4130, 60)};
-  r.switches = {{"reduction", "restored in S", 1.5e-2, 1.4e-2, 4.1e-7, false, 0, ""},
-                {"precision", "restored in T", 1.5e-2, 1.4e-2, 4.1e-7, false, 0, ""}};
+  r.ablations = {{"reduction", "restored in S", 1.5e-2, 1.4e-2, 4.1e-7, false, 0, ""},
+                 {"precision", "restored in T", 1.5e-2, 1.4e-2, 4.1e-7, false, 0, ""}};
   r.ruled_out = {"dropped core in the all-reduce: its inputs and outputs agree on all cores",
                  "transient fault: step 3 again gives the same wrong bits"};
   r.injected =
@@ -389,9 +389,9 @@ inline Report hostile() {
     e.pair = e.engine = e.policy = e.dot_residual_text = p;
     for (ProbeRow& row : e.rows) row.op = row.kind = row.phase = p;
   }
-  for (SwitchRow& s : r.switches) s.cause = s.direction = s.note = p;
+  for (AblationRow& s : r.ablations) s.cause = s.direction = s.note = p;
   for (ProofRow& proof : r.proofs)
-    proof.program = proof.parts_at = proof.parts_reads = proof.unproven = p;
+    proof.program = proof.diverges_at = proof.diverging_operand = proof.unproven = p;
   r.trajectories = {{p, p, p, {1e300}, 1e300, -1e300, 1e300, 0.95, 1e300, p, p}};
   return r;
 }

@@ -13,19 +13,19 @@
 namespace twinrun {
 namespace {
 
-Gate moved() {
+Gate divergence() {
   Gate g;
   g.golden = "goldens/<\"a&b'>\x01\xff\xef\xbf\xbf.golden.h5";
   g.scenario = "digits_mlp";
   g.engine = "tpu";
   g.settings = "cores=8";
   g.decides = "bits";
-  g.outcome = GateOutcome::kMoved;
+  g.outcome = GateOutcome::kDiverged;
   g.headline = "Bits moved, first in a<b at step 5.";
-  g.moved = GateSite{5, "dense1/kernel.grad", 3, "digest 1", "digest ]]> 2"};
+  g.divergence = GateSite{5, "dense1/kernel.grad", 3, "digest 1", "digest ]]> 2"};
   g.noise = Gate::Noise{
       .inside = false, .ratio = 1e300, .threshold = 6, .false_alarm = 1e-6, .states = 4};
-  g.noise->outside = g.moved;
+  g.noise->outside = g.divergence;
   g.notes = {"a\nb"};
   g.changed = {"isa: avx2, now scalar"};
   g.seconds = 1.5;
@@ -35,9 +35,9 @@ Gate moved() {
 std::vector<Gate> all() {
   std::vector<Gate> gates;
   for (const GateOutcome outcome :
-       {GateOutcome::kSame, GateOutcome::kInside, GateOutcome::kMoved, GateOutcome::kUnavailable,
+       {GateOutcome::kSame, GateOutcome::kInside, GateOutcome::kDiverged, GateOutcome::kUnavailable,
         GateOutcome::kBadInput, GateOutcome::kInterrupted}) {
-    gates.push_back(moved());
+    gates.push_back(divergence());
     gates.back().outcome = outcome;
   }
   return gates;
@@ -53,7 +53,7 @@ TEST(Gate, TheWorstDecidesTheExitCode) {
 }
 
 TEST(Gate, AJsonLineIsOneLineAndOneObject) {
-  const std::string line = to_json_line(moved());
+  const std::string line = to_json_line(divergence());
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto j = nlohmann::json::parse(line);
   EXPECT_EQ(j["schema"], 1);
@@ -69,7 +69,7 @@ TEST(Gate, AJsonLineIsOneLineAndOneObject) {
 }
 
 TEST(Gate, TextNamesStepTensorAndCore) {
-  const std::string text = to_terminal(moved());
+  const std::string text = to_terminal(divergence());
   for (const char* part : {"MOVED", "step 5, dense1/kernel.grad, core 3", "isa: avx2, now scalar",
                            "one honest engine in 1,000,000"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;

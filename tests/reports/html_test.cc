@@ -217,7 +217,7 @@ TEST(Html, AbsurdReportIsCutShort) {
   grow(r.controls, 500);
   grow(r.probes, 50);
   for (EngineProbe& p : r.probes) grow(p.rows, 300);
-  grow(r.switches, 500);
+  grow(r.ablations, 500);
   grow(r.weight_drift.rows, 1000);
   r.ruled_out.assign(1000, big);
   for (size_t i = 0; i < r.runs.size(); ++i) {
@@ -249,9 +249,9 @@ TEST(Html, NamesOfRunsAreExplainedWhereTheyFirstStand) {
 
 TEST(Html, PagesOfTheDocumentationThatItNamesAreOnIt) {
   Report r = examples::engine_bug();
-  r.headline = "Wrong <b>, docs/bounds.md#sums, and docs/none.md.";
-  r.confidence = "statistical (docs/bounds.md, Bias below the bound)";
-  r.notes = {"conventions = \"keras\" (docs/formulas.md)."};
+  r.headline = "Wrong <b>, docs/method/bounds.md#sums, and docs/none.md.";
+  r.confidence = "statistical (docs/method/bounds.md, Bias below the bound)";
+  r.notes = {"conventions = \"keras\" (docs/reference/formulas.md)."};
   const std::string page = to_html(r);
   for (const char* id : {"doc-bounds--sums", "doc-bounds--bias-below-the-bound", "doc-formulas"}) {
     EXPECT_EQ(count(page, std::string("<details class=\"doc\" id=\"") + id + "\""), 1) << id;
@@ -264,14 +264,16 @@ TEST(Html, PagesOfTheDocumentationThatItNamesAreOnIt) {
 }
 
 TEST(Html, EveryPageOfTheDocumentationCanStandOnAPage) {
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(TWINRUN_SOURCE_DIR) + "/docs")) {
-    const std::string name = entry.path().filename();
-    if (name == "README.md" || entry.path().extension() != ".md") continue;
-    const html::DocName doc = html::doc_named_at("docs/" + name, 0);
-    ASSERT_EQ(doc.size, name.size() + 5) << name;
+  const std::filesystem::path source = TWINRUN_SOURCE_DIR;
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(source / "docs")) {
+    const std::string name = entry.path().lexically_relative(source);
+    if (entry.path().filename() == "README.md" || entry.path().extension() != ".md") continue;
+    EXPECT_TRUE(names.insert(entry.path().filename()).second) << name << " is a name used twice";
+    const html::DocName doc = html::doc_named_at(name, 0);
+    ASSERT_EQ(doc.size, name.size()) << name;
     const std::string shown = html::docs_of("<a href=\"#" + doc.id + "\">");
-    EXPECT_TRUE(has(shown, "<summary>docs/" + name)) << name;
+    EXPECT_TRUE(has(shown, "<summary>" + name)) << name;
     EXPECT_GT(shown.size(), entry.file_size() / 2) << name;
     tags_of("</head><body>" + shown);
   }

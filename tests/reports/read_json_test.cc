@@ -26,8 +26,8 @@ Report unusual() {
   r.notes = {"one", "two"};
   r.findings[0].level = 'C';
   r.probes[0].rows[0].operand_residual = -1;
-  r.switches[0].explains = true;
-  r.switches[0].note = "n";
+  r.ablations[0].explains = true;
+  r.ablations[0].note = "n";
   return r;
 }
 

@@ -72,7 +72,7 @@ Report absurd() {
   grow(r.controls, 500);
   grow(r.probes, 50);
   for (EngineProbe& p : r.probes) grow(p.rows, 300);
-  grow(r.switches, 500);
+  grow(r.ablations, 500);
   grow(r.trajectories, 500);
   r.ruled_out.assign(1000, examples::poison());
   r.next_steps = r.notes = r.ruled_out;
@@ -193,7 +193,7 @@ TEST(Markdown, StaysBelowTheLimitHoweverMuchThereIs) {
       [](Report& r, size_t n) { r.controls.assign(n, r.controls.front()); },
       [](Report& r, size_t n) { r.probes.assign(n, r.probes.front()); },
       [](Report& r, size_t n) { r.probes.front().rows.assign(n, r.probes.front().rows.front()); },
-      [](Report& r, size_t n) { r.switches.assign(n, r.switches.front()); },
+      [](Report& r, size_t n) { r.ablations.assign(n, r.ablations.front()); },
       [](Report& r, size_t n) { r.trajectories.assign(n, r.trajectories.front()); },
       [](Report& r, size_t n) {
         r.ensembles.assign(n, {examples::poison(), examples::poison(), 20, 12, 0.25, 0.125, 0.5,

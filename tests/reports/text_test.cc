@@ -125,8 +125,8 @@ TEST(Text, AFailedControlSaysWhatItMeans) {
   EXPECT_EQ(failure_of(c), "");
 }
 
-TEST(Text, SwitchesAndWhatTheyShow) {
-  SwitchRow row{"batch_wise", "restored in S", 0.885, 0, 1.5e-8, true, 1.011, ""};
+TEST(Text, AblationsAndWhatTheyShow) {
+  AblationRow row{"batch_wise", "restored in S", 0.885, 0, 1.5e-8, true, 1.011, ""};
   EXPECT_EQ(switched(row), "undone");
   EXPECT_EQ(effect_of(row), "yes, 101%");
   row.direction = "introduced alone";

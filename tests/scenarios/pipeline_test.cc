@@ -99,8 +99,8 @@ TEST_F(PipelineTest, EveryCombinationGivesTheSameBits) {
     SCOPED_TRACE(name);
     const Dataset plain = opened(request);
     const FeedOptions options{.batch = 3, .seed = 5, .prefetch = 0};
-    const std::vector<Batch> due = batches(plain.train, options);
-    ASSERT_EQ(due.size(), static_cast<size_t>(kSteps));
+    const std::vector<Batch> expected = batches(plain.train, options);
+    ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
     std::filesystem::remove(cache());
     for (const std::string& how : {std::string("none"), cache(), cache()}) {  // written, then read
       DataRequest other = request;
@@ -117,12 +117,12 @@ TEST_F(PipelineTest, EveryCombinationGivesTheSameBits) {
           FeedOptions feeding = options;
           feeding.parallel_calls = threads, feeding.prefetch = prefetch;
           const std::vector<Batch> found = batches(data.train, feeding);
-          ASSERT_EQ(found.size(), due.size());
-          for (size_t i = 0; i < due.size(); ++i) {
-            EXPECT_TRUE(same(found[i].features, due[i].features));
-            EXPECT_TRUE(same(found[i].labels, due[i].labels));
-            EXPECT_TRUE(same(found[i].weights, due[i].weights));
-            EXPECT_TRUE(same(found[i].sample_ids, due[i].sample_ids));
+          ASSERT_EQ(found.size(), expected.size());
+          for (size_t i = 0; i < expected.size(); ++i) {
+            EXPECT_TRUE(same(found[i].features, expected[i].features));
+            EXPECT_TRUE(same(found[i].labels, expected[i].labels));
+            EXPECT_TRUE(same(found[i].weights, expected[i].weights));
+            EXPECT_TRUE(same(found[i].sample_ids, expected[i].sample_ids));
           }
         }
       }
@@ -201,9 +201,9 @@ TEST_F(PipelineTest, FilesTakeTurnsAndTheHeldOutOnesStay) {
   const Dataset turns = opened(request);
   std::vector<float> first;
   for (size_t i = 0; i < 18; ++i) first.push_back(turns.train.features.as<float>()[i * 3072] * 255);
-  std::vector<float> due;  // the last two samples of the third file are held out
-  for (const int64_t i : simulated({12, 4, 2}, 2)) due.push_back(static_cast<float>(i));
-  for (size_t i = 0; i < due.size(); ++i) EXPECT_NEAR(first[i], due[i], 1e-3) << i;
+  std::vector<float> expected;  // the last two samples of the third file are held out
+  for (const int64_t i : simulated({12, 4, 2}, 2)) expected.push_back(static_cast<float>(i));
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(first[i], expected[i], 1e-3) << i;
   EXPECT_EQ(turns.train.labels.as<int32_t>()[1], 2);  // sample 12
   EXPECT_TRUE(same(turns.eval.features, in_order.eval.features));
   EXPECT_NE(turns.digest, in_order.digest);
@@ -235,14 +235,14 @@ TEST_F(PipelineTest, TheCacheFileIsUsedAndChecked) {
 
 TEST_F(PipelineTest, ADamagedCacheFileIsMadeAgain) {
   const DataRequest request{.source = "digits", .train = 2, .eval = 1};
-  const Dataset due = opened(cached(request));
+  const Dataset expected = opened(cached(request));
   std::ifstream in(cache(), std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(in), {}};
   const size_t mark = good.find("twinrun samples") + 30;
   const auto expect_made_again = [&](const std::string& bytes, size_t at) {
     write("kept.cache", bytes);
     const Dataset found = opened(cached(request));
-    EXPECT_EQ(found.digest, due.digest) << at;
+    EXPECT_EQ(found.digest, expected.digest) << at;
     ASSERT_EQ(found.notes.size(), 1u);
     EXPECT_NE(found.notes[0].find("is made again: "), std::string::npos) << at << found.notes[0];
   };

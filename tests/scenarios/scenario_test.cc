@@ -182,8 +182,8 @@ TEST(Scenario, ReadsFiles) {
   EXPECT_EQ(scenario->name, "twinrun_scenario_test");
 }
 
-// docs/scenario-keys.md is generated from this table, so a key that is missing here is missing
-// there.
+// docs/reference/scenario-keys.md is generated from this table, so a key that is missing here is
+// missing there.
 TEST(Scenario, KeyTableNamesEveryKey) {
   const std::string table = key_table_markdown();
   for (const char* key :

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-#include "harness/bisect/parting.h"
+#include "harness/bisect/divergence.h"
 #include "harness/diagnose/pipeline.h"
 #include "tests/harness/tiny.h"
 
@@ -41,27 +41,27 @@ RunFile run_of(const Experiment& e, const Program& program, Backend& backend) {
 TEST(BisectStep, EnginesSideBySide) {
   const Planted p =
       planted(tiny::scenario(tiny::kDense), "scale@dense1/kernel.grad,core=3,from=7,magnitude=2");
-  const Parted parted = must(part_of_engines(p.twins()));
-  EXPECT_EQ(parted.parting.step, 7);
-  EXPECT_EQ(parted.kept.step, 7);
-  EXPECT_EQ(parted.parting.executions, 2);
-  EXPECT_EQ(parted.parting.steps_run, 16);  // no more steps than needed
-  ASSERT_FALSE(parted.parting.tensors.empty());
-  EXPECT_EQ(parted.parting.tensors[0].name, "dense1/kernel");
-  EXPECT_EQ(parted.parting.tensors[0].cores.size(), 8u);  // spread by the all-reduce
+  const Diverged diverged = must(part_of_engines(p.twins()));
+  EXPECT_EQ(diverged.divergence.step, 7);
+  EXPECT_EQ(diverged.kept.step, 7);
+  EXPECT_EQ(diverged.divergence.executions, 2);
+  EXPECT_EQ(diverged.divergence.steps_run, 16);  // no more steps than needed
+  ASSERT_FALSE(diverged.divergence.tensors.empty());
+  EXPECT_EQ(diverged.divergence.tensors[0].name, "dense1/kernel");
+  EXPECT_EQ(diverged.divergence.tensors[0].cores.size(), 8u);  // spread by the all-reduce
 
-  const Planted honest = planted(tiny::scenario(tiny::kDense, {{"train.steps", "4"}}), "");
-  EXPECT_EQ(must(part_of_engines(honest.twins())).parting.step, std::nullopt);
+  const Planted conforming = planted(tiny::scenario(tiny::kDense, {{"train.steps", "4"}}), "");
+  EXPECT_EQ(must(part_of_engines(conforming.twins())).divergence.step, std::nullopt);
 }
 
 TEST(BisectStep, RunsOnFileNeedNoEngine) {
   const Planted p = planted(tiny::scenario(tiny::kDense), "scale@dense1/bias.grad,from=11");
   const RunFile a = run_of(p.experiment, p.program, *p.a);
   RunFile b = run_of(p.experiment, p.program, *p.b);
-  StepParting parting = must(part_of_runs(a, b));
-  EXPECT_EQ(parting.step, 11);
-  EXPECT_EQ(parting.meets, std::nullopt);
-  EXPECT_EQ(parting.executions, 0);
+  StepDivergence divergence = must(part_of_runs(a, b));
+  EXPECT_EQ(divergence.step, 11);
+  EXPECT_EQ(divergence.meets, std::nullopt);
+  EXPECT_EQ(divergence.executions, 0);
   EXPECT_EQ(must(part_of_runs(a, a)).step, std::nullopt);
   // A later state that is the same again is reported, too.
   b.state_digests[15] = a.state_digests[15];
@@ -70,10 +70,10 @@ TEST(BisectStep, RunsOnFileNeedNoEngine) {
   RunFile late = b;
   late.first_step = 14;
   late.state_digests.erase(late.state_digests.begin(), late.state_digests.begin() + 14);
-  parting = must(part_of_runs(a, late));
-  EXPECT_EQ(parting.step, 14);
-  EXPECT_EQ(parting.first, 14);
-  EXPECT_FALSE(parting.notes.empty());
+  divergence = must(part_of_runs(a, late));
+  EXPECT_EQ(divergence.step, 14);
+  EXPECT_EQ(divergence.first, 14);
+  EXPECT_FALSE(divergence.notes.empty());
   late.first_step = 40;
   EXPECT_FALSE(part_of_runs(a, late).ok());
 }
@@ -84,20 +84,20 @@ TEST(BisectStep, StoredStatesAreSearched) {
   for (const int64_t from : {0, 1, 30, 41, 63}) {
     const Planted p = planted(s, fmt::format("scale@dense1/kernel.grad,from={},magnitude=2", from));
     const RunFile run = run_of(p.experiment, p.program, *p.a);
-    const StepParting parting =
+    const StepDivergence divergence =
         must(part_of_run(p.experiment, p.program, run, *p.b, false, nullptr, nullptr));
-    EXPECT_EQ(parting.step, from);
+    EXPECT_EQ(divergence.step, from);
     // 32 segments: both ends, log2(32), and the two neighbours once more.
-    EXPECT_LE(parting.executions, 1 + 5 + 2);
-    EXPECT_LE(parting.steps_run, 2 * parting.executions);
+    EXPECT_LE(divergence.executions, 1 + 5 + 2);
+    EXPECT_LE(divergence.steps_run, 2 * divergence.executions);
   }
   // A fault that strikes once does not show in the last segment, so every step is run.
   const Planted once = planted(s, "scale@dense1/kernel.grad,step=9,magnitude=2");
   const RunFile run = run_of(once.experiment, once.program, *once.a);
-  const StepParting parting =
+  const StepDivergence divergence =
       must(part_of_run(once.experiment, once.program, run, *once.b, false, nullptr, nullptr));
-  EXPECT_EQ(parting.step, 9);
-  EXPECT_EQ(parting.executions, 2);
+  EXPECT_EQ(divergence.step, 9);
+  EXPECT_EQ(divergence.executions, 2);
   RunFile bare = run;
   bare.first_step = 3;
   bare.checkpoints.clear();
@@ -108,9 +108,9 @@ TEST(BisectStep, StoredStatesAreSearched) {
 TEST(BisectOp, NamesOpCoreAndElement) {
   const Planted p =
       planted(tiny::scenario(tiny::kNormalized), "bit_flip@batch_norm1/mean,core=2,step=4");
-  const Parted parted = must(part_of_engines(p.twins()));
-  const OpParting op = must(op_of_step(p.twins(), parted.kept));
-  ASSERT_EQ(op.by, OpParting::By::kOp);
+  const Diverged diverged = must(part_of_engines(p.twins()));
+  const OpDivergence op = must(op_of_step(p.twins(), diverged.kept));
+  ASSERT_EQ(op.by, OpDivergence::By::kOp);
   EXPECT_EQ(op.step, 4);
   ASSERT_FALSE(p.log->runs.empty());
   const Activation& first = p.log->runs[0].front();
@@ -130,9 +130,9 @@ TEST(BisectOp, ADifferenceThatIsGoneIsNotReproducible) {
                             "scale@dense1/kernel.grad,rate=0.2,magnitude=2");
   int gone = 0;
   for (int i = 0; i < 6; ++i) {
-    const Parted parted = must(part_of_engines(p.twins()));
-    const OpParting op = must(op_of_step(p.twins(), parted.kept));
-    gone += op.by == OpParting::By::kNothing || !op.repeats_b;
+    const Diverged diverged = must(part_of_engines(p.twins()));
+    const OpDivergence op = must(op_of_step(p.twins(), diverged.kept));
+    gone += op.by == OpDivergence::By::kNothing || !op.repeats_b;
   }
   EXPECT_GT(gone, 0);
 }
@@ -157,9 +157,9 @@ class Silent : public Backend {
 TEST(BisectOp, WithoutOpsTheFirstTensor) {
   Planted p = planted(tiny::scenario(tiny::kDense), "scale@dense2/bias.grad,step=2,magnitude=2");
   p.b = std::make_unique<Silent>(std::move(p.b));
-  const Parted parted = must(part_of_engines(p.twins()));
-  const OpParting op = must(op_of_step(p.twins(), parted.kept));
-  EXPECT_EQ(op.by, OpParting::By::kTensor);
+  const Diverged diverged = must(part_of_engines(p.twins()));
+  const OpDivergence op = must(op_of_step(p.twins(), diverged.kept));
+  EXPECT_EQ(op.by, OpDivergence::By::kTensor);
   EXPECT_EQ(op.gap.name, "dense2/bias.grad");
   EXPECT_EQ(op.step, 2);
   ASSERT_EQ(op.notes.size(), 1u);
@@ -193,18 +193,19 @@ TEST(BisectAxesSlow, ThirtyFourPlantedFaultsAreFound) {
     if (!collective) fault += fmt::format(",core={}", core);
     if (kind->name == "scale") fault += ",magnitude=1.5";
     const Planted p = planted(s, fault);
-    const Parted parted = must(part_of_engines(p.twins()));
+    const Diverged diverged = must(part_of_engines(p.twins()));
     // Skip a change of bits that no state shows (in zeros, or in what a relu cuts off).
-    if (!parted.parting.step) continue;
-    const auto truth = std::ranges::find_if(
-        p.log->runs.at(0), [&](const Activation& a) { return a.step == *parted.parting.step; });
+    if (!diverged.divergence.step) continue;
+    const auto truth = std::ranges::find_if(p.log->runs.at(0), [&](const Activation& a) {
+      return a.step == *diverged.divergence.step;
+    });
     ASSERT_NE(truth, p.log->runs[0].end()) << fault;
     if (!stored) {
-      ASSERT_EQ(parted.parting.step, step) << fault;
+      ASSERT_EQ(diverged.divergence.step, step) << fault;
     }
-    EXPECT_EQ(parted.parting.executions, 2);
-    const OpParting where = must(op_of_step(p.twins(), parted.kept));
-    ASSERT_EQ(where.by, OpParting::By::kOp) << fault;
+    EXPECT_EQ(diverged.divergence.executions, 2);
+    const OpDivergence where = must(op_of_step(p.twins(), diverged.kept));
+    ASSERT_EQ(where.by, OpDivergence::By::kOp) << fault;
     EXPECT_EQ(where.op, op.name) << fault;
     if (!collective) {
       EXPECT_EQ(where.gap.core, core) << fault;
@@ -213,11 +214,11 @@ TEST(BisectAxesSlow, ThirtyFourPlantedFaultsAreFound) {
     EXPECT_LE(where.executions, 4);
     if (stored) {
       const RunFile run = run_of(p.experiment, p.program, *p.a);
-      const StepParting searched =
+      const StepDivergence searched =
           must(part_of_run(p.experiment, p.program, run, *p.b, false, nullptr, nullptr));
       // Started from a state of A's, every step of B's at which the fault acts differs at once, if
       // its state shows the fault at all.
-      EXPECT_EQ(searched.step, parted.parting.step) << fault;
+      EXPECT_EQ(searched.step, diverged.divergence.step) << fault;
       EXPECT_LE(searched.executions, 2 + 5 + 2) << fault;
     }
     ++found;

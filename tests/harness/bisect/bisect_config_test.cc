@@ -92,14 +92,14 @@ TEST(BisectConfigSlow, SixteenPlantedSetsOfKeysAreFound) {
   const Scenario a = must(load_scenario("drill_mlp", {{"diagnose.probe", "every"}}));
   for (int trial = 0; trial < 16; ++trial) {
     Overrides overrides;
-    std::set<std::string> due;
+    std::set<std::string> expected;
     for (const auto& idle : kIdle) {
       if (random() % 3 != 0) overrides.push_back(idle);
     }
     const size_t wanted = 1 + random() % 3;
-    while (due.size() < wanted) {
+    while (expected.size() < wanted) {
       const auto& [key, value] = kAtWork[random() % kAtWork.size()];
-      if (due.insert(key).second) overrides.emplace_back(key, value);
+      if (expected.insert(key).second) overrides.emplace_back(key, value);
     }
     const Scenario b = must(load_scenario("drill_mlp", overrides));
     const tiny::Folder folder;
@@ -111,9 +111,10 @@ TEST(BisectConfigSlow, SixteenPlantedSetsOfKeysAreFound) {
     ASSERT_EQ(f.set.end, Found::End::kFound) << f.set.why;
     std::set<std::string> found;
     for (const int i : f.set.changes) found.insert(f.changes[static_cast<size_t>(i)].key);
-    EXPECT_EQ(found, due) << trial;
+    EXPECT_EQ(found, expected) << trial;
     EXPECT_LE(f.set.testable, f.set.bound);
-    const double n = static_cast<double>(f.changes.size()), k = static_cast<double>(due.size());
+    const double n = static_cast<double>(f.changes.size()),
+                 k = static_cast<double>(expected.size());
     EXPECT_LE(static_cast<double>(f.set.testable), 2 + k * (std::ceil(std::log2(n + 1)) + 2));
     EXPECT_EQ(scenario_digest(must(load_scenario(f.bad_file))),
               scenario_digest(must(with_changes(a, f.changes, f.set.changes))));

@@ -163,7 +163,7 @@ TEST(BisectSearch, EndsThatDoNotAnswerAsSaidAreNotReproducible) {
 TEST(BisectSearch, FindsWhatShowsNowAndThen) {
   std::mt19937 random(3);
   for (const double rate : {0.9, 0.7, 0.5}) {
-    int right = 0, told = 0, proven = 0;
+    int right = 0, reported = 0, proven = 0;
     constexpr int kTrials = 150;
     for (int trial = 0; trial < kTrials; ++trial) {
       const int first_bad = 1 + static_cast<int>(random() % 63);
@@ -178,11 +178,11 @@ TEST(BisectSearch, FindsWhatShowsNowAndThen) {
         continue;  // the first answers of the bad end were good
       ++proven;
       right += f.first_bad == first_bad;
-      told += !f.notes.empty() && f.notes[0].starts_with("flaky");
+      reported += !f.notes.empty() && f.notes[0].starts_with("flaky");
     }
     EXPECT_GT(proven, kTrials / 2) << rate;
     EXPECT_GE(right, 0.95 * proven) << rate;
-    EXPECT_GE(told, (rate < 0.6 ? 0.9 : 0.5) * proven) << rate;
+    EXPECT_GE(reported, (rate < 0.6 ? 0.9 : 0.5) * proven) << rate;
   }
 }
 

@@ -447,7 +447,7 @@ TEST(Check, SmallBatchNormIsOfTheGuideThatSaysIt) {
   EXPECT_EQ(rule->source, "Cloud TPU's troubleshooting guide");
 }
 
-// The table in docs/check.md has each rule with its severity, meaning, message and source.
+// The table in docs/guides/check.md has each rule with its severity, meaning, message and source.
 TEST(Check, TheDocumentationHasTheRules) {
   std::ifstream in(TWINRUN_SOURCE_DIR "/docs/check.md");
   std::map<std::string, std::string> rows;

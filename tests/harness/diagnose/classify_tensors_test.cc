@@ -1,5 +1,5 @@
-// Tests the table of docs/diagnosis.md for subjects that show tensors only (level C), on evidence
-// made by hand.
+// Tests the table of docs/method/diagnosis.md for subjects that show tensors only (level C), on
+// evidence made by hand.
 #include <gtest/gtest.h>
 
 #include "harness/diagnose/classify.h"
@@ -15,7 +15,7 @@ using namespace by_hand;
 TEST(Classify, TensorsThatNothingExplains) {
   Evidence e = clean();
   e.level = 'C';
-  e.match = matched(MatchResult::Outcome::kUnexplained);
+  e.match = matched(Identification::Outcome::kUnexplained);
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   ASSERT_EQ(j.findings.size(), 1u);
@@ -36,7 +36,7 @@ TEST(Classify, TensorsThatNothingExplains) {
 TEST(Classify, ASubjectThatDoesNotRepeatItself) {
   Evidence e = clean();
   e.level = 'C';
-  e.match = matched(MatchResult::Outcome::kUnrepeatable);
+  e.match = matched(Identification::Outcome::kUnrepeatable);
   e.match->apart = 0.9;
   e.match->draws = true;
   const Judgement j = classify(e);
@@ -52,7 +52,7 @@ TEST(Classify, ASubjectThatDoesNotRepeatItself) {
 TEST(Classify, PrecisionThatIsNotDeclared) {
   Evidence e = clean();
   e.level = 'C';
-  e.match = matched(MatchResult::Outcome::kUnexplained);
+  e.match = matched(Identification::Outcome::kUnexplained);
   e.match->undeclared = "results rounded to bfloat16";
   e.match->computes_as = "autocast";
   const Judgement j = classify(e);
@@ -67,7 +67,7 @@ TEST(Classify, PrecisionThatIsNotDeclared) {
 TEST(Classify, ALayerIsNamedWithItsPass) {
   Evidence e = clean();
   e.level = 'C';
-  e.match = matched(MatchResult::Outcome::kUnexplained);
+  e.match = matched(Identification::Outcome::kUnexplained);
   LayerFault fault;
   fault.ratio = 400;
   fault.threshold = 8;

@@ -1,5 +1,5 @@
-// Tests the table of docs/diagnosis.md row by row, on evidence made by hand: the class, its exit
-// code, and that the headline names what a reader needs first.
+// Tests the table of docs/method/diagnosis.md row by row, on evidence made by hand: the class, its
+// exit code, and that the headline names what a reader needs first.
 #include "harness/diagnose/classify.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ using namespace by_hand;
 // If R differs from R', nothing else is concluded, whatever else was observed.
 TEST(Classify, NondeterministicReference) {
   Evidence e = clean();
-  e.reference_parts = 17;
-  e.reference_parts_op = "dense1/dot_general";
+  e.reference_diverges_at = 17;
+  e.reference_diverges_op = "dense1/dot_general";
   e.violations = {violation("dense2/kernel.grad", 3, 0, 8)};
   add_meaning(e);
   const Judgement j = classify(e);
@@ -34,8 +34,8 @@ TEST(Classify, NondeterministicReference) {
 
 TEST(Classify, DivergingReference) {
   Evidence e = clean();
-  e.reference_birth = Birth{6, 0, "loss/value", "forward", "Inf"};
-  e.reference_birth_run = "S";
+  e.reference_non_finite = FirstNonFinite{6, 0, "loss/value", "forward", "Inf"};
+  e.reference_non_finite_run = "S";
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "Inf is born in loss/value at step 6 (S)")) << j.headline;
@@ -390,7 +390,7 @@ TEST(Classify, EngineThatFailed) {
 // outside.
 TEST(Classify, SubjectThatIsNotDeterministic) {
   Evidence e = clean();
-  e.subject_parts = 1;
+  e.subject_diverges_at = 1;
   e.trajectories = {trajectory("T - R", "none detected")};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
@@ -410,7 +410,7 @@ TEST(Classify, SubjectThatIsNotDeterministic) {
 // value arises.
 TEST(Classify, DivergingSubject) {
   Evidence e = clean();
-  e.subject_birth = Birth{9, 5, "dense2/dot_general", "forward", "Inf"};
+  e.subject_non_finite = FirstNonFinite{9, 5, "dense2/dot_general", "forward", "Inf"};
   e.trajectories = {trajectory("T - R", "harmful", std::nan(""))};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
@@ -450,7 +450,7 @@ TEST(Classify, UpdateAlgebraIsNamed) {
 TEST(Classify, ScriptOfAnotherProgram) {
   Evidence e = clean();
   e.other_program = true;
-  e.match = matched(MatchResult::Outcome::kExplained);
+  e.match = matched(Identification::Outcome::kExplained);
   e.known_causes = {
       {"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
       {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};

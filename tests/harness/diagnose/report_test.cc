@@ -64,7 +64,7 @@ TEST(Report, WeightsAndBitsPartWhereTheFaultBegins) {
       EXPECT_LT(row.distance[step], 10);
     }
   }
-  for (const StateParting& p : r.state_partings) {
+  for (const StateDivergence& p : r.state_partings) {
     EXPECT_EQ(p.steps, 8) << p.pair;
     EXPECT_EQ(p.first_step, p.pair == "T - R" ? std::optional<int64_t>(3) : std::nullopt) << p.pair;
   }
@@ -203,7 +203,7 @@ TEST(Report, WhereNothingIsToBeCuredItSaysSo) {
 }
 
 // Two diagnoses that were acquitted when the margin was computed from three seeds, over several
-// base seeds (docs/diagnosis.md).
+// base seeds (docs/method/diagnosis.md).
 TEST(ReportSlow, WhatADrawnMarginAcquittedIsSharding) {
   const auto verdict = [](const char* scenario, Overrides overrides, int seed) {
     const tiny::Folder folder;

@@ -139,7 +139,7 @@ TEST(Sentences, AProgramHasTwoCures) {
   change.setting = "optimizer.nesterov = true";
   change.meaning = "has nesterov = true where the scenario has false";
   change.cure = "give the script the scenario's formula (optimizer.nesterov = false)";
-  MatchResult match;
+  Identification match;
   match.explanations = {{{{change.setting, true, change}}, 0.5}};
   e.match = match;
   Judgement j;

@@ -170,7 +170,7 @@ Truth truth_of(const std::string& fault, const std::string& op, char level = 'A'
   return must(decide_truth(c, e, cache));
 }
 
-TEST(DrillTruth, IsWhatHonestEnginesCannotBe) {
+TEST(DrillTruth, IsWhatConformingEnginesCannotBe) {
   const Truth big = truth_of("scale@dense1/dot_general,from=2,core=1", "dense1/dot_general");
   EXPECT_TRUE(big.activated && big.outside);
   EXPECT_EQ(big.first_activated, 2);
@@ -200,7 +200,7 @@ TEST(DrillTruth, OfTensorsAlone) {
 }
 
 // Compares every op of conforming engines that are not among the judges with the judges.
-TEST(DrillTruth, HonestEnginesAreInsideSlow) {
+TEST(DrillTruth, ConformingEnginesAreInsideSlow) {
   struct Judge : StepObserver, TraceSink {
     std::vector<Variant> judges;
     double worst = 0;
@@ -245,7 +245,7 @@ TEST(DrillTruth, HonestEnginesAreInsideSlow) {
     for (const uint64_t seed : {11, 12, 13}) {
       const auto engine = must(make_backend("honest:" + std::to_string(seed), {}));
       Tensors judge;
-      judge.judges = honest_judges(engine->capabilities());
+      judge.judges = conforming_judges(engine->capabilities());
       const Program program = as_computed_by(engine->capabilities(), e.sharded(e.sharding));
       judge.whole.emplace(must(StepJudges::make(judge.judges, program)));
       RunOptions options;
@@ -330,12 +330,12 @@ TEST(DrillRunner, ACaseInWhichTheProcessDiedDoesNotStopTheDrill) {
 }
 
 // The part of the drill that the test suite runs: few cases of every stratum. The whole drill is
-// `./dev drill`; docs/drill.md has its figures.
+// `./dev drill`; docs/method/drill.md has its figures.
 TEST(DrillSlow, FewCasesOfEveryStratum) {
   Drilling d;
   d.options.plan = {{"drill_mlp", "drill_dropout", "drill_triplet"}, 48, 3, 'A'};
   const DrillSummary s = summarise(d.run());
-  // A part of the biases below the bound is missed; docs/drill.md says how large a part.
+  // A part of the biases below the bound is missed; docs/method/drill.md says how large a part.
   for (const std::string& miss : s.misses) {
     if (!miss.starts_with("bias.")) ADD_FAILURE() << miss;
   }
@@ -392,7 +392,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, DrillSabotageSlow,
                                         std::erase_if(e.meaning.causes, [](const ShardingCause& c) {
                                           return c.name == "reduction";
                                         });
-                                        std::erase_if(e.meaning.rows, [](const SwitchRow& r) {
+                                        std::erase_if(e.meaning.rows, [](const AblationRow& r) {
                                           return r.cause == "reduction";
                                         });
                                         e.meaning.residual = e.meaning.drift;

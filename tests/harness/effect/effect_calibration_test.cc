@@ -1,7 +1,7 @@
 // Measures how often an effect is reported wrongly and how often it is detected: on real runs that
 // differ only in the random numbers of dropout, and on runs of other seeds. Prints the table of
-// docs/diagnosis.md. TWINRUN_CALIBRATION_PAIRS=400 sets the number of null pairs; the suite uses
-// fewer.
+// docs/method/diagnosis.md. TWINRUN_CALIBRATION_PAIRS=400 sets the number of null pairs; the suite
+// uses fewer.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

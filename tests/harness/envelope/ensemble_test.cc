@@ -51,7 +51,7 @@ Result<std::vector<EnsembleRow>> compare(const Experiment& e, Backend& subject, 
                           {.members = members, .steps = 6, .threads = 1, .seed = seed});
 }
 
-TEST(Ensemble, HonestIsInsideAndAFactorIsNot) {
+TEST(Ensemble, ConformingIsInsideAndAFactorIsNot) {
   const Experiment e = tiny::experiment(tiny::kNormalized);
   auto tpu = tiny::backend("tpu");
   for (const EnsembleRow& row : tiny::must(compare(e, *tpu, 9, 1))) {
@@ -66,7 +66,7 @@ TEST(Ensemble, HonestIsInsideAndAFactorIsNot) {
 
 // Sixty conforming subjects with nine others each: ten ranks of equal probability. Chi squared with
 // 9 degrees of freedom exceeds 52 with a probability below 1e-7.
-TEST(EnsembleSlow, RanksOfHonestSubjectsAreUniform) {
+TEST(EnsembleSlow, RanksOfConformingSubjectsAreUniform) {
   const Experiment e = tiny::experiment(tiny::kDense);
   constexpr int kSubjects = 60;
   std::vector<int> counts(10);

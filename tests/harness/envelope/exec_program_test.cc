@@ -10,7 +10,7 @@
 namespace twinrun {
 namespace {
 
-nlohmann::json told_of(const Experiment& e) {
+nlohmann::json reported_of(const Experiment& e) {
   return nlohmann::json::parse(exec::program_json(e.sharded(e.sharding), ""));
 }
 
@@ -25,12 +25,12 @@ TEST(ExecProgram, ShardingIsInTheScenariosWords) {
                                                         {"tpu.clipping", "before_all_reduce"}}}) {
     const Scenario s = tiny::must(load_scenario("triplet_phrases", settings));
     const Experiment e = tiny::must(make_experiment(s));
-    const nlohmann::json told = told_of(e).at("sharding");
-    EXPECT_EQ(told.at("batchwise"), s.tpu.batchwise);
-    EXPECT_EQ(told.at("token_mean"), s.tpu.token_mean);
-    EXPECT_EQ(told.at("batchnorm"), s.tpu.batchnorm);
-    EXPECT_EQ(told.at("batchnorm_group"), s.tpu.batchnorm_group);
-    EXPECT_EQ(told.at("clipping"), s.tpu.clipping);
+    const nlohmann::json reported = reported_of(e).at("sharding");
+    EXPECT_EQ(reported.at("batchwise"), s.tpu.batchwise);
+    EXPECT_EQ(reported.at("token_mean"), s.tpu.token_mean);
+    EXPECT_EQ(reported.at("batchnorm"), s.tpu.batchnorm);
+    EXPECT_EQ(reported.at("batchnorm_group"), s.tpu.batchnorm_group);
+    EXPECT_EQ(reported.at("clipping"), s.tpu.clipping);
   }
 }
 
@@ -38,9 +38,9 @@ TEST(ExecProgram, ShardingIsInTheScenariosWords) {
 TEST(ExecProgram, NothingIsComparedThatIsNotAskedFor) {
   for (const char* name : {"gan_digits", "drill_cnn"}) {
     const Experiment e = tiny::must(make_experiment(tiny::must(load_scenario(name))));
-    const nlohmann::json told = told_of(e);
+    const nlohmann::json reported = reported_of(e);
     std::set<std::string> asked;
-    for (const auto& output : told.at("outputs")) asked.insert(output.at("name"));
+    for (const auto& output : reported.at("outputs")) asked.insert(output.at("name"));
     size_t outputs = 0;
     for (const Compared& c : compared_tensors(e.sharded(e.sharding))) {
       if (c.is_state) continue;

@@ -2,7 +2,7 @@
 // the user's: its initial checkpoint and the state after 20 steps on the cpu (whole and sharded)
 // and on the emulated TPU.
 //
-// A digest that changes is a decision about the numeric contract (docs/numerics.md), never a
+// A digest that changes is a decision about the numeric contract (docs/method/numerics.md), never a
 // refresh: whoever trained before gets other bits from now on. TWINRUN_UPDATE_GOLDEN=1 rewrites the
 // table.
 #include <gtest/gtest.h>
@@ -154,7 +154,7 @@ TEST(GoldenRuns, TableIsComplete) {
 }
 
 // TWINRUN_GOLDEN="digits_mlp litmus_nan" selects only these scenarios, for an emulated CPU
-// (docs/amx.md).
+// (docs/method/amx.md).
 std::vector<std::string> chosen(const std::vector<std::string>& names) {
   const char* list = std::getenv("TWINRUN_GOLDEN");
   if (list == nullptr) return names;

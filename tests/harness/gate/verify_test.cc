@@ -64,11 +64,11 @@ TEST_F(Verify, AChangeIsNamedByStepAndTensor) {
   record(tiny::kDense, "cpu", 1);
   // The golden run has digests of every op at step 6, and of tensors only at step 5.
   const Gate tensor = verify_with("scale@dense1/kernel.grad,from=5,magnitude=1.5");
-  EXPECT_EQ(tensor.outcome, GateOutcome::kMoved);
-  ASSERT_TRUE(tensor.moved);
-  EXPECT_EQ(tensor.moved->step, 5);
-  EXPECT_EQ(tensor.moved->tensor, "dense1/kernel.grad");
-  EXPECT_NE(tensor.moved->was, tensor.moved->now);
+  EXPECT_EQ(tensor.outcome, GateOutcome::kDiverged);
+  ASSERT_TRUE(tensor.divergence);
+  EXPECT_EQ(tensor.divergence->step, 5);
+  EXPECT_EQ(tensor.divergence->tensor, "dense1/kernel.grad");
+  EXPECT_NE(tensor.divergence->was, tensor.divergence->now);
   ASSERT_TRUE(tensor.noise);
   EXPECT_FALSE(tensor.noise->inside);
   ASSERT_TRUE(tensor.noise->outside);
@@ -78,9 +78,9 @@ TEST_F(Verify, AChangeIsNamedByStepAndTensor) {
       << tensor.noise->outside->now;
 
   const Gate op = verify_with("bit_flip@dense2/dot_general,step=6");
-  EXPECT_EQ(op.outcome, GateOutcome::kMoved);
-  EXPECT_EQ(op.moved->step, 6);
-  EXPECT_EQ(op.moved->tensor, "dense2/dot_general");
+  EXPECT_EQ(op.outcome, GateOutcome::kDiverged);
+  EXPECT_EQ(op.divergence->step, 6);
+  EXPECT_EQ(op.divergence->tensor, "dense2/dot_general");
 }
 
 TEST_F(Verify, AChangeOnOneCoreIsNamedByItsCore) {
@@ -88,11 +88,11 @@ TEST_F(Verify, AChangeOnOneCoreIsNamedByItsCore) {
   for (const int core : {0, 3}) {
     const Gate gate =
         verify_with(fmt::format("scale@dense1/kernel.grad,step=12,core={},magnitude=2", core));
-    EXPECT_EQ(gate.outcome, GateOutcome::kMoved);
-    ASSERT_TRUE(gate.moved);
-    EXPECT_EQ(gate.moved->step, 12) << to_terminal(gate);
-    EXPECT_EQ(gate.moved->tensor, "dense1/kernel.grad");
-    EXPECT_EQ(gate.moved->core, core);
+    EXPECT_EQ(gate.outcome, GateOutcome::kDiverged);
+    ASSERT_TRUE(gate.divergence);
+    EXPECT_EQ(gate.divergence->step, 12) << to_terminal(gate);
+    EXPECT_EQ(gate.divergence->tensor, "dense1/kernel.grad");
+    EXPECT_EQ(gate.divergence->core, core);
   }
 }
 
@@ -104,8 +104,8 @@ TEST_F(Verify, ASmallChangeOfDefinedBitsIsMovedAndInsideTheNoise) {
   const auto parsed = parse_fault(fault);
   ASSERT_TRUE(parsed) << parsed.error().message();
   const Gate bits = verify({.faults = {*parsed}});
-  EXPECT_EQ(bits.outcome, GateOutcome::kMoved);
-  EXPECT_EQ(bits.moved->step, 12);
+  EXPECT_EQ(bits.outcome, GateOutcome::kDiverged);
+  EXPECT_EQ(bits.divergence->step, 12);
   ASSERT_TRUE(bits.noise);
   EXPECT_TRUE(bits.noise->inside);
   const Gate noise = verify({.decides = VerifyOptions::Decides::kNoise, .faults = {*parsed}});
@@ -115,10 +115,10 @@ TEST_F(Verify, ASmallChangeOfDefinedBitsIsMovedAndInsideTheNoise) {
 
 class VerifyNoise : public Verify {
  protected:
-  void honest_engines_are_inside(int first, int last);
+  void conforming_engines_are_inside(int first, int last);
 };
 
-void VerifyNoise::honest_engines_are_inside(int first, int last) {
+void VerifyNoise::conforming_engines_are_inside(int first, int last) {
   record(tiny::kNormalized, "cpu", 4);
   for (int seed = first; seed < last; ++seed) {
     const VerifyOptions options{.engine = fmt::format("honest:{}", seed)};
@@ -133,10 +133,10 @@ void VerifyNoise::honest_engines_are_inside(int first, int last) {
   }
 }
 
-TEST_F(VerifyNoise, HonestEnginesAreInsideAndTheSameAnswerComesTwice) {
-  honest_engines_are_inside(0, 2);
+TEST_F(VerifyNoise, ConformingEnginesAreInsideAndTheSameAnswerComesTwice) {
+  conforming_engines_are_inside(0, 2);
 }
-TEST_F(VerifyNoise, SlowTwentyHonestEnginesAreInside) { honest_engines_are_inside(2, 20); }
+TEST_F(VerifyNoise, SlowTwentyConformingEnginesAreInside) { conforming_engines_are_inside(2, 20); }
 
 // Each fault is far larger than what conforming engines of one bfloat16 pass differ by; their
 // gradients are within a few per cent.
@@ -151,10 +151,10 @@ TEST_F(VerifyNoise, WrongEnginesAreOutside) {
   for (const auto& [fault, tensor] : faults) {
     const Gate gate =
         verify({.engine = fmt::format("honest:{}", seed++), .faults = {must(parse_fault(fault))}});
-    EXPECT_EQ(gate.outcome, GateOutcome::kMoved) << fault << "\n" << to_terminal(gate);
-    ASSERT_TRUE(gate.moved);
-    EXPECT_EQ(gate.moved->step, 0);
-    EXPECT_EQ(gate.moved->tensor, tensor);
+    EXPECT_EQ(gate.outcome, GateOutcome::kDiverged) << fault << "\n" << to_terminal(gate);
+    ASSERT_TRUE(gate.divergence);
+    EXPECT_EQ(gate.divergence->step, 0);
+    EXPECT_EQ(gate.divergence->tensor, tensor);
   }
 }
 
@@ -165,10 +165,10 @@ TEST_F(VerifyNoise, TheFirstStepOutsideIsFoundBetweenRecordedOnes) {
   const Gate gate =
       verify({.engine = "honest:1",
               .faults = {must(parse_fault("scale@dense1/kernel.grad,from=9,magnitude=2"))}});
-  EXPECT_EQ(gate.outcome, GateOutcome::kMoved) << to_terminal(gate);
-  ASSERT_TRUE(gate.moved);
-  EXPECT_EQ(gate.moved->step, 9) << to_terminal(gate);
-  EXPECT_EQ(gate.moved->tensor, "dense1/kernel.grad");
+  EXPECT_EQ(gate.outcome, GateOutcome::kDiverged) << to_terminal(gate);
+  ASSERT_TRUE(gate.divergence);
+  EXPECT_EQ(gate.divergence->step, 9) << to_terminal(gate);
+  EXPECT_EQ(gate.divergence->tensor, "dense1/kernel.grad");
 }
 
 // One conforming variant in eight draws new summation orders in every run.
@@ -193,12 +193,12 @@ TEST_F(Verify, WhatChangedBeforeTheFirstStepIsNamed) {
   RunFile data = golden;
   data.environment["data"] = Digest{1, 2}.hex();
   keep(data);
-  EXPECT_EQ(verify().moved->tensor, "data");
+  EXPECT_EQ(verify().divergence->tensor, "data");
 
   RunFile declares = golden;
   declares.environment["golden.declares"] = "precision=highest";
   keep(declares);
-  EXPECT_EQ(verify().moved->tensor, "declaration");
+  EXPECT_EQ(verify().divergence->tensor, "declaration");
 
   RunFile initial = golden;
   Tensor& kernel = initial.checkpoints.front().tensors.at("dense1/kernel").value;
@@ -206,8 +206,8 @@ TEST_F(Verify, WhatChangedBeforeTheFirstStepIsNamed) {
   kernel.as<float>()[7] += 1;
   keep(initial);
   const Gate gate = verify();
-  EXPECT_EQ(gate.outcome, GateOutcome::kMoved);
-  EXPECT_EQ(gate.moved->tensor, "dense1/kernel, initial value");
+  EXPECT_EQ(gate.outcome, GateOutcome::kDiverged);
+  EXPECT_EQ(gate.divergence->tensor, "dense1/kernel, initial value");
 }
 
 TEST_F(Verify, WhatElseChangedIsListed) {
@@ -226,9 +226,9 @@ TEST_F(Verify, UpdateRecordsAnew) {
   golden.trace[40].digest = Digest{1, 2};
   golden.state_digests.back() = Digest{3, 4};
   keep(golden);
-  EXPECT_EQ(verify().outcome, GateOutcome::kMoved);
+  EXPECT_EQ(verify().outcome, GateOutcome::kDiverged);
   const Gate gate = verify({.update = true});
-  EXPECT_EQ(gate.outcome, GateOutcome::kMoved);
+  EXPECT_EQ(gate.outcome, GateOutcome::kDiverged);
   EXPECT_TRUE(gate.updated);
   EXPECT_EQ(must(read_run(path_)).root_digest(), right);
   EXPECT_EQ(verify().outcome, GateOutcome::kSame);

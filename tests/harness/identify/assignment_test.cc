@@ -59,7 +59,7 @@ Change deals(Rows features, Rows labels, Rows draws = {}) {
 }
 Change deals(const Rows& rows) { return deals(rows, rows); }
 
-std::string proposals(const MatchResult& m) {
+std::string proposals(const Identification& m) {
   std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + ", ratio " +
                     std::to_string(m.ratio) + " of " + std::to_string(m.threshold);
   const auto tell = [&](const Explanation& x) {
@@ -76,7 +76,7 @@ std::string proposals(const MatchResult& m) {
 }
 
 // Judges a run as a diagnosis judges one that is screened.
-MatchResult judged(const Experiment& e, Backend& subject, int64_t steps = 4, bool pairs = true) {
+Identification judged(const Experiment& e, Backend& subject, int64_t steps = 4, bool pairs = true) {
   const Program asked = e.sharded(e.sharding);
   tiny::KeptSteps kept;
   RunOptions options;
@@ -84,13 +84,13 @@ MatchResult judged(const Experiment& e, Backend& subject, int64_t steps = 4, boo
   options.evaluate = false;
   options.steps = steps;
   tiny::must(train(e, asked, subject, options));
-  MatchOptions how;
+  IdentifyOptions how;
   how.formulas = false;  // the diagnosis does not search for them any sooner
   how.pairs = pairs;
   StepsJudge judge(e, asked, subject, how);
   return tiny::must(judge.match(kept.states, steps));
 }
-MatchResult judged(const Experiment& e, const Change& change) {
+Identification judged(const Experiment& e, const Change& change) {
   Script script(f32(), change);
   return judged(e, script);
 }
@@ -101,16 +101,16 @@ Experiment dense(int cores, const Overrides& more = {}) {
   return tiny::experiment(tiny::kDense, o);
 }
 
-void expect_harmless(const MatchResult& m, const std::string& words) {
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << proposals(m);
+void expect_harmless(const Identification& m, const std::string& words) {
+  EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << proposals(m);
   ASSERT_TRUE(m.harmless) << proposals(m);
   ASSERT_EQ(m.harmless->parts.size(), 1u);
   EXPECT_NE(m.harmless->parts[0].sharding->cause.meaning.find(words), std::string::npos)
       << proposals(m);
   EXPECT_TRUE(m.outside.empty());
 }
-void expect_cause(const MatchResult& m, const std::string& name, const std::string& words) {
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << proposals(m);
+void expect_cause(const Identification& m, const std::string& name, const std::string& words) {
+  EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << proposals(m);
   ASSERT_EQ(m.explanations.size(), 1u) << proposals(m);
   ASSERT_EQ(m.explanations[0].parts.size(), 1u) << proposals(m);
   EXPECT_EQ(m.explanations[0].parts[0].cause, name) << proposals(m);
@@ -301,7 +301,7 @@ TEST(Assignment, ASampleThatIsMissing) {
 TEST(Assignment, GradientsReducedInGroups) {
   const Experiment e = dense(4);
   for (const bool strided : {false, true}) {
-    const MatchResult m = judged(e, [&](Sharding s) {
+    const Identification m = judged(e, [&](Sharding s) {
       s.reduction_groups = {2, strided};
       s.scaling = Scaling::kByGroup;
       return s;
@@ -325,7 +325,7 @@ TEST(Assignment, BatchNormOverOtherGroups) {
   const Experiment e =
       tiny::experiment(tiny::kNormalized, {{"tpu.cores", "4"}, {"tpu.batchnorm", "synced"}});
   for (const bool strided : {false, true}) {
-    const MatchResult m = judged(e, [&](Sharding s) {
+    const Identification m = judged(e, [&](Sharding s) {
       s.batchnorm_group = 2;
       s.batchnorm_strided = strided;
       return s;
@@ -336,11 +336,11 @@ TEST(Assignment, BatchNormOverOtherGroups) {
 
 TEST(Assignment, RunningStatisticsOfOtherMakes) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
-  const MatchResult averaged = judged(e, [](Sharding s) {
+  const Identification averaged = judged(e, [](Sharding s) {
     s.statistics = Statistics::kAveraged;
     return s;
   });
-  EXPECT_EQ(averaged.outcome, MatchResult::Outcome::kExplained) << proposals(averaged);
+  EXPECT_EQ(averaged.outcome, Identification::Outcome::kExplained) << proposals(averaged);
   ASSERT_EQ(averaged.explanations.size(), 1u) << proposals(averaged);
   EXPECT_EQ(averaged.explanations[0].parts[0].cause, "averaged_statistics") << proposals(averaged);
   expect_harmless(judged(e,
@@ -354,9 +354,9 @@ TEST(Assignment, RunningStatisticsOfOtherMakes) {
 // Two causes at once, one of which is a deal of rows.
 TEST(AssignmentSlow, ADealAndAnotherCause) {
   const Experiment e = dense(4);
-  const auto both_named = [&](const MatchResult& m, const std::string& deal,
+  const auto both_named = [&](const Identification& m, const std::string& deal,
                               const std::string& cause) {
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << proposals(m);
+    EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << proposals(m);
     return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
       const auto has = [&](const std::string& name) {
         return std::ranges::find(x.parts, name, &Explanation::Part::cause) != x.parts.end();
@@ -364,11 +364,11 @@ TEST(AssignmentSlow, ADealAndAnotherCause) {
       return x.parts.size() == 2 && has(deal) && has(cause);
     });
   };
-  const MatchResult strided = judged(e, [&](Sharding s) {
+  const Identification strided = judged(e, [&](Sharding s) {
     return introduce(e, deals(rows_in_blocks(4, 8, 1, 0))(s), "unscaled");
   });
   EXPECT_TRUE(both_named(strided, "other_rows", "unscaled")) << proposals(strided);
-  const MatchResult twice = judged(e, [&](Sharding s) {
+  const Identification twice = judged(e, [&](Sharding s) {
     return introduce(e, deals(shards({0, 1, 2, 0}))(s), "rate_times_cores");
   });
   EXPECT_TRUE(both_named(twice, "missing_samples", "rate_times_cores")) << proposals(twice);
@@ -382,8 +382,8 @@ void expect_unexplained(bool pairs) {
        {"drop_core@dense2/kernel.grad.all_reduce,core=3", "scale@loss/value,core=1,magnitude=1.01",
         "drop_k_tail@dense1/dot_general", "scale@dense1/kernel.grad.all_reduce,magnitude=1.5"}) {
     Script script(tiny::faulty(f32(), fault), [](Sharding s) { return s; });
-    const MatchResult m = judged(e, script, 4, pairs);
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << fault << ": " << proposals(m);
+    const Identification m = judged(e, script, 4, pairs);
+    EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << fault << ": " << proposals(m);
     EXPECT_FALSE(m.harmless) << fault;
   }
 }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "harness/identify/matching.h"
+#include "harness/identify/identify.h"
 #include "harness/run/run.h"
 #include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
@@ -24,7 +24,7 @@ struct Pair {
   std::string own_layers = {};
 };
 
-MatchResult match_pair(const Pair& p) {
+Identification identify_pair(const Pair& p) {
   Overrides with = p.asked, own = p.asked;
   with.emplace_back("tpu.cores", "4");
   own.emplace_back("tpu.cores", "4");
@@ -43,11 +43,11 @@ MatchResult match_pair(const Pair& p) {
   options.evaluate = false;
   options.steps = 5;
   tiny::must(train(e, asked, subject, options));
-  const std::vector<MatchState> few = {kept.states[0], kept.states[2], kept.states[4]};
-  return tiny::must(match_subject(e, asked, subject, few, {.history = &kept.states}));
+  const std::vector<ProbedState> few = {kept.states[0], kept.states[2], kept.states[4]};
+  return tiny::must(identify_program(e, asked, subject, few, {.history = &kept.states}));
 }
 
-std::string told_of_pair(const MatchResult& m) {
+std::string text_of_pair(const Identification& m) {
   std::string out;
   const auto add = [&](const char* how, const Explanation& x) {
     out += how;
@@ -63,12 +63,12 @@ std::string told_of_pair(const MatchResult& m) {
 }
 
 void expect_both(const Pair& p) {
-  const MatchResult m = match_pair(p);
-  const std::string told = std::string(p.fault) + "\n" + told_of_pair(m);
+  const Identification m = identify_pair(p);
+  const std::string text_of = std::string(p.fault) + "\n" + text_of_pair(m);
   const bool explained = *p.tensor == 0;
   ASSERT_EQ(m.outcome,
-            explained ? MatchResult::Outcome::kExplained : MatchResult::Outcome::kUnexplained)
-      << told;
+            explained ? Identification::Outcome::kExplained : Identification::Outcome::kUnexplained)
+      << text_of;
   std::vector<Explanation::Part> parts;
   if (m.beside) parts = m.beside->parts;
   if (explained) parts = m.explanations.front().parts;
@@ -80,11 +80,11 @@ void expect_both(const Pair& p) {
           return part.cause.find(named.substr(0, bar)) != std::string::npos ||
                  (bar != std::string::npos && part.cause == named.substr(bar + 1));
         }))
-        << named << " of " << told;
+        << named << " of " << text_of;
   }
   if (explained) return;
-  ASSERT_FALSE(m.outside.empty()) << told;
-  EXPECT_EQ(m.outside.front().tensor, p.tensor) << told;
+  ASSERT_FALSE(m.outside.empty()) << text_of;
+  EXPECT_EQ(m.outside.front().tensor, p.tensor) << text_of;
 }
 
 const Overrides kAdam = {{"optimizer.kind", "adam"}, {"optimizer.epsilon", "1e-3"}};
@@ -181,9 +181,9 @@ TEST(BesideSlow, AFaultAloneIsAlone) {
   for (const char* fault :
        {"drop_core@*.grad.all_reduce,core=2", "stale_weights@dense2/kernel.update,step=2",
         "scale@dense1/dot_general,magnitude=1.2"}) {
-    const MatchResult m = match_pair({tiny::kDense, kAdam, {}, {}, fault, {}, ""});
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << fault << told_of_pair(m);
-    EXPECT_FALSE(m.beside) << fault << told_of_pair(m);
+    const Identification m = identify_pair({tiny::kDense, kAdam, {}, {}, fault, {}, ""});
+    EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << fault << text_of_pair(m);
+    EXPECT_FALSE(m.beside) << fault << text_of_pair(m);
   }
 }
 

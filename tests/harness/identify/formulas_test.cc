@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "backends/variants/variant.h"
+#include "harness/identify/identify.h"
 #include "harness/identify/judge_steps.h"
-#include "harness/identify/matching.h"
 #include "harness/run/run.h"
 #include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
@@ -33,7 +33,8 @@ class OwnScript : public tiny::OwnScript {
   }
 };
 
-MatchResult match_script(const Experiment& e, Backend& subject, const MatchOptions& how = {}) {
+Identification identify_script(const Experiment& e, Backend& subject,
+                               const IdentifyOptions& how = {}) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
   class ScriptKeeper : public StepObserver {
    public:
@@ -41,17 +42,17 @@ MatchResult match_script(const Experiment& e, Backend& subject, const MatchOptio
       if (step == 0 || step == 7) states.push_back({step, before});
       return nullptr;
     }
-    std::vector<MatchState> states;
+    std::vector<ProbedState> states;
   } keeper;
   RunOptions options;
   options.observer = &keeper;
   options.evaluate = false;
   options.steps = 8;
   tiny::must(train(e, asked, subject, options));
-  return tiny::must(match_subject(e, asked, subject, keeper.states, how));
+  return tiny::must(identify_program(e, asked, subject, keeper.states, how));
 }
 
-std::string told_of_script(const MatchResult& m) {
+std::string text_of_script(const Identification& m) {
   std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + ", ratio " +
                     std::to_string(m.ratio);
   for (const Explanation& x : m.explanations) {
@@ -63,7 +64,7 @@ std::string told_of_script(const MatchResult& m) {
   return out;
 }
 
-bool is_named(const MatchResult& m, const std::string& setting) {
+bool is_named(const Identification& m, const std::string& setting) {
   return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
     return x.parts.size() == 1 && x.parts[0].cause == setting;
   });
@@ -88,11 +89,11 @@ void expect_all_named(const Experiment& e, size_t at_least) {
         [](const StateVar& x, const StateVar& y) { return x.name == y.name && x.type == y.type; });
     if (!fits) continue;
     OwnScript subject(*own, e.sharding);
-    const MatchResult m = match_script(e, subject, {.pairs = false});
-    if (m.outcome == MatchResult::Outcome::kInside) continue;
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained)
-        << change.setting << ": " << told_of_script(m);
-    EXPECT_TRUE(is_named(m, change.setting)) << change.setting << ": " << told_of_script(m);
+    const Identification m = identify_script(e, subject, {.pairs = false});
+    if (m.outcome == Identification::Outcome::kInside) continue;
+    EXPECT_EQ(m.outcome, Identification::Outcome::kExplained)
+        << change.setting << ": " << text_of_script(m);
+    EXPECT_TRUE(is_named(m, change.setting)) << change.setting << ": " << text_of_script(m);
     names += is_named(m, change.setting) ? 1 : 0;
   }
   EXPECT_GE(names, at_least);
@@ -118,10 +119,10 @@ TEST(FormulasSlow, OfConvolutionsAndBatchNormAreNamed) {
 }
 TEST(FormulasSlow, OfDropoutAreNamed) { expect_all_named(on_one_core(tiny::kNormalized, {}), 30); }
 
-TEST(Formulas, AnHonestEngineIsInside) {
+TEST(Formulas, AConformingEngineIsInside) {
   const Experiment e = on_one_core(tiny::kConvolutional, {});
   OwnScript subject(e, e.sharding);
-  EXPECT_EQ(match_script(e, subject).outcome, MatchResult::Outcome::kInside);
+  EXPECT_EQ(identify_script(e, subject).outcome, Identification::Outcome::kInside);
 }
 
 // ---- private state: what the engine does not report
@@ -170,7 +171,7 @@ class Stateful : public Backend {
 };
 
 // Judges all steps of a run as a diagnosis does.
-MatchResult match_run(const Experiment& e, const Program& asked, Backend& subject) {
+Identification identify_run(const Experiment& e, const Program& asked, Backend& subject) {
   tiny::KeptSteps keeper;
   RunOptions options;
   options.observer = &keeper;
@@ -181,7 +182,7 @@ MatchResult match_run(const Experiment& e, const Program& asked, Backend& subjec
   return tiny::must(judge.match(keeper.states, 8));
 }
 
-MatchResult match_stateful(const Experiment& e, const Overrides& own) {
+Identification identify_stateful(const Experiment& e, const Overrides& own) {
   Experiment other = e;
   for (const auto& [key, value] : own) {
     FormulaChange change;
@@ -190,41 +191,41 @@ MatchResult match_stateful(const Experiment& e, const Overrides& own) {
   }
   const Program asked = e.whole();
   Stateful subject(other, asked);
-  return match_run(e, asked, subject);
+  return identify_run(e, asked, subject);
 }
 
 // AMSGrad's maximum is not in the reported state, so it is replayed from the first step on.
 TEST(Formulas, WhatAScriptKeepsToItselfIsReplayed) {
   const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "adam"}});
-  const MatchResult m = match_stateful(e, {{"optimizer.amsgrad", "true"}});
-  EXPECT_TRUE(is_named(m, "optimizer.amsgrad = true")) << told_of_script(m);
+  const Identification m = identify_stateful(e, {{"optimizer.amsgrad", "true"}});
+  EXPECT_TRUE(is_named(m, "optimizer.amsgrad = true")) << text_of_script(m);
 }
 
 TEST(Formulas, AVelocityThatTheScenarioDoesNotHaveIsReplayed) {
   const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "sgd"}});
-  const MatchResult m = match_stateful(e, {{"optimizer.kind", "momentum"}});
-  EXPECT_TRUE(is_named(m, "optimizer.kind = \"momentum\"")) << told_of_script(m);
+  const Identification m = identify_stateful(e, {{"optimizer.kind", "momentum"}});
+  EXPECT_TRUE(is_named(m, "optimizer.kind = \"momentum\"")) << text_of_script(m);
 }
 
 TEST(Formulas, AnotherStartOfASlotIsNamed) {
   const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "adagrad"}});
-  const MatchResult m = match_stateful(e, {{"optimizer.initial_accumulator", "0"}});
-  EXPECT_TRUE(is_named(m, "optimizer.initial_accumulator = 0")) << told_of_script(m);
+  const Identification m = identify_stateful(e, {{"optimizer.initial_accumulator", "0"}});
+  EXPECT_TRUE(is_named(m, "optimizer.initial_accumulator = 0")) << text_of_script(m);
 }
 
 TEST(Formulas, AccumulationThatIsLeftOutIsNamed) {
   const Experiment e = on_one_core(tiny::kDense, {{"train.accumulate", "4"}});
-  const MatchResult m = match_stateful(e, {{"train.accumulate", "1"}});
-  EXPECT_TRUE(is_named(m, "train.accumulate = 1")) << told_of_script(m);
+  const Identification m = identify_stateful(e, {{"train.accumulate", "1"}});
+  EXPECT_TRUE(is_named(m, "train.accumulate = 1")) << text_of_script(m);
 }
 
 // ---- numbers
 
-MatchResult match_number(const Experiment& e, const std::string& key, const std::string& value) {
+Identification match_number(const Experiment& e, const std::string& key, const std::string& value) {
   FormulaChange change;
   change.values = {{key, value}};
   OwnScript subject(tiny::must(with_formula(e, change)), e.sharding);
-  return match_script(e, subject);
+  return identify_script(e, subject);
 }
 
 TEST(Formulas, ANumberOfNoListIsSolvedFor) {
@@ -243,8 +244,8 @@ TEST(Formulas, ANumberOfNoListIsSolvedFor) {
 // would set, so no setting explains it.
 TEST(Formulas, ANumberThatNobodySetsIsNotExplained) {
   const Experiment norm = on_one_core(tiny::kNormalized, {});
-  const MatchResult m = match_number(norm, "batch_norm.epsilon", "0.001037");
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_of_script(m);
+  const Identification m = match_number(norm, "batch_norm.epsilon", "0.001037");
+  EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of_script(m);
   EXPECT_EQ(plain_number(0.0101), std::nullopt);
   EXPECT_EQ(plain_number(0.997001), 1 - 0.003);
   EXPECT_EQ(plain_number(0.00349997), 0.0035);
@@ -256,10 +257,10 @@ TEST(Formulas, WhatGradientsAreClippedAtIsRead) {
     FormulaChange change;
     change.values = {{"optimizer.clip", kind}, {"optimizer.clip_at", at}};
     OwnScript subject(tiny::must(with_formula(e, change)), e.sharding);
-    const MatchResult m = match_script(e, subject);
+    const Identification m = identify_script(e, subject);
     const std::string setting =
         std::string("optimizer.clip = \"") + kind + "\", optimizer.clip_at = " + at;
-    EXPECT_TRUE(is_named(m, setting)) << setting << ": " << told_of_script(m);
+    EXPECT_TRUE(is_named(m, setting)) << setting << ": " << text_of_script(m);
   }
 }
 
@@ -289,8 +290,8 @@ TEST(Formulas, TheGradientOfReluAtZeroIsNamed) {
 TEST(Formulas, OfOneLayerAreNamed) {
   const Experiment e =
       of_layers({"conv2d", "batch_norm", "relu", "flatten", "dense", "batch_norm", "dense"});
-  const MatchResult m = match_number(e, "model.layers.batch_norm2.momentum", "0.9");
-  EXPECT_TRUE(is_named(m, "model.layers.batch_norm2.momentum = 0.9")) << told_of_script(m);
+  const Identification m = match_number(e, "model.layers.batch_norm2.momentum", "0.9");
+  EXPECT_TRUE(is_named(m, "model.layers.batch_norm2.momentum = 0.9")) << text_of_script(m);
 }
 
 // ---- parameters that do not learn
@@ -308,8 +309,8 @@ TEST(Formulas, LayersThatDoNotLearnAreNamedTogether) {
 TEST(Formulas, AKernelThatDoesNotLearnBesideItsBiasIsNoFormula) {
   const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"}});
   for (const char* key : {"optimizer.frozen", "optimizer.stopped"}) {
-    const MatchResult m = match_number(e, key, "\"dense1/kernel\"");
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_of_script(m);
+    const Identification m = match_number(e, key, "\"dense1/kernel\"");
+    EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of_script(m);
   }
 }
 
@@ -333,8 +334,9 @@ TEST(Formulas, AFaultOfOneOpIsNotExplainedAway) {
      private:
       std::unique_ptr<Backend> inner_;
     } subject(with_faults(tiny::backend("cpu"), {parsed}, 3, nullptr));
-    const MatchResult m = match_script(e, subject);
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << fault << ": " << told_of_script(m);
+    const Identification m = identify_script(e, subject);
+    EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained)
+        << fault << ": " << text_of_script(m);
   }
 }
 
@@ -352,15 +354,15 @@ TEST(Formulas, TwoAtOnceAreBothNamed) {
   }
   ASSERT_EQ(settings.size(), 2u);
   OwnScript subject(own, e.sharding);
-  const MatchResult m = match_script(e, subject);
-  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told_of_script(m);
-  EXPECT_EQ(m.explanations.front().parts.size(), 2u) << told_of_script(m);
+  const Identification m = identify_script(e, subject);
+  ASSERT_EQ(m.outcome, Identification::Outcome::kExplained) << text_of_script(m);
+  EXPECT_EQ(m.explanations.front().parts.size(), 2u) << text_of_script(m);
 }
 
-// docs/formulas.md ends with this table. If the test fails, replace the table there with the one
-// that it prints.
+// docs/reference/formulas.md ends with this table. If the test fails, replace the table there with
+// the one that it prints.
 TEST(Formulas, TheTableOfTheDocsIsTheCatalogue) {
-  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/formulas.md");
+  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/reference/formulas.md");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const std::string table = formula_table_markdown();
   EXPECT_TRUE(text.ends_with(table)) << table;

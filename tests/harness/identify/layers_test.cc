@@ -112,12 +112,12 @@ Experiment deep_model(int cores, const Overrides& more = {}) {
   return tiny::experiment(kDeep, all);
 }
 
-std::unique_ptr<Backend> honest_f32() {
+std::unique_ptr<Backend> conforming_f32() {
   return make_variant_backend(draw_variant(7, DotPrecision::kF32), {});
 }
 
 struct LayerCase {
-  MatchResult match;
+  Identification match;
   std::optional<LayerFault> fault;
   bool asked = false;
 };
@@ -125,16 +125,16 @@ struct LayerCase {
 // Judges two steps, each started from the subject's own state.
 LayerCase layer_case(const Experiment& e, const Wrong& own) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
-  ShowsLayers subject(honest_f32(), own);
+  ShowsLayers subject(conforming_f32(), own);
   const auto engine = must(subject.prepare(asked));
-  std::vector<MatchState> states;
+  std::vector<ProbedState> states;
   States at = initial_states(e, asked);
   for (int64_t step = 0; step < 2; ++step) {
     StepResult r = must(one_step(e, *engine, step, at));
     states.push_back({step, at, r.after, r.outputs});
     at = r.after;
   }
-  MatchOptions o;  // no explanation is searched for: the subject is known to be wrong
+  IdentifyOptions o;  // no explanation is searched for: the subject is known to be wrong
   o.formulas = o.pairs = false;
   StepsJudge judge(e, asked, subject, o);
   LayerCase out;
@@ -144,7 +144,7 @@ LayerCase layer_case(const Experiment& e, const Wrong& own) {
   return out;
 }
 
-std::string told(const LayerCase& j) {
+std::string text_of(const LayerCase& j) {
   std::string out =
       "outcome " + std::to_string(static_cast<int>(j.match.outcome)) + " " + j.match.undeclared;
   for (const TensorMismatch& t : j.match.outside) out += "\n  " + t.tensor;
@@ -160,10 +160,10 @@ using Words = std::vector<std::string>;
 
 void expect_fault(const LayerCase& j, const std::string& value, const Words& layers,
                   const Words& from) {
-  ASSERT_TRUE(j.fault) << told(j);
-  EXPECT_EQ(j.fault->value, value) << told(j);
-  EXPECT_EQ(j.fault->layers, layers) << told(j);
-  EXPECT_EQ(j.fault->from, from) << told(j);
+  ASSERT_TRUE(j.fault) << text_of(j);
+  EXPECT_EQ(j.fault->value, value) << text_of(j);
+  EXPECT_EQ(j.fault->layers, layers) << text_of(j);
+  EXPECT_EQ(j.fault->from, from) << text_of(j);
   EXPECT_EQ(j.fault->replica, 0);
   EXPECT_EQ(j.fault->step, 0);
   EXPECT_GT(j.fault->ratio, j.fault->threshold);
@@ -173,7 +173,7 @@ void expect_fault(const LayerCase& j, const std::string& value, const Words& lay
 TEST(Layers, AForwardFaultIsOfItsLayer) {
   for (const int cores : {1, 2}) {
     const LayerCase j = layer_case(deep_model(cores), {"dense2/dot_general", 1.5F});
-    EXPECT_EQ(j.match.outside.front().tensor, "loss") << told(j);
+    EXPECT_EQ(j.match.outside.front().tensor, "loss") << text_of(j);
     expect_fault(j, "dense2", {"dense2"}, {"relu1"});
     EXPECT_FALSE(j.fault->backward);
     EXPECT_NEAR(j.fault->relative, 0.5, 0.1);
@@ -203,7 +203,7 @@ TEST(Layers, ABackwardFaultIsOfTheLayerBehind) {
   const LayerCase j = layer_case(e, {gradient("relu2"), 1.5F});
   expect_fault(j, "relu2.grad", {"dense3"}, {"dense3.grad"});
   EXPECT_TRUE(j.fault->backward && j.fault->of_layer);
-  EXPECT_EQ(j.fault->pattern.substr(0, 4), "1.5 ") << told(j);
+  EXPECT_EQ(j.fault->pattern.substr(0, 4), "1.5 ") << text_of(j);
   expect_fault(layer_case(e, {gradient("dense3"), -1}), "dense3.grad", {"loss"}, {});
 }
 
@@ -226,19 +226,19 @@ TEST(Layers, GradientsInAnotherUnitAreHeldInThat) {
 
 TEST(Layers, NobodyIsAskedWithoutNeed) {
   const LayerCase right = layer_case(deep_model(2), {});
-  EXPECT_EQ(right.match.outcome, MatchResult::Outcome::kInside) << told(right);
+  EXPECT_EQ(right.match.outcome, Identification::Outcome::kInside) << text_of(right);
   EXPECT_FALSE(right.asked);
   // A wrong update belongs to no layer.
   const LayerCase update = layer_case(deep_model(2), {"dense2/kernel.update_step", 1.5F});
-  EXPECT_EQ(update.match.outcome, MatchResult::Outcome::kUnexplained) << told(update);
-  EXPECT_FALSE(update.asked || update.fault) << told(update);
+  EXPECT_EQ(update.match.outcome, Identification::Outcome::kUnexplained) << text_of(update);
+  EXPECT_FALSE(update.asked || update.fault) << text_of(update);
 }
 
 TEST(Layers, WhatDoesNotRepeatHasNoLayer) {
   Wrong own{"dense2/dot_general", 1.5F};
   own.runs = 1;
   const LayerCase j = layer_case(deep_model(2), own);
-  EXPECT_FALSE(j.fault) << told(j);
+  EXPECT_FALSE(j.fault) << text_of(j);
 }
 
 // Showing the outputs of layers changes no bit of the step.
@@ -269,7 +269,8 @@ TEST(LayersSlow, AreNamedInTheReport) {
   o.directory = folder / "out";
   o.quick = true;
   o.make_subject = [](const BackendOptions&) -> Result<std::unique_ptr<Backend>> {
-    return std::unique_ptr<Backend>(new ShowsLayers(honest_f32(), {"dense2/dot_general", 1.5F}));
+    return std::unique_ptr<Backend>(
+        new ShowsLayers(conforming_f32(), {"dense2/dot_general", 1.5F}));
   };
   const Scenario s = tiny::scenario(kDeep, {{"tpu.cores", "2"}, {"train.steps", "4"}});
   const Report report = must(diagnose(s, o, nullptr, nullptr)).report;

@@ -76,10 +76,10 @@ Experiment one_core(const char* layers, Overrides overrides) {
   return tiny::experiment(layers, overrides);
 }
 
-MatchResult judged(const Experiment& e, Backend& subject) {
+Identification judged(const Experiment& e, Backend& subject) {
   const Program p = e.whole();
   const auto engine = must(subject.prepare(p));
-  std::vector<MatchState> kept;
+  std::vector<ProbedState> kept;
   States states = initial_states(e, p);
   for (int64_t step = 0; step < 4; ++step) {
     const StepResult r = must(one_step(e, *engine, step, states));
@@ -90,7 +90,7 @@ MatchResult judged(const Experiment& e, Backend& subject) {
   return must(judge.match(kept, 4));
 }
 
-std::string told_text(const MatchResult& m) {
+std::string reported_text(const Identification& m) {
   std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + " as " +
                     m.computes_as + ", " + m.computes + ", ratio " + std::to_string(m.ratio);
   for (const Explanation& x : m.explanations) {
@@ -104,12 +104,12 @@ std::string told_text(const MatchResult& m) {
 
 // Adam divides a gradient by its own size, even a gradient that is nothing but rounding. Given the
 // gradient that the engine shows, its update is nevertheless exact.
-TEST(MixedPrecision, AnHonestUpdateIsInside) {
+TEST(MixedPrecision, AConformingUpdateIsInside) {
   const Experiment e = one_core(tiny::kConvolutional, {{"optimizer.kind", "adam"}});
   for (const Precision precision : {Precision::kAutocast, Precision::kFloat16}) {
     MixedEngine subject(precision, precision, e.whole());
-    const MatchResult m = judged(e, subject);
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told_text(m);
+    const Identification m = judged(e, subject);
+    EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << reported_text(m);
   }
 }
 
@@ -121,9 +121,10 @@ TEST(MixedPrecisionSlow, AWrongConstantOfTheOptimizerIsNamed) {
       {{"optimizer.kind", "adam"}, {"optimizer.lr", "0.002"}, {"optimizer.epsilon", "1e-5"}});
   for (const auto declares : {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
     MixedEngine subject(Precision::kAutocast, declares, e.whole(), {}, own);
-    const MatchResult m = judged(e, subject);
-    ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told_text(m);
-    EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("optimizer.epsilon")) << told_text(m);
+    const Identification m = judged(e, subject);
+    ASSERT_EQ(m.outcome, Identification::Outcome::kExplained) << reported_text(m);
+    EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("optimizer.epsilon"))
+        << reported_text(m);
   }
 }
 
@@ -141,10 +142,10 @@ TEST(MixedPrecision, AFaultOfTheUpdateIsFound) {
                           w.as<float>()[i] +=
                               1e-4f * (w.as<float>()[i] - before[0].vars[kernel].as<float>()[i]);
                       });
-  const MatchResult m = judged(e, subject);
-  ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_text(m);
-  EXPECT_EQ(m.outside[0].tensor, "dense1/kernel") << told_text(m);
-  EXPECT_EQ(m.outside[0].step, 2) << told_text(m);
+  const Identification m = judged(e, subject);
+  ASSERT_EQ(m.outcome, Identification::Outcome::kUnexplained) << reported_text(m);
+  EXPECT_EQ(m.outside[0].tensor, "dense1/kernel") << reported_text(m);
+  EXPECT_EQ(m.outside[0].step, 2) << reported_text(m);
 }
 
 // An engine of binary32 that declares nothing and has another epsilon in its batch norm: every
@@ -157,9 +158,9 @@ TEST(MixedPrecisionSlow, AFormulaBelowTheRoundingIsNamed) {
   };
   const Experiment e = with_epsilon(1e-5);
   MixedEngine subject(Precision::kF32, std::nullopt, e.whole(), {}, with_epsilon(1e-6));
-  const MatchResult m = judged(e, subject);
-  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told_text(m);
-  EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("epsilon = 1e-6")) << told_text(m);
+  const Identification m = judged(e, subject);
+  ASSERT_EQ(m.outcome, Identification::Outcome::kExplained) << reported_text(m);
+  EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("epsilon = 1e-6")) << reported_text(m);
   EXPECT_EQ(m.computes_as, "f32");
 }
 

@@ -27,22 +27,22 @@ std::vector<float> numbers(size_t n, uint64_t seed) {
 // A matrix of 8 rows and 12 columns, with its expected and its actual values.
 struct SignatureCase {
   Dims dims = {8, 12};
-  std::vector<float> due = numbers(96, 5), got = due;
+  std::vector<float> expected = numbers(96, 5), got = expected;
   std::vector<double> allowed = std::vector<double>(96, kReach);
   std::vector<std::string> axes = {"row", "column"};
   std::vector<std::vector<float>> parts = {};
   std::vector<std::vector<float>> others = {};
-  std::vector<float> left = {}, left_due = {};
+  std::vector<float> left = {}, left_expected = {};
 
   Signature look() const {
     WrongTensor w;
     w.dims = dims;
     w.axes = axes;
     w.got = got;
-    w.due = due;
+    w.expected = expected;
     w.allowed = w.from_exact = allowed;
     w.left = left;
-    w.left_due = left_due;
+    w.left_expected = left_expected;
     for (const auto& part : parts) w.parts.push_back(part);
     for (const auto& other : others) w.others.push_back({"another tensor", other});
     return signature_of(w);
@@ -51,17 +51,17 @@ struct SignatureCase {
               const std::function<float(size_t, float)>& how) {
     const auto columns = static_cast<size_t>(dims.back());
     for (size_t i = 0; i < got.size(); ++i) {
-      if (where(i / columns, i % columns)) got[i] = how(i, due[i]);
+      if (where(i / columns, i % columns)) got[i] = how(i, expected[i]);
     }
   }
 };
 
 const auto everywhere = [](size_t, size_t) { return true; };
 
-void expect(const SignatureCase& c, const std::string& elements, const std::string& likeness) {
+void expect(const SignatureCase& c, const std::string& elements, const std::string& signature) {
   const Signature s = c.look();
   EXPECT_EQ(s.elements, elements);
-  EXPECT_EQ(s.likeness, likeness);
+  EXPECT_EQ(s.signature, signature);
 }
 
 TEST(Signatures, NothingIsWrongWithinTheReach) {
@@ -101,9 +101,9 @@ TEST(Signatures, NumbersThatStandThere) {
 TEST(Signatures, WhatCannotBeSeenLiesInTheSameColumn) {
   SignatureCase c;
   for (size_t r = 0; r < 8; ++r) {
-    if (r != 1 && r != 2 && r != 5) c.due[r * 12 + 4] = 1e-6f;
+    if (r != 1 && r != 2 && r != 5) c.expected[r * 12 + 4] = 1e-6f;
   }
-  c.got = c.due;
+  c.got = c.expected;
   c.change([](size_t, size_t k) { return k == 4; }, [](size_t, float) { return 0.f; });
   EXPECT_EQ(c.look().wrong, 3);
   expect(c, "column 4 of 12", "zero");
@@ -111,12 +111,12 @@ TEST(Signatures, WhatCannotBeSeenLiesInTheSameColumn) {
 
 TEST(Signatures, OneElementAndItsBit) {
   SignatureCase c;
-  c.got[5 * 12 + 3] = from_bits(to_bits(c.due[5 * 12 + 3]) ^ (1u << 27));
+  c.got[5 * 12 + 3] = from_bits(to_bits(c.expected[5 * 12 + 3]) ^ (1u << 27));
   const Signature s = c.look();
   EXPECT_EQ(s.elements, "one element, [5,3]");
-  EXPECT_NE(s.likeness.find("(bit 27 flipped)"), std::string::npos) << s.likeness;
+  EXPECT_NE(s.signature.find("(bit 27 flipped)"), std::string::npos) << s.signature;
   c.got[5 * 12 + 3] = 0;
-  EXPECT_EQ(c.look().likeness.substr(0, 7), "0 where");
+  EXPECT_EQ(c.look().signature.substr(0, 7), "0 where");
 }
 
 TEST(Signatures, NotFinite) {
@@ -128,13 +128,13 @@ TEST(Signatures, NotFinite) {
 
 TEST(Signatures, PartsOfCores) {
   SignatureCase c;
-  std::fill(c.due.begin(), c.due.end(), 0.f);
+  std::fill(c.expected.begin(), c.expected.end(), 0.f);
   for (uint64_t k = 0; k < 4; ++k) c.parts.push_back(numbers(96, 20 + k));
   for (const auto& part : c.parts) {
-    for (size_t i = 0; i < 96; ++i) c.due[i] += part[i];
+    for (size_t i = 0; i < 96; ++i) c.expected[i] += part[i];
   }
   const auto counting = [&](const std::vector<float>& times, size_t begin, size_t end) {
-    c.got = c.due;
+    c.got = c.expected;
     for (size_t i = begin; i < end; ++i) {
       for (size_t k = 0; k < 4; ++k) c.got[i] += (times[k] - 1) * c.parts[k][i];
     }
@@ -159,7 +159,7 @@ TEST(Signatures, PartsOfCores) {
   c.dims = {4};
   c.axes = {"element"};
   c.got.resize(4);
-  c.due.resize(4);
+  c.expected.resize(4);
   c.allowed.resize(4);
   for (auto& part : c.parts) part.resize(4);
   expect(c, "", "what was due without core 2's part");
@@ -168,31 +168,31 @@ TEST(Signatures, PartsOfCores) {
 TEST(Signatures, RightNumbersInOtherPlaces) {
   SignatureCase c;
   const auto from = [&](const std::function<size_t(size_t, size_t)>& source) {
-    for (size_t i = 0; i < c.due.size(); ++i) {
+    for (size_t i = 0; i < c.expected.size(); ++i) {
       const auto columns = static_cast<size_t>(c.dims.back());
-      c.got[i] = c.due[source(i / columns, i % columns)];
+      c.got[i] = c.expected[source(i / columns, i % columns)];
     }
   };
   // Written as 12 rows of 8, read as 8 rows of 12.
-  for (size_t i = 0; i < 96; ++i) c.got[i] = c.due[i % 8 * 12 + i / 8];
+  for (size_t i = 0; i < 96; ++i) c.got[i] = c.expected[i % 8 * 12 + i / 8];
   expect(c, "", "what was due with rows and columns exchanged (transposed)");
   from([](size_t r, size_t k) { return r * 12 + (11 - k); });
   expect(c, "", "what was due, columns in reverse order");
   from([](size_t r, size_t k) { return (r + 7) % 8 * 12 + k; });
-  EXPECT_EQ(c.look().likeness, "what was due 1 place before along rows");
+  EXPECT_EQ(c.look().signature, "what was due 1 place before along rows");
   // One tile holds the values of its neighbour.
   from([](size_t r, size_t k) { return r * 12 + (k >= 4 && k < 8 ? k - 4 : k); });
   expect(c, "columns 4 to 7 of 12", "what was due 4 places before along columns");
   c.dims = {4, 2, 3, 4};
   c.axes = {};
-  c.due.resize(96);
+  c.expected.resize(96);
   const auto flat = [](size_t a, size_t b, size_t d, size_t e) {
     return ((a * 2 + b) * 3 + d) * 4 + e;
   };
-  for (size_t i = 0; i < 96; ++i) c.got[i] = c.due[flat(i % 4, i / 12 % 2, i / 4 % 3, i / 24)];
+  for (size_t i = 0; i < 96; ++i) c.got[i] = c.expected[flat(i % 4, i / 12 % 2, i / 4 % 3, i / 24)];
   expect(c, "", "what was due with dimension 0 and dimension 3 exchanged (transposed)");
   for (size_t i = 0; i < 96; ++i)
-    c.got[i] = c.due[flat(3 - i / 24, 1 - i / 12 % 2, i / 4 % 3, i % 4)];
+    c.got[i] = c.expected[flat(3 - i / 24, 1 - i / 12 % 2, i / 4 % 3, i % 4)];
   expect(c, "", "what was due, the kernel turned by half a turn");
 }
 
@@ -201,7 +201,7 @@ TEST(Signatures, AnotherTensor) {
   c.others = {numbers(96, 71), numbers(96, 72)};
   c.got = c.others[1];
   expect(c, "", "another tensor");
-  c.got = c.due;
+  c.got = c.expected;
   c.change([](size_t r, size_t) { return r < 3; }, [&](size_t i, float) { return c.others[0][i]; });
   expect(c, "the first 3 of 8 rows", "another tensor");
 }
@@ -223,23 +223,23 @@ TEST(Signatures, AStateThatDidNotMove) {
   const std::vector<float> before = numbers(96, 40);
   const auto leave = [&] {
     c.left.resize(96);
-    c.left_due.resize(96);
+    c.left_expected.resize(96);
     for (size_t i = 0; i < 96; ++i) {
       c.left[i] = before[i] + c.got[i];
-      c.left_due[i] = before[i] + c.due[i];
+      c.left_expected[i] = before[i] + c.expected[i];
     }
   };
   c.change([](size_t r, size_t) { return r == 3; }, [](size_t, float) { return 0.f; });
   leave();
   expect(c, "row 3 of 8", "unchanged: an update of zero");
-  c.got = c.due;
+  c.got = c.expected;
   c.change([](size_t r, size_t) { return r == 3; }, [&](size_t i, float) { return -before[i]; });
   leave();
   expect(c, "row 3 of 8", "set to zero");
 }
 
 // If no signature fits, only the place of the wrong elements is reported.
-TEST(Signatures, NoiseHasNoLikeness) {
+TEST(Signatures, NoiseHasNoSignature) {
   SignatureCase c;
   const std::vector<float> noise = numbers(96, 90);
   c.change([](size_t r, size_t) { return r < 2; },
@@ -253,10 +253,10 @@ TEST(Signatures, NoFactorOfRounding) {
   SignatureCase c;
   const std::vector<float> noise = numbers(96, 91);
   for (size_t i = 0; i < 96; ++i) {
-    c.due[i] = 1e-9f * noise[i];
-    c.got[i] = 100 * c.due[i] + noise[i] * 1e3f * 1e-5f;
+    c.expected[i] = 1e-9f * noise[i];
+    c.got[i] = 100 * c.expected[i] + noise[i] * 1e3f * 1e-5f;
   }
-  EXPECT_EQ(c.look().likeness.find("times"), std::string::npos) << c.look().likeness;
+  EXPECT_EQ(c.look().signature.find("times"), std::string::npos) << c.look().signature;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 
@@ -105,7 +106,7 @@ Report diagnosed(const Setting& s, const Mishap& mishap) {
   return must(diagnose(scenario_of(s), o, nullptr, nullptr)).report;
 }
 
-std::string told(const Report& r) {
+std::string text_of(const Report& r) {
   std::string out = std::string(to_string(r.verdict)) + ": " + r.headline;
   for (const Finding& f : r.findings) out += "\n  " + f.cause + ": " + f.sentence;
   for (const std::string& note : r.notes) out += "\n  note: " + note;
@@ -113,15 +114,15 @@ std::string told(const Report& r) {
 }
 
 void expect_found(const Report& r, int64_t step, const std::string& tensor) {
-  EXPECT_EQ(r.verdict, VerdictClass::kEngineBug) << told(r);
+  EXPECT_EQ(r.verdict, VerdictClass::kEngineBug) << text_of(r);
   ASSERT_FALSE(r.findings.empty());
-  EXPECT_EQ(r.findings[0].step, step) << told(r);
-  EXPECT_TRUE(tensor.empty() || r.findings[0].op == tensor) << told(r);
+  EXPECT_EQ(r.findings[0].step, step) << text_of(r);
+  EXPECT_TRUE(tensor.empty() || r.findings[0].op == tensor) << text_of(r);
 }
 
 void expect_clean(const Report& r, int64_t steps) {
-  EXPECT_NE(r.verdict, VerdictClass::kEngineBug) << told(r);
-  for (const Finding& f : r.findings) EXPECT_NE(f.cause, "hidden_state") << told(r);
+  EXPECT_NE(r.verdict, VerdictClass::kEngineBug) << text_of(r);
+  for (const Finding& f : r.findings) EXPECT_NE(f.cause, "hidden_state") << text_of(r);
   EXPECT_EQ(r.step_coverage.screened, steps);
   EXPECT_EQ(r.step_coverage.judged, std::min<int64_t>(steps, 24));
 }
@@ -222,7 +223,7 @@ TEST_P(StepsSlow, AFaultOfOneStepIsFoundWithItsStep) {
     expect_found(diagnosed(s, sign_turned(p, a)), a, "dense1/kernel.grad");
     const Report lost = diagnosed(s, update_lost(p, b, "dense2/kernel", 1));
     expect_found(lost, b, "dense2/kernel");
-    EXPECT_EQ(lost.findings[0].core, 1) << told(lost);
+    EXPECT_EQ(lost.findings[0].core, 1) << text_of(lost);
     expect_found(diagnosed(s, saturated(p, c)), c, "dense2/kernel");
     expect_found(diagnosed(s, bit_flipped(p, d, 29)), d, "");
   }
@@ -238,7 +239,7 @@ TEST(Steps, AFaultOfOneStepInSixtyIsFound) {
   expect_found(diagnosed(s, sign_turned(p, 11)), 11, "dense1/kernel.grad");
   const Report lost = diagnosed(s, update_lost(p, 9, "dense2/bias", 1));
   expect_found(lost, 9, "dense2/bias");
-  EXPECT_EQ(lost.findings[0].core, 1) << told(lost);
+  EXPECT_EQ(lost.findings[0].core, 1) << text_of(lost);
 }
 
 // A flipped bit of the exponent (29) or the highest bit of the fraction (22), between two steps.
@@ -252,11 +253,11 @@ TEST(Steps, AStateThatChangesBetweenTheStepsIsTold) {
     const Program p = asked_of(s);
     const Report r = diagnosed(s, bit_flipped(p, 6, bit));
     expect_found(r, 6, "dense1/kernel");
-    EXPECT_EQ(r.findings[0].cause, "other_start") << told(r);
+    EXPECT_EQ(r.findings[0].cause, "other_start") << text_of(r);
     EXPECT_NE(r.findings[0].sentence.find(
                   "does not follow from the state that the engine reported after step 5"),
               std::string::npos)
-        << told(r);
+        << text_of(r);
     EXPECT_NE(r.findings[0].elements.find("1 of "), std::string::npos) << r.findings[0].elements;
   }
 }
@@ -270,9 +271,9 @@ TEST(Steps, AnOddCoreIsNamed) {
   const Program p = asked_of(s);
   for (const size_t core : {size_t{0}, size_t{2}}) {
     const Report r = diagnosed(s, update_lost(p, 31, "dense1/kernel", core));
-    EXPECT_EQ(r.verdict, VerdictClass::kEngineBug) << told(r);
-    EXPECT_EQ(r.findings[0].step, 31) << told(r);
-    EXPECT_EQ(r.findings[0].core, static_cast<int>(core)) << told(r);
+    EXPECT_EQ(r.verdict, VerdictClass::kEngineBug) << text_of(r);
+    EXPECT_EQ(r.findings[0].step, 31) << text_of(r);
+    EXPECT_EQ(r.findings[0].core, static_cast<int>(core)) << text_of(r);
   }
 }
 
@@ -293,7 +294,7 @@ TEST(Steps, CoresThatPartWithinTheEnvelope) {
                      }};
   const Report r = diagnosed(s, parts);
   expect_found(r, 33, "dense1/kernel");
-  EXPECT_EQ(r.findings[0].core, 1) << told(r);
+  EXPECT_EQ(r.findings[0].core, 1) << text_of(r);
 }
 
 // NaN has no distance from other numbers, so it is a fault even if the engine does not promise to
@@ -311,8 +312,8 @@ TEST(Steps, NaNInTheMiddleOfARunIsFoundWithItsStep) {
                      {}};
     const Report r = diagnosed(s, nan);
     expect_found(r, 30, "");
-    EXPECT_NE(told(r).find("ends in NaN at step 30; the references do not"), std::string::npos)
-        << told(r);
+    EXPECT_NE(text_of(r).find("ends in NaN at step 30; the references do not"), std::string::npos)
+        << text_of(r);
   }
 }
 
@@ -379,9 +380,9 @@ TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
           p));
     };
     const Report r = must(diagnose(scenario_of(s), o, nullptr, nullptr)).report;
-    EXPECT_NE(r.verdict, VerdictClass::kEngineBug) << told(r);
+    EXPECT_NE(r.verdict, VerdictClass::kEngineBug) << text_of(r);
     const auto hidden = std::ranges::find(r.findings, "hidden_state", &Finding::cause);
-    ASSERT_NE(hidden, r.findings.end()) << told(r);
+    ASSERT_NE(hidden, r.findings.end()) << text_of(r);
     EXPECT_EQ(hidden->op, "dense1/kernel");
     EXPECT_GT(hidden->step.value_or(0), 0);
     EXPECT_NEAR(hidden->number, 0.25, 0.01);
@@ -390,7 +391,7 @@ TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
 
 // ---- conforming engines
 
-TEST(Steps, AnHonestRunOfTwoHundredStepsIsClean) {
+TEST(Steps, AConformingRunOfTwoHundredStepsIsClean) {
   Setting s;
   s.steps = 200;
   expect_clean(diagnosed(s, {}), 200);
@@ -398,7 +399,7 @@ TEST(Steps, AnHonestRunOfTwoHundredStepsIsClean) {
   expect_clean(diagnosed(s, {}), 200);
 }
 
-TEST(StepsSlowClean, HonestRunsOfTwoHundredStepsAreClean) {
+TEST(StepsSlowClean, ConformingRunsOfTwoHundredStepsAreClean) {
   int64_t aside = 0;
   for (const DotPrecision precision : {DotPrecision::kF32, DotPrecision::kBf16}) {
     for (const char* layers : {tiny::kDense, tiny::kNormalized, tiny::kConvolutional}) {
@@ -464,13 +465,13 @@ TEST(Steps, ADecisionWithinTheRoundingIsSetAside) {
 
   Foreign subject(make_variant_backend(draw_variant(7, DotPrecision::kF32), {}), {}, true);
   const auto engine = must(subject.prepare(p));
-  std::vector<MatchState> kept;
+  std::vector<ProbedState> kept;
   for (int64_t step = 0; step < 8; ++step) {
     const StepResult r = must(one_step(e, *engine, step, states));
     kept.push_back({step, states, r.after, r.outputs});
     states = r.after;
   }
-  MatchState& first = kept.front();
+  ProbedState& first = kept.front();
   States other = first.states;
   const float start = -0.25f * (1 + 0x1p-19f);
   var(other, p, "dense1/kernel", 0).as<float>()[12 * pixel] = start;
@@ -481,13 +482,14 @@ TEST(Steps, ADecisionWithinTheRoundingIsSetAside) {
   after = -0.25f + (after - start);
   ASSERT_FALSE(first.after[0].vars[kernel].same_bits(kept[1].states[0].vars[kernel]));
 
-  MatchOptions o;
+  IdentifyOptions o;
   o.explain = false;
-  EXPECT_EQ(must(match_subject(e, p, subject, kept, o)).outcome, MatchResult::Outcome::kUnexplained)
+  EXPECT_EQ(must(identify_program(e, p, subject, kept, o)).outcome,
+            Identification::Outcome::kUnexplained)
       << "the ensemble alone accuses it";
   StepsJudge judge(e, p, subject, {});
-  const MatchResult m = must(judge.match(kept, 8));
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside);
+  const Identification m = must(judge.match(kept, 8));
+  EXPECT_EQ(m.outcome, Identification::Outcome::kInside);
   EXPECT_EQ(judge.set_aside(), 1);
   EXPECT_EQ(kept.size(), 7u);
 }
@@ -522,8 +524,8 @@ TEST(Steps, WhatWasNeverExercisedIsTold) {
         .report;
   };
   const Report never = report("1000");
-  ASSERT_EQ(never.step_coverage.not_exercised.size(), 1u) << told(never);
-  EXPECT_TRUE(never.step_coverage.not_exercised[0].starts_with("clipping")) << told(never);
+  ASSERT_EQ(never.step_coverage.not_exercised.size(), 1u) << text_of(never);
+  EXPECT_TRUE(never.step_coverage.not_exercised[0].starts_with("clipping")) << text_of(never);
   EXPECT_TRUE(report("0.01").step_coverage.not_exercised.empty());
 }
 

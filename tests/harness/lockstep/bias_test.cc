@@ -1,6 +1,6 @@
 // Tests bias below the bound: errors that stay inside every radius, but that no conforming engine
 // has, are found within 50 steps, and conforming engines are never accused. The slow test is the
-// calibration that docs/bounds.md quotes.
+// calibration that docs/method/bounds.md quotes.
 #include "harness/lockstep/bias.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "backends/registry.h"
 #include "harness/experiment/engines.h"
-#include "harness/lockstep/honest.h"
+#include "harness/lockstep/conforming.h"
 #include "program/base/philox.h"
 #include "tests/harness/watched.h"
 
@@ -96,7 +96,7 @@ class LongSum : public testing::Test {
                   w = b.parameter("w", {DType::kF32, {k, 8}});
     const ValueId y = b.dot(x, w);
     const Op& op = graph.op(y);
-    BiasWatch watch(honest_engines(declared), 1);
+    BiasWatch watch(conforming_engines(declared), 1);
     std::optional<BiasFinding> finding;
     std::vector<int64_t> all(64);
     for (int64_t i = 0; i < 64; ++i) all[static_cast<size_t>(i)] = i;
@@ -110,8 +110,8 @@ class LongSum : public testing::Test {
         inputs.push_back(t);
       }
       Tensor out = Tensor::empty(op.type);
-      const auto honest = variant_elements(engine, op, inputs, all);
-      std::ranges::copy(honest, out.as<float>().begin());
+      const auto conforming = variant_elements(engine, op, inputs, all);
+      std::ranges::copy(conforming, out.as<float>().begin());
       if (spoil) spoil(op, inputs, out);
       const OracleResult oracle = eval_op(declared, op, inputs, nullptr);
       EXPECT_EQ(judge(oracle, out).outside, 0) << "the radius decides already";
@@ -181,7 +181,7 @@ struct Clean {
   }
 };
 
-TEST(Bias, HonestEnginesAreNotAccused) {
+TEST(Bias, ConformingEnginesAreNotAccused) {
   Clean clean;
   for (uint64_t seed = 1; seed <= 2; ++seed) {
     const int cores = seed == 2 ? 8 : 1;
@@ -198,7 +198,7 @@ TEST(Bias, HonestEnginesAreNotAccused) {
 
 // Other models: embeddings, attention, layer norm, depthwise convolutions, triplet loss. There must
 // be no violation of any kind.
-TEST(BiasSlow, NoHonestVariantIsAccusedOnTheDrillsScenarios) {
+TEST(BiasSlow, NoConformingVariantIsAccusedOnTheDrillsScenarios) {
   const char* names[] = {"drill_mlp",       "drill_cnn",     "drill_attention",
                          "drill_depthwise", "drill_dropout", "drill_triplet"};
   const DotPrecision precisions[] = {kF32, DotPrecision::kBf16, DotPrecision::kBf16x3,
@@ -238,7 +238,7 @@ TEST(BiasSlow, NoHonestVariantIsAccusedOnTheDrillsScenarios) {
 // A run of hundreds of steps. Gradients before a batch norm of four samples cancel down to
 // rounding: they are sums of four terms, which an engine with one order of summation may compute
 // exactly where another may not.
-TEST(BiasSlow, NoHonestEngineIsAccusedInALongRun) {
+TEST(BiasSlow, NoConformingEngineIsAccusedInALongRun) {
   const Experiment e =
       tiny::must(make_experiment(tiny::must(load_scenario("litmus_batchnorm_small"))));
   const Program program = e.sharded(e.sharding);
@@ -258,8 +258,8 @@ TEST(BiasSlow, NoHonestEngineIsAccusedInALongRun) {
   }
 }
 
-// The calibration in docs/bounds.md, "Bias below the bound".
-TEST(BiasSlow, CalibrationOnHonestVariants) {
+// The calibration in docs/method/bounds.md, "Bias below the bound".
+TEST(BiasSlow, CalibrationOnConformingVariants) {
   Clean clean;
   std::map<int, int64_t> reached;
   const char* layers[] = {tiny::kDense, tiny::kNormalized, tiny::kConvolutional};

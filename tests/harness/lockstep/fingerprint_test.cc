@@ -29,14 +29,14 @@ OracleResult oracle_of(const std::vector<double>& v, double radius) {
   return {v, std::vector<double>(v.size(), radius)};
 }
 
-const std::vector<double> kDue = {1, -2, 3, 4.5};
+const std::vector<double> kExpected = {1, -2, 3, 4.5};
 
 std::string look(const std::vector<float>& subject, OpKind kind = OpKind::kMultiply,
                  Phase phase = Phase::kForward, const std::vector<Tensor>& inputs = {},
                  const Tensor* previous = nullptr) {
   const auto n = static_cast<int64_t>(subject.size());
   ThreadPool pool(1);
-  return fingerprint({}, op_of(kind, phase, n), values(subject), oracle_of(kDue, 1e-6), inputs,
+  return fingerprint({}, op_of(kind, phase, n), values(subject), oracle_of(kExpected, 1e-6), inputs,
                      &pool, previous);
 }
 
@@ -53,7 +53,7 @@ TEST(Fingerprint, OneElement) {
   EXPECT_EQ(look({1, -2, 7, 4.5}), "one element only: 7 where 3 was due");
 }
 
-TEST(Fingerprint, NaNWhereANumberWasDue) {
+TEST(Fingerprint, NaNWhereANumberWasExpected) {
   EXPECT_EQ(look({NAN, -2, INFINITY, 4.5}),
             "2 elements that are NaN or Inf where a number was due");
   EXPECT_EQ(look({NAN, -2, 3, 4.5}), "an element that is NaN or Inf where a number was due");
@@ -73,7 +73,7 @@ TEST(Fingerprint, SkippedUpdate) {
 }
 
 TEST(Fingerprint, MissingAndDoubledCore) {
-  // kDue is the sum of the parts of two cores.
+  // kExpected is the sum of the parts of two cores.
   const Tensor a = values({0.25, -3, 1, 1}), b = values({0.75, 1, 2, 3.5});
   EXPECT_EQ(look({0.25, -3, 1, 1}, OpKind::kAllReduce, Phase::kCollective, {a, b}),
             "the sum without core 1");

@@ -26,11 +26,11 @@ class Mistold : public StepObserver, public TraceSink {
   bool other_state = false, other_batch = false;
 
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override {
-    States told = before;
+    States reported = before;
     StepInputs fed = inputs;
-    if (other_state && step == 2) change(told[1].vars[0]);
+    if (other_state && step == 2) change(reported[1].vars[0]);
     if (other_batch && step == 2) change(fed[3][0]);
-    return probe_.begin_step(step, told, fed) == nullptr ? nullptr : this;
+    return probe_.begin_step(step, reported, fed) == nullptr ? nullptr : this;
   }
   void on_op(const OpEvent& event) override {
     if (event.op().name == left_out && event.step == 1) return;
@@ -49,7 +49,7 @@ class Mistold : public StepObserver, public TraceSink {
   Lockstep& probe_;
 };
 
-std::vector<Violation> told(const std::function<void(Mistold&)>& how) {
+std::vector<Violation> reported(const std::function<void(Mistold&)>& how) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Program program = tiny::program(e, true);
   const auto backend = tiny::backend("cpu");
@@ -66,7 +66,7 @@ std::vector<Violation> told(const std::function<void(Mistold&)>& how) {
 }
 
 TEST(Links, AnOpThatWasNotExecuted) {
-  const auto v = told([](Mistold& m) { m.left_out = "dense2/dot_general"; });
+  const auto v = reported([](Mistold& m) { m.left_out = "dense2/dot_general"; });
   ASSERT_EQ(v.size(), 1u);
   EXPECT_EQ(v[0].op, "dense2/dot_general");
   EXPECT_EQ(v[0].step, 1);
@@ -75,14 +75,14 @@ TEST(Links, AnOpThatWasNotExecuted) {
 }
 
 TEST(Links, AnOpThatRanTwice) {
-  const auto v = told([](Mistold& m) { m.twice = "dense2/dot_general"; });
+  const auto v = reported([](Mistold& m) { m.twice = "dense2/dot_general"; });
   ASSERT_FALSE(v.empty());
   EXPECT_EQ(v[0].op, "dense2/dot_general");
   EXPECT_NE(v[0].link.find("ran again"), std::string::npos);
 }
 
 TEST(Links, AStateThatTheStepBeforeDidNotLeave) {
-  const auto v = told([](Mistold& m) { m.other_state = true; });
+  const auto v = reported([](Mistold& m) { m.other_state = true; });
   ASSERT_FALSE(v.empty());
   EXPECT_EQ(v[0].step, 2);
   EXPECT_EQ(v[0].replica, 1);
@@ -90,7 +90,7 @@ TEST(Links, AStateThatTheStepBeforeDidNotLeave) {
 }
 
 TEST(Links, ABatchThatWasNotFed) {
-  const auto v = told([](Mistold& m) { m.other_batch = true; });
+  const auto v = reported([](Mistold& m) { m.other_batch = true; });
   ASSERT_FALSE(v.empty());
   EXPECT_EQ(v[0].step, 2);
   EXPECT_EQ(v[0].replica, 3);
@@ -139,7 +139,8 @@ TEST(Links, StatisticsOfEachCoreMayPart) {
   const Watched w = watch(tiny::backend("tpu"), tiny::kNormalized, 8, 3);
   EXPECT_TRUE(w.probe->violations().empty()) << w.all();
   ASSERT_FALSE(w.probe->partings().empty());
-  for (const ReplicaParting& p : w.probe->partings()) EXPECT_FALSE(p.must_be_equal) << p.variable;
+  for (const ReplicaDivergence& p : w.probe->partings())
+    EXPECT_FALSE(p.must_be_equal) << p.variable;
 }
 
 // ---- another program

@@ -222,14 +222,14 @@ class Tamper : public StepObserver, public TraceSink {
     if (event.op().name != op || event.step != 1) return probe_.on_op(event);
     std::vector<std::vector<Tensor>> inputs(event.inputs.begin(), event.inputs.end());
     inputs[replica][operand] = changed(inputs[replica][operand]);
-    OpEvent told = event;
-    told.inputs = inputs;
-    probe_.on_op(told);
+    OpEvent reported = event;
+    reported.inputs = inputs;
+    probe_.on_op(reported);
   }
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override {
-    States told = after;
-    if (state && step == 1) told[replica].vars[0] = changed(told[replica].vars[0]);
-    probe_.end_step(step, told, outputs);
+    States reported = after;
+    if (state && step == 1) reported[replica].vars[0] = changed(reported[replica].vars[0]);
+    probe_.end_step(step, reported, outputs);
   }
 
  private:

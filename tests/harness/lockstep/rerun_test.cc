@@ -71,7 +71,7 @@ TEST(Rerun, WhatAnEngineCarriesOverIsThereAgain) {
   EXPECT_EQ(r.violations[0].persistence, Violation::Persistence::kPersistent);
 }
 
-TEST(Rerun, AnHonestNondeterministicSubjectIsANote) {
+TEST(Rerun, AConformingNondeterministicSubjectIsANote) {
   Capabilities declared;
   declared.name = "free";
   declared.max_cores = 8;

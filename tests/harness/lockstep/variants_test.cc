@@ -41,10 +41,10 @@ void expect_clean(uint64_t seed) {
   EXPECT_EQ(probe.summary("T", 3).steps_probed, 3);
 }
 
-TEST(HonestTraining, IsNotAccused) {
+TEST(ConformingTraining, IsNotAccused) {
   for (uint64_t seed = 0; seed < 16; ++seed) expect_clean(seed);
 }
-TEST(HonestTraining, SlowIsNotAccused) {
+TEST(ConformingTraining, SlowIsNotAccused) {
   for (uint64_t seed = 100; seed < 500; ++seed) expect_clean(seed);
 }
 

@@ -38,8 +38,8 @@ TEST(Profile, ResNet50AsPublished) {
   ASSERT_EQ(p.published.size(), 2U);
   EXPECT_NEAR(p.published[0].samples_per_second, 3250, 20);
   EXPECT_NEAR(p.published[1].samples_per_second, 4009, 20);
-  // The model is within a factor of three of the machine; docs/profile.md has the ratio and its
-  // reasons.
+  // The model is within a factor of three of the machine; docs/guides/profile.md has the ratio and
+  // its reasons.
   for (const PublishedFigure& f : p.published) {
     const double ratio = p.samples_per_second() / f.samples_per_second;
     EXPECT_GT(ratio, 1.0 / 3);

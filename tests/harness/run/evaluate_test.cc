@@ -75,15 +75,15 @@ void check(const std::string& text, int64_t labels) {
   const Experiment e = must(make_experiment(scenario));
   const Program program = e.whole();
   Evaluator evaluator(e, 1);
-  bool told_apart = false;
+  bool distinguished = false;
   for (const uint64_t seed : {1, 2, 3, 4, 5, 6}) {
     const States states = initial_states(program, seed);
     const Expected wanted = expected(e, states);
     EXPECT_EQ(wanted.labels, labels);
     EXPECT_EQ(must(evaluator.evaluate(program, states, 0)).accuracy, wanted.accuracy) << seed;
-    told_apart = told_apart || wanted.accuracy > 0;
+    distinguished = distinguished || wanted.accuracy > 0;
   }
-  EXPECT_TRUE(told_apart) << "all accuracies are 0: the test says nothing";
+  EXPECT_TRUE(distinguished) << "all accuracies are 0: the test says nothing";
 }
 
 // 300 windows of 16, in batches of 256 and 44.

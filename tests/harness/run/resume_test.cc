@@ -221,7 +221,7 @@ TEST(IterationsPerLoop, WhatIsAskedForWaitsForTheEndOfTheLoop) {
     const HostLoop loop(s, cores, engine);
     std::vector<int64_t> out;
     for (int64_t done = 1; done <= 20; ++done) {
-      if (loop.due(every, done)) out.push_back(done);
+      if (loop.expected(every, done)) out.push_back(done);
     }
     return out;
   };

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "harness/diagnose/findings.h"
+#include "harness/sharding/ablation.h"
 #include "harness/sharding/causes.h"
-#include "harness/sharding/switches.h"
 #include "program/graph/liveness.h"
 #include "scenarios/library.h"
 #include "tests/harness/evidence.h"
@@ -87,12 +87,12 @@ void expect_agreement(const Experiment& e, const std::vector<Compared>& all) {
       if (c.drift[k] < threshold / 100 && !c.proof.same[k] && !depends_on_data(e, c.cause)) {
         // Adam divides by the gradient's size, and statistics may not be read yet.
         EXPECT_FALSE(c.cause.empty())
-            << to_string(kStepKinds[k]) << ", parts at " << c.proof.parts_at;
+            << to_string(kStepKinds[k]) << ", parts at " << c.proof.diverges_at;
         EXPECT_NE(k, 0u) << "the gradient differs by " << c.drift[k] << ", parts at "
-                         << c.proof.parts_at;
+                         << c.proof.diverges_at;
       }
     }
-    EXPECT_EQ(c.proof.equal(), c.proof.parts_at.empty());
+    EXPECT_EQ(c.proof.equal(), c.proof.diverges_at.empty());
   }
 }
 
@@ -109,9 +109,9 @@ TEST(FieldProof, ProgramsThatMeanTheSameAreTheSameFunction) {
   for (const char* layers : {tiny::kDense, tiny::kNormalized, tiny::kConvolutional}) {
     const Experiment e = rich({}, layers);
     const FieldProof proof = prove(e);
-    EXPECT_TRUE(proof.equal()) << layers << proof.parts_at;
+    EXPECT_TRUE(proof.equal()) << layers << proof.diverges_at;
     EXPECT_LT(proof.log2_error(), -100);
-    EXPECT_EQ(proof.parts_at, "");
+    EXPECT_EQ(proof.diverges_at, "");
   }
 }
 
@@ -120,7 +120,7 @@ TEST(FieldProof, ThreeCoresMeanTheSame) {
   const Experiment e = tiny::must(make_experiment(
       tiny::must(load_scenario("drill_cnn", {{"tpu.cores", "3"}, {"tpu.batchnorm", "synced"}}))));
   const FieldProof proof = prove(e);
-  EXPECT_TRUE(proof.equal()) << proof.parts_at;
+  EXPECT_TRUE(proof.equal()) << proof.diverges_at;
 }
 
 TEST(FieldProof, EveryOptimizerMeansTheSame) {
@@ -130,7 +130,7 @@ TEST(FieldProof, EveryOptimizerMeansTheSame) {
       Overrides o = {{"optimizer.kind", kind}, {"optimizer.clip", clip}};
       if (std::string(clip) != "none") o.push_back({"optimizer.clip_at", "0.5"});
       const FieldProof proof = prove(tiny::experiment(tiny::kDense, o));
-      EXPECT_TRUE(proof.equal()) << kind << ", clip " << clip << ": " << proof.parts_at;
+      EXPECT_TRUE(proof.equal()) << kind << ", clip " << clip << ": " << proof.diverges_at;
     }
   }
 }
@@ -151,14 +151,14 @@ TEST(FieldProof, EachCauseIsAnotherFunctionAsBinary64Says) {
 TEST(FieldProof, TheFirstOtherValueIsWhereTheMeaningParts) {
   const Experiment e = rich();
   const FieldProof norm = alone(e, "batch_norm");
-  EXPECT_EQ(norm.parts_at, "batch_norm1/mean_broadcast");
-  EXPECT_EQ(norm.parts_reads, "batch_norm1/mean");
-  EXPECT_EQ(alone(e, "same_shard").parts_at, "images");
-  EXPECT_EQ(alone(e, "rate_times_cores").parts_at, "learning_rate");
-  EXPECT_EQ(alone(e, "rate_over_cores").parts_at, "learning_rate");
-  EXPECT_EQ(alone(e, "one_stream").parts_at, "sample_ids");
+  EXPECT_EQ(norm.diverges_at, "batch_norm1/mean_broadcast");
+  EXPECT_EQ(norm.diverging_operand, "batch_norm1/mean");
+  EXPECT_EQ(alone(e, "same_shard").diverges_at, "images");
+  EXPECT_EQ(alone(e, "rate_times_cores").diverges_at, "learning_rate");
+  EXPECT_EQ(alone(e, "rate_over_cores").diverges_at, "learning_rate");
+  EXPECT_EQ(alone(e, "one_stream").diverges_at, "sample_ids");
   const FieldProof unreduced = alone(e, "no_all_reduce");
-  EXPECT_TRUE(unreduced.parts_reads.ends_with(".grad")) << unreduced.parts_reads;
+  EXPECT_TRUE(unreduced.diverging_operand.ends_with(".grad")) << unreduced.diverging_operand;
   // Only running statistics differ: no gradient, no weight.
   const FieldProof statistics = alone(e, "statistics");
   EXPECT_TRUE(statistics.same[0] && statistics.same[1]);
@@ -173,7 +173,8 @@ TEST(FieldProof, ClippingIsSeenWhereNothingIsClipped) {
                                                        {"tpu.clipping", "before_all_reduce"}});
   const FieldProof proof = prove(e);
   EXPECT_FALSE(proof.same[0]);
-  EXPECT_TRUE(proof.parts_reads.ends_with(".grad")) << proof.parts_at << proof.parts_reads;
+  EXPECT_TRUE(proof.diverging_operand.ends_with(".grad"))
+      << proof.diverges_at << proof.diverging_operand;
 }
 
 TEST(FieldProof, ThreadsAndSeedsDoNotMatter) {
@@ -183,7 +184,7 @@ TEST(FieldProof, ThreadsAndSeedsDoNotMatter) {
     const auto one = tiny::must(prove_meaning(e, {how}, 1));
     const auto three = tiny::must(prove_meaning(e, {how}, 3));
     EXPECT_EQ(one[0].same, three[0].same);
-    EXPECT_EQ(one[0].parts_at, three[0].parts_at);
+    EXPECT_EQ(one[0].diverges_at, three[0].diverges_at);
   }
 }
 
@@ -194,22 +195,22 @@ TEST(FieldProof, IsSaidInThePlaceOfADistance) {
   Evidence e = by_hand::clean();
   by_hand::add_meaning(e);
   e.meaning.rows[0].drift_after = 3e-15;
-  const auto told = [&] {
+  const auto reported = [&] {
     Judgement j;
     sharding_findings(e, j, VerdictClass::kSharding);
     std::string all;
     for (const std::string& line : j.findings.at(0).evidence) all += line + "\n";
     return all;
   };
-  EXPECT_TRUE(contains(told(), "below 1.49e-08")) << told();
+  EXPECT_TRUE(contains(reported(), "below 1.49e-08")) << reported();
   e.proofs = {{"sharded", false, false, true, 2, 58, -110.3, "loss/scaled", "loss/value", ""},
               {"without reduction", true, true, true, 2, 58, -110.3, "", "", ""}};
-  EXPECT_TRUE(contains(told(), "is the whole batch's function: equal at 2 random points"));
-  EXPECT_TRUE(contains(told(), "of degree 58 or less is with a probability below 2^-110"));
-  EXPECT_TRUE(contains(told(), "not the whole batch's is loss/scaled, made of loss/value"));
-  EXPECT_FALSE(contains(told(), "1.49e-08")) << told();
+  EXPECT_TRUE(contains(reported(), "is the whole batch's function: equal at 2 random points"));
+  EXPECT_TRUE(contains(reported(), "of degree 58 or less is with a probability below 2^-110"));
+  EXPECT_TRUE(contains(reported(), "not the whole batch's is loss/scaled, made of loss/value"));
+  EXPECT_FALSE(contains(reported(), "1.49e-08")) << reported();
   e.proofs[1].unproven = "rounded: no value";
-  EXPECT_TRUE(contains(told(), "below 1.49e-08")) << told();
+  EXPECT_TRUE(contains(reported(), "below 1.49e-08")) << reported();
 }
 
 // All library scenarios whose data are available, and one whose weighted mean is over a core's own
@@ -231,7 +232,7 @@ TEST(FieldProof, AgreesWithBinary64OnTheWholeLibrarySlow) {
     const double flops = step_flops(e.sharded(e.sharding)) * e.sharding.cores;
     if (flops > 2e11) continue;
     const std::vector<Compared> all = compare(e, flops < 1e9);
-    EXPECT_TRUE(all[0].proof.equal()) << name << ": " << all[0].proof.parts_at;
+    EXPECT_TRUE(all[0].proof.equal()) << name << ": " << all[0].proof.diverges_at;
     expect_agreement(e, all);
     ++proven;
     for (const Compared& c : all) {

@@ -38,9 +38,9 @@ TEST(OtherProgram, IsTheOtherProgram) {
     const auto secret = with_other_program(tiny::backend("cpu"), change);
     const RunResult hidden = run(e, program, *secret);
     const RunResult open = run(e, e.sharded(change(e.sharding)), *tiny::backend("cpu"));
-    const RunResult honest = run(e, program, *tiny::backend("cpu"));
+    const RunResult conforming = run(e, program, *tiny::backend("cpu"));
     EXPECT_EQ(hidden.file.state_digests, open.file.state_digests) << cause;
-    EXPECT_NE(hidden.file.state_digests, honest.file.state_digests) << cause;
+    EXPECT_NE(hidden.file.state_digests, conforming.file.state_digests) << cause;
     for (size_t step = 0; step < 3; ++step)
       EXPECT_EQ(hidden.file.steps[step].gradient_norm, open.file.steps[step].gradient_norm);
   }

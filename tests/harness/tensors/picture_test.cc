@@ -17,8 +17,9 @@ Tensor tensor(const Dims& dims, const std::vector<float>& v) {
 }
 
 TensorPicture picture(const Dims& dims, const std::vector<float>& got,
-                      const std::vector<double>& due, double radius) {
-  return picture_of(dims, {due, std::vector<double>(due.size(), radius)}, tensor(dims, got));
+                      const std::vector<double>& expected, double radius) {
+  return picture_of(dims, {expected, std::vector<double>(expected.size(), radius)},
+                    tensor(dims, got));
 }
 
 TEST(Picture, CellsSayHowManyPowersOfTenOutside) {

@@ -1,5 +1,5 @@
 // Tests program identification: which program a subject ran, found from its tensors alone.
-#include "harness/identify/matching.h"
+#include "harness/identify/identify.h"
 
 #include <gtest/gtest.h>
 
@@ -22,14 +22,14 @@ class Keeper : public StepObserver {
     if (std::ranges::find(steps_, step) != steps_.end()) states.push_back({step, before});
     return nullptr;
   }
-  std::vector<MatchState> states;
+  std::vector<ProbedState> states;
 
  private:
   std::vector<int64_t> steps_;
 };
 
-MatchResult match(const Experiment& e, Backend& subject, std::vector<int64_t> steps = {0, 3},
-                  const MatchOptions& how = {}) {
+Identification match(const Experiment& e, Backend& subject, std::vector<int64_t> steps = {0, 3},
+                     const IdentifyOptions& how = {}) {
   const Program asked = e.sharded(e.sharding);
   Keeper keeper(steps);
   RunOptions options;
@@ -37,16 +37,16 @@ MatchResult match(const Experiment& e, Backend& subject, std::vector<int64_t> st
   options.evaluate = false;
   options.steps = steps.back() + 1;
   tiny::must(train(e, asked, subject, options));
-  return tiny::must(match_subject(e, asked, subject, keeper.states, how));
+  return tiny::must(identify_program(e, asked, subject, keeper.states, how));
 }
 
-bool names(const MatchResult& m, const std::string& cause) {
+bool names(const Identification& m, const std::string& cause) {
   return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
     return x.parts.size() == 1 && x.parts[0].cause == cause;
   });
 }
 
-std::string told(const MatchResult& m) {
+std::string text_of(const Identification& m) {
   std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + ", ratio " +
                     std::to_string(m.ratio) + " of " + std::to_string(m.threshold);
   for (const Explanation& x : m.explanations) {
@@ -71,17 +71,17 @@ Experiment rich(int cores) {
 }
 
 std::unique_ptr<Backend> hiding(const Experiment& e, const std::vector<std::string>& causes,
-                                std::unique_ptr<Backend> honest = tiny::backend("tpu")) {
-  return with_other_program(std::move(honest), [&e, causes](Sharding s) {
+                                std::unique_ptr<Backend> conforming = tiny::backend("tpu")) {
+  return with_other_program(std::move(conforming), [&e, causes](Sharding s) {
     for (const std::string& cause : causes) s = introduce(e, s, cause);
     return s;
   });
 }
 
 void expect_named(const Experiment& e, const std::string& cause, std::vector<int64_t> steps) {
-  const MatchResult m = match(e, *hiding(e, {cause}), std::move(steps));
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << cause << ": " << told(m);
-  EXPECT_TRUE(names(m, cause)) << cause << ": " << told(m);
+  const Identification m = match(e, *hiding(e, {cause}), std::move(steps));
+  EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << cause << ": " << text_of(m);
+  EXPECT_TRUE(names(m, cause)) << cause << ": " << text_of(m);
   // Causes that cannot be distinguished give the same program, or the same feed of the cores.
   const std::vector<std::string> one_program = {"reduction", "unscaled"},
                                  one_feed = {"same_shard", "shard_twice"};
@@ -89,22 +89,22 @@ void expect_named(const Experiment& e, const std::string& cause, std::vector<int
     return std::ranges::find(c, cause) != c.end();
   };
   const bool alike = has(one_program) || (has(one_feed) && e.sharding.cores == 2);
-  EXPECT_EQ(m.explanations.size(), alike ? 2u : 1u) << cause << ": " << told(m);
+  EXPECT_EQ(m.explanations.size(), alike ? 2u : 1u) << cause << ": " << text_of(m);
 }
 
 // Each hidden cause alone is distinguished from all others, except from those that give the same
 // program or feed.
-class MatchingSlow : public testing::TestWithParam<int> {};
-TEST_P(MatchingSlow, NamesEachHiddenCause) {
+class IdentifyProgramSlow : public testing::TestWithParam<int> {};
+TEST_P(IdentifyProgramSlow, NamesEachHiddenCause) {
   const Experiment e = rich(GetParam());
   ASSERT_TRUE(sharding_causes(e).empty());
   ASSERT_GE(possible_causes(e).size(), 18u);
   for (const std::string& cause : possible_causes(e)) expect_named(e, cause, {0, 3});
 }
-INSTANTIATE_TEST_SUITE_P(Cores, MatchingSlow, testing::Values(2, 8));
+INSTANTIATE_TEST_SUITE_P(Cores, IdentifyProgramSlow, testing::Values(2, 8));
 
 // Pairs of samples across cores, and means over unequal numbers of tokens.
-TEST(Matching, NamesCausesOfPairsAndTokens) {
+TEST(IdentifyProgram, NamesCausesOfPairsAndTokens) {
   const auto phrases = [](const char* batchwise) {
     return tiny::must(
         make_experiment(tiny::must(load_scenario("triplet_phrases", {{"tpu.cores", "2"},
@@ -121,18 +121,18 @@ TEST(Matching, NamesCausesOfPairsAndTokens) {
   expect_named(phrases("per_core"), "token_mean", {0});
 }
 
-TEST(Matching, NamesAHiddenCause) {
+TEST(IdentifyProgram, NamesAHiddenCause) {
   const Experiment e = rich(2);
   for (const char* cause : {"unscaled", "statistics", "same_shard", "rate_over_cores"})
     expect_named(e, cause, {0});
 }
 
 // A script without the all-reduce, and an engine that does not perform it, show the same tensors.
-TEST(Matching, SaysWhichEngineFaultLooksTheSame) {
+TEST(IdentifyProgram, SaysWhichEngineFaultLooksTheSame) {
   const Experiment e = tiny::experiment(tiny::kDense);
-  const MatchResult m = match(e, *hiding(e, {"no_all_reduce"}), {0, 2});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
-  EXPECT_TRUE(names(m, "no_all_reduce")) << told(m);
+  const Identification m = match(e, *hiding(e, {"no_all_reduce"}), {0, 2});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << text_of(m);
+  EXPECT_TRUE(names(m, "no_all_reduce")) << text_of(m);
   ASSERT_EQ(m.twins.size(), 1u);
   EXPECT_NE(m.twins[0].find("does not perform the all-reduce"), std::string::npos);
   EXPECT_GT(m.outside.back().replica, 0) << "every replica is compared";
@@ -140,70 +140,70 @@ TEST(Matching, SaysWhichEngineFaultLooksTheSame) {
 
 // The requested program normalises per core, the subject's over all cores: the subject lacks a
 // cause of the requested program.
-TEST(Matching, NamesACauseThatTheSubjectHasNot) {
+TEST(IdentifyProgram, NamesACauseThatTheSubjectHasNot) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
   const auto subject = with_other_program(tiny::backend("tpu"), [](Sharding s) {
     s.batchnorm = BatchNormSync::kSynced;
     return s;
   });
-  const MatchResult m = match(e, *subject, {0});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  const Identification m = match(e, *subject, {0});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << text_of(m);
   ASSERT_FALSE(m.explanations.empty());
   EXPECT_EQ(m.explanations[0].parts[0].cause, "batch_norm");
   EXPECT_FALSE(m.explanations[0].parts[0].introduced);
 }
 
-TEST(Matching, NamesTwoHiddenCauses) {
+TEST(IdentifyProgram, NamesTwoHiddenCauses) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
-  const MatchResult m = match(e, *hiding(e, {"no_all_reduce", "rate_over_cores"}), {0});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  const Identification m = match(e, *hiding(e, {"no_all_reduce", "rate_over_cores"}), {0});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << text_of(m);
   EXPECT_TRUE(std::ranges::any_of(m.explanations, [](const Explanation& x) {
     return x.parts.size() == 2 && x.parts[0].cause == "rate_over_cores" &&
            x.parts[1].cause == "no_all_reduce";
-  })) << told(m);
+  })) << text_of(m);
 }
 
 // A fault that no cause predicts is not explained by one. The mismatch nearest to the fault is
 // reported first, with its signature.
-TEST(Matching, AnEngineFaultIsNoCause) {
+TEST(IdentifyProgram, AnEngineFaultIsNoCause) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
   const auto scaled =
       tiny::faulty(tiny::backend("tpu"), "scale@dense1/kernel.grad.all_reduce,magnitude=1.5");
-  const MatchResult m = match(e, *scaled, {0});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+  const Identification m = match(e, *scaled, {0});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of(m);
   ASSERT_FALSE(m.outside.empty());
   EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad");
   EXPECT_NEAR(std::stod(m.outside[0].pattern), 1.5, 1e-3) << m.outside[0].pattern;
   const auto tail = tiny::faulty(tiny::backend("tpu"), "drop_k_tail@dense1/dot_general");
-  const MatchResult t = match(e, *tail, {0});
-  EXPECT_EQ(t.outcome, MatchResult::Outcome::kUnexplained) << told(t);
+  const Identification t = match(e, *tail, {0});
+  EXPECT_EQ(t.outcome, Identification::Outcome::kUnexplained) << text_of(t);
   ASSERT_FALSE(t.outside.empty());
   EXPECT_EQ(t.outside[0].tensor, "loss") << "a fault of the forward pass shows there first";
 }
 
 // A cause and a fault at once: the cause that leaves the fewest tensors outside is named, and the
 // fault is described in the rest.
-TEST(Matching, TellsAFaultBesideACause) {
+TEST(IdentifyProgram, TellsAFaultBesideACause) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
   const auto subject = hiding(
       e, {"same_shard"},
       tiny::faulty(tiny::backend("tpu"), "scale@dense2/kernel.grad.all_reduce,magnitude=1.5"));
-  const MatchResult m = match(e, *subject, {0});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
-  ASSERT_TRUE(m.beside) << told(m);
+  const Identification m = match(e, *subject, {0});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of(m);
+  ASSERT_TRUE(m.beside) << text_of(m);
   EXPECT_EQ(m.beside->parts[0].cause, "same_shard");
-  ASSERT_EQ(m.outside.size(), 2u) << told(m);
+  ASSERT_EQ(m.outside.size(), 2u) << text_of(m);
   EXPECT_EQ(m.outside[0].tensor, "dense2/kernel.grad");
   EXPECT_NEAR(std::stod(m.outside[0].pattern), 1.5, 1e-2) << m.outside[0].pattern;
   EXPECT_EQ(m.outside[1].tensor, "dense2/kernel");
 }
 
-TEST(Matching, TellsACoreThatIsLeftOut) {
+TEST(IdentifyProgram, TellsACoreThatIsLeftOut) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const auto dropped =
       tiny::faulty(tiny::backend("tpu"), "drop_core@dense2/kernel.grad.all_reduce,core=3");
-  const MatchResult m = match(e, *dropped, {0});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+  const Identification m = match(e, *dropped, {0});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of(m);
   ASSERT_FALSE(m.outside.empty());
   EXPECT_EQ(m.outside[0].pattern, "what was due without core 3's part");
 }
@@ -218,18 +218,18 @@ struct Told {
   const char* bracket;
 };
 void expect_told(const Experiment& e, const Told& t) {
-  const MatchResult m =
+  const Identification m =
       match(e, *tiny::faulty(tiny::backend("tpu"), t.fault), t.steps, {.explain = false});
   ASSERT_FALSE(m.outside.empty()) << t.fault;
   const TensorMismatch& first = m.outside.front();
-  EXPECT_EQ(first.tensor, t.tensor) << t.fault << told(m);
+  EXPECT_EQ(first.tensor, t.tensor) << t.fault << text_of(m);
   EXPECT_NE(first.elements.find(t.elements), std::string::npos) << t.fault << first.elements;
-  EXPECT_NE(first.pattern.find(t.pattern), std::string::npos) << t.fault << told(m);
-  EXPECT_EQ(first.cores, t.cores) << t.fault << told(m);
+  EXPECT_NE(first.pattern.find(t.pattern), std::string::npos) << t.fault << text_of(m);
+  EXPECT_EQ(first.cores, t.cores) << t.fault << text_of(m);
   EXPECT_NE(first.bracket.text.find(t.bracket), std::string::npos)
       << t.fault << ": " << first.bracket.text;
 }
-TEST(Matching, DescribesWhatIsOutside) {
+TEST(IdentifyProgram, DescribesWhatIsOutside) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
   const std::vector<int> all = {0, 1, 2, 3};
   const char* own = "the gradient of dense1/kernel itself";
@@ -296,30 +296,30 @@ TEST(Matching, DescribesWhatIsOutside) {
 
 // Gradients computed late in the backward pass are wrong and early ones are right, so the fault
 // lies between them.
-TEST(Matching, BracketsTheBackwardPass) {
+TEST(IdentifyProgram, BracketsTheBackwardPass) {
   const Experiment e = tiny::experiment(tiny::kConvolutional, {{"tpu.cores", "2"}});
-  const MatchResult m =
+  const Identification m =
       match(e, *tiny::faulty(tiny::backend("tpu"), "scale@max_pool1/*.grad*,magnitude=1.5"), {0},
             {.explain = false});
   ASSERT_FALSE(m.outside.empty());
   const Bracket& b = m.outside.front().bracket;
-  EXPECT_EQ(m.outside.front().tensor.substr(0, 11), "batch_norm1") << told(m);
+  EXPECT_EQ(m.outside.front().tensor.substr(0, 11), "batch_norm1") << text_of(m);
   EXPECT_TRUE(b.text.starts_with("the backward pass")) << b.text;
   EXPECT_NE(b.right.find("the gradient of dense1/kernel"), std::string::npos) << b.right;
 }
 
-TEST(Matching, AFactorFarBelowTheNoiseOfANormIsSeen) {
+TEST(IdentifyProgram, AFactorFarBelowTheNoiseOfANormIsSeen) {
   const Experiment e = tiny::experiment(
       tiny::kDense, {{"tpu.cores", "2"}, {"tpu.precision", "f32"}, {"optimizer.kind", "momentum"}});
   const auto f32 = [] { return tiny::backend("tpu", 1, DotPrecision::kF32); };
   const auto scaled = tiny::faulty(f32(), "scale@dense1/kernel.grad.all_reduce,magnitude=1.00002");
-  const MatchResult a = match(e, *scaled);
-  ASSERT_EQ(a.outcome, MatchResult::Outcome::kUnexplained) << told(a);
-  EXPECT_EQ(a.outside[0].tensor, "dense1/kernel.grad") << told(a);
+  const Identification a = match(e, *scaled);
+  ASSERT_EQ(a.outcome, Identification::Outcome::kUnexplained) << text_of(a);
+  EXPECT_EQ(a.outside[0].tensor, "dense1/kernel.grad") << text_of(a);
   // A constant that is rounded in another order conforms.
   const auto close = tiny::faulty(f32(), "scale@dense1/kernel.grad.all_reduce,magnitude=1.0000002");
-  const MatchResult c = match(e, *close);
-  EXPECT_EQ(c.outcome, MatchResult::Outcome::kInside) << told(c);
+  const Identification c = match(e, *close);
+  EXPECT_EQ(c.outcome, Identification::Outcome::kInside) << text_of(c);
 }
 
 // Conforming engines whose declaration is drawn as well.
@@ -329,22 +329,22 @@ int outside_of(int first, int last, const Experiment& e) {
     const DotPrecision precision = seed % 3 == 0 ? DotPrecision::kF32 : DotPrecision::kBf16;
     const auto subject =
         make_variant_backend(draw_variant(1000 + static_cast<uint64_t>(seed), precision), {});
-    const MatchResult m = match(e, *subject, {0, 2});
-    flagged += m.outcome != MatchResult::Outcome::kInside;
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << seed << ": " << told(m);
+    const Identification m = match(e, *subject, {0, 2});
+    flagged += m.outcome != Identification::Outcome::kInside;
+    EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << seed << ": " << text_of(m);
   }
   return flagged;
 }
-TEST(Matching, HonestEnginesAreInside) {
+TEST(IdentifyProgram, ConformingEnginesAreInside) {
   const Experiment e = rich(2);
   EXPECT_EQ(outside_of(0, 4, e), 0);
-  const MatchResult m = match(e, *tiny::backend("tpu"), {0, 2});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+  const Identification m = match(e, *tiny::backend("tpu"), {0, 2});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << text_of(m);
   EXPECT_TRUE(m.explanations.empty());
   EXPECT_GT(m.comparisons, 30);
 }
 // Where not all elements fit, each tensor keeps a part of its elements; small tensors keep all.
-TEST(Matching, ASampleHasElementsOfEveryTensor) {
+TEST(IdentifyProgram, ASampleHasElementsOfEveryTensor) {
   const Experiment e = rich(2);
   const Program program = e.sharded(e.sharding);
   int64_t all = 0;
@@ -368,31 +368,32 @@ TEST(Matching, ASampleHasElementsOfEveryTensor) {
 
 // With a sample of elements, as of a large model, conforming engines stay inside and causes are
 // named as from all elements.
-TEST(Matching, ASampleTellsWhatAllElementsTell) {
+TEST(IdentifyProgram, ASampleTellsWhatAllElementsTell) {
   const Experiment e = rich(2);
-  MatchOptions few;
-  few.most_elements = 4 * 300;  // two states, two cores
+  IdentifyOptions few;
+  few.max_elements = 4 * 300;  // two states, two cores
   for (uint64_t seed = 0; seed < 4; ++seed) {
-    const auto honest = make_variant_backend(draw_variant(1000 + seed, DotPrecision::kBf16), {});
-    const MatchResult m = match(e, *honest, {0, 3}, few);
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << seed << ": " << told(m);
+    const auto conforming =
+        make_variant_backend(draw_variant(1000 + seed, DotPrecision::kBf16), {});
+    const Identification m = match(e, *conforming, {0, 3}, few);
+    EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << seed << ": " << text_of(m);
     EXPECT_LE(m.elements_kept, 300);
     EXPECT_GT(m.elements, 900);
   }
-  const MatchResult m = match(e, *hiding(e, {"clipping"}), {0, 3}, few);
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
-  EXPECT_TRUE(names(m, "clipping")) << told(m);
+  const Identification m = match(e, *hiding(e, {"clipping"}), {0, 3}, few);
+  EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << text_of(m);
+  EXPECT_TRUE(names(m, "clipping")) << text_of(m);
 }
 
 // This engine rounds one activation to the other bfloat16 neighbour than all summation orders of
 // the contract do. That changes a gradient by 1e-3 of its size, ten thousand times the spread of
 // the members if their weights round alike.
-TEST(Matching, AnOperandRoundedTheOtherWayIsHonest) {
+TEST(IdentifyProgram, AnOperandRoundedTheOtherWayIsConforming) {
   const Experiment e = tiny::experiment(
       tiny::kNormalized, {{"seed", "242"}, {"tpu.cores", "1"}, {"optimizer.kind", "momentum"}});
   const auto subject = make_variant_backend(draw_variant(5241, DotPrecision::kBf16), {});
-  const MatchResult m = match(e, *subject, {0, 2, 5});
-  EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+  const Identification m = match(e, *subject, {0, 2, 5});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << text_of(m);
 }
 // ---- precision
 
@@ -436,7 +437,7 @@ std::unique_ptr<Backend> computing_as(Precision precision, std::optional<Precisi
 
 // Exact results are inside for every declared precision, and so are those of any precision finer
 // than the declared one.
-TEST(Matching, FinerThanDeclaredIsInside) {
+TEST(IdentifyProgram, FinerThanDeclaredIsInside) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
   using P = Precision;
   struct Case {
@@ -446,67 +447,67 @@ TEST(Matching, FinerThanDeclaredIsInside) {
   for (const Case c :
        {Case{P::kF32, std::nullopt}, Case{P::kF32, P::kDefault}, Case{P::kF32, P::kAutocast},
         Case{P::kTf32, P::kDefault}, Case{P::kTf32, std::nullopt}, Case{P::kDefault, P::kBf16}}) {
-    const MatchResult m = match(e, *computing_as(c.computes, c.declares, e), {0, 2});
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+    const Identification m = match(e, *computing_as(c.computes, c.declares, e), {0, 2});
+    EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << text_of(m);
     EXPECT_EQ(m.computes_as, row_of(c.computes).word);
   }
 }
 
 // Engines of mixed precision are inside, also where a penalty, clipping and an all-reduce act on
 // rounded values.
-TEST(Matching, MixedPrecisionIsInside) {
+TEST(IdentifyProgram, MixedPrecisionIsInside) {
   const Experiment e = rich(2);
   using P = Precision;
   for (const P precision : {P::kAutocast, P::kBf16, P::kFloat16}) {
     for (const std::optional<P> declares : {std::optional<P>(precision), std::optional<P>()}) {
-      const MatchResult m = match(e, *computing_as(precision, declares, e), {0, 2});
-      EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside)
-          << row_of(precision).word << ": " << told(m);
+      const Identification m = match(e, *computing_as(precision, declares, e), {0, 2});
+      EXPECT_EQ(m.outcome, Identification::Outcome::kInside)
+          << row_of(precision).word << ": " << text_of(m);
     }
   }
 }
 
-TEST(Matching, AFaultUnderMixedPrecisionIsFound) {
+TEST(IdentifyProgram, AFaultUnderMixedPrecisionIsFound) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
   const std::string fault = "scale@dense1/kernel.grad.all_reduce,magnitude=1.05";
   for (const std::optional<Precision> declares :
        {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
-    const MatchResult m =
+    const Identification m =
         match(e, *computing_as(Precision::kAutocast, declares, e, fault), {0, 1, 2, 3});
-    ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
-    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << told(m);
+    ASSERT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of(m);
+    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << text_of(m);
   }
 }
 
 // An engine that computes in float32 is held to float32, although its declaration would allow
 // coarser results.
-TEST(Matching, TheClassOfMostTensorsIsHeldAgainstTheRest) {
+TEST(IdentifyProgram, TheClassOfMostTensorsIsHeldAgainstTheRest) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
   const std::string fault = "scale@dense1/kernel.grad.all_reduce,magnitude=1.003";
   for (const std::optional<Precision> declares :
        {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
-    const MatchResult m =
+    const Identification m =
         match(e, *computing_as(Precision::kF32, declares, e, fault), {0, 1, 2, 3});
-    ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+    ASSERT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of(m);
     EXPECT_EQ(m.computes_as, "f32");
-    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << told(m);
+    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << text_of(m);
   }
 }
 
-TEST(Matching, CoarserThanDeclaredIsNamed) {
+TEST(IdentifyProgram, CoarserThanDeclaredIsNamed) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
   using P = Precision;
   for (const P precision : {P::kTf32, P::kDefault, P::kAutocast}) {
-    const MatchResult m = match(e, *computing_as(precision, P::kF32, e), {0, 2});
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
-    EXPECT_FALSE(m.undeclared.empty()) << row_of(precision).word << ": " << told(m);
+    const Identification m = match(e, *computing_as(precision, P::kF32, e), {0, 2});
+    EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of(m);
+    EXPECT_FALSE(m.undeclared.empty()) << row_of(precision).word << ": " << text_of(m);
     if (precision != P::kAutocast) {
       EXPECT_EQ(m.computes_as, row_of(precision).word);
     }
   }
 }
 
-TEST(MatchingSlowClean, ManyHonestEnginesAreInside) {
+TEST(IdentifyProgramSlowClean, ManyConformingEnginesAreInside) {
   EXPECT_EQ(outside_of(4, 44, rich(2)), 0);
   EXPECT_EQ(outside_of(44, 64, tiny::experiment(tiny::kConvolutional)), 0);
   EXPECT_EQ(outside_of(64, 84,

@@ -2,10 +2,10 @@
 // the element. These are the axes `step` and `op` of twinrun bisect.
 //
 //   // From the digests in the files, without running anything:
-//   TWINRUN_ASSIGN(const StepParting p, part_of_runs(*read_run("a.h5"), *read_run("b.h5")));
+//   TWINRUN_ASSIGN(const StepDivergence p, part_of_runs(*read_run("a.h5"), *read_run("b.h5")));
 //   const Twins twins{experiment, program_a, program_b, *a, *b};
-//   TWINRUN_ASSIGN(const Parted parted, part_of_engines(twins));     // side by side
-//   TWINRUN_ASSIGN(const OpParting op, op_of_step(twins, parted.kept));
+//   TWINRUN_ASSIGN(const Diverged parted, part_of_engines(twins));     // side by side
+//   TWINRUN_ASSIGN(const OpDivergence op, op_of_step(twins, parted.kept));
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct TensorGap {
 std::optional<TensorGap> gap_of(const std::string& name, const std::vector<Tensor>& a,
                                 const std::vector<Tensor>& b);
 
-struct StepParting {
+struct StepDivergence {
   std::optional<int64_t> step;   // the first step after which the states differ; nullopt: none
   std::optional<int64_t> meets;  // the first later step after which they are the same again
   int64_t first = 0, end = 0;    // steps that were compared: [first, end)
@@ -48,7 +48,7 @@ struct StepParting {
 };
 
 // Compares the digest chains of two run files. Error: there is no step of which both have a digest.
-Result<StepParting> part_of_runs(const RunFile& a, const RunFile& b);
+Result<StepDivergence> part_of_runs(const RunFile& a, const RunFile& b);
 
 // Two engines for one experiment. Both programs have the same state variables; they may differ in
 // formulas (as_computed_by).
@@ -62,8 +62,8 @@ struct Twins {
   const StopFlag* stop = nullptr;
 };
 
-struct Parted {
-  StepParting parting;
+struct Diverged {
+  StepDivergence divergence;
   // The step after which they diverge, or the last one: its inputs, and the state before it, which
   // both share.
   KeptStep kept;
@@ -72,21 +72,21 @@ struct Parted {
 // Runs both engines step by step from the same state until their states differ. Compares bits, so
 // it computes no digests and stores nothing. `start`: states and step to begin from (default: the
 // seeded state, step 0). Errors: the engines'; interrupted.
-Result<Parted> part_of_engines(const Twins& twins,
-                               std::optional<std::pair<States, int64_t>> start = std::nullopt,
-                               std::optional<int64_t> end = std::nullopt);
+Result<Diverged> part_of_engines(const Twins& twins,
+                                 std::optional<std::pair<States, int64_t>> start = std::nullopt,
+                                 std::optional<int64_t> end = std::nullopt);
 
 // The first step at which engine `b` diverges from a run on file. If the file has checkpoints, its
 // segments are searched: B runs about log2(segments) of them, each from the file's own state. This
 // assumes that B diverges in every segment from the first such one on. If it does not diverge in
 // the last segment, or with `scan`, B runs once from the first of these states until it diverges.
 // Errors: the run holds no state to begin from, or its program differs; the engine's; interrupted.
-Result<StepParting> part_of_run(const Experiment& experiment, const Program& program,
-                                const RunFile& run, Backend& b, bool scan, Progress* progress,
-                                const StopFlag* stop);
+Result<StepDivergence> part_of_run(const Experiment& experiment, const Program& program,
+                                   const RunFile& run, Backend& b, bool scan, Progress* progress,
+                                   const StopFlag* stop);
 
 // Where two engines diverge within one step, from the same state.
-struct OpParting {
+struct OpDivergence {
   enum class By : uint8_t {
     kNothing,  // the same bits everywhere
     kOp,       // the first op in the order of execution whose result differs
@@ -106,6 +106,6 @@ struct OpParting {
 
 // Each engine runs the step twice: first to find the op by digests, then to keep its values and to
 // check that they repeat. (Once only, if nothing differs.)
-Result<OpParting> op_of_step(const Twins& twins, const KeptStep& kept);
+Result<OpDivergence> op_of_step(const Twins& twins, const KeptStep& kept);
 
 }  // namespace twinrun::bisect

@@ -1,11 +1,11 @@
-// Program identification: finds which program a subject ran. For an engine that shows tensors only,
-// and for one whose executed program is not the requested one. One step from each of the subject's
-// own states is taken from its run, or run again. Its gradients, loss and change of state are
-// compared with what conforming engines of the declared arithmetic compute in the same step: first
-// with the requested program, then with that program changed by each cause of
+// Program identification: finds which program a subject executed. For an engine that shows tensors
+// only, and for one whose executed program is not the requested one. One step from each of the
+// subject's own states is taken from its run, or run again. Its gradients, loss and change of state
+// are compared with what conforming engines of the declared arithmetic compute in the same step:
+// first with the requested program, then with that program changed by each cause of
 // harness/sharding/causes.h, introduced or undone, and by each formula (then by pairs of them).
 //
-//   auto m = match_subject(experiment, program, *subject, {{0, s0}, {7, s7}}, {.threads = 2});
+//   auto m = identify_program(experiment, program, *subject, {{0, s0}, {7, s7}}, {.threads = 2});
 //   m->outcome;               // kInside, kExplained (by each of m->explanations), kUnexplained
 //   m->outside.front();       // the tensor computed first of those outside: name, core, pattern
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace twinrun {
 
-struct MatchOptions {
+struct IdentifyOptions {
   int threads = 1;
   // Members: `few` show that the subject is inside, `many` are needed to say that it is not.
   int few = 8, many = 24;
@@ -34,12 +34,12 @@ struct MatchOptions {
   // Elements that are kept of one engine over all states and replicas: 256 MiB where no two
   // replicas agree, times `many` at worst. Of larger models a sample is compared
   // (harness/envelope/envelope.h).
-  int64_t most_elements = int64_t{1} << 26;
+  int64_t max_elements = int64_t{1} << 26;
   bool pairs = true;     // try two causes at once where no single one explains
   bool formulas = true;  // try the catalogue of formulas (harness/identify/formulas.h), too
   // Steps of the run from its first step on, not necessarily all. State that is private to a script
   // is replayed over them, and what is outside is compared with the step before it.
-  const std::vector<MatchState>* history = nullptr;
+  const std::vector<ProbedState>* history = nullptr;
   // Compare with this precision class only, whatever is declared; nullopt: with those that the
   // declaration allows.
   std::optional<PrecisionClass> only = std::nullopt;
@@ -58,8 +58,8 @@ struct TensorMismatch {
   double ratio = 0;   // distance / spread
   // The distance as a share of the expected value; infinite where zero was expected.
   double relative = 0;
-  double due = 0;     // the size of the expected value
-  bool known = true;  // false: conforming engines disagree on the value, which is rounding alone
+  double expected = 0;  // the size of the expected value
+  bool known = true;    // false: conforming engines disagree on the value, which is rounding alone
   // All states together show it, and none by itself; `step` is then the first.
   bool all_steps = false;
   std::vector<int> cores;  // those with this very value; `replica` is the first
@@ -99,7 +99,7 @@ Result<ChangedProgram> changed_by(const Experiment& experiment, const Sharding& 
 // The training step of an experiment under a sharding.
 Program step_of(const Experiment& experiment, const Sharding& sharding);
 
-struct MatchResult {
+struct Identification {
   enum class Outcome : uint8_t {
     kInside,
     kExplained,
@@ -127,11 +127,11 @@ struct MatchResult {
   std::optional<Explanation> harmless;
   // Unexplained, and `beside` is empty: the change that brings the subject nearest, if clearly
   // fewer tensors are outside with it; how many, of how many. It explains nothing.
-  struct Likeness {
+  struct Signature {
     Explanation explanation;
     int64_t outside = 0, of = 0;
   };
-  std::optional<Likeness> likeness;
+  std::optional<Signature> signature;
   // The precision class (harness/envelope/precision_class.h) that the subject was compared with:
   // its word, and what it rounds. If inside: the class that contains it, the declared one if that
   // does, else the finest.
@@ -174,10 +174,10 @@ bool is_read_from_steps(const std::vector<Explanation::Part>& parts);
 // `parts`. None: the explanation holds on `states`.
 Result<std::vector<TensorMismatch>> outside_of(const Experiment& experiment, const Program& asked,
                                                Backend& subject,
-                                               const std::vector<MatchState>& states,
+                                               const std::vector<ProbedState>& states,
                                                const std::vector<Explanation::Part>& parts,
                                                const PrecisionClass& of,
-                                               const MatchOptions& options);
+                                               const IdentifyOptions& options);
 
 // Conforming engines of one class, as many as decide whether a step depends on a decision (a relu,
 // a maximum) within the subject's own rounding. They start from weights that are moved kFurther
@@ -187,10 +187,11 @@ inline constexpr int kDeciders = 16;  // none of so many falls one way with prob
 // Of these `states`, the steps at which one of the tensors `outside` lies beyond all of those
 // engines, too. `parts`: changes of the program that they run.
 Result<std::set<int64_t>> steps_that_stand(const Experiment& experiment, const Program& asked,
-                                           Backend& subject, const std::vector<MatchState>& states,
+                                           Backend& subject, const std::vector<ProbedState>& states,
                                            const std::vector<Explanation::Part>& parts,
                                            const std::vector<TensorMismatch>& outside,
-                                           const PrecisionClass& of, const MatchOptions& options);
+                                           const PrecisionClass& of,
+                                           const IdentifyOptions& options);
 
 // The cost of a step on all cores in the search for another program: its floating-point operations,
 // and the overhead of its ops in the same unit. kSearchBudget limits the cost of trying many
@@ -199,8 +200,8 @@ double search_cost(const Program& program);
 inline constexpr double kSearchBudget = 5e11;
 
 // `asked` is a sharded or whole program of the experiment.
-Result<MatchResult> match_subject(const Experiment& experiment, const Program& asked,
-                                  Backend& subject, const std::vector<MatchState>& states,
-                                  const MatchOptions& options);
+Result<Identification> identify_program(const Experiment& experiment, const Program& asked,
+                                        Backend& subject, const std::vector<ProbedState>& states,
+                                        const IdentifyOptions& options);
 
 }  // namespace twinrun

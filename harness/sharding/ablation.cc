@@ -1,5 +1,5 @@
 // Runs one step in binary64 with each set of causes undone, and attributes the drift to the causes.
-#include "harness/sharding/switches.h"
+#include "harness/sharding/ablation.h"
 
 #include <fmt/format.h>
 
@@ -215,14 +215,14 @@ void tell_rows(MeaningResult& m) {
     const bool here = std::ranges::find(shows, m.kind) != shows.end();
     const StepKind where = here || shows.empty() ? m.kind : shows.front();
     const double none = std::ranges::find(m.kinds, where, &KindDrift::kind)->residual;
-    SwitchRow in_s{
+    AblationRow in_s{
         cause.name,  "restored in S",
         m.drift,     e.restored,
         m.threshold, e.restored < m.drift && (e.restored <= m.threshold || e.share > 0.5),
         e.share,     ""};
     in_s.note = e.restored <= m.threshold ? "drift gone" : "drift remains";
-    SwitchRow alone{cause.name,  "introduced alone", none,    effect_on(where).alone,
-                    m.threshold, !shows.empty(),     e.share, ""};
+    AblationRow alone{cause.name,  "introduced alone", none,    effect_on(where).alone,
+                      m.threshold, !shows.empty(),     e.share, ""};
     alone.note = shows.empty() ? "no drift" : "drift appears: " + names_of(shows);
     m.rows.push_back(std::move(in_s));
     m.rows.push_back(std::move(alone));
@@ -336,18 +336,18 @@ Result<Catalogue> catalogue(const Experiment& e, const std::vector<ProbeState>& 
       return a.feeding == b.feeding && ops(e.sharded(a)) == ops(e.sharded(b));
     });
     if (one_program && !c.inert) {
-      c.parting = "nothing: they are one program";
+      c.divergence = "nothing: they are one program";
       continue;
     }
     for (const std::string& cause : c.causes) {
-      const std::string parting = describe(e, cause).parting;
-      if (c.parting.find(parting) == std::string::npos)
-        c.parting += (c.parting.empty() ? "" : "; ") + parting;
+      const std::string divergence = describe(e, cause).divergence;
+      if (c.divergence.find(divergence) == std::string::npos)
+        c.divergence += (c.divergence.empty() ? "" : "; ") + divergence;
     }
   }
   for (size_t a = 0; a < n; ++a) {
     for (size_t b = a + 1; b < n; ++b) {
-      Parting p{causes[a], causes[b], {}, {}};
+      Divergence p{causes[a], causes[b], {}, {}};
       for (size_t k = 0; k < kKinds; ++k) {
         const bool shows = !agree(a, n, k) || !agree(b, n, k);
         if (!shows) continue;

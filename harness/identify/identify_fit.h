@@ -16,7 +16,7 @@
 #include "harness/envelope/members.h"
 #include "harness/envelope/precision_class.h"
 #include "harness/envelope/script_engine.h"
-#include "harness/identify/matching.h"
+#include "harness/identify/identify.h"
 #include "harness/run/one_step.h"
 #include "harness/run/run.h"
 
@@ -65,11 +65,11 @@ struct Fit {
 
 class SubjectFit {
  protected:
-  SubjectFit(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
-             const MatchOptions& options, const Capabilities& declared)
+  SubjectFit(const Experiment& e, const Program& asked, const std::vector<ProbedState>& states,
+             const IdentifyOptions& options, const Capabilities& declared)
       : e_(e), asked_(asked), states_(states), options_(options), declared_(declared) {
     tensors_ = compared_tensors(
-        asked, options.most_elements / static_cast<int64_t>(states.size()) / asked.sharding.cores);
+        asked, options.max_elements / static_cast<int64_t>(states.size()) / asked.sharding.cores);
     for (const Compared& c : tensors_) {
       result_.elements += c.elements;
       result_.elements_kept += c.kept;
@@ -79,18 +79,18 @@ class SubjectFit {
 
   Status observe_subject(Backend& subject) {
     const bool seen =
-        std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
-    ran_ = states_;
+        std::ranges::none_of(states_, [](const ProbedState& s) { return s.after.empty(); });
+    answered_ = states_;
     if (!seen) {
       TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
-      for (MatchState& state : ran_) {
+      for (ProbedState& state : answered_) {
         TWINRUN_ASSIGN(StepResult r, one_step(e_, *engine, state.step, state.states));
         state.after = std::move(r.after);
         state.outputs = std::move(r.outputs);
       }
       result_.subject_steps = static_cast<int64_t>(states_.size());
     }
-    TWINRUN_ASSIGN(subject_, observe(e_, nullptr, asked_, tensors_, ran_));
+    TWINRUN_ASSIGN(subject_, observe(e_, nullptr, asked_, tensors_, answered_));
     return Ok{};
   }
 
@@ -191,7 +191,7 @@ class SubjectFit {
   // inside.
   Result<bool> worth_trying(Fit& fit) {
     constexpr size_t kSteps = 3;
-    std::vector<MatchState> few;
+    std::vector<ProbedState> few;
     Observed seen;
     seen.replicas = subject_.replicas;
     const size_t stride = tensors_.size() * subject_.replicas;
@@ -258,18 +258,18 @@ class SubjectFit {
   // outside of at least one.
   std::optional<size_t> in_most_tensors() const {
     if (fits_.size() < 2) return fits_.empty() ? std::nullopt : std::optional<size_t>(0);
-    int64_t told = 0;
+    int64_t reported = 0;
     std::vector<int64_t> out(fits_.size());
     for (size_t v = 0; v < subject_.values.size(); ++v) {
       const size_t first = v - v % subject_.replicas;
       if (v != first && subject_.values[v].data == subject_.values[first].data) continue;
       const auto has = [&](const Fit& f) { return f.values_out[v]; };
       if (std::ranges::none_of(fits_, has)) continue;
-      ++told;
+      ++reported;
       for (size_t f = 0; f < fits_.size(); ++f) out[f] += fits_[f].values_out[v] ? 1 : 0;
     }
     const auto best = std::ranges::min_element(out);
-    return 2 * *best <= told ? std::optional<size_t>(best - out.begin()) : std::nullopt;
+    return 2 * *best <= reported ? std::optional<size_t>(best - out.begin()) : std::nullopt;
   }
 
   // The median distance of the gradients, in units of what the members of a class are off by.
@@ -358,14 +358,14 @@ class SubjectFit {
   }
   // `map`: how the program's state corresponds to the requested one; nullptr: they are the same.
   Status add_members(const PrecisionClass& of, const Program& program,
-                     const std::vector<MatchState>& states, int wanted,
+                     const std::vector<ProbedState>& states, int wanted,
                      std::vector<Observed>& members, const Experiment* experiment = nullptr,
                      const StateMap* map = nullptr) {
     while (static_cast<int>(members.size()) < wanted) {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
-      TWINRUN_ASSIGN(Observed o, honest().member(of, number,
-                                                 {program, states, experiment, 1, true, map,
-                                                  options_.history}));
+      TWINRUN_ASSIGN(Observed o, conforming().member(of, number,
+                                                     {program, states, experiment, 1, true, map,
+                                                      options_.history}));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states.size());
     }
@@ -378,9 +378,9 @@ class SubjectFit {
                       const StateMap* map) {
     for (int k = 0; k < kDeciders; ++k) {
       const uint64_t number = 2 * static_cast<uint64_t>(k) + 1001;
-      TWINRUN_ASSIGN(Observed o, honest().member(of, number,
-                                                 {program, states_, experiment, kFurther, true, map,
-                                                  options_.history}));
+      TWINRUN_ASSIGN(Observed o, conforming().member(of, number,
+                                                     {program, states_, experiment, kFurther, true,
+                                                      map, options_.history}));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
     }
@@ -388,22 +388,24 @@ class SubjectFit {
   }
 
   // Predicts in binary64 what conforming engines of the subject's class compute, up to rounding.
-  Result<Observed> predict(const Program& program, const std::vector<MatchState>& states,
+  Result<Observed> predict(const Program& program, const std::vector<ProbedState>& states,
                            const Experiment* experiment = nullptr, const StateMap* map = nullptr) {
     result_.exact_steps += static_cast<int64_t>(states.size());
-    return honest().exact(fits_[held_].of,
-                          {program, states, experiment, 1, true, map, options_.history});
+    return conforming().exact(fits_[held_].of,
+                              {program, states, experiment, 1, true, map, options_.history});
   }
 
-  HonestMembers honest() const { return {e_, asked_, declared_, tensors_, ran_, options_.threads}; }
+  ConformingMembers conforming() const {
+    return {e_, asked_, declared_, tensors_, answered_, options_.threads};
+  }
 
   // Whether the subject, run again from the same states, is nearer to itself than to the expected
   // values: twice as near, in at least half of the tensors outside. A single number may repeat by
   // chance and does not count.
   Result<bool> repeatable(Backend& subject, const std::vector<Distance>& found,
-                          const Envelope& honest) {
-    std::vector<MatchState> again = states_;
-    for (MatchState& state : again) state.after.clear();
+                          const Envelope& conforming) {
+    std::vector<ProbedState> again = states_;
+    for (ProbedState& state : again) state.after.clear();
     TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
     TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, tensors_, again));
     TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors_, again));
@@ -421,12 +423,12 @@ class SubjectFit {
       }
       const double gap = gap2(*one.values[d.value].data, *two.values[d.value].data);
       const double apart = std::isfinite(gap) ? gap : INFINITY;
-      if (2 * apart < gap2(x, *honest.values[d.value].mean)) {
+      if (2 * apart < gap2(x, *conforming.values[d.value].mean)) {
         ++near;
         continue;
       }
       ++far;
-      const double size = norm2(*honest.values[d.value].mean);
+      const double size = norm2(*conforming.values[d.value].mean);
       if (size > 0) result_.apart = std::max(result_.apart, apart / size);
     }
     return far <= near;
@@ -503,16 +505,16 @@ class SubjectFit {
 
   const Experiment& e_;
   const Program& asked_;
-  const std::vector<MatchState>& states_;
-  std::vector<MatchState> ran_;  // the same, with what the subject made of them
-  MatchOptions options_;
+  const std::vector<ProbedState>& states_;
+  std::vector<ProbedState> answered_;  // the same, with what the subject made of them
+  IdentifyOptions options_;
   Capabilities declared_;
   std::vector<Compared> tensors_;
   SettingsSlack slack_;
   std::deque<Fit> fits_;  // classes that were tried, in that order
   bool untestable_ = false;
   size_t held_ = 0;  // index of the class that the subject is compared with
-  MatchResult result_;
+  Identification result_;
   Observed subject_;
 };
 

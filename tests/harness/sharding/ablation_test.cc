@@ -1,6 +1,6 @@
 // Tests the ablation of sharding causes on the reference: what is restored, what is introduced, and
 // shares that add up.
-#include "harness/sharding/switches.h"
+#include "harness/sharding/ablation.h"
 
 #include <gtest/gtest.h>
 
@@ -19,15 +19,15 @@ MeaningResult probe(const Experiment& e) {
   return tiny::must(probe_meaning(e, {start}, 1));
 }
 
-const SwitchRow& row(const MeaningResult& m, const std::string& cause,
-                     const std::string& direction) {
+const AblationRow& row(const MeaningResult& m, const std::string& cause,
+                       const std::string& direction) {
   const auto it = std::ranges::find_if(
-      m.rows, [&](const SwitchRow& r) { return r.cause == cause && r.direction == direction; });
+      m.rows, [&](const AblationRow& r) { return r.cause == cause && r.direction == direction; });
   if (it == m.rows.end()) throw std::runtime_error("no row " + cause + ", " + direction);
   return *it;
 }
 
-TEST(Switches, NoCauseNoDrift) {
+TEST(Ablation, NoCauseNoDrift) {
   const MeaningResult m = probe(tiny::experiment(tiny::kDense));
   EXPECT_TRUE(m.causes.empty());
   EXPECT_TRUE(m.rows.empty());
@@ -36,14 +36,14 @@ TEST(Switches, NoCauseNoDrift) {
 }
 
 // Dropout's masks are keyed by the position in the global batch, so sharding must not change them.
-TEST(Switches, SyncedBatchNormAndDropoutMeanTheSame) {
+TEST(Ablation, SyncedBatchNormAndDropoutMeanTheSame) {
   const MeaningResult m = probe(tiny::experiment(tiny::kNormalized, {{"tpu.batchnorm", "synced"}}));
   EXPECT_TRUE(m.causes.empty());
   EXPECT_LT(m.drift, kMeaningThreshold);
 }
 
 // Every core has all pairs of the batch and sums those of its own samples.
-TEST(Switches, ASumOverGatheredPairsMeansTheSame) {
+TEST(Ablation, ASumOverGatheredPairsMeansTheSame) {
   for (const char* weights : {"tokens", "none"}) {
     const Experiment e = tiny::must(
         make_experiment(tiny::must(load_scenario("drill_triplet", {{"tpu.cores", "5"},
@@ -57,7 +57,7 @@ TEST(Switches, ASumOverGatheredPairsMeansTheSame) {
 }
 
 // 1/3 is not a float32 number; the error that this causes is not a change of meaning.
-TEST(Switches, ThreeCoresMeanTheSame) {
+TEST(Ablation, ThreeCoresMeanTheSame) {
   const Experiment e = tiny::must(make_experiment(
       tiny::must(load_scenario("drill_cnn", {{"tpu.cores", "3"}, {"tpu.batchnorm", "synced"}}))));
   const MeaningResult m = probe(e);
@@ -65,7 +65,7 @@ TEST(Switches, ThreeCoresMeanTheSame) {
   EXPECT_GT(m.drift, kMeaningThreshold) << "else there is nothing to allow for";
 }
 
-TEST(Switches, OneCoreHasNoCause) {
+TEST(Ablation, OneCoreHasNoCause) {
   const Experiment e =
       tiny::experiment(tiny::kNormalized,
                        {{"tpu.cores", "1"}, {"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
@@ -74,7 +74,7 @@ TEST(Switches, OneCoreHasNoCause) {
 
 // A summed loss under a mean all-reduce: the sharded gradient is an eighth, so 7/8 of it is
 // missing.
-TEST(Switches, SumUnderMean) {
+TEST(Ablation, SumUnderMean) {
   const MeaningResult m =
       probe(tiny::experiment(tiny::kDense, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
   ASSERT_EQ(m.causes.size(), 1u);
@@ -83,18 +83,18 @@ TEST(Switches, SumUnderMean) {
   EXPECT_NE(m.causes[0].cure.find("tpu.reduction = \"sum\""), std::string::npos);
   EXPECT_NEAR(m.drift, 7.0 / 8, 1e-9);
   EXPECT_TRUE(m.differs());
-  const SwitchRow& restored = row(m, "reduction", "restored in S");
+  const AblationRow& restored = row(m, "reduction", "restored in S");
   EXPECT_NEAR(restored.drift_before, 7.0 / 8, 1e-9);
   EXPECT_LT(restored.drift_after, kMeaningThreshold);
   EXPECT_NEAR(restored.share, 1, 1e-9);
   EXPECT_TRUE(restored.explains);
-  const SwitchRow& introduced = row(m, "reduction", "introduced alone");
+  const AblationRow& introduced = row(m, "reduction", "introduced alone");
   EXPECT_LT(introduced.drift_before, kMeaningThreshold);
   EXPECT_NEAR(introduced.drift_after, 7.0 / 8, 1e-9);
 }
 
 // A mean loss under a summing all-reduce: eight times the gradient, seven times too much.
-TEST(Switches, MeanUnderSum) {
+TEST(Ablation, MeanUnderSum) {
   const MeaningResult m =
       probe(tiny::experiment(tiny::kDense, {{"loss.reduction", "mean"}, {"tpu.reduction", "sum"}}));
   ASSERT_EQ(m.causes.size(), 1u);
@@ -110,7 +110,7 @@ const CauseEffect& effect(const MeaningResult& m, const std::string& cause, Step
 }
 
 // Two causes: over which samples the layer normalises, and whose running statistics are kept.
-TEST(Switches, PerCoreBatchNorm) {
+TEST(Ablation, PerCoreBatchNorm) {
   const MeaningResult m = probe(tiny::experiment(tiny::kNormalized));
   ASSERT_EQ(m.causes.size(), 2u);
   EXPECT_EQ(m.causes[0].name, "batch_norm");
@@ -129,7 +129,7 @@ TEST(Switches, PerCoreBatchNorm) {
 }
 
 // Each core clips its own gradient, an eighth of the batch's, so the threshold does not reach it.
-TEST(Switches, ClippingBeforeTheAllReduce) {
+TEST(Ablation, ClippingBeforeTheAllReduce) {
   const Overrides clip = {{"optimizer.clip", "global_norm"},
                           {"optimizer.clip_at", "0.25"},
                           {"tpu.clipping", "before_all_reduce"}};
@@ -150,7 +150,7 @@ TEST(Switches, ClippingBeforeTheAllReduce) {
 }
 
 // A sum of gradients counts every core's L2 term; a mean counts it once.
-TEST(Switches, L2UnderSum) {
+TEST(Ablation, L2UnderSum) {
   const Overrides sums = {
       {"optimizer.l2", "2.0"}, {"loss.reduction", "sum"}, {"tpu.reduction", "sum"}};
   const MeaningResult m = probe(tiny::experiment(tiny::kDense, sums));
@@ -168,13 +168,13 @@ TEST(Switches, L2UnderSum) {
 }
 
 // Two causes at once: Shapley values by their definition for two players, and nothing left over.
-TEST(Switches, SharesOfTwoCausesAddUp) {
+TEST(Ablation, SharesOfTwoCausesAddUp) {
   const MeaningResult m = probe(
       tiny::experiment(tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
   ASSERT_EQ(m.causes.size(), 3u);  // the third, running statistics, does not affect the gradient
   EXPECT_NEAR(row(m, "statistics", "restored in S").share, 0, 1e-9);
-  const SwitchRow& reduction = row(m, "reduction", "restored in S");
-  const SwitchRow& norm = row(m, "batch_norm", "restored in S");
+  const AblationRow& reduction = row(m, "reduction", "restored in S");
+  const AblationRow& norm = row(m, "batch_norm", "restored in S");
   const auto square = [](double x) { return x * x; };
   const double both = square(m.drift), neither = square(m.residual);
   const double without_reduction = square(reduction.drift_after);
@@ -198,7 +198,7 @@ TEST(Switches, SharesOfTwoCausesAddUp) {
   EXPECT_NEAR(pair->index * both, both - without_reduction - without_norm + neither, 1e-9 * both);
 }
 
-TEST(Switches, DriftIsTheRootMeanSquareOverStates) {
+TEST(Ablation, DriftIsTheRootMeanSquareOverStates) {
   const Experiment e = tiny::experiment(tiny::kNormalized);
   const Program whole = e.whole();
   RunOptions options;
@@ -215,7 +215,7 @@ TEST(Switches, DriftIsTheRootMeanSquareOverStates) {
   EXPECT_EQ(both.steps, (std::vector<int64_t>{0, 19}));
 }
 
-TEST(Switches, RestoreUndoesOneCause) {
+TEST(Ablation, RestoreUndoesOneCause) {
   const Experiment e =
       tiny::experiment(tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
   const Sharding reduction = restore(e, e.sharding, "reduction");
@@ -261,7 +261,7 @@ TEST(Causes, TheTableIsWhole) {
     EXPECT_EQ(describe(e, cause).meaning.find(':'), std::string::npos) << cause;
     EXPECT_EQ(describe(e, cause).cure.find("look at the training script"), std::string::npos)
         << cause;
-    EXPECT_FALSE(describe(e, cause).parting.empty()) << cause;
+    EXPECT_FALSE(describe(e, cause).divergence.empty()) << cause;
     EXPECT_NE(digest(e.sharded(with)), digest(e.sharded(e.sharding))) << cause;
   }
   EXPECT_TRUE(exclusive("reduction", "scaled_twice"));
@@ -296,7 +296,7 @@ TEST(Causes, EachShowsInItsKinds) {
     EXPECT_EQ(alone(cause, StepKind::kStatistics) > kMeaningThreshold, in_statistics) << cause;
     EXPECT_GT(alone(cause, StepKind::kEvaluation), kMeaningThreshold) << cause;
   }
-  EXPECT_EQ(c.class_of("unscaled").parting, "nothing: they are one program");
+  EXPECT_EQ(c.class_of("unscaled").divergence, "nothing: they are one program");
   EXPECT_NEAR(alone("rate_times_cores", StepKind::kUpdate), 7, 1e-6);
   EXPECT_NEAR(alone("rate_over_cores", StepKind::kUpdate), 7.0 / 8, 1e-6);
 }
@@ -306,14 +306,15 @@ TEST(Causes, EachShowsInItsKinds) {
 TEST(Causes, TheGradientPartsARateFromAReduction) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
-  const auto parting = [&](const std::string& a, const std::string& b) {
-    return std::ranges::find_if(c.partings, [&](const Parting& p) { return p.a == a && p.b == b; });
+  const auto divergence = [&](const std::string& a, const std::string& b) {
+    return std::ranges::find_if(c.partings,
+                                [&](const Divergence& p) { return p.a == a && p.b == b; });
   };
-  const auto p = parting("reduction", "rate_times_cores");
+  const auto p = divergence("reduction", "rate_times_cores");
   ASSERT_NE(p, c.partings.end());
   EXPECT_EQ(p->differ, std::vector{StepKind::kGradient});
   EXPECT_NE(std::ranges::find(p->agree, StepKind::kUpdate), p->agree.end());
-  EXPECT_NE(parting("scaled_twice", "rate_over_cores"), c.partings.end());
+  EXPECT_NE(divergence("scaled_twice", "rate_over_cores"), c.partings.end());
   EXPECT_NEAR(std::ranges::find_if(c.effects,
                                    [](const CauseEffect& x) {
                                      return x.cause == "scaled_twice" &&
@@ -371,7 +372,7 @@ TEST(Causes, ClippingHidesAFactor) {
       tiny::kDense, {{"optimizer.clip", "global_norm"}, {"optimizer.clip_at", "0.1"}});
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
   EXPECT_TRUE(c.class_of("unscaled").inert);
-  EXPECT_NE(c.class_of("unscaled").parting.find("clipping"), std::string::npos);
+  EXPECT_NE(c.class_of("unscaled").divergence.find("clipping"), std::string::npos);
   EXPECT_FALSE(c.class_of("rate_times_cores").inert);
 }
 
@@ -418,7 +419,7 @@ TEST(Causes, AnInertCauseSaysWhatWouldShowIt) {
       tiny::kDense, {{"optimizer.clip", "global_norm"}, {"optimizer.clip_at", "1000"}});
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
   EXPECT_TRUE(c.class_of("clipping").inert);
-  EXPECT_NE(c.class_of("clipping").parting.find("clip_at"), std::string::npos);
+  EXPECT_NE(c.class_of("clipping").divergence.find("clip_at"), std::string::npos);
   EXPECT_FALSE(c.class_of("no_all_reduce").inert);
 }
 

@@ -1,5 +1,5 @@
 // Searches two run files for the first difference: trace, states, losses, evaluations.
-#include "harness/gate/moved.h"
+#include "harness/gate/divergence.h"
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ std::optional<int> core_of(const RunFile& was, const RunFile& now, const OpTrace
 }
 
 // The first row, in the order of computation, whose bits differ.
-std::optional<GateSite> first_moved_row(const RunFile& was, const RunFile& now) {
+std::optional<GateSite> first_diverging_row(const RunFile& was, const RunFile& now) {
   const size_t n = std::max(was.trace.size(), now.trace.size());
   for (size_t i = 0; i < n; ++i) {
     const OpTraceRow* a = i < was.trace.size() ? &was.trace[i] : nullptr;
@@ -72,9 +72,9 @@ bool same_bits(const Row& a, const Row& b) {
 
 }  // namespace
 
-std::optional<GateSite> first_moved(const RunFile& was, const RunFile& now, bool rows) {
+std::optional<GateSite> first_divergence(const RunFile& was, const RunFile& now, bool rows) {
   if (rows) {
-    if (auto site = first_moved_row(was, now)) return site;
+    if (auto site = first_diverging_row(was, now)) return site;
   }
   if (const auto parts = first_difference(was, now))
     return GateSite{*parts,

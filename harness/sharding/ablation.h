@@ -60,7 +60,7 @@ struct MeaningResult {
   double drift = 0;
   double residual = 0;                   // with every cause undone
   double threshold = kMeaningThreshold;  // differences up to this mean the same
-  std::vector<SwitchRow> rows;           // two per cause: undone in S, introduced alone
+  std::vector<AblationRow> rows;         // two per cause: undone in S, introduced alone
   std::vector<ShardingCause> causes;
   std::vector<int64_t> steps;  // the probed steps
   std::vector<KindDrift> kinds;
@@ -84,18 +84,18 @@ Result<MeaningResult> probe_meaning(const Experiment& experiment,
 // what the whole batch does.
 struct CauseClass {
   std::vector<std::string> causes;
-  bool inert = false;   // no effect at these states: the class of "no cause"
-  std::string parting;  // what would distinguish them, or make them show
+  bool inert = false;      // no effect at these states: the class of "no cause"
+  std::string divergence;  // what would distinguish them, or make them show
 };
 // Two causes that agree in some kinds and differ in others.
-struct Parting {
+struct Divergence {
   std::string a, b;
   std::vector<StepKind> agree, differ;
 };
 struct Catalogue {
   std::vector<CauseEffect> effects;  // of every cause alone, on every kind
   std::vector<CauseClass> classes;   // members agree within the threshold, in all kinds and states
-  std::vector<Parting> partings;
+  std::vector<Divergence> partings;
   // The class that contains a cause.
   const CauseClass& class_of(const std::string& cause) const;
 };

@@ -1,5 +1,5 @@
 // Draws conforming engines of a declared arithmetic and evaluates single elements with them.
-#include "harness/lockstep/honest.h"
+#include "harness/lockstep/conforming.h"
 
 #include "backends/variants/variant.h"
 
@@ -24,7 +24,7 @@ Variant longest_chains(Variant v, bool fused) {
 
 }  // namespace
 
-HonestElements honest_engines(const Capabilities& declared) {
+ConformingElements conforming_engines(const Capabilities& declared) {
   return [declared](uint64_t draw, int members, const Op& op, std::span<const Tensor> inputs,
                     std::span<const int64_t> elements) {
     std::vector<Variant> engines;

@@ -12,18 +12,19 @@ namespace twinrun {
 
 // The reference engine. `poison`: its results start as NaN patterns, so that unwritten elements
 // show.
-Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison = false);
+Result<std::unique_ptr<Backend>> baseline(const DiagnosisState& diagnosis, int threads,
+                                          bool poison = false);
 // The subject, with the faults that are to be injected. The code that judges it uses only the
 // capabilities that it declares.
-Result<std::unique_ptr<Backend>> subject(const Stage& stage);
-Result<std::unique_ptr<Backend>> subject(const Stage& stage, const Scenario& scenario);
+Result<std::unique_ptr<Backend>> subject(const DiagnosisState& diagnosis);
+Result<std::unique_ptr<Backend>> subject(const DiagnosisState& diagnosis, const Scenario& scenario);
 
 // Executes one run and stores it in stage.runs. With `keep`, also stores its program in
 // stage.programs and, unless it was interrupted, writes runs/NAME.h5.
-Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
-              Backend& backend, RunOptions options, bool keep = true);
+Status train_run(DiagnosisState& diagnosis, const std::string& name, const Experiment& experiment,
+                 Program program, Backend& backend, RunOptions options, bool keep = true);
 // The same for a run of the reference engine, which is read from the cache if it is there.
-Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
+Status reference(DiagnosisState& diagnosis, const std::string& name, const Experiment& experiment,
                  Program program, Backend& backend, RunOptions options, bool keep = true);
 
 // |a - b| / |b|, over all parameters of replica 0.

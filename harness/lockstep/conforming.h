@@ -1,13 +1,13 @@
 // Conforming engines of a declared arithmetic (backends/variants/variant.h) as the null hypothesis
 // of the statistics in bias.h: what their results look like on the same inputs.
 //
-//   BiasWatch watch(honest_engines(backend->capabilities()), seed);
+//   BiasWatch watch(conforming_engines(backend->capabilities()), seed);
 #pragma once
 
 #include "harness/lockstep/bias.h"
 
 namespace twinrun {
 
-HonestElements honest_engines(const Capabilities& declared);
+ConformingElements conforming_engines(const Capabilities& declared);
 
 }  // namespace twinrun

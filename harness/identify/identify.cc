@@ -1,6 +1,6 @@
 // Identifies the program: finds the subject's precision class, searches for the program that it
-// ran, and describes what is outside.
-#include "harness/identify/matching.h"
+// executed, and describes what is outside.
+#include "harness/identify/identify.h"
 
 #include <fmt/format.h>
 
@@ -17,10 +17,10 @@
 namespace twinrun {
 namespace {
 
-class Matcher : public ProgramSearch {
+class Identifier : public ProgramSearch {
  public:
-  Matcher(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
-          const MatchOptions& options, const Capabilities& declared)
+  Identifier(const Experiment& e, const Program& asked, const std::vector<ProbedState>& states,
+             const IdentifyOptions& options, const Capabilities& declared)
       : ProgramSearch(e, asked, states, options, declared) {}
   // The tensors that are outside with these changes made.
   Result<std::vector<TensorMismatch>> outside_of(Backend& subject,
@@ -97,14 +97,14 @@ class Matcher : public ProgramSearch {
     return stand;
   }
 
-  Result<MatchResult> run(Backend& subject) {
+  Result<Identification> run(Backend& subject) {
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
     result_.false_alarm = options_.false_alarm;
     result_.states = static_cast<int64_t>(states_.size());
 
     TWINRUN_RETURN_IF_ERROR(find_class());
     if (untestable_) {
-      result_.outcome = MatchResult::Outcome::kUntestable;
+      result_.outcome = Identification::Outcome::kUntestable;
       result_.why = "honest engines end this step in NaN or Inf themselves";
       return result_;
     }
@@ -122,13 +122,13 @@ class Matcher : public ProgramSearch {
     if (options_.explain && !declared_.deterministic) {
       TWINRUN_ASSIGN(const bool repeats, repeatable(subject, found, envelope(members)));
       if (!repeats) {
-        result_.outcome = MatchResult::Outcome::kUnrepeatable;
+        result_.outcome = Identification::Outcome::kUnrepeatable;
         TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
         return result_;
       }
     }
     if (!options_.explain) {
-      result_.outcome = MatchResult::Outcome::kUnexplained;
+      result_.outcome = Identification::Outcome::kUnexplained;
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
       return result_;
     }
@@ -137,17 +137,17 @@ class Matcher : public ProgramSearch {
     });
     TWINRUN_RETURN_IF_ERROR(explain(update_alone));
     if (!result_.explanations.empty()) {
-      result_.outcome = MatchResult::Outcome::kExplained;
+      result_.outcome = Identification::Outcome::kExplained;
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
       return result_;
     }
-    result_.outcome = MatchResult::Outcome::kUnexplained;
+    result_.outcome = Identification::Outcome::kUnexplained;
     TWINRUN_RETURN_IF_ERROR(undeclared_precision());
     if (!result_.undeclared.empty()) {
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
       return result_;
     }
-    TWINRUN_ASSIGN(std::optional<Hypothesis> beside, told_by_updates());
+    TWINRUN_ASSIGN(std::optional<Hypothesis> beside, identified_by_updates());
     const bool halves = !beside;
     if (!beside) beside = nearest_;
     if (beside) {
@@ -169,7 +169,7 @@ class Matcher : public ProgramSearch {
         return result_;
       }
       if (4 * tensors_outside(left) <= 3 * tensors_outside(both))
-        result_.likeness = {
+        result_.signature = {
             {beside->parts, largest(left)}, tensors_outside(left), tensors_outside(both)};
     }
     TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
@@ -180,10 +180,10 @@ class Matcher : public ProgramSearch {
   // The change that the updates show in the gradients that the subject reported, right or wrong: at
   // every step they are not the scenario's updates, but those of exactly this change. The formula
   // of an update shows in its own input and output, whatever else is wrong.
-  Result<std::optional<Hypothesis>> told_by_updates() {
+  Result<std::optional<Hypothesis>> identified_by_updates() {
     std::optional<Hypothesis> none;
     const bool seen =
-        std::ranges::none_of(states_, [](const MatchState& s) { return s.outputs.empty(); });
+        std::ranges::none_of(states_, [](const ProbedState& s) { return s.outputs.empty(); });
     if (!seen || !options_.formulas || asked_.recipe == nullptr) return none;
     TWINRUN_ASSIGN(const double as_asked, updates_off(asked_, e_));
     if (as_asked <= 1) return none;
@@ -209,7 +209,7 @@ class Matcher : public ProgramSearch {
   Result<double> updates_off(const Program& program, const Experiment& experiment) {
     double most = 0;
     for (size_t s = 0; s < states_.size() && most <= 1; ++s) {
-      TWINRUN_ASSIGN(const MatchState again,
+      TWINRUN_ASSIGN(const ProbedState again,
                      updated_as_reported(experiment, program, asked_, declared_, states_[s],
                                          options_.threads));
       TWINRUN_ASSIGN(const Observed updated, observe(e_, nullptr, asked_, tensors_, {again}));
@@ -226,8 +226,8 @@ class Matcher : public ProgramSearch {
                           const Experiment* experiment = nullptr, const StateMap* map = nullptr) {
     TWINRUN_ASSIGN(const Observed exact, predict(program, states_, experiment, map));
     result_.outside.clear();
-    const Envelope honest = envelope(members);
-    OutsideView view{asked_, tensors_, states_, subject_, members, honest, exact};
+    const Envelope conforming = envelope(members);
+    OutsideView view{asked_, tensors_, states_, subject_, members, conforming, exact};
     view.false_alarm = options_.false_alarm;
     std::optional<Observed> parts;  // each core's gradient before the all-reduce
     if (asked_.sharding.cores > 1 && asked_.recipe != nullptr &&
@@ -248,9 +248,9 @@ class Matcher : public ProgramSearch {
     if (result_.outside.empty()) return Ok{};
     const int64_t step = result_.outside.front().step;
     result_.outside.front().bracket = bracket_at(view, found, out, result_.threshold, step);
-    const auto at = std::ranges::find(states_, step, &MatchState::step);
+    const auto at = std::ranges::find(states_, step, &ProbedState::step);
     if (at == states_.end() || at->outputs.empty() || !same_state) return Ok{};
-    TWINRUN_ASSIGN(const MatchState again,
+    TWINRUN_ASSIGN(const ProbedState again,
                    updated_as_reported(experiment != nullptr ? *experiment : e_, program, asked_,
                                        declared_, *at, options_.threads));
     TWINRUN_ASSIGN(const Observed updated, observe(e_, nullptr, asked_, tensors_, {again}));
@@ -262,12 +262,13 @@ class Matcher : public ProgramSearch {
   // the step before.
   Status look_back(const Program& program, const std::vector<Distance>& out,
                    const Experiment* experiment, OutsideView& view) {
-    constexpr size_t kMostLooks = 3;
-    const std::vector<MatchState>& kept = options_.history != nullptr ? *options_.history : states_;
+    constexpr size_t kMaxLooks = 3;
+    const std::vector<ProbedState>& kept =
+        options_.history != nullptr ? *options_.history : states_;
     for (const Distance& d : out) {
       const int64_t step = states_[d.value / subject_.replicas / tensors_.size()].step;
-      const auto was = std::ranges::find(kept, step - 1, &MatchState::step);
-      if (was == kept.end() || view.before.contains(step) || view.before.size() == kMostLooks)
+      const auto was = std::ranges::find(kept, step - 1, &ProbedState::step);
+      if (was == kept.end() || view.before.contains(step) || view.before.size() == kMaxLooks)
         continue;
       TWINRUN_ASSIGN(view.before[step], predict(program, {*was}, experiment));
       if (was->after.empty()) continue;
@@ -286,28 +287,30 @@ double search_cost(const Program& program) {
 
 Result<std::vector<TensorMismatch>> outside_of(const Experiment& e, const Program& asked,
                                                Backend& subject,
-                                               const std::vector<MatchState>& states,
+                                               const std::vector<ProbedState>& states,
                                                const std::vector<Explanation::Part>& parts,
                                                const PrecisionClass& of,
-                                               const MatchOptions& options) {
+                                               const IdentifyOptions& options) {
   if (states.empty()) return Error{"no state to match from", "matching", ""};
-  return Matcher(e, asked, states, options, subject.capabilities()).outside_of(subject, parts, of);
+  return Identifier(e, asked, states, options, subject.capabilities())
+      .outside_of(subject, parts, of);
 }
 
 Result<std::set<int64_t>> steps_that_stand(const Experiment& e, const Program& asked,
-                                           Backend& subject, const std::vector<MatchState>& states,
+                                           Backend& subject, const std::vector<ProbedState>& states,
                                            const std::vector<Explanation::Part>& parts,
                                            const std::vector<TensorMismatch>& outside,
-                                           const PrecisionClass& of, const MatchOptions& options) {
-  return Matcher(e, asked, states, options, subject.capabilities())
+                                           const PrecisionClass& of,
+                                           const IdentifyOptions& options) {
+  return Identifier(e, asked, states, options, subject.capabilities())
       .steps_that_stand(subject, parts, outside, of);
 }
 
-Result<MatchResult> match_subject(const Experiment& e, const Program& asked, Backend& subject,
-                                  const std::vector<MatchState>& states,
-                                  const MatchOptions& options) {
+Result<Identification> identify_program(const Experiment& e, const Program& asked, Backend& subject,
+                                        const std::vector<ProbedState>& states,
+                                        const IdentifyOptions& options) {
   if (states.empty()) return Error{"no state to match from", "matching", ""};
-  return Matcher(e, asked, states, options, subject.capabilities()).run(subject);
+  return Identifier(e, asked, states, options, subject.capabilities()).run(subject);
 }
 
 }  // namespace twinrun
