@@ -82,12 +82,20 @@ std::vector<Section> sections_of(std::string_view page) {
   return out;
 }
 
-// The embedded page of docs/ of this name, which is that of its file without folder and ".md"; null
-// if there is none. No two pages have one name.
-const PageFile* doc_page(std::string_view name) {
-  const std::string file = fmt::format("/{}{}", name, kEnd);
+// The name of a page in ids: its path without "docs/" and ".md", "method-bounds" of
+// docs/method/bounds.md.
+std::string name_of(const PageFile& page) {
+  std::string name(page.name.substr(kFolder.size()));
+  name.resize(name.size() - kEnd.size());
+  std::ranges::replace(name, '/', '-');
+  return name;
+}
+
+// The embedded page of docs/ that `wanted` accepts; null if there is none.
+template <typename Wanted>
+const PageFile* doc_page(Wanted wanted) {
   const auto found = std::ranges::find_if(page_files(), [&](const PageFile& page) {
-    return page.name.starts_with(kFolder) && page.name.ends_with(file);
+    return page.name.starts_with(kFolder) && wanted(page);
   });
   return found == page_files().end() ? nullptr : &*found;
 }
@@ -178,13 +186,10 @@ DocName doc_named_at(std::string_view text, size_t at) {
   if (at > 0 && (in_name(text[at - 1]) || text[at - 1] == '/' || text[at - 1] == '.')) return {};
   std::string_view rest = text.substr(at);
   if (!rest.starts_with(kFolder)) return {};
-  std::string_view name = name_at(rest.substr(kFolder.size()));
-  if (rest.substr(kFolder.size() + name.size()).starts_with('/'))
-    name = name_at(rest.substr(kFolder.size() + name.size() + 1));
-  const PageFile* page = name.empty() ? nullptr : doc_page(name);
-  if (page == nullptr || !rest.starts_with(page->name)) return {};
+  const PageFile* page = doc_page([&](const PageFile& p) { return rest.starts_with(p.name); });
+  if (page == nullptr) return {};
   rest.remove_prefix(page->name.size());
-  DocName out{page->name.size(), fmt::format("{}{}", kId, name)};
+  DocName out{page->name.size(), std::string(kId) + name_of(*page)};
   const std::vector<Section> sections = sections_of(page->text);
   if (rest.starts_with('#')) {
     const std::string_view anchor = name_at(rest.substr(1));
@@ -215,7 +220,7 @@ std::string docs_of(std::string_view html) {
   std::string out;
   for (const std::string& id : ids) {
     const std::string name = id.substr(0, id.find("--"));
-    const PageFile* page = doc_page(name);
+    const PageFile* page = doc_page([&](const PageFile& p) { return name_of(p) == name; });
     if (page == nullptr) continue;
     std::string_view text = page->text;
     std::string title(page->name);

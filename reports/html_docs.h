@@ -4,7 +4,7 @@
 // page contains, folded, only the sections that it links to.
 //
 //   doc_named_at("see docs/method/bounds.md, Bias below the bound", 4);
-//       // {36, "doc-bounds--bias-below-the-bound"}
+//       // {36, "doc-method-bounds--bias-below-the-bound"}
 //   docs_of(page);  // the sections that href="#doc-..." of `page` lead to
 #pragma once
 
