@@ -4,7 +4,7 @@
     graph.py TWINRUN                       checks pages of a scenario and of a text with ops that are not compatible
     graph.py --shots DIR TWINRUN           also leaves screenshots
 
-Exits with 77, and a word of what is missing, where there is no Chromium (./dev packages browser) or no Graphviz.
+Exits with 77, and a word of what is missing, where there is no Chromium (./dev packages test) or no Graphviz.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def main():
     options = parser.parse_args()
     absent = webdriver.missing() or ("" if shutil.which("dot") else "no Graphviz")
     if absent:
-        print(f"skipped: {absent} (./dev packages browser)")
+        print(f"skipped: {absent} (./dev packages test)")
         return 77
     with tempfile.TemporaryDirectory() as folder, webdriver.Browser() as browser:
         folder = pathlib.Path(folder)

@@ -4,7 +4,7 @@
     run.py REPORT_PAGES                    checks the examples that the program REPORT_PAGES writes
     run.py --shots DIR report.html..       also leaves screenshots: 1280 and 400 pixels wide, light and dark
 
-Exits with 77, and a word of what is missing, where there is no Chromium (./dev packages browser).
+Exits with 77, and a word of what is missing, where there is no Chromium (./dev packages test).
 """
 
 import argparse
@@ -213,7 +213,7 @@ def main():
     parser.add_argument("what", nargs="+", type=pathlib.Path, help="pages, or the program that writes them")
     options = parser.parse_args()
     if webdriver.missing():
-        print(f"skipped: {webdriver.missing()} (./dev packages browser)")
+        print(f"skipped: {webdriver.missing()} (./dev packages test)")
         return 77
     with tempfile.TemporaryDirectory() as folder, webdriver.Browser() as browser:
         pages = [path for path in options.what if path.suffix == ".html"]

@@ -449,7 +449,7 @@ TEST(Check, SmallBatchNormIsOfTheGuideThatSaysIt) {
 
 // The table in docs/guides/check.md has each rule with its severity, meaning, message and source.
 TEST(Check, TheDocumentationHasTheRules) {
-  std::ifstream in(TWINRUN_SOURCE_DIR "/docs/check.md");
+  std::ifstream in(TWINRUN_SOURCE_DIR "/docs/guides/check.md");
   std::map<std::string, std::string> rows;
   int count = 0;
   for (std::string line; std::getline(in, line);) {

@@ -359,14 +359,5 @@ TEST(Formulas, TwoAtOnceAreBothNamed) {
   EXPECT_EQ(m.explanations.front().parts.size(), 2u) << text_of_script(m);
 }
 
-// docs/reference/formulas.md ends with this table. If the test fails, replace the table there with
-// the one that it prints.
-TEST(Formulas, TheTableOfTheDocsIsTheCatalogue) {
-  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/reference/formulas.md");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  const std::string table = formula_table_markdown();
-  EXPECT_TRUE(text.ends_with(table)) << table;
-}
-
 }  // namespace
 }  // namespace twinrun
