@@ -62,7 +62,7 @@ Status check_names(const Checkpoint& checkpoint, const std::string& where) {
          slash = name.find('/', slash + 1)) {
       const std::string prefix = name.substr(0, slash);
       if (!checkpoint.tensors.contains(prefix)) continue;
-      return Error{fmt::format("'{}' is a tensor, so '{}' cannot lie below it", prefix, name),
+      return Error{fmt::format("'{}' is a tensor, so '{}' cannot be inside it", prefix, name),
                    where, fmt::format("name it '{}.{}'", prefix, name.substr(slash + 1))};
     }
     if (!tensor.value.valid()) return Error{"the tensor has no value", name, ""};
@@ -116,9 +116,8 @@ Status list_state(const Hdf5Group& group, const std::string& prefix, std::set<ui
     TWINRUN_ASSIGN(const int axis, read_int(dataset, "replica_axis", 0));
     tensor.replica_axis = axis != 0;
     if (axis > 1 || (tensor.replica_axis && tensor.type.dims.empty())) {
-      return Error{
-          fmt::format("replica_axis is {}, 0 or (for all but scalars) 1 is expected", axis),
-          dataset.where(), kDamagedFix};
+      return Error{fmt::format("replica_axis is {}; expected 0 or (except for scalars) 1", axis),
+                   dataset.where(), kDamagedFix};
     }
     tensors.emplace(name, std::move(tensor));
   }
@@ -169,21 +168,21 @@ Status write_preamble(Hdf5Group& group, std::string_view format, int schema, int
 Result<int> read_preamble(const Hdf5Group& group, std::string_view format, int schema) {
   TWINRUN_ASSIGN(const std::string found_format, group.text("format"));
   if (found_format != format) {
-    return Error{fmt::format("its format is '{}', '{}' is expected", found_format, format),
+    return Error{fmt::format("its format is '{}'; expected '{}'", found_format, format),
                  group.where(), "name a file of that kind, or see: twinrun inspect FILE"};
   }
   TWINRUN_ASSIGN(const int found_schema, read_int(group, "schema", 0));
   if (found_schema != schema) {
-    return Error{fmt::format("schema {} is found, schema {} is allowed", found_schema, schema),
+    return Error{fmt::format("found schema {}; expected schema {}", found_schema, schema),
                  group.where(),
                  "write the file again with this twinrun, or read it with the one that wrote it"};
   }
   TWINRUN_ASSIGN(const int contract, read_int(group, "contract", 0));
   if (contract != kContractVersion) {
-    return Error{fmt::format("numeric contract {} is found, contract {} is allowed", contract,
-                             kContractVersion),
-                 group.where(),
-                 "write the file again with this twinrun, or read it with the one that wrote it"};
+    return Error{
+        fmt::format("found numeric contract {}; expected contract {}", contract, kContractVersion),
+        group.where(),
+        "write the file again with this twinrun, or read it with the one that wrote it"};
   }
   return contract;
 }
@@ -191,15 +190,15 @@ Result<int> read_preamble(const Hdf5Group& group, std::string_view format, int s
 Result<int> read_int(const Hdf5Node& node, const std::string& name, int least) {
   TWINRUN_ASSIGN(const int64_t value, node.integer(name));
   if (value >= least && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
-  return Error{fmt::format("the attribute '{}' is {}, at least {} and an int is expected", name,
-                           value, least),
-               node.where(), kDamagedFix};
+  return Error{
+      fmt::format("the attribute '{}' is {}; expected an int of at least {}", name, value, least),
+      node.where(), kDamagedFix};
 }
 
 Result<Digest> read_digest(const Hdf5Node& node, const std::string& name) {
   TWINRUN_ASSIGN(const std::string hex, node.text(name));
   if (const auto digest = Digest::parse(hex)) return *digest;
-  return Error{fmt::format("the attribute '{}' is '{}', 32 hex digits are expected", name, hex),
+  return Error{fmt::format("the attribute '{}' is '{}'; expected 32 hex digits", name, hex),
                node.where(), kDamagedFix};
 }
 
@@ -324,7 +323,7 @@ Status check_same_model(const Checkpoint& checkpoint,
     }
     if (!fits(found->second, type)) {
       return Error{
-          fmt::format("the checkpoint has {}{}, the model {}",
+          fmt::format("the checkpoint has {}{}; the model has {}",
                       to_string(found->second.value.type()),
                       found->second.replica_axis ? " (replicas outermost)" : "", to_string(type)),
           name, fix};
@@ -332,7 +331,7 @@ Status check_same_model(const Checkpoint& checkpoint,
   }
   for (const auto& [name, tensor] : checkpoint.tensors) {
     if (expected.contains(name)) continue;
-    return Error{fmt::format("the checkpoint has this tensor ({}), the model does not",
+    return Error{fmt::format("the checkpoint has this tensor ({}); the model does not",
                              to_string(tensor.value.type())),
                  name, fix};
   }

@@ -17,7 +17,7 @@ namespace twinrun::checkpoint_format {
 
 inline constexpr std::string_view kCheckpointFormat = "twinrun checkpoint";
 inline constexpr std::string_view kRunFormat = "twinrun run";
-inline constexpr const char* kDamagedFix = "the file is damaged: fetch or make it again";
+inline constexpr const char* kDamagedFix = "the file is damaged: download or write it again";
 
 Status write_group(Hdf5Group& group, const Checkpoint& checkpoint);
 Result<Checkpoint> read_group(const Hdf5Group& group);

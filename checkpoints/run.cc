@@ -120,7 +120,7 @@ Result<std::vector<T>> read_values(const Hdf5Dataset& dataset) {
   } else {
     TWINRUN_ASSIGN(const Tensor tensor, dataset.read_tensor());
     if (tensor.dtype() != kDTypeOf<T> || tensor.dims().size() != 1) {
-      return Error{fmt::format("is {}, one column of {} is expected", to_string(tensor.type()),
+      return Error{fmt::format("is {}; expected one column of {}", to_string(tensor.type()),
                                to_string(kDTypeOf<T>)),
                    dataset.where(), kDamagedFix};
     }
@@ -137,7 +137,7 @@ Status read_column(const Hdf5Group& group, const char* name, std::vector<Row>& r
   TWINRUN_ASSIGN(const std::vector<T> values, read_values<T>(dataset));
   if (first) rows.resize(values.size());
   if (values.size() != rows.size()) {
-    return Error{fmt::format("has {} rows, the other columns {}", values.size(), rows.size()),
+    return Error{fmt::format("has {} rows; the other columns have {}", values.size(), rows.size()),
                  dataset.where(), kDamagedFix};
   }
   for (size_t i = 0; i < rows.size(); ++i) rows[i].*member = values[i];
@@ -161,7 +161,7 @@ Result<std::vector<Digest>> read_digests(const Hdf5Group& group, const char* nam
   for (const std::string& text : hex) {
     const auto digest = Digest::parse(text);
     if (!digest) {
-      return Error{fmt::format("row {} is '{}', 32 hex digits are expected", digests.size(), text),
+      return Error{fmt::format("row {} is '{}'; expected 32 hex digits", digests.size(), text),
                    dataset.where(), kDamagedFix};
     }
     digests.push_back(*digest);
@@ -251,7 +251,7 @@ Status write_checkpoints(Hdf5Group& root, const RunFile& run) {
     if (checkpoint.step <= last) {
       return Error{
           fmt::format("a checkpoint of step {} follows one of step {}", checkpoint.step, last),
-          group.where(), "keep the checkpoints in step order, one a step"};
+          group.where(), "keep the checkpoints in the order of their steps, one for each step"};
     }
     last = checkpoint.step;
     TWINRUN_ASSIGN(Hdf5Group below, group.create_group(std::to_string(checkpoint.step)));
@@ -356,8 +356,8 @@ Result<std::string> file_kind(const std::string& path) {
     TWINRUN_ASSIGN(const std::string format, root.text("format"));
     if (format == kCheckpointFormat) return std::string("checkpoint");
     if (format == kRunFormat) return std::string("run");
-    return Error{fmt::format("its format is '{}'; '{}' and '{}' are known", format,
-                             kCheckpointFormat, kRunFormat),
+    return Error{fmt::format("its format is '{}'; expected '{}' or '{}'", format, kCheckpointFormat,
+                             kRunFormat),
                  path, ""};
   });
 }

@@ -1,5 +1,5 @@
-# Every library of others, found once and at the top: imported targets are visible from the folder that found them down.
-# Debian's package names are in packages.txt; what an installed twinrun needs again is in twinrunConfig.cmake.in.
+# Finds every third-party library once, at the top, because imported targets are visible only below the folder that finds them.
+# packages.txt has the names of Debian's packages; twinrunConfig.cmake.in finds what an installed twinrun needs again.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -11,7 +11,7 @@ find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(Boost REQUIRED COMPONENTS program_options)
 find_package(Protobuf REQUIRED)
 
-# dygraphs, minified: what report.html draws its charts with. Inlined at build time; nothing of it is in the tree.
+# dygraphs, minified, draws the charts of report.html. It is inlined at build time and not part of the repository.
 find_path(TWINRUN_DYGRAPHS dygraph.min.js PATHS /usr/share/javascript/dygraphs /usr/share/nodejs/dygraphs/dist
   DOC "Folder of dygraph.min.js and dygraph.min.css, version 2")
 if(NOT TWINRUN_DYGRAPHS)

@@ -1,7 +1,6 @@
-# Writes FILES into one C++ source, as FUNCTION of HEADER: a span of ELEMENT, {name, text} in the order given. Names are those of
-# the files without what follows the first point; whole ones with WHOLE_NAMES; for files below ROOT, if it is given, their path
-# from there. A link to a source map, which nobody here
-# has, is left out.
+# Embeds FILES in one C++ source that defines FUNCTION of HEADER: a span of ELEMENT, {name, text}, in the given order. A name is the
+# file's name up to the first point, or the whole name with WHOLE_NAMES; for files in ROOT/docs, if ROOT is given, it is the path
+# from ROOT. Links to source maps are removed, because the maps are not embedded.
 set(body "")
 foreach(file ${FILES})
   if(WHOLE_NAMES)

@@ -1,4 +1,4 @@
-# How a room is built: one static library, exact links, the flags that the numeric contract asks for.
+# How a room is built: one static library, its exact dependencies, and the flags that the numeric contract requires.
 include(GNUInstallDirs)
 include(dependencies)
 
@@ -11,8 +11,8 @@ if(TWINRUN_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TWINRUN_CCACHE})
 endif()
 
-# -Wrestrict is g++ 12's false alarm at "text" + std::string (GCC bug 105651), -Wstringop-overflow one in fmt.
-# Contract rules 1 and 2: no contraction, no fast-math, the floor is x86-64-v3.
+# In g++ 12, -Wrestrict warns falsely at "text" + std::string (GCC bug 105651), and -Wstringop-overflow inside fmt.
+# Contract rules 1 and 2: no contraction, no fast-math, and x86-64-v3 as the minimum.
 add_library(twinrun_flags INTERFACE)
 target_compile_options(twinrun_flags INTERFACE
   -ffp-contract=off -Wall -Wextra -Wpedantic -Wno-missing-field-initializers 
@@ -24,7 +24,7 @@ if(TWINRUN_SANITIZE)
   set(sanitized $<NOT:$<BOOL:$<TARGET_PROPERTY:TWINRUN_NOT_SANITIZED>>>)
   target_compile_options(twinrun_flags INTERFACE
     -fno-omit-frame-pointer "$<${sanitized}:-fsanitize=${TWINRUN_SANITIZE};-fno-sanitize-recover=all>")
-  if(TWINRUN_SANITIZE MATCHES "address,undefined")  # of these the address sanitizer tells, too
+  if(TWINRUN_SANITIZE MATCHES "address,undefined")  # the address sanitizer reports these as well
     target_compile_options(twinrun_flags INTERFACE "$<${sanitized}:-fno-sanitize=null,object-size,vptr>")
   endif()
   target_link_options(twinrun_flags INTERFACE -fsanitize=${TWINRUN_SANITIZE})
@@ -36,15 +36,15 @@ endif()
 
 set(TWINRUN_ROOMS "" CACHE INTERNAL "")
 
-# twinrun_unity(TARGET): eight sources a compilation. Names of anonymous namespaces meet then: the compiler tells of two that are
-# alike. Without, for work on a few files: TWINRUN_UNITY=OFF in the environment of ./dev, or the preset dev.
+# twinrun_unity(TARGET): compiles eight sources at once. Anonymous namespaces are then shared, and the compiler reports duplicate
+# names. For work on a few files, disable it with TWINRUN_UNITY=OFF in the environment of ./dev, or with the preset dev.
 option(TWINRUN_UNITY "Compile several sources at once: a cold build in less than half the time" ON)
 function(twinrun_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TWINRUN_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
-# twinrun_room(NAME [APART] [DIRS dir...] [LINKS target...]): every .cc in DIRS (default: here) is the room's. APART: its files
-# are compiled one by one.
+# twinrun_room(NAME [APART] [DIRS dir...] [LINKS target...]): a library of every .cc in DIRS (default: this folder). APART compiles
+# its files one by one.
 function(twinrun_room name)
   cmake_parse_arguments(ARG "APART" "" "DIRS;LINKS;PRIVATE_LINKS" ${ARGN})
   if(NOT ARG_DIRS)
@@ -69,8 +69,8 @@ function(twinrun_room name)
 endfunction()
 
 # twinrun_test(ROOM [LABEL label] [LINKS target...] [DEFINITIONS name=value...]): every *_test.cc in tests/ROOM, at any
-# depth, is one GoogleTest program. A test says by its name (suite or test) when it is special: *Slow* is labelled slow
-# instead of LABEL, *Thread* is labelled LABEL-threads (what .ci/run gives to the thread sanitizer).
+# depth, is one GoogleTest program. The name of a test or suite decides its label: *Slow* is labelled slow instead of LABEL,
+# *Thread* is labelled LABEL-threads, which .ci/run runs under the thread sanitizer.
 function(twinrun_test room)
   cmake_parse_arguments(ARG "" "LABEL" "LINKS;DEFINITIONS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
@@ -83,16 +83,16 @@ function(twinrun_test room)
   target_link_libraries(${room}_tests PRIVATE ${ARG_LINKS} twinrun_flags GTest::gtest GTest::gtest_main)
   twinrun_test_options(${room}_tests)
   twinrun_unity(${room}_tests)
-  # One label a test: gtest_discover_tests flattens a list of them. `ctest -L` takes a pattern, so -L fast finds
-  # fast-threads too.
+  # Each test has one label, because gtest_discover_tests flattens lists. `ctest -L` accepts a pattern, so -L fast also
+  # finds fast-threads.
   twinrun_discover(${room} "-*Slow*:*Thread*" ${ARG_LABEL})
   twinrun_discover(${room} "*Thread*-*Slow*" ${ARG_LABEL}-threads)
   twinrun_discover(${room} "*Slow*" slow)
 endfunction()
 
-# Half of a build's time is tests: they are not optimised further, and of the sanitizers only the thread sanitizer must see
-# their code (an atomic that it does not see is a race to it). So inline functions of headers that a test calls, too, are not
-# instrumented; the library's assertions (_GLIBCXX_ASSERTIONS) are there in both.
+# Tests take half of the build's time, so they are compiled with -O1, and only the thread sanitizer instruments them (it reports a
+# race for every atomic that it does not see). Inline functions of headers that tests call are then not instrumented either; the
+# standard library's assertions (_GLIBCXX_ASSERTIONS) stay enabled in both.
 function(twinrun_test_options target)
   if(TWINRUN_SANITIZE)
     target_compile_definitions(${target} PRIVATE TWINRUN_SANITIZED)
@@ -107,7 +107,7 @@ endfunction()
 function(twinrun_discover room filter label)
   set(cost 0)
   if(label STREQUAL "slow")
-    set(cost 100)  # first, where ctest has not seen a run yet: no core then waits for the longest
+    set(cost 100)  # start slow tests first if ctest has no times yet, so that no core waits for the longest
   endif()
   gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. TEST_FILTER ${filter} TEST_LIST ${room}_tests_${label}
     DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900 COST ${cost})

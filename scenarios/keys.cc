@@ -18,16 +18,16 @@ const Key<Scenario> kTop[] = {
     {"name",
      &Scenario::name,
      any(),
-     "what reports call the scenario",
+     "the scenario's name in reports",
      {},
      false,
      "the file's name"},
     {"description", &Scenario::description, any(), "one line for `twinrun scenarios`"},
     {"seed", &Scenario::seed, at_least(0),
-     "of initial weights, sample order, dropout and procedural data"},
+     "seed of initial weights, sample order, dropout and procedural data"},
     {"conventions", &Scenario::conventions, one_of(kConventions),
-     "whose formulas the keys have that are \"auto\" ([formulas.md](formulas.md)); `auto`: those "
-     "that the subject declares, else TensorFlow's"},
+     "the framework whose formulas the keys set to \"auto\" follow ([formulas.md](formulas.md)); "
+     "`auto`: the one that the subject declares, else TensorFlow"},
 };
 
 constexpr std::string_view kSources =
@@ -50,12 +50,13 @@ const Key<DataSpec> kData[] = {
     of_source(kFileSources, "dir", &DataSpec::dir, any(),
               "folder of the files. `idx`: `train-*` and `t10k-*`; where one pair is absent the "
               "other is split 9:1 in file order"),
-    of_source("idx|tfrecord|npy|npz|hdf5|text", "files", &DataSpec::files, any(),
-              "files below `dir`. `idx`: images and labels instead of the standard names, split "
-              "9:1 in file order; `npy`: features, labels and perhaps weights; `tfrecord`: one or "
-              "more; the others: one"),
+    of_source(
+        "idx|tfrecord|npy|npz|hdf5|text", "files", &DataSpec::files, any(),
+        "files below `dir`. `idx`: images and labels instead of the standard names, split "
+        "9:1 in file order; `npy`: features, labels and optionally weights; `tfrecord`: one or "
+        "more; the others: one"),
     of_source("tfrecord|npy", "eval_files", &DataSpec::eval_files, any(),
-              "held-out files, like `files`; none: the last tenth is held out"),
+              "held-out files, like `files`; empty: the last tenth of the samples is held out"),
     of_source("tfrecord|npz|hdf5", "feature", &DataSpec::feature, any(),
               "name of the features in the file"),
     of_source("tfrecord|npz|hdf5", "label", &DataSpec::label, any(),
@@ -63,7 +64,7 @@ const Key<DataSpec> kData[] = {
     of_source("npz|hdf5", "weight", &DataSpec::weight, any(),
               "name of the weights in the file; empty: none"),
     of_source("npz|hdf5", "eval_feature", &DataSpec::eval_feature, any(),
-              "name of the held-out features; empty: the last tenth is held out"),
+              "name of the held-out features; empty: the last tenth of the samples is held out"),
     of_source("npz|hdf5", "eval_label", &DataSpec::eval_label, any(),
               "name of the held-out labels"),
     of_source("npz|hdf5", "eval_weight", &DataSpec::eval_weight, any(),
@@ -72,28 +73,28 @@ const Key<DataSpec> kData[] = {
               "a token is a byte (256 of them), or a character (those of the file, sorted)"),
     of_source("text|text_synthetic|phrases|tfrecord", "window", &DataSpec::window,
               between(0, 1 << 20),
-              "tokens of a sample. `phrases`: of the longest; `tfrecord`: shorter samples are "
-              "padded and get weights; 0: all have one length",
+              "tokens per sample. `phrases`: of the longest sample; `tfrecord`: shorter samples "
+              "are padded and get weights; 0: all samples have the same length",
               "64 (texts), 16 (phrases), 0 (tfrecord)"),
     of_source(
         "tfrecord|npy|npz|hdf5|phrases", "vocabulary", &DataSpec::vocabulary, between(0, 1 << 24),
         "token ids are 0 to `vocabulary` - 1; 0: the features are numbers", "64 (phrases), 0"),
-    of_source("digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5", "shape", &DataSpec::shape,
-              at_least(1),
-              "of one sample: height, width, channels. `tfrecord`, `npy`, `npz`, `hdf5`: any; "
-              "empty: as in the file",
-              "`[28, 28, 1]` (digits, idx), `[32, 32, 3]` (cifar10, images32)"),
+    of_source(
+        "digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5", "shape", &DataSpec::shape, at_least(1),
+        "shape of one sample: height, width, channels. `tfrecord`, `npy`, `npz`, `hdf5`: any; "
+        "empty: as in the file",
+        "`[28, 28, 1]` (digits, idx), `[32, 32, 3]` (cifar10, images32)"),
     of_source(kClassSources, "classes", &DataSpec::classes, between(2, 1 << 20),
-              "number of labels (at most 10: digits, cifar10, images32; 256: idx). A text has its "
-              "vocabulary"),
-    {"scale", &DataSpec::scale, any(), "of the features: the model reads x * scale + offset"},
+              "number of classes: at most 10 for digits, cifar10 and images32, 256 for idx"),
+    {"scale", &DataSpec::scale, any(),
+     "factor of the features: the model reads x * scale + offset"},
     {"offset", &DataSpec::offset, any(), "added to the scaled features"},
     {"channels", &DataSpec::channels, one_of("as_given|reversed"),
      "order of an image's channels as the model reads them; `reversed`: BGR for RGB"},
     {"transposed", &DataSpec::transposed, any(),
-     "height and width of images are exchanged as the model reads them"},
+     "exchange height and width of images before the model reads them"},
     {"label_offset", &DataSpec::label_offset, between(-1048576, 1048576),
-     "added to the labels as the loss reads them, but not below 0"},
+     "added to the labels before the loss reads them; a negative sum becomes 0"},
     {"batch_offset", &DataSpec::batch_offset, between(0, 1 << 20),
      "step s trains on batch s + batch_offset"},
     {"train",
@@ -115,11 +116,12 @@ const Key<DataSpec> kData[] = {
      "an epoch ends with its last full batch; `false` is refused where `train.batch` does not "
      "divide "
      "the training samples: a program has one batch size, and no short last batch"},
-    {"repeat", &DataSpec::repeat, any(), "begin again after the last sample"},
+    {"repeat", &DataSpec::repeat, any(), "start over after the last sample"},
     of_source("cifar10|tfrecord", "cycle_length", &DataSpec::cycle_length, between(1, 1024),
-              "training files whose samples take turns, one of each; 1: one file after the other"),
+              "training files read in turn, one sample from each; 1: one file after the other"),
     {"cache", &DataSpec::cache, any(),
-     "of decoded samples: `none` (u8 samples are decoded for each batch), `memory`, or the path of "
+     "cache of decoded samples: `none` (u8 samples are decoded for each batch), `memory`, or the "
+     "path of "
      "a file that later runs read; never changes a result"},
     {"parallel_calls", &DataSpec::parallel_calls, between(1, 64),
      "threads that decode samples and put them into batches; never changes a result"},
@@ -133,10 +135,11 @@ const Key<LossSpec> kLoss[] = {
     {"kind", &LossSpec::kind,
      one_of(
          "softmax_cross_entropy|sigmoid_cross_entropy|mean_squared_error|triplet|contrastive|gan"),
-     "of one-hot labels; `triplet`, `contrastive`: of pairs of a batch, by label; `gan`: of a "
-     "generator and a discriminator"},
+     "the loss. The first three compare with one-hot labels; `triplet` and `contrastive` compare "
+     "the samples of a batch by label; `gan` needs a generator and a discriminator"},
     {"reduction", &LossSpec::reduction, one_of("mean|sum"),
-     "over the samples of one core. `sum` under `tpu.reduction = \"mean\"` scales the gradient "
+     "reduction over the samples of one core. `sum` under `tpu.reduction = \"mean\"` scales the "
+     "gradient "
      "with the "
      "per-core batch"},
     {"smoothing", &LossSpec::smoothing, below(0, 1),
@@ -144,18 +147,21 @@ const Key<LossSpec> kLoss[] = {
     {"weights", &LossSpec::weights, one_of("none|tokens"),
      "`tokens`: a weighted mean by the data's weights (a sample's weight is the sum of its "
      "tokens')"},
-    {"margin", &LossSpec::margin, at_least(0), "of the hinge", "triplet"},
+    {"margin", &LossSpec::margin, at_least(0), "margin of the hinge", "triplet"},
     {"mining", &LossSpec::mining, one_of("all|hard"),
-     "the mean over all triplets of an anchor, or its hardest", "triplet"},
-    {"temperature", &LossSpec::temperature, above(0), "divides similarities", "contrastive"},
-    {"scale", &LossSpec::scale, above(0), "a factor of the loss, and with it of all gradients"},
+     "the mean over all triplets of an anchor, or its hardest triplet", "triplet"},
+    {"temperature", &LossSpec::temperature, above(0), "similarities are divided by it",
+     "contrastive"},
+    {"scale", &LossSpec::scale, above(0), "factor of the loss, and therefore of all gradients"},
     {"over_classes", &LossSpec::over_classes, one_of("mean|sum"),
-     "of the classes' errors of one sample", "mean_squared_error|sigmoid_cross_entropy"},
+     "reduction of one sample's errors over the classes",
+     "mean_squared_error|sigmoid_cross_entropy"},
     {"input", &LossSpec::input, one_of("logits|probabilities"),
-     "`probabilities`: the softmax of the logits is taken for logits, a common mistake",
+     "`probabilities`: the loss takes the softmax of the logits as its logits, a common mistake",
      "softmax_cross_entropy"},
     {"ignored", &LossSpec::ignored, between(-1, 1 << 24),
-     "samples (or tokens) of this label do not count, nor in a mean's divisor; -1: none",
+     "samples (or tokens) with this label are left out of the loss and of a mean's divisor; -1: "
+     "none",
      kSmoothed},
 };
 
@@ -169,52 +175,52 @@ const Key<TrainSpec> kTrain[] = {
     {"steps",
      &TrainSpec::steps,
      between(1, 4294967295.0),
-     "batches trained on: updates, unless `accumulate` is more than 1",
+     "training steps, one batch each; a step is an update unless `accumulate` is more than 1",
      {},
      true},
     {"log_every", &TrainSpec::log_every, at_least(1),
-     "steps between progress lines; this and the next two: see `tpu.iterations_per_loop`"},
+     "steps between progress lines; for this and the next two keys see `tpu.iterations_per_loop`"},
     {"eval_every", &TrainSpec::eval_every, at_least(0),
      "steps between evaluations on the held-out samples; 0: at the end only"},
     {"checkpoint_every", &TrainSpec::checkpoint_every, at_least(0),
      "steps between checkpoints; 0: at the end only"},
     {"accumulate", &TrainSpec::accumulate, between(1, 1 << 20),
-     "steps whose gradients make one update"},
+     "steps whose gradients are combined into one update"},
     {"accumulate_reduction", &TrainSpec::accumulate_reduction, one_of("mean|sum"),
-     "of the gradients of those steps"},
+     "reduction of the gradients of those steps"},
 };
 
 const Key<TpuSpec> kTpu[] = {
     {"cores", &TpuSpec::cores, between(1, 512),
      "replicas that share a batch (a v2-8 or v3-8 has 8)"},
     {"reduction", &TpuSpec::reduction, one_of("mean|sum"),
-     "of gradients across cores (CrossShardOptimizer's `reduction`)"},
+     "reduction of gradients across cores (CrossShardOptimizer's `reduction`)"},
     {"batchnorm", &TpuSpec::batchnorm, one_of("per_core|synced"),
-     "statistics from one core's samples, or from all"},
+     "batch statistics from one core's samples, or from all cores'"},
     {"batchnorm_group", &TpuSpec::batchnorm_group, between(0, 512),
-     "with `synced`: over groups of so many neighbouring cores; 0: all cores"},
+     "with `synced`: number of neighbouring cores that share statistics; 0: all cores"},
     {"batchwise", &TpuSpec::batchwise, one_of("per_core|gathered"),
-     "what layers and losses across samples see (minibatch_stddev, triplet, contrastive): a core's "
-     "samples, or all cores'"},
+     "samples seen by layers and losses that compare samples (minibatch_stddev, triplet, "
+     "contrastive): one core's, or all cores'"},
     {"token_mean", &TpuSpec::token_mean, one_of("per_core|global"),
-     "weighted means divide by the weights of one core, or of all"},
+     "weighted means divide by the weights of one core, or of all cores"},
     {"precision", &TpuSpec::precision, one_of(kPrecisions),
-     "of matrix multiplication: bfloat16 passes, 1 (`default`), 3 (`high`), 6 (`highest`), or "
+     "precision of matrix multiplication: bfloat16 passes, 1 (`default`), 3 (`high`), 6 "
+     "(`highest`), or "
      "`f32`"},
     {"iterations_per_loop", &TpuSpec::iterations_per_loop, at_least(0),
      "steps between returns to the host, which alone logs, evaluates and keeps checkpoints (TPU "
      "stack only); 0: all, and the host sees every step"},
     {"poison", &TpuSpec::poison, any(), "fill padding cells with NaN to show leaks"},
     {"clipping", &TpuSpec::clipping, one_of("after_all_reduce|before_all_reduce"),
-     "where gradients are clipped; before: each core its own, which a mean reduction has scaled by "
-     "1/cores"},
+     "where gradients are clipped; `before_all_reduce`: each core clips its own, which a mean "
+     "reduction has already scaled by 1/cores"},
 };
 
 const Key<DiagnoseSpec> kDiagnose[] = {
     {"metric", &DiagnoseSpec::metric, one_of("auto|loss|accuracy|both"),
-     "held-out metric in which an effect is looked for, of `both` the worse one speaks; `auto`: "
-     "both "
-     "where labels are classes, else the loss; where a margin is declared for one of them only, "
+     "held-out metric that is tested for an effect; `both`: the worse of the two decides; `auto`: "
+     "both where labels are classes, else the loss; if a margin is declared for only one of them, "
      "that one"},
     {"margin", &DiagnoseSpec::margin, at_least(0),
      "difference in held-out loss that does not matter to you; 0: none declared, and then every "
@@ -223,18 +229,20 @@ const Key<DiagnoseSpec> kDiagnose[] = {
      "difference in held-out accuracy that does not matter to you, as a fraction; 0: none "
      "declared"},
     {"seeds", &DiagnoseSpec::seeds, between(1, 1000),
-     "paired seeds that are trained before the effect is first judged; 1: it is not judged"},
+     "paired seeds trained before the effect is first judged; 1: it is not judged"},
     {"max_seeds", &DiagnoseSpec::max_seeds, between(1, 1000),
-     "seeds are added up to so many, until the effect is decided; fewer than `seeds`: none are "
+     "seeds are added up to this number until the effect is decided; below `seeds`: none are "
      "added"},
     {"ensemble", &DiagnoseSpec::ensemble, between(0, 1000),
-     "honest engines whose first steps the subject's are compared with; 0: none, else 5 or more"},
+     "number of conforming engines with whose first steps the subject's are compared; 0: none, "
+     "else 5 or more"},
     {"probe",
      &DiagnoseSpec::probe,
      {.names = "auto|every", .or_count = true},
-     "steps compared op by op: chosen, every one, or every Nth"},
+     "steps compared op by op: a selection (`auto`), every step, or every Nth"},
     {"faults", &DiagnoseSpec::faults, any(),
-     "to make the subject wrong on purpose, each as --fault takes it (faults.md)"},
+     "faults injected into the subject on purpose, written as for --fault "
+     "([faults.md](faults.md))"},
 };
 
 bool is_names(std::string_view names) { return !names.empty(); }
@@ -435,8 +443,8 @@ TWINRUN_PART(DiagnoseSpec);
 std::string key_table_markdown() {
   std::string out =
       "# Scenario keys\n\nEvery key of a scenario file (TOML). Generated from the table in "
-      "`scenarios/keys.cc`. `--set KEY=VALUE` takes the same keys; a layer's are\n"
-      "`model.layers.NAME.KEY`.\n";
+      "`scenarios/keys.cc`. `--set KEY=VALUE` accepts the same keys; a layer's "
+      "are\n`model.layers.NAME.KEY`.\n";
   out += table<Scenario>("Top level", "");
   out += table<DataSpec>("[data]", "data.");
   out += table<LayerSpec>("[[model.layers]]", "");

@@ -52,14 +52,14 @@ Status apply(Node& root, const std::string& key, const std::string& value) {
     }
     if (node->kind == Node::Kind::kArray) {
       if (i != 2 || path[0] != "model" || path[1] != "layers") {
-        return Error{fmt::format("{} is an array, it has no keys", path[i - 1]), where,
+        return Error{fmt::format("{} is an array and has no keys", path[i - 1]), where,
                      fmt::format("set the whole array: --set {}=[...]", path[i - 1])};
       }
       TWINRUN_ASSIGN(node, find_layer(*node, path[i], where));
       continue;
     }
     if (node->kind != Node::Kind::kTable) {
-      return Error{fmt::format("{} is {}, it has no keys", path[i - 1], kind_name(node->kind)),
+      return Error{fmt::format("{} is {} and has no keys", path[i - 1], kind_name(node->kind)),
                    where, ""};
     }
     Node* next = node->find(path[i]);

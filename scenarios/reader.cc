@@ -239,7 +239,7 @@ Error bad_value(const std::string& where, const Node& node, const Key<Owner>& ke
                        std::string_view("0123456789-").find(node.text[0]) != std::string_view::npos;
     const bool number = node.text.find_first_not_of("0123456789-_") == std::string::npos;
     if (plain && number && node.text.size() > 18) {
-      fix = "a smaller number";
+      fix = "write a smaller number";
     } else if (plain || node.text == "true" || node.text == "false") {
       fix = "write it without quotes";
     }

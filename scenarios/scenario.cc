@@ -43,7 +43,9 @@ Result<std::string> read_text(const std::string& path) {
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kMaxBytes) {
-    return Error{fmt::format("larger than {} bytes: not a scenario", kMaxBytes), path, ""};
+    return Error{
+        fmt::format("the file is larger than {} bytes and cannot be a scenario", kMaxBytes), path,
+        ""};
   }
   return text;
 }

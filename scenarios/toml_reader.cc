@@ -117,7 +117,7 @@ Result<Node> parse_toml(std::string_view text, std::string_view file) {
     const bool form = what.find("expected") != std::string::npos;
     return Error{
         what, fmt::format("{}:{}", file, line_of(error.source())),
-        form ? "each key stands on a line of its own, key = value; strings need quotes" : ""};
+        form ? "write each key on a line of its own, as key = value; strings need quotes" : ""};
   }
   return convert(parsed.table(), 1);
 }

@@ -181,7 +181,7 @@ Status validate_layers(const Source& source, Scenario& s) {
       return Error{
           fmt::format(
               "two layers are called \"{}\"{}", layer.name,
-              first->second > 0 ? fmt::format("; the first stands in line {}", first->second) : ""),
+              first->second > 0 ? fmt::format("; the first is in line {}", first->second) : ""),
           source.where_layer(i, layer, "name"), "give this one another name"};
     }
     if (layer.stride == 0) layer.stride = layer.kind.ends_with("_pool") ? layer.window : 1;

@@ -1,4 +1,4 @@
-"""mnist_plain.py in the subject's chair: its model, its optimizer, its training step.
+"""mnist_plain.py as a subject of twinrun, with its model, its optimizer and its training step.
 
     twinrun diagnose adapters/examples/mnist.toml --subject 'exec:python3 adapters/examples/mnist_twinrun.py'
 """

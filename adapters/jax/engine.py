@@ -1,8 +1,8 @@
-"""JAX in the subject's chair of twinrun, optimizers of optax; several cores are as many devices of the host, or a TPU's.
+"""JAX and optax as a subject of twinrun; several cores are as many devices of the host, or of a TPU.
 
     twinrun diagnose digits_cnn --subject 'exec:python3 adapters/jax/engine.py'
 
-Options, before the session folder that twinrun adds: --help.
+Options come before the session folder that twinrun adds; see --help.
 """
 import argparse
 import os
@@ -17,17 +17,17 @@ from twinrun_engine import Unsupported, alive, serve  # noqa: E402
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cores", type=int, default=8, help="devices that the host's processors stand for (8)")
-    parser.add_argument("--platform", default="cpu", help="cpu, or what JAX_PLATFORMS takes: tpu, cuda (untested)")
+    parser.add_argument("--cores", type=int, default=8, help="number of devices into which the host's CPU is divided (8)")
+    parser.add_argument("--platform", default="cpu", help="cpu, or another value of JAX_PLATFORMS: tpu, cuda (untested)")
     parser.add_argument("--precision", choices=("default", "high", "highest"), default="highest",
-                        help="of products, elsewhere than on a CPU, where they are of 32 bits")
-    parser.add_argument("folder", nargs="?", help="session folder; given by twinrun, if not in TWINRUN_SESSION")
+                        help="precision of matrix products; on a CPU they are always float32")
+    parser.add_argument("folder", nargs="?", help="session folder; twinrun adds it, or sets TWINRUN_SESSION")
     return parser.parse_args()
 
 
 class Engine:
     def __init__(self, options):
-        # JAX reads these when it first looks for devices: once for all programs of this process.
+        # JAX reads these when it first looks for devices, once for all programs of this process.
         os.environ["JAX_PLATFORMS"] = options.platform
         if options.platform == "cpu":
             os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "")

@@ -1,10 +1,10 @@
-"""Weights of an Orbax checkpoint (a folder) for `twinrun convert`; names as Flax and Haiku have them are known.
+"""Exports the weights of an Orbax checkpoint (a folder) for `twinrun convert`; it knows the names of Flax and Haiku.
 
-    python3 adapters/jax/export.py ckpt/3                                        # what is in it
+    python3 adapters/jax/export.py ckpt/3                                        # lists the content
     python3 adapters/jax/export.py ckpt/3 w.safetensors --name params/Conv_0=conv1 --name params/Dense_0=dense1
     twinrun convert w.safetensors init.h5 --scenario mine.toml
 
-Layouts are the program's already. An optimizer's state is named in full: --name opt_state/0/trace/Dense_0/kernel=dense1/kernel.momentum
+Layouts are already the program's. Name an optimizer's state in full: --name opt_state/0/trace/Dense_0/kernel=dense1/kernel.momentum
 Needs orbax-checkpoint.
 """
 import logging
@@ -24,7 +24,7 @@ LEAVES = {"kernel": "kernel", "w": "kernel", "bias": "bias", "b": "bias", "scale
 
 
 def flat(tree, path=()):
-    """(path, array) of every leaf."""
+    """Yields (path, array) of every leaf."""
     if tree is None:
         return
     if isinstance(tree, (dict, list, tuple)):
@@ -38,17 +38,17 @@ def read(path):
     try:
         import orbax.checkpoint as ocp
     except ImportError:
-        raise Wrong("needs orbax-checkpoint: pip install orbax-checkpoint") from None
+        raise Wrong("orbax-checkpoint is not installed: pip install orbax-checkpoint") from None
     logging.disable(logging.WARNING)
     folder = pathlib.Path(path).resolve()
     if not folder.is_dir():
-        raise Wrong(f"{path}: is no folder")
+        raise Wrong(f"{path}: is not a folder")
     try:
         tree = ocp.PyTreeCheckpointer().restore(folder)
-    except Exception as error:    # of Orbax, of many kinds
+    except Exception as error:    # Orbax raises many kinds of errors
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         inside = ", ".join(sorted(p.name for p in folder.iterdir())[:12])
-        raise Wrong(f"{path}: {text} (due is a step's folder; this one holds {inside or 'nothing'})") from None
+        raise Wrong(f"{path}: {text} (expected the folder of a step; this one holds {inside or 'nothing'})") from None
     return dict(flat(tree))
 
 

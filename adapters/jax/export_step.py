@@ -4,8 +4,9 @@
     export_step(step, (params, opt_state), batches, "mlp")       # step(params, opt_state, batch) -> params, opt_state, loss
     #   twinrun diagnose --program mlp.hlo --state mlp.state.npz --batch mlp.batch.npz
 
-Leaves STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA's; with dialect="stablehlo" STEM.mlir, StableHLO text),
-STEM.json (which parameter is what), STEM.state.npz (the state given) and STEM.batch.npz (every input, with a leading axis over steps). docs/guides/import.md.
+Writes STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA; with dialect="stablehlo" STEM.mlir, StableHLO text),
+STEM.json (the role of each parameter), STEM.state.npz (the given state) and STEM.batch.npz (every input, with a leading axis of steps).
+See docs/guides/import.md.
 """
 
 import json
@@ -16,7 +17,7 @@ import numpy as np
 
 
 def _names(tree, prefix):
-    """A name per leaf, from its path: {"dense1": {"kernel": w}} gives "dense1/kernel"."""
+    """Returns a name per leaf, from its path: {"dense1": {"kernel": w}} gives "dense1/kernel"."""
     names = []
     for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
         words = re.findall(r"[A-Za-z0-9_.\-]+", jax.tree_util.keystr(path))
@@ -27,12 +28,12 @@ def _names(tree, prefix):
 def _writable(array):
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":
-        raise TypeError("bfloat16 state and inputs do not go through .npz: pass them as float32 and cast inside the step")
+        raise TypeError("bfloat16 state and inputs cannot be written to .npz: pass them as float32 and cast inside the step")
     return array
 
 
 def _text(lowered, dialect):
-    """The program's text, source files by their names, without folders."""
+    """Returns the program's text with the folders of source files removed."""
     text = lowered.as_text(dialect=dialect, debug_info=True)
     if dialect == "hlo":
         return re.sub(r'^(\d+ ")[^"\n]*/', r"\1", text, flags=re.MULTILINE)
@@ -56,7 +57,7 @@ def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
         raise TypeError(f"the step returns {len(out)} results; expected the {len(state)} states, then the loss")
     for i, (given, returned) in enumerate(zip(state, out)):
         if jax.tree.structure(given) != jax.tree.structure(returned):
-            raise TypeError(f"result {i} of the step has another structure than argument {i}")
+            raise TypeError(f"the structure of result {i} of the step differs from that of argument {i}")
     state_names = [n for tree, prefix in zip(state, names) for n in _names(tree, prefix)]
     input_names = _names(batches[0], "")
     roles = [("parameter" if i == 0 else "slot") for i, tree in enumerate(state) for _ in jax.tree.leaves(tree)]

@@ -208,7 +208,7 @@ def mean_squared_error(_, logits, labels, loss):
 
 
 def triplet(c, x, labels, loss):
-    """By differences of embeddings, not by products; `hard`: Hermans et al. 2017."""
+    """Distances are computed from differences of embeddings, not from products; `hard`: Hermans et al. 2017."""
     x, labels = c.gather(x), c.gather(labels)
     distance = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1) + 1e-12)
     other = labels[:, None] != labels[None]
@@ -222,7 +222,7 @@ def triplet(c, x, labels, loss):
 
 
 def contrastive(c, x, labels, loss):
-    """Supervised contrastive, the mean over positives outside the logarithm (Khosla et al. 2020, eq. 2)."""
+    """Supervised contrastive loss with the mean over positives outside the logarithm (Khosla et al. 2020, eq. 2)."""
     x, labels = c.gather(x), c.gather(labels)
     self = jnp.eye(len(x), dtype=bool)
     log_share = jax.nn.log_softmax(jnp.where(self, -1e9, x @ x.T / loss["temperature"]), -1)
@@ -246,7 +246,7 @@ def reduce_loss(c, per_item, loss):
 # ---- optimizers: function(settings) -> (optax transformation, its settings after `updates` updates) ---------------------------
 
 def injected(make, **settings):
-    """An optax optimizer whose learning rate and epsilon are set at every step; all else is fixed."""
+    """Returns an optax optimizer whose learning rate and epsilon are set at every step; all other settings are fixed."""
     return optax.inject_hyperparams(make, static_args=tuple(k for k in settings if k != "eps"))(learning_rate=0.0, **settings)
 
 
@@ -259,7 +259,7 @@ def momentum(o):
 
 
 def adam(o):
-    # optax divides by sqrt(v / (1 - b2^t)) + eps; TensorFlow's epsilon hat is eps * sqrt(1 - b2^t).
+    # optax divides by sqrt(v / (1 - b2^t)) + eps; TensorFlow's "epsilon hat" is eps * sqrt(1 - b2^t).
     return (injected(optax.adam, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"]),
             lambda updates: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (updates + 1))})
 
@@ -270,7 +270,7 @@ def adamw(o):
 
 
 def adagrad(o):
-    # optax has epsilon inside the root, TensorFlow's second kernel beside it: the same only for 0.
+    # optax adds epsilon inside the root, TensorFlow's second kernel outside it; they agree only for 0.
     return injected(optax.adagrad, eps=o["epsilon"]), lambda _: {}
 
 
@@ -284,7 +284,7 @@ def rmsprop(o):
 
 
 def adamax(o):
-    # optax adds epsilon to |g| before the maximum, TensorFlow to the maximum.
+    # optax adds epsilon to |g| before the maximum, TensorFlow to the maximum itself.
     return injected(optax.adamax, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"]), lambda _: {}
 
 
@@ -293,7 +293,7 @@ def kernels_only(params):
 
 
 def lars(o):
-    # optax takes the norm of g + wd w, the TPU models |g| + wd |w|: the same only without weight decay.
+    # optax takes the norm of g + wd w, the TPU models take |g| + wd |w|; they agree only without weight decay.
     return injected(optax.lars, weight_decay=o["weight_decay"], weight_decay_mask=kernels_only, trust_coefficient=o["trust_coefficient"],
                     eps=o["epsilon"], trust_ratio_mask=kernels_only, momentum=o["momentum"], nesterov=o["nesterov"]), lambda _: {}
 
@@ -311,28 +311,28 @@ OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adade
 
 
 def unsupported(program):
-    """What JAX and optax do not compute as the program has it, as texts."""
+    """Lists what JAX and optax compute otherwise than the program, as texts for Unsupported."""
     o, found = program.optimizer, missing(program, LAYERS, LOSSES, OPTIMIZERS)
     if o["kind"] == "adagrad" and o["epsilon"] > 0:
-        found.append("no adagrad with an epsilon: optax's stands inside the root")
+        found.append("adagrad with an epsilon is not supported: optax adds it inside the root")
     if o["kind"] == "adamax" and o["epsilon"] > 0:
-        found.append("no adamax with an epsilon: optax's stands before the maximum, in the slot")
+        found.append("adamax with an epsilon is not supported: optax adds it before the maximum, in the slot")
     if o["kind"] == "lars" and o["weight_decay"] > 0:
-        found.append("no lars with weight decay: optax takes the norm of the sum, the TPU models the sum of norms")
+        found.append("lars with weight decay is not supported: optax takes the norm of the sum, the TPU models the sum of norms")
     if o["kind"] == "adafactor":
         if o["relative_step"]:
-            found.append("no adafactor with a relative step")
+            found.append("adafactor with a relative step is not supported")
         wide = [v.name for v in program.state if v.role == "parameter" and len(v.shape) > 2
                 and set(largest_dims(v.shape)) != {len(v.shape) - 2, len(v.shape) - 1}]
         if wide:
-            found.append(f"no adafactor of {', '.join(wide)}: optax factors the two largest dimensions, not the last two")
+            found.append(f"adafactor of {', '.join(wide)} is not supported: optax factors the two largest dimensions, not the last two")
     if program.cores > len(jax.devices()):
-        found.append(f"no {program.cores} cores: JAX has {len(jax.devices())} devices")
+        found.append(f"{program.cores} cores are not supported: JAX has {len(jax.devices())} devices")
     return found
 
 
 def filled(node, fields):
-    """An optax state with what `fields` ({field: value, or {parameter: value}}) says in the place of its own."""
+    """Returns an optax state whose fields are replaced by `fields` ({field: value, or {parameter: value}})."""
     if hasattr(node, "_fields"):
         return type(node)(*(put(getattr(node, f), fields[f]) if f in fields else filled(getattr(node, f), fields)
                             for f in node._fields))
@@ -344,7 +344,7 @@ def put(old, new):
 
 
 def values_of(node, field):
-    """A field's value, wherever in an optax state it is; None."""
+    """Returns a field's value from anywhere in an optax state, or None."""
     if hasattr(node, "_fields") and field in node._fields:
         return getattr(node, field)
     inside = (values_of(x, field) for x in node) if isinstance(node, tuple) else ()
@@ -352,8 +352,8 @@ def values_of(node, field):
 
 
 def update(program, optimizer, state, gradients, settings):
-    """The program's state after an update, all but statistics and counters. settings: learning_rate, count, the powers of
-    beta, perhaps eps."""
+    """Returns the program's state after an update, without statistics and counters. settings: learning_rate, count, the powers of
+    beta, optionally eps."""
     kind = program.optimizer["kind"]
     params, fields = program.of_role("parameter", state), {"count": settings["count"]}
     template = optimizer.init(params)
@@ -364,7 +364,7 @@ def update(program, optimizer, state, gradients, settings):
                 field, sign = field_of(kind, slot, w.shape)
                 kept[f"{name}.{slot}"] = name, field, sign
                 fields.setdefault(field, {})[name] = state[f"{name}.{slot}"] * sign
-    if kind in ("adam", "adamw"):    # as Counters.adam_rate, of optax's powers
+    if kind in ("adam", "adamw"):    # as Counters.adam_rate does, for optax's powers
         mean, square = (1 - program.optimizer[beta] ** (settings["count"] + 1) for beta in ("beta1", "beta2"))
         ratio = jnp.sqrt((1 - settings["beta2_power"]) / square) * (mean / (1 - settings["beta1_power"]))
         settings = {**settings, "learning_rate": settings["learning_rate"] * ratio}
@@ -374,7 +374,7 @@ def update(program, optimizer, state, gradients, settings):
     after = dict(optax.apply_updates(params, changes))
     for slot, (name, field, sign) in kept.items():
         values = values_of(theirs.inner_state, field)
-        # RMSProp without momentum keeps none: ours is then the step itself.
+        # RMSProp without momentum keeps no slot for it; ours is then the step itself.
         after[slot] = (changes if values is None else values)[name] * sign
     for name in params:
         if f"{name}.ema" in state:
@@ -384,7 +384,7 @@ def update(program, optimizer, state, gradients, settings):
 
 
 def clipped(program, gradients):
-    """By the optimizer's settings `clip` and `clip_at`."""
+    """Clips gradients by the optimizer's settings `clip` and `clip_at`."""
     kind, most = program.optimizer.get("clip", "none"), program.optimizer.get("clip_at")
     if kind == "none":
         return gradients
@@ -397,7 +397,7 @@ def clipped(program, gradients):
 # ---- training -------------------------------------------------------------------------------------------------------------
 
 class Alone:
-    """What a whole batch on one device sees across cores: itself."""
+    """The cross-core view of a whole batch on one device: only itself."""
     synced_cores = 1
 
     def __init__(self, program, params, stats, inputs, random):
@@ -414,7 +414,7 @@ class Alone:
 
 
 class OneCore(Alone):
-    """One of several: what the program's sharding says that it sees."""
+    """The cross-core view of one of several cores, as the program's sharding defines it."""
 
     def __init__(self, program, *arguments):
         super().__init__(program, *arguments)
@@ -448,7 +448,7 @@ class OneCore(Alone):
 
 
 def gan(c, inputs):
-    """The discriminator's loss and the generator's (Goodfellow et al. 2014, the non-saturating form), by part."""
+    """Returns the losses of discriminator and generator (Goodfellow et al. 2014, the non-saturating form), by part."""
     layers, features = c.program.layers, features_of(inputs)
     fake = walk(layers, LAYERS, c, features, "generator")
     of_real, of_fake = (walk(layers, LAYERS, c, x, "discriminator") for x in (features, fake))
@@ -458,7 +458,7 @@ def gan(c, inputs):
 
 
 def losses_of(c, inputs):
-    """Losses by the prefix of the parameters that descend them; the first one is reported."""
+    """Returns losses by the prefix of the parameters that they train; the first loss is reported."""
     loss, l2 = c.program.loss, c.program.optimizer.get("l2", 0)
     if loss["kind"] == "gan":
         return gan(c, inputs)
@@ -468,8 +468,8 @@ def losses_of(c, inputs):
 
 
 def compute(program, params, stats, inputs, random, seen):
-    """(loss, statistics, gradients as the optimizer takes them, what layers give where the program asks for that) of one core."""
-    # The gradient at a layer's output is that of a zero which is added to it.
+    """Returns one core's (loss, statistics, gradients as the optimizer gets them, results of layers if the program requests them)."""
+    # The gradient at a layer's output is the gradient of a zero that is added to it.
     zeros = {a.name.removesuffix(".grad"): jnp.zeros(a.shape) for a in program.activations if a.name.endswith(".grad")}
 
     def forward(params, zeros):
@@ -491,7 +491,7 @@ def compute(program, params, stats, inputs, random, seen):
 
 
 class Training:
-    """A model with an optimizer of optax, started from a program's state."""
+    """A model with an optax optimizer, started from a program's state."""
 
     def __init__(self, program, state):
         self.program = program
@@ -505,16 +505,16 @@ class Training:
             step = jax.shard_map(self.one_core, mesh=mesh, in_specs=(rows, rows, rows, p), out_specs=rows, check_vma=False)
         else:
             self.device = jax.devices()[0]
-        self.jitted = jax.jit(step, donate_argnums=0)    # the state before a step is not kept: large models fit
+        self.jitted = jax.jit(step, donate_argnums=0)    # the state before a step is not kept, so that large models fit
         self.load(state)
 
     def load(self, state):
-        """Begins again from another state; what is compiled stays."""
+        """Starts again from another state, and keeps what is compiled."""
         self.counters.values = self.program.of_role("counter", state)
         self.values = self.put({k: v for k, v in state.items() if k not in self.counters.values})
 
     def put(self, values):
-        """Where the step wants them, the first time as every other: it is compiled once."""
+        """Places arrays where the step expects them, also the first time, so that it is compiled only once."""
         return {k: jax.device_put(np.ascontiguousarray(v), self.device) for k, v in values.items()}
 
     def one_step(self, state, inputs, random, settings):
@@ -528,7 +528,7 @@ class Training:
         return jax.tree.map(lambda x: x[None], self.one_step(*own, settings))
 
     def step(self, inputs, random):
-        """Arrays as the program feeds them. Returns the loss and the gradients as the optimizer takes them."""
+        """Runs a step on arrays as the program feeds them. Returns the loss and the gradients as the optimizer gets them."""
         updates, rate = self.counters.updates(), np.asarray(inputs["learning_rate"]).flat[0]
         settings = {"learning_rate": rate, "count": np.int32(updates),
                     **{k.split("/")[1]: np.asarray(v).flat[0] for k, v in self.counters.values.items()},
@@ -540,7 +540,7 @@ class Training:
         return self.host(loss), {k: self.host(v) for k, v in gradients.items()}
 
     def host(self, value):
-        """One replica at a time, without a copy of all."""
+        """Reads one replica at a time, without a copy of all of them."""
         if self.program.cores == 1:
             return np.asarray(value)
         shards = sorted(value.addressable_shards, key=lambda shard: shard.index[0].start)

@@ -1,8 +1,8 @@
-"""PyTorch in the subject's chair of twinrun: one device, float32.
+"""PyTorch as a subject of twinrun: one device, float32.
 
     twinrun diagnose digits_cnn --subject 'exec:python3 adapters/pytorch/engine.py' --set tpu.cores=1
 
-Options, before the session folder that twinrun adds: --help.
+Options come before the session folder that twinrun adds; see --help.
 """
 import argparse
 import os
@@ -11,7 +11,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")    # what deterministic products ask for on a GPU
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")    # required for deterministic products on a GPU
 
 from twinrun_engine import Unsupported, serve  # noqa: E402
 
@@ -21,11 +21,12 @@ from models import Training, unsupported  # noqa: E402
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch's kernels (1)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch's kernels (1)")
     parser.add_argument("--device", default="cpu", help="torch.device: cpu, cuda:0 (untested)")
-    parser.add_argument("--autocast-bf16", action="store_true", help="the forward pass under torch.autocast, declared \"autocast\"")
+    parser.add_argument("--autocast-bf16", action="store_true",
+                        help="run the forward pass under torch.autocast and declare precision \"autocast\"")
     parser.add_argument("--undeclared", action="store_true", help="declare no precision")
-    parser.add_argument("folder", nargs="?", help="session folder; given by twinrun, if not in TWINRUN_SESSION")
+    parser.add_argument("folder", nargs="?", help="session folder; twinrun adds it, or sets TWINRUN_SESSION")
     return parser.parse_args()
 
 

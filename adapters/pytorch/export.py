@@ -1,11 +1,11 @@
-"""Weights of a PyTorch file (.pt, .pth) for `twinrun convert`: kernels HWIO and [in, out], names and slots as the program has them.
+"""Exports the weights of a PyTorch file (.pt, .pth) for `twinrun convert`: kernels HWIO and [in, out], the program's names and slots.
 
-    python3 adapters/pytorch/export.py model.pt                                  # what is in it
+    python3 adapters/pytorch/export.py model.pt                                  # lists the content
     python3 adapters/pytorch/export.py model.pt w.safetensors --name 0=conv1 --name 4=dense1 --flattened dense1=7,7,8
     twinrun convert w.safetensors init.h5 --scenario mine.toml
 
-The file holds a state_dict, or a dictionary with one (model, state_dict, model_state_dict) and perhaps the optimizer's
-(optimizer, optimizer_state_dict), as torch.save leaves them. Nothing in it is executed.
+The file holds a state_dict, or a dictionary with one (model, state_dict, model_state_dict) and optionally the optimizer's
+(optimizer, optimizer_state_dict), as torch.save writes them. Nothing in it is executed.
 """
 import pathlib
 import pickle
@@ -31,42 +31,42 @@ ALLOWED = {("collections", "OrderedDict"), ("torch._utils", "_rebuild_tensor_v2"
 
 
 class Tensors(pickle.Unpickler):
-    """Of a pickle, tensors and plain data. torch's own weights_only stops at a float before 2.0: at every learning rate."""
+    """Reads tensors and plain data of a pickle. Before version 2.0, torch's own weights_only refuses floats such as a learning rate."""
 
     def find_class(self, module, name):
         if (module, name) in ALLOWED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it has a {module}.{name}")
+        raise pickle.UnpicklingError(f"it contains a {module}.{name}")
 
 
 def read(path):
-    """(state_dict, the optimizer's or None)."""
+    """Returns (state_dict, the optimizer's state_dict or None)."""
     only = types.ModuleType("tensors_only")
     only.Unpickler, only.load, only.UnpicklingError = Tensors, lambda file, **more: Tensors(file, **more).load(), pickle.UnpicklingError
     try:
-        with mock.patch.object(torch.serialization, "pickle", only):    # 1.13 forgets its argument pickle_module
+        with mock.patch.object(torch.serialization, "pickle", only):    # version 1.13 ignores its argument pickle_module
             held = torch.load(path, map_location="cpu", pickle_module=only, weights_only=False)
-    except Exception as error:    # damage has many names
+    except Exception as error:    # a damaged file raises many kinds of errors
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Wrong(f"{path}: {text} (a file of torch.save(model.state_dict(), ...) is read, a pickled model is not)") from None
+        raise Wrong(f"{path}: {text} (expected a file of torch.save(model.state_dict(), ...); a pickled model is not supported)") from None
     if not isinstance(held, dict):
-        raise Wrong(f"{path}: holds {type(held).__name__}, due is a state_dict")
+        raise Wrong(f"{path}: holds {type(held).__name__}; expected a state_dict")
     model = next((held[k] for k in MODELS if isinstance(held.get(k), dict)), held)
     tensors = {k: v for k, v in model.items() if isinstance(v, torch.Tensor)}
     if not tensors:
-        raise Wrong(f"{path}: no tensors in it; its keys: {', '.join(map(str, held))[:400]}")
+        raise Wrong(f"{path}: holds no tensors; its keys are {', '.join(map(str, held))[:400]}")
     return tensors, next((held[k] for k in OPTIMIZERS if isinstance(held.get(k), dict)), None)
 
 
 def leaf(rest, array):
-    """The program's name of a module's tensor. A weight of one dimension is a norm's."""
+    """Returns the program's name of a module's tensor. A weight with one dimension belongs to a norm."""
     names = {"weight": "gamma" if array.ndim == 1 else "kernel", "bias": "bias", "running_mean": "moving_mean",
              "running_var": "moving_variance", "out_proj.weight": "output/kernel", "out_proj.bias": "output/bias"}
     return rest if rest.startswith(PROJECTIONS) else names.get(rest)
 
 
 def split(tensors):
-    """A MultiheadAttention's projections, one by one."""
+    """Splits the joined projections of a MultiheadAttention."""
     found = {}
     for name, value in tensors.items():
         if (rest := name.rpartition(".")[2]) in ("in_proj_weight", "in_proj_bias"):
@@ -79,25 +79,25 @@ def split(tensors):
 
 
 def norms(found):
-    """The bias of a norm, whose weight tells what it is, is its beta."""
+    """Renames the bias of a norm, which its weight reveals, to beta."""
     return {f"{ours[:-5]}/beta" if ours.endswith("/bias") and f"{ours[:-5]}/gamma" in found else ours: v for ours, v in found.items()}
 
 
 def kind_of(group):
-    """The program's name of the optimizer that has such a parameter group."""
+    """Returns the program's name of the optimizer with such a parameter group."""
     if "betas" in group:
         return "adamw" if group.get("weight_decay") else "adam"
     return "adagrad" if "lr_decay" in group else "adadelta" if "rho" in group else "momentum" if group.get("momentum") else "sgd"
 
 
 def slots_of(optimizer, tensors):
-    """({parameter.slot: tensor}, {counter: number}). Parameters are counted as the model's are, buffers aside."""
+    """Returns ({parameter|slot: tensor}, {counter: number}). Parameters are numbered in the model's order, without buffers."""
     group = optimizer["param_groups"][0]
     order = [i for g in optimizer["param_groups"] for i in g["params"]]
     buffers = ("running_mean", "running_var", "num_batches_tracked")
     parameters = [k for k in tensors if not k.endswith(buffers)]
     if len(order) != len(parameters):
-        raise Wrong(f"the optimizer has {len(order)} parameters, the model {len(parameters)}: its slots cannot be named")
+        raise Wrong(f"the optimizer has {len(order)} parameters; the model has {len(parameters)}, so its slots cannot be named")
     kind, found, updates = kind_of(group), {}, 0
     for index, name in zip(order, parameters):
         state = optimizer["state"].get(index, {})
@@ -109,10 +109,10 @@ def slots_of(optimizer, tensors):
 
 
 def main():
-    parser = arguments(__doc__, "what torch.save wrote")
+    parser = arguments(__doc__, "file that torch.save wrote")
     parser.add_argument("--flattened", action="append", default=[], metavar="LAYER=H,W,C",
-                        help="a dense layer of ours behind a flatten, and the image that is flattened: dense1=7,7,8")
-    parser.add_argument("--no-optimizer", action="store_true", help="weights alone")
+                        help="a dense layer after a flatten, by its name in the scenario, and the image's size, as in dense1=7,7,8")
+    parser.add_argument("--no-optimizer", action="store_true", help="export only the weights")
     options = parser.parse_args()
     tensors, optimizer = read(options.checkpoint)
     slots, counters = slots_of(optimizer, tensors) if optimizer and not options.no_optimizer else ({}, {})
@@ -123,10 +123,11 @@ def main():
         try:
             images[f"{layer}/kernel"] = tuple(int(n) for n in shape.split(","))
         except ValueError:
-            raise Wrong(f"--flattened {word}: due is LAYER=H,W,C") from None
+            raise Wrong(f"--flattened {word}: expected LAYER=H,W,C") from None
         kernel = found.get(f"{layer}/kernel")
         if kernel is None or len(images[f"{layer}/kernel"]) != 3 or np.prod(images[f"{layer}/kernel"]) != kernel[1].shape[1]:
-            raise Wrong(f"--flattened {word}: '{layer}/kernel' is {list(kernel[1].shape[::-1]) if kernel else 'not there'}, its rows are H*W*C")
+            raise Wrong(f"--flattened {word}: '{layer}/kernel' is {list(kernel[1].shape[::-1]) if kernel else 'missing'}; "
+                        "it must have H*W*C rows")
 
     def ours_is(name, value):
         return unflattened(from_torch(name, value), images.get(name.split(".")[0]))

@@ -18,12 +18,12 @@ from twinrun_engine.pytorch import SLOTS, from_torch, to_torch
 
 
 def padding(layer, x):
-    """F.pad's list for NCHW: left, right, top, bottom."""
+    """Returns the list of F.pad for NCHW: left, right, top, bottom."""
     return [p for axis in pads_of(layer, (x.shape[3], x.shape[2])) for p in axis]
 
 
 def channels_last(function, x):
-    """function of NHWC, applied to NCHW; sequences and features are as they are."""
+    """Applies a function of NHWC to NCHW; sequences and features are passed unchanged."""
     return function(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if x.dim() == 4 else function(x)
 
 
@@ -51,7 +51,7 @@ def depthwise_conv2d(c, layer, x):
 
 
 def conv2d_transpose(c, layer, x):
-    # PyTorch pads both sides alike: everything is computed, then cut (or, for windows below the stride, filled with zeros).
+    # PyTorch pads both sides equally, so compute everything and then cut it (or fill with zeros, for windows below the stride).
     size, stride, name = layer["kernel"], stride_of(layer), layer["name"]
     y = F.conv_transpose2d(x, c.params[name + "/kernel"], None, stride)
     for axis in (2, 3):
@@ -74,7 +74,7 @@ def avg_pool(_, layer, x):
 
 
 def flatten(_c, _layer, x):
-    return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).reshape(x.shape[0], -1)    # in NHWC order, as ours
+    return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).reshape(x.shape[0], -1)    # in NHWC order, like ours
 
 
 def global_max_pool(_c, _layer, x):
@@ -128,8 +128,8 @@ def tanh(_c, _layer, x):
 
 def batch_norm(c, layer, x):
     name = layer["name"]
-    # Momentum 1 into empty statistics: the batch's own. PyTorch makes the running variance unbiased for [batch, features]
-    # too, TensorFlow and we only for images; that factor is taken back.
+    # Momentum 1 with empty statistics gives the batch's own. PyTorch makes the running variance unbiased also for
+    # [batch, features], TensorFlow and the program only for images; the factor is removed here.
     mean, variance = (torch.zeros(x.shape[1], device=x.device) for _ in range(2))
     y = F.batch_norm(x, mean, variance, c.params[name + "/gamma"], c.params[name + "/beta"], True, 1.0, layer["epsilon"])
     if x.dim() == 2:
@@ -257,7 +257,7 @@ def momentum(parameters, o):
 
 
 def adam(parameters, o):
-    # PyTorch divides by sqrt(v / (1 - b2^t)) + eps; TensorFlow's epsilon hat is eps * sqrt(1 - b2^t).
+    # PyTorch divides by sqrt(v / (1 - b2^t)) + eps; TensorFlow's "epsilon hat" is eps * sqrt(1 - b2^t).
     return (torch.optim.Adam(parameters, lr=1.0, betas=(o["beta1"], o["beta2"])),
             lambda updates: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (updates + 1))})
 
@@ -276,12 +276,12 @@ def adadelta(parameters, o):
 
 
 def rmsprop(parameters, o):
-    # PyTorch has epsilon beside the root, TensorFlow inside: the same only for one that rounding hides.
+    # PyTorch adds epsilon outside the root, TensorFlow inside; they agree only for an epsilon that rounding hides.
     return torch.optim.RMSprop(parameters, lr=1.0, alpha=o["rho"], eps=0.0, momentum=o["momentum"], centered=o["centered"]), lambda _: {}
 
 
 def adamax(parameters, o):
-    # PyTorch adds epsilon to |g| before the maximum, TensorFlow to the maximum.
+    # PyTorch adds epsilon to |g| before the maximum, TensorFlow to the maximum itself.
     return torch.optim.Adamax(parameters, lr=1.0, betas=(o["beta1"], o["beta2"]), eps=o["epsilon"]), lambda _: {}
 
 
@@ -289,19 +289,19 @@ OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adade
 
 
 def unsupported(program):
-    """What PyTorch does not compute as the program has it, as texts."""
+    """Lists what PyTorch computes otherwise than the program, as texts for Unsupported."""
     o, found = program.optimizer, missing(program, LAYERS, LOSSES, OPTIMIZERS)
     if o["kind"] == "adamax" and o["epsilon"] > 0:
-        found.append("no adamax with an epsilon: PyTorch's stands before the maximum, in the slot")
+        found.append("adamax with an epsilon is not supported: PyTorch adds it before the maximum, in the slot")
     if o["kind"] == "rmsprop":
-        found.append("no rmsprop: PyTorch's epsilon stands beside the root, and its momentum has no learning rate in it")
+        found.append("rmsprop is not supported: PyTorch adds epsilon outside the root, and its momentum does not include the learning rate")
     return found
 
 
 # ---- training -------------------------------------------------------------------------------------------------------------
 
 def losses_of(c, program, inputs):
-    """Losses by the prefix of the parameters that descend them; the first one is reported."""
+    """Returns losses by the prefix of the parameters that they train; the first loss is reported."""
     features = features_of(inputs)
     features = features.permute(0, 3, 1, 2) if features.dim() == 4 else features
     if program.loss["kind"] == "gan":
@@ -315,7 +315,7 @@ def losses_of(c, program, inputs):
 
 
 def clip(parameters, o):
-    """Clips their gradients in place. To c / max(norm, c): PyTorch itself divides by norm + 1e-6."""
+    """Clips their gradients in place, by c / max(norm, c); PyTorch itself divides by norm + 1e-6."""
     kind, most = o.get("clip", "none"), o.get("clip_at")
     if kind == "value":
         torch.nn.utils.clip_grad_value_(parameters, most)
@@ -326,7 +326,7 @@ def clip(parameters, o):
 
 
 class Training:
-    """A model with an optimizer of torch.optim, started from a program's state. autocast: a function that gives the context in
+    """A model with an optimizer of torch.optim, started from a program's state. autocast: a function that returns the context in
     which the forward pass runs."""
 
     def __init__(self, program, state, device="cpu", autocast=contextlib.nullcontext):
@@ -340,12 +340,12 @@ class Training:
         self.slots = SLOTS[program.optimizer["kind"]]
         for name, p in self.params.items():
             kept = {theirs: values[f"{name}.{ours}"] for ours, theirs in self.slots.items() if f"{name}.{ours}" in values}
-            if program.optimizer["kind"] == "rmsprop":    # unsupported() keeps one with momentum from an engine
+            if program.optimizer["kind"] == "rmsprop":    # unsupported() refuses one with momentum
                 kept["momentum_buffer"] = torch.zeros_like(p)
             self.optimizer.state[p] = kept and {"step": torch.tensor(float(self.counters.updates())), **kept}
 
     def step(self, inputs, random):
-        """Arrays as the program feeds them. Returns the loss and the gradients as the optimizer takes them."""
+        """Runs a step on arrays as the program feeds them. Returns the loss and the gradients as the optimizer gets them."""
         inputs, random = ({k: torch.from_numpy(np.ascontiguousarray(v)).to(self.device) for k, v in part.items()}
                           for part in (inputs, random))
         c = types.SimpleNamespace(params=self.params, stats=self.stats, random=random, weights=inputs.get("weights"))
@@ -374,7 +374,7 @@ class Training:
         return next(iter(losses.values())).item(), {k: from_torch(k, v.grad) for k, v in self.params.items()}
 
     def read(self, layers, loss):
-        """What layers give, and the gradients there, as the program has them."""
+        """Returns the results of layers, and the gradients there, in the program's layout."""
         wanted = {k: v for k, v in layers.items() if v.requires_grad and any(a.name == f"{k}.grad" for a in self.program.activations)}
         found = torch.autograd.grad(loss, list(wanted.values()), retain_graph=True) if wanted else ()
         values = layers | {f"{k}.grad": g for k, g in zip(wanted, found)}

@@ -1,9 +1,9 @@
-"""TensorFlow in the subject's chair of twinrun: MirroredStrategy over logical CPUs, or TPUStrategy.
+"""TensorFlow as a subject of twinrun: MirroredStrategy over logical CPUs, or TPUStrategy.
 
     twinrun diagnose digits_cnn --subject 'exec:python3 adapters/tensorflow/engine.py'
-    TWINRUN_TPU=local twinrun diagnose ..    # a TPU: this machine's, or by name or address (run by nobody yet who has one)
+    TWINRUN_TPU=local twinrun diagnose ..    # this machine's TPU, or one by name or address (not yet tested on a TPU)
 
-Options, before the session folder that twinrun adds: --help.
+Options come before the session folder that twinrun adds; see --help.
 """
 import argparse
 import os
@@ -19,14 +19,14 @@ from twinrun_engine import Unsupported, alive, serve  # noqa: E402
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cores", type=int, default=8, help="logical CPUs (8)")
-    parser.add_argument("--threads", type=int, default=1, help="of TensorFlow's kernels (1)")
-    parser.add_argument("folder", nargs="?", help="session folder; given by twinrun, if not in TWINRUN_SESSION")
+    parser.add_argument("--cores", type=int, default=8, help="number of logical CPUs (8)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of TensorFlow's kernels (1)")
+    parser.add_argument("folder", nargs="?", help="session folder; twinrun adds it, or sets TWINRUN_SESSION")
     return parser.parse_args()
 
 
 class Tpu:
-    """Strategies over the first cores of a TPU. Tried only where none answers: this ends the engine then, and says why."""
+    """Strategies over the first cores of a TPU. Tested only where no TPU answers; the engine then exits with the reason."""
 
     def __init__(self, tf, address):
         self.tf = tf
@@ -36,16 +36,16 @@ class Tpu:
             if address != "local":
                 tf.config.experimental_connect_to_cluster(self.resolver)
             self.topology = tf.tpu.experimental.initialize_tpu_system(self.resolver)
-        except Exception as error:    # of TensorFlow, of the network, of the cloud's API
+        except Exception as error:    # an error of TensorFlow, of the network or of the cloud's API
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            sys.exit(f"no TPU answers at TWINRUN_TPU={address}: {text}. \"local\" is this machine's, else a name or grpc://HOST:PORT; "
-                     "without the variable the engine runs on logical CPUs")
+            sys.exit(f"no TPU answers at TWINRUN_TPU={address}: {text}. Use \"local\" for this machine's TPU, a name, or "
+                     "grpc://HOST:PORT; without the variable the engine runs on logical CPUs")
         self.cores = len(tf.config.list_logical_devices("TPU"))
 
     def reach(self, address):
-        """TensorFlow itself waits for a worker that is not there without end."""
+        """Checks the address first, because TensorFlow itself waits for ever for a worker that does not exist."""
         if address == "local" and not self.tf.config.list_physical_devices("TPU"):
-            raise ValueError(f"TensorFlow {self.tf.__version__} sees none here (its TPU build is the package tensorflow-tpu)")
+            raise ValueError(f"TensorFlow {self.tf.__version__} finds no TPU here (its TPU build is the package tensorflow-tpu)")
         if address.startswith("grpc://"):
             host, _, port = address.removeprefix("grpc://").rpartition(":")
             socket.create_connection((host, int(port)), timeout=20).close()
@@ -76,14 +76,14 @@ class Engine:
     def prepare(self, program):
         reasons = self.models.unsupported(program)
         if program.cores > self.cores:
-            reasons.append(f"no {program.cores} cores: there are {self.cores}")
+            reasons.append(f"{program.cores} cores are not supported: there are {self.cores}")
         if reasons:
             raise Unsupported(reasons)
 
     def step(self, program, _step, state, inputs, random):
         if program.own is None:
             alive("compiling")
-            if program.cores not in self.strategies:    # programs may share one
+            if program.cores not in self.strategies:    # programs may share a strategy
                 self.strategies[program.cores] = self.make(program.cores)
             program.own = self.models.Training(program, state, self.strategies[program.cores])
         elif state is not None:

@@ -30,7 +30,7 @@ def dense(c, layer, x):
 
 
 def padding_of(layer, x):
-    """TensorFlow's word for a layer's padding, or its list of cells on every side."""
+    """Returns TensorFlow's word for a layer's padding, or the list of cells on every side."""
     word = layer["padding"].upper()
     return word if word in ("SAME", "VALID") else [[0, 0], *pads_of(layer, x.shape[1:3]), [0, 0]]
 
@@ -265,7 +265,7 @@ def reduce_loss(c, per_item, loss):
 # ---- optimizers: function(settings) -> V1, Keras or Adagrad -----------------------------------------------------------------
 
 class V1:
-    """An optimizer of tf.compat.v1.train. `slots`: the program's slot -> its own."""
+    """An optimizer of tf.compat.v1.train. `slots`: the program's slot -> the optimizer's."""
     reduces = True
 
     def __init__(self, make, slots):
@@ -277,7 +277,7 @@ class V1:
 
     def set(self, rate, counters):
         self.rate.assign(rate)
-        for name, value in counters.values.items():    # beta1_power, as the program has it
+        for name, value in counters.values.items():    # beta1_power, with the program's value
             write(self.optimizer._get_non_slot_variable(name.split("/")[1], graph=None), value)
 
     def slots(self, _, variable):
@@ -285,7 +285,7 @@ class V1:
 
 
 class Keras:
-    """An optimizer of tf.keras. `slots`: the program's slot -> the list of its variables. `powers`: it has Adam's correction."""
+    """An optimizer of tf.keras. `slots`: the program's slot -> the list of its variables. `powers`: it has Adam's bias correction."""
     reduces = True
 
     def __init__(self, optimizer, slots, powers=False):
@@ -295,7 +295,7 @@ class Keras:
         self.optimizer.apply_gradients(pairs)
 
     def set(self, rate, counters):
-        """Keras takes powers of beta anew at each step, the program multiplies them: the rate makes up for the last bits."""
+        """Keras computes powers of beta at each step, the program multiplies them; the rate compensates for the last bits."""
         updates = counters.updates()
         if self.powers:
             theirs = (tf.pow(tf.constant(beta, tf.float32), tf.constant(updates + 1, tf.float32)).numpy()
@@ -310,7 +310,7 @@ class Keras:
 
 
 class Adagrad:
-    """The kernel with an epsilon beside the root, which no optimizer class of TensorFlow uses any more."""
+    """The kernel with an epsilon outside the root, which no optimizer class of TensorFlow uses any more."""
     reduces = False
 
     def __init__(self, o):
@@ -379,24 +379,24 @@ OPTIMIZERS["adagrad"] = Adagrad
 
 
 def unsupported(program):
-    """What TensorFlow does not compute as the program has it, as texts."""
+    """Lists what TensorFlow computes otherwise than the program, as texts for Unsupported."""
     o, found = program.optimizer, missing(program, LAYERS, LOSSES, OPTIMIZERS)
     if o["kind"] == "adafactor":
         if not o["parameter_scale"] or o["relative_step"] or o["beta1"]:
-            found.append("no adafactor without parameter_scale, with relative_step or with beta1: Keras has none of them")
+            found.append("adafactor without parameter_scale, with relative_step or with beta1 is not supported: Keras has none of them")
         elif o["lr"] ** 2 * program.scenario["train"]["steps"] > 1:
-            found.append("no adafactor with so large a rate: Keras's is at most 1 / sqrt(step)")
+            found.append("adafactor with such a large rate is not supported: Keras's is at most 1 / sqrt(step)")
     if o["kind"] == "lamb" and o["weight_decay"] > 0:
-        found.append("no lamb with weight decay: Keras's is not part of the step whose norm is taken")
+        found.append("lamb with weight decay is not supported: Keras's decay is not part of the step whose norm is taken")
     if program.sharding.get("batchnorm_group", 0) not in (0, program.cores) and program.cores > 1:
-        found.append("no batch norm over groups: MirroredStrategy has no all-reduce over groups of replicas")
+        found.append("batch norm over groups is not supported: MirroredStrategy has no all-reduce over groups of replicas")
     return found
 
 
 # ---- training -------------------------------------------------------------------------------------------------------------
 
 def losses_of(c, program, inputs):
-    """Losses by the prefix of the parameters that descend them; the first one is reported."""
+    """Returns losses by the prefix of the parameters that they train; the first loss is reported."""
     if program.loss["kind"] == "gan":
         fake = walk(program.layers, LAYERS, c, features_of(inputs), "generator")
         of_real, of_fake = (walk(program.layers, LAYERS, c, x, "discriminator") for x in (features_of(inputs), fake))
@@ -417,34 +417,34 @@ def clipped(gradients, o):
 
 
 def devices(count):
-    """Makes `count` logical CPUs of this machine's. Once, before TensorFlow has looked for devices."""
+    """Divides this machine's CPU into `count` logical CPUs. Call it once, before TensorFlow has looked for devices."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
 
 
 def cpus(cores):
-    """The strategy of a program with so many cores; None: none is needed."""
+    """Returns the strategy of a program with that many cores; None if it needs none."""
     if cores == 1:
         return None
-    # Sums on one device: TensorFlow's collectives take two strategies of one process, of 4 and of 8 cores, for one group.
+    # Sum on one device: TensorFlow's collectives confuse two strategies of one process, of 4 and of 8 cores, with one group.
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(cores)], tf.distribute.ReductionToOneDevice())
 
 
 def parts(variable):
-    """A variable's copies, one a replica."""
+    """Returns a variable's copies, one per replica."""
     return variable.values if hasattr(variable, "values") else (variable,)
 
 
 def write(variable, value):
-    """One value for all replicas, or a row for each."""
+    """Assigns one value to all replicas, or a row to each."""
     value = np.asarray(value)
     for r, part in enumerate(parts(variable)):
         part.assign(value[r] if value.ndim > len(part.shape) else value)
 
 
 class Training:
-    """A model with an optimizer of TensorFlow, started from a program's state. strategy: of as many replicas as the program has
-    cores, or None."""
+    """A model with an optimizer of TensorFlow, started from a program's state. strategy: one with as many replicas as the
+    program has cores, or None."""
 
     def __init__(self, program, state, strategy=None):
         self.program, self.cores, self.strategy = program, program.cores, strategy
@@ -455,7 +455,7 @@ class Training:
             self.optimizer = OPTIMIZERS[program.optimizer["kind"]](program.optimizer)
             if not self.optimizer.reduces:
                 self.optimizer.build(self.params.values())
-        # Slots come with the first update: one by nothing, undone by load().
+        # Slots are created by the first update, so make one with zero gradients; load() undoes it.
         self.run(lambda: self.optimizer.apply_gradients([(tf.zeros(v.shape), v) for v in self.params.values()]))
         self.slots = {f"{name}.{ours}": slot for i, (name, v) in enumerate(self.params.items())
                       for ours, slot in self.optimizer.slots(i, v).items() if f"{name}.{ours}" in state}
@@ -466,7 +466,7 @@ class Training:
         return state[name] if self.cores == 1 else state[name][0]
 
     def load(self, state):
-        """Begins again from another state; what is compiled stays."""
+        """Starts again from another state, and keeps what is compiled."""
         for name, variable in {**self.params, **self.slots}.items():
             write(variable, state[name])
         self.counters.values = self.program.of_role("counter", state)
@@ -477,11 +477,11 @@ class Training:
         return self.strategy.run(function, arguments) if self.strategy else function(*arguments)
 
     def context(self, replica, inputs, stats, random):
-        """What a layer sees: variables, random numbers, and the other cores as the sharding says. Their all-reduces have gradients."""
+        """The context of a layer: variables, random numbers, and the other cores as the sharding defines. All-reduces have gradients."""
         sharding, several = self.program.sharding, self.cores > 1
         gathers, means = several and sharding.get("batchwise") == "gathered", several and sharding.get("token_mean") == "global"
 
-        def gathered(x):    # in a graph, its size is not known by itself
+        def gathered(x):    # in a graph, its size is not known otherwise
             return tf.ensure_shape(replica.all_gather(x, 0), [x.shape[0] * self.cores, *x.shape[1:]])
 
         def own(x):
@@ -495,7 +495,7 @@ class Training:
             token_mean=(lambda x: replica.all_reduce("MEAN", x)) if means else lambda x: x)
 
     def replica(self, inputs, stats, random):
-        """On one replica: loss, gradients after the all-reduce, statistics, what layers give; the update is applied."""
+        """Runs on one replica and applies the update. Returns loss, gradients after the all-reduce, statistics, results of layers."""
         program, context = self.program, tf.distribute.get_replica_context()
         c, layers = self.context(context, inputs, stats, random), {}
         if program.activations:
@@ -518,14 +518,14 @@ class Training:
         elif program.sharding.get("clipping") == "before_all_reduce" or program.optimizer.get("clip", "none") == "none":
             gradients = clipped(gradients, program.optimizer)
             reduced = [context.all_reduce("SUM", g) for g in gradients]
-        else:    # apply_gradients sums over replicas: each gives its share of what is clipped
+        else:    # apply_gradients sums over replicas, so each contributes its share of the clipped gradient
             reduced = clipped([context.all_reduce("SUM", g) for g in gradients], program.optimizer)
             gradients = [g / self.cores for g in reduced]
         self.optimizer.apply_gradients(zip(gradients if self.optimizer.reduces else reduced, self.params.values()))
         return next(iter(losses.values())), dict(zip(self.params, reduced)), {**stats, **c.updates}, shown
 
     def split(self, values):
-        """{name: one value per replica}."""
+        """Returns {name: one value per replica}."""
         if self.strategy is None:
             return {k: tf.constant(v) for k, v in values.items()}
         rows = {k: [tf.constant(v)] if self.cores == 1 else [tf.constant(row) for row in v] for k, v in values.items()}
@@ -533,16 +533,16 @@ class Training:
                 for k, v in rows.items()}
 
     def rows(self, value):
-        """An array of what the replicas have; several: [cores, ...]."""
+        """Returns an array of the replicas' values; several replicas: [cores, ...]."""
         local = self.strategy.experimental_local_results(value) if self.strategy else (value,)
         return local[0].numpy() if self.cores == 1 else np.stack([x.numpy() for x in local])
 
     def host(self, value):
-        """The same, of replicas that agree the array of one."""
+        """Returns the same, but one replica's array if all agree."""
         return of_cores([x.numpy() for x in self.strategy.experimental_local_results(value)]) if self.cores > 1 else self.rows(value)
 
     def step(self, inputs, random):
-        """Arrays as the program feeds them. Returns the loss and the gradients as the optimizer takes them."""
+        """Runs a step on arrays as the program feeds them. Returns the loss and the gradients as the optimizer gets them."""
         self.optimizer.set(np.asarray(inputs["learning_rate"]).flat[0], self.counters)
         batch = self.split({k: v for k, v in inputs.items() if k in ("images", "tokens", "labels", "weights")})
         loss, gradients, stats, layers = self.compiled(batch, self.split(self.stats), self.split(random))

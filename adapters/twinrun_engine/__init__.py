@@ -1,11 +1,11 @@
-"""What an engine of another framework needs to sit in the subject's chair of twinrun: docs/reference/engine-protocol.md, in Python.
+"""What an engine of another framework needs to be a subject of twinrun: docs/reference/engine-protocol.md, in Python.
 
     from twinrun_engine import serve
 
     class Mine:
         hello = {"name": "mine", "version": "1", "precision": "f32"}
 
-        def prepare(self, program): ...                              # once per program; raise Unsupported([...]) if you must
+        def prepare(self, program): ...                              # once per program; raises Unsupported([...]) if it cannot run it
         def step(self, program, step, state, inputs, random):        # one training step
             return new_state, outputs                                # dicts of arrays, by the program's names
 
@@ -21,8 +21,8 @@ from .safetensors import Damaged, load, save
 
 __all__ = ["Damaged", "Program", "Unsupported", "Variable", "alive", "load", "save", "serve"]
 
-# In a checkout the folders beside this one are named for frameworks. On the search path, a library that asks whether there is a
-# `jax` would find the folder where JAX is not installed.
+# In a checkout, the folders beside this one have the names of frameworks. If they stayed on the search path, a library that tests
+# for `jax` would find our folder where JAX is not installed.
 beside = pathlib.Path(__file__).resolve().parent.parent
 if (beside / "jax" / "engine.py").exists():
     sys.path[:] = [entry for entry in sys.path if not entry or pathlib.Path(entry).resolve() != beside]

@@ -1,5 +1,5 @@
-"""What PyTorch's autograd graph of a training step shows: in which order parameters are used, how they are transposed, and in which
-order images are flattened. Evidence, not a need: where a graph says nothing (compiled code, say) nothing is concluded."""
+"""Reads from PyTorch's autograd graph of a training step in which order parameters are used, how they are transposed, and in which
+order images are flattened. It is optional evidence: where a graph shows nothing (in compiled code, for instance), nothing is concluded."""
 import torch
 
 ALONG = ("AccumulateGrad", "TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ReshapeAliasBackward0",
@@ -11,10 +11,10 @@ def short(node):
 
 
 class Graph:
-    """Of the graph above some results."""
+    """The graph above some results."""
 
     def __init__(self, roots):
-        self.above, self.below, self.of = {}, {}, {}    # node: nodes it reads; node: nodes that read it; id of a tensor: its node
+        self.above, self.below, self.of = {}, {}, {}    # node: the nodes it reads; node: the nodes that read it; id of a tensor: its node
         todo = [r.grad_fn for r in roots if torch.is_tensor(r) and r.grad_fn is not None]
         while todo:
             node = todo.pop()
@@ -29,7 +29,7 @@ class Graph:
         self.reach = {}
 
     def use(self, tensor):
-        """(the node that computes with a parameter, the nodes between them); None, [] where there is none."""
+        """Returns (the node that computes with a parameter, the nodes between them); None, [] where there is none."""
         node, between = self.of.get(id(tensor)), []
         while node is not None and (short(node) in ALONG or len(node.next_functions) < 2):
             between.append(node)
@@ -41,7 +41,7 @@ class Graph:
         return None if node is None else any(short(n) in ("TBackward0", "TransposeBackward0", "PermuteBackward0") for n in between)
 
     def upstream(self, node):
-        """All nodes that a node reads, directly or not."""
+        """Returns all nodes that a node reads, directly or not."""
         if node not in self.reach:
             found, todo = set(), [node]
             while todo:
@@ -53,7 +53,7 @@ class Graph:
         return self.reach[node]
 
     def in_order(self, tensors):
-        """The tensors, each after those whose results it is used on; otherwise in the order given."""
+        """Returns the tensors in the order of their use: each after those whose results it is applied to, otherwise in the given order."""
         uses = [self.use(t)[0] for t in tensors]
         left, found = list(range(len(tensors))), []
         while left:
@@ -65,7 +65,8 @@ class Graph:
         return [tensors[i] for i in found]
 
     def channels_first(self, tensor, image):
-        """How the image that a parameter's layer reads was flattened; None: not to be seen. image: (height, width, channels)."""
+        """Whether the image that a parameter's layer reads was flattened channels first; None if the graph does not show it.
+        image: (height, width, channels)."""
         node, between = self.use(tensor)
         height, width, channels = image
         seen, todo = set(), [] if node is None else [n for n in self.above[node] if n not in between]
@@ -77,7 +78,7 @@ class Graph:
             size = tuple(getattr(node, "_saved_self_sym_sizes", None) or getattr(node, "_saved_self_sizes", None) or ())
             if "View" in short(node) or "Reshape" in short(node):
                 first, last = size[1:] == (channels, height, width), size[1:] == (height, width, channels)
-                if first and last:    # as many pixels as channels: it was moved before, or not
+                if first and last:    # as many pixels as channels: look for a permutation before it
                     while self.above[node] and short(node) not in ("PermuteBackward0", "TransposeBackward0") and (
                             short(node) in ALONG or short(node) == "ContiguousBackward0"):
                         node = self.above[node][0]

@@ -1,4 +1,4 @@
-"""Weights that people already have, under the program's names and in its layouts: what the export.py of each framework shares.
+"""What the export.py of each framework shares: it writes existing weights under the program's names and in its layouts.
 
     arrays = {"features.0.weight": array, ...}         # of a framework's file
     named, left = rename(arrays, {"features.0": "conv1"}, LEAVES)
@@ -17,22 +17,22 @@ from .safetensors import save
 
 
 class Wrong(Exception):
-    """Something a user can mend: a file, a name, a shape."""
+    """An error that the user can correct: a file, a name, a shape."""
 
 
 def arguments(description, checkpoint):
-    """The command line that all of them have; a framework may add to it."""
+    """The command line that all of them share; a framework may add options."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help=checkpoint)
-    parser.add_argument("out", nargs="?", help="file to write, .safetensors; none: list what is there")
+    parser.add_argument("out", nargs="?", help="the .safetensors file to write; without it, the checkpoint is listed")
     parser.add_argument("--name", action="append", default=[], metavar="THEIRS=OURS",
-                        help="a layer, or one tensor, and what the scenario calls it (repeatable): features.0=conv1")
-    parser.add_argument("--names", metavar="FILE", help='TOML with such lines: "features.0" = "conv1"')
+                        help="a layer or a tensor of the checkpoint and its name in the scenario, as in features.0=conv1 (repeatable)")
+    parser.add_argument("--names", metavar="FILE", help='a TOML file of such names, as in "features.0" = "conv1"')
     return parser
 
 
 def names_of(options):
-    """{theirs: ours} of --names and --name; the latter win."""
+    """Returns {theirs: ours} of --names and --name; those of --name take precedence."""
     names = {}
     if options.names:
         try:
@@ -41,19 +41,19 @@ def names_of(options):
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise Wrong(f"{options.names}: {error}") from None
         if wrong := [k for k, v in names.items() if not isinstance(v, str)]:
-            raise Wrong(f"{options.names}: '{wrong[0]}' is no line THEIRS = \"OURS\"")
+            raise Wrong(f"{options.names}: '{wrong[0]}' is not a line THEIRS = \"OURS\"")
     for word in options.name:
         theirs, sep, ours = word.partition("=")
         if not (theirs and sep and ours):
-            raise Wrong(f"--name {word}: due is THEIRS=OURS")
+            raise Wrong(f"--name {word}: expected THEIRS=OURS")
         names[theirs] = ours
     return names
 
 
 def rename(arrays, names, leaf):
-    """({ours: (theirs, array)}, [what nothing was said of]). The longest of `names` that is a tensor's name, or begins it up to a
-    '.' or '/', says what it is called; leaf(rest, array) what the rest is: 'weight' is 'kernel', None: it has no counterpart. Without
-    `names` all keep theirs."""
+    """Returns ({ours: (theirs, array)}, [theirs without a name of ours]). A tensor is renamed by the longest of `names` that is its
+    name, or the beginning of it up to a '.' or '/'; leaf(rest, array) renames the rest, as 'weight' to 'kernel', and returns None if it
+    has no counterpart. Without `names` every tensor keeps its name."""
     found, left, used = {}, [], set()
     for theirs, array in arrays.items():
         fits = [k for k in names if theirs == k or (theirs.startswith(k) and theirs[len(k)] in "./")]
@@ -79,7 +79,7 @@ def rename(arrays, names, leaf):
 
 
 def finish(options, found, left):
-    """Writes the file and says what went where."""
+    """Prints which tensor got which name, and writes the file."""
     for ours, (theirs, array) in found.items():
         print(f"{ours:40} {str(list(array.shape)):20} {theirs}")
     if left:
@@ -87,13 +87,13 @@ def finish(options, found, left):
     if not options.out:
         return
     if not found:
-        raise Wrong(f"{options.checkpoint}: nothing to write")
+        raise Wrong(f"{options.checkpoint}: no tensor to write")
     save(options.out, {ours: np.ascontiguousarray(array) for ours, (_, array) in found.items()})
     print(f"wrote {options.out}: twinrun convert {options.out} init.h5 --scenario SCENARIO")
 
 
 def run(main):
-    """main(), errors of the user's as one line and exit status 1."""
+    """Calls main(); an error of the user becomes one line and exit status 1."""
     try:
         main()
     except Wrong as wrong:

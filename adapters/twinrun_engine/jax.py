@@ -1,13 +1,13 @@
-"""A training script of JAX as an engine: docs/guides/own-engine.md. Unlike the rest of the package this needs jax, and optax where it is used.
+"""Serves a JAX training script as an engine: docs/guides/own-engine.md. Unlike the rest of the package, this needs jax, and optax if used.
 
     from twinrun_engine.jax import serve_script
     serve_script(train_step, (params, opt_state))                  # train_step(params, opt_state, images, labels)
                                                                    #     -> params, opt_state, loss, gradients
     serve_script(train_step, train_state)                          # train_step(state, images, labels) -> state, loss, gradients
-    serve_script(train_step, (model, optimizer))                   # of flax.nnx: train_step(model, optimizer, images, labels) -> loss
+    serve_script(train_step, (model, optimizer))                   # flax.nnx: train_step(model, optimizer, images, labels) -> loss
     serve_script(loss_fn=loss_fn, optimizer=optimizer, params=params)    # loss_fn(params, images, labels) -> loss
 
-A train_step that keeps its gradients to itself is asked for them by its optimizer: watch(optax.adam(1e-3)).
+If a train_step does not return its gradients, wrap its optimizer to record them: watch(optax.adam(1e-3)).
 """
 import functools
 import inspect
@@ -25,8 +25,8 @@ from .model import Counters, features_of
 from .names import Ambiguous, Candidate, Form, Unit, leaves_of, matched, nearest
 from .protocol import Unsupported, alive, serve, take_session
 
-# The program's slot -> the field of optax's state that holds the same numbers, and their sign there: what optax keeps after the
-# learning rate is what is added to weights, ours is what is taken from them.
+# The program's slot -> the field of optax's state that holds the same numbers, and their sign there: after the learning rate, optax
+# keeps what is added to weights, and the program keeps what is subtracted from them.
 MOMENTS = {"adam_m": ("mu", 1), "adam_v": ("nu", 1)}
 SLOTS = {
     "sgd": {},
@@ -46,12 +46,12 @@ take_session()    # before the script reads its arguments
 
 
 def largest_dims(shape):
-    """(second, first) of a shape's largest dimensions, as optax's adafactor factors them."""
+    """Returns the indices (second, first) of a shape's largest dimensions, which optax's adafactor factors."""
     return tuple(int(i) for i in np.argsort(shape)[-2:])
 
 
 def field_of(kind, slot, shape):
-    """(field, sign) of a slot of a parameter. optax's row of a matrix is the mean over its larger dimension."""
+    """Returns (field, sign) of a slot of a parameter. optax's row of a matrix is the mean over its larger dimension."""
     field, sign = SLOTS[kind][slot]
     if kind == "adafactor" and len(shape) >= 2 and largest_dims(shape)[1] != len(shape) - 1:
         field = {"v_row": "v_col", "v_col": "v_row"}.get(field, field)
@@ -65,8 +65,8 @@ class Watched(typing.NamedTuple):
 
 
 def watch(optimizer):
-    """An optax optimizer that keeps the gradients it was given, so that they need not be returned. In a chain it stands around what
-    comes after clipping: optax.chain(optax.clip_by_global_norm(1.0), watch(optax.adam(1e-3)))."""
+    """Returns an optax optimizer that records its gradients, so that they need not be returned. In a chain, wrap what comes after
+    clipping: optax.chain(optax.clip_by_global_norm(1.0), watch(optax.adam(1e-3)))."""
     import optax
 
     def update(gradients, state, params=None, **more):
@@ -79,7 +79,7 @@ def watch(optimizer):
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-# What show() was given in the step in progress, {name: {replica: [arrays]}}; None: nobody asks, and it does nothing.
+# What show() recorded in the current step, {name: {replica: [arrays]}}; None: nothing is requested, and show() does nothing.
 shown: typing.Any = None
 
 
@@ -98,24 +98,24 @@ noted.defvjp(lambda name, x, where: (noted(name, x, where), where),
 
 
 def show(name, x, axis=None):
-    """x as it is. Where twinrun looks for the layer in which a step went wrong, it is told that this is what the layer `name` of the
-    scenario gives, and what the gradient is here:
+    """Returns x. When twinrun looks for the layer in which a step went wrong, this records x as the result of the scenario's layer
+    `name`, and the gradient there:
 
         x = show("conv1", conv(params, x))
 
-    axis: the name of the axis of jax.pmap, where a step has several replicas."""
+    axis: the name of jax.pmap's axis, if a step has several replicas."""
     if shown is None:
         return x
     return noted(name, x, jnp.int32(0) if axis is None else jax.lax.axis_index(axis))
 
 
 def words(path):
-    """A path of jax.tree_util as words: ('params', 'Dense_0', 'kernel')."""
+    """Returns a path of jax.tree_util as words: ('params', 'Dense_0', 'kernel')."""
     return tuple(str(next(getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name))) for key in path)
 
 
 def natural(path):
-    """Dense_2 before Dense_10."""
+    """A sort key that puts Dense_2 before Dense_10."""
     return [[(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", word) if part] for word in path]
 
 
@@ -124,7 +124,7 @@ def numberless(path):
 
 
 def forms(label, shape):
-    """The ways to read a tensor: attention's heads may have an axis of their own."""
+    """Returns the ways to read a tensor; attention's heads may have an axis of their own."""
     leaves = leaves_of(label, len(shape))
     if len(shape) == 3 and "kernel" in leaves:
         return [Form(leaves, (shape[0], shape[1] * shape[2])), Form(leaves, (shape[0] * shape[1], shape[2]))] + (
@@ -142,27 +142,27 @@ def is_object(part):
 
 
 def paths_of(leaves):
-    """Where the leaves of a pytree lie, of tree_flatten_with_path."""
+    """Returns the paths of a pytree's leaves, given the result of tree_flatten_with_path."""
     paths = [words(path) for path, _ in leaves]
     objects = paths and all(p[-1:] == ("value",) for p in paths)    # flax.nnx: each variable is an object
     return [p[:-1] for p in paths] if objects else paths
 
 
 class Tree:
-    """A script's state: which of its leaves is what."""
+    """A script's state, and the role of each of its leaves."""
 
     def __init__(self, state, parts, stacked):
-        """parts: whether the state is several arguments. stacked: whether its arrays have an axis in front, of devices."""
+        """parts: whether the state is several arguments. stacked: whether its arrays have a leading axis of devices."""
         found, self.structure = jax.tree_util.tree_flatten_with_path(state)
         self.paths, self.leaves = paths_of(found), [leaf for _, leaf in found]
         self.shapes = [np.shape(leaf)[1:] if stacked else np.shape(leaf) for leaf in self.leaves]
         named = [p[:p.index("params") + 1] for p in self.paths if "params" in p]
         self.prefix = min(named, key=len) if named else ("0",) if parts else ()
         self.params = {i: p[len(self.prefix):] for i, p in enumerate(self.paths)
-                       if p[:len(self.prefix)] == self.prefix and is_float(self.leaves[i])}    # not keys and counts of random numbers
+                       if p[:len(self.prefix)] == self.prefix and is_float(self.leaves[i])}    # without keys and counts of random numbers
 
     def units(self):
-        """A Unit for each layer: what stands in one dictionary or tuple, with the batch statistics of the same path."""
+        """Returns a Unit for each layer: the leaves of one dictionary or tuple, with the batch statistics of the same path."""
         units, own = {}, dict(self.params)
         own |= {i: p for i, p in enumerate(self.paths) if i not in own and p[-1] in STATISTICS}
         for i, path in sorted(own.items(), key=lambda item: natural(item[1])):
@@ -175,7 +175,7 @@ class Tree:
         return [Unit("/".join((*unit, *number)), tensors, unit[-1] if unit else "") for (unit, *number), tensors in units.items()]
 
     def slot(self, parameter, field):
-        """The leaf of an optimizer's state that holds a parameter's `field`; None."""
+        """Returns the leaf of an optimizer's state that holds a parameter's `field`, or None."""
         path = self.params[parameter]
         for i, found in enumerate(self.paths):
             before = found[:len(found) - len(path)]
@@ -203,7 +203,7 @@ class Script:
 
     def __init__(self, train_step, state, names, cores, hello):
         self.train_step, self.state, self.names, self.cores = train_step, state, names, cores
-        self.count = len(state) if type(state) is tuple else 1    # arguments that are state
+        self.count = len(state) if type(state) is tuple else 1    # number of arguments that are state
         self.objects = any(map(is_object, state if type(state) is tuple else (state,)))
         self.tree = Tree(self.inside(state), type(state) is tuple, cores is not None)
         self.wanted = self.asked()
@@ -211,7 +211,7 @@ class Script:
                       "conventions": "optax", "max_cores": cores or 1, "activations": True, **hello}
 
     def inside(self, state):
-        """The arrays of a state: of modules and optimizers of flax.nnx, what they contain."""
+        """Returns the arrays of a state; for modules and optimizers of flax.nnx, their content."""
         if not self.objects:
             return state
         from flax import nnx
@@ -229,13 +229,13 @@ class Script:
     def prepare(self, program):
         kind, reasons = program.optimizer["kind"], []
         if program.cores > (self.cores or 1):
-            reasons.append(f"no {program.cores} cores: serve_script() was told of {self.cores or 1}")
+            reasons.append(f"{program.cores} cores are not supported: serve_script() was called for {self.cores or 1}")
         if kind not in SLOTS:
-            reasons.append(f"no optimizer '{kind}'")
+            reasons.append(f"optimizer '{kind}' is not supported")
         if program.scenario["train"].get("accumulate", 1) > 1:
-            reasons.append("no accumulation of gradients: one call of train_step is one update")
+            reasons.append("accumulation of gradients is not supported: one call of train_step is one update")
         if program.optimizer.get("ema", 0) > 0:
-            reasons.append("no averaged weights: set optimizer.ema to 0")
+            reasons.append("averaged weights are not supported: set optimizer.ema to 0")
         variables = [v for v in program.state if v.role in ("parameter", "statistic")]
         places, wrong = self.given(variables) if self.names is not None else self.told(variables)
         slots = {}
@@ -253,31 +253,31 @@ class Script:
             raise Unsupported(list(dict.fromkeys(reasons + wrong)))
         if self.names is None:
             paths = {n: "/".join(self.tree.params.get(i, self.tree.paths[i])) for n, i in places.items()}
-            print("twinrun_engine: told from the state: " + ", ".join(f"{n} = {path}" for n, path in paths.items()), file=sys.stderr,
-                  flush=True)
+            print("twinrun_engine: variables found in the state: " + ", ".join(f"{n} = {path}" for n, path in paths.items()),
+                  file=sys.stderr, flush=True)
         program.own = Run(places, slots)
 
     def told(self, variables):
-        """({name: leaf}, [what is wrong]) from shapes, numbers and words."""
+        """Returns ({name: leaf}, [errors]) found from shapes, numbers and words."""
         units = self.tree.units()
         try:
             pairs, close = matched(variables, units)
         except Ambiguous as error:
             return {}, [str(error)]
         places, wrong = {name: candidate.handle for name, (candidate, _) in pairs.items()}, []
-        for alike in close:    # dictionaries are sorted: only numbers tell an order
+        for alike in close:    # dictionaries are sorted, so only numbers tell an order
             leaves = [next(i for n, i in places.items() if n.rpartition("/")[0] == unit) for unit in alike]
             paths = [self.tree.params.get(i, self.tree.paths[i]) for i in leaves]
             if len({numberless(p) for p in paths}) > 1:
                 draft = ", ".join(f'"{n}": {pairs[n][0].path}' for n in places)
-                wrong.append(f"{', '.join(alike)} are of one shape, and the names {', '.join('/'.join(p[:-1]) for p in paths)} do not tell "
-                             f"their order. Say which is which: serve_script(.., names={{{draft}}})")
-        wrong += [f"the program has nothing for {'/'.join(path)} {list(self.tree.shapes[i])}" for i, path in self.tree.params.items()
+                wrong.append(f"{', '.join(alike)} have one shape, and the names {', '.join('/'.join(p[:-1]) for p in paths)} do not tell "
+                             f"their order. Name them: serve_script(.., names={{{draft}}})")
+        wrong += [f"the program has no variable for {'/'.join(path)} {list(self.tree.shapes[i])}" for i, path in self.tree.params.items()
                   if i not in places.values()]
         return places, wrong
 
     def given(self, variables):
-        """The same, from {the program's name: path below the parameters, or in the whole state}."""
+        """Returns the same, given {the program's name: path below the parameters, or in the whole state}."""
         places, wrong = {}, []
         by_path = {"/".join(p): i for i, p in enumerate(self.tree.paths)} | {"/".join(p): i for i, p in self.tree.params.items()}
         shapes = {p: self.tree.shapes[i] for p, i in by_path.items()}
@@ -292,14 +292,14 @@ class Script:
                 near = nearest(path, v.shape, free)
                 wrong.append(f"'{v.name}': the state has no '{path}'" + (f"; is it {near}?" if near else ""))
             elif np.prod(shapes[path]) != np.prod(v.shape):
-                wrong.append(f"'{v.name}' is {list(shapes[path])}, due is {list(v.shape)}")
+                wrong.append(f"'{v.name}' is {list(shapes[path])}; expected {list(v.shape)}")
             else:
                 places[v.name] = by_path[path]
         due = [v.name for v in variables]
         return places, wrong + [f"the program has no '{name}'" for name in self.names if name not in due]
 
     def own_slot(self, program, parameter, slot):
-        """Of an optimizer of the script's own: the trees beside the parameters that are shaped like them, in the order of the slots."""
+        """Returns the leaf of an optimizer of the script's own: its trees with the shapes of the parameters are the slots, in order."""
         path, slots = self.tree.params[parameter], list(SLOTS[program.optimizer["kind"]])
         like = [i for i, found in enumerate(self.tree.paths) if i not in self.tree.params and found[len(found) - len(path):] == path
                 and self.tree.shapes[i] == self.tree.shapes[parameter] and "gradients" not in found]
@@ -308,7 +308,7 @@ class Script:
     # ---- state
 
     def into(self, leaf, value):
-        """The program's array as the leaf has it. With `cores` every leaf has an axis in front."""
+        """Returns the program's array in the shape and dtype of the leaf. With `cores`, every leaf has a leading axis."""
         value = np.asarray(value)
         shape = self.tree.shapes[leaf] if self.cores is None else (len(value), *self.tree.shapes[leaf])
         return jnp.array(value.reshape(shape), jnp.asarray(self.tree.leaves[leaf]).dtype)
@@ -325,7 +325,7 @@ class Script:
         leaves = []
         for i, leaf in enumerate(self.tree.leaves):
             number = {"count": updates, "step": step}.get(self.tree.paths[i][-1] if self.tree.paths[i] else "")
-            below = self.tree.paths[i][:len(self.tree.prefix)] == self.tree.prefix    # a count of random numbers is not one of updates
+            below = self.tree.paths[i][:len(self.tree.prefix)] == self.tree.prefix    # a count of random numbers is not a count of updates
             if self.objects and not is_float(leaf) and (below or number is None):
                 leaves.append(leaf)
             elif number is not None and self.tree.shapes[i] == ():
@@ -347,14 +347,14 @@ class Script:
     # ---- one step
 
     def returned(self, result):
-        """(leaves of the state, loss, gradients or None) of what train_step returned."""
+        """Returns (leaves of the state, loss, gradients or None) from the result of train_step."""
         if self.objects:
             rest = list(result) if isinstance(result, (tuple, list)) else [result]
             return jax.tree_util.tree_leaves(self.inside(self.state)), self.loss(rest[0]), rest[1] if len(rest) > 1 else None
         due = jax.tree_util.tree_structure(self.state)
-        said = f"{self.count} part(s) of state, the loss, and perhaps the gradients"
+        said = f"{self.count} part(s) of state, the loss, and optionally the gradients"
         if not isinstance(result, (tuple, list)) or len(result) < self.count + 1:
-            raise TypeError(f"train_step returned {type(result).__name__}: it must return {said}")
+            raise TypeError(f"train_step returned {type(result).__name__}; expected {said}")
 
         def fits(parts):
             whole = tuple(parts) if type(self.state) is tuple else parts[0]
@@ -363,17 +363,18 @@ class Script:
         result = list(result)
         first = next((at for at in (0, 1) if fits(result[at:at + self.count])), None)
         if first is None:
-            raise TypeError(f"train_step returned a state of another structure than the one that serve_script() was given; due are {said}")
+            raise TypeError("train_step returned a state whose structure differs from the one that serve_script() was given; "
+                            f"expected {said}")
         parts, rest = result[first:first + self.count], result[:first] + result[first + self.count:]
         leaves = jax.tree_util.tree_leaves(tuple(parts) if type(self.state) is tuple else parts[0])
         return leaves, self.loss(rest[0]), rest[1] if len(rest) > 1 else None
 
     @staticmethod
     def loss(loss):
-        while isinstance(loss, (tuple, list, dict)):    # value_and_grad(.., has_aux=True), or metrics
+        while isinstance(loss, (tuple, list, dict)):    # from value_and_grad(.., has_aux=True), or metrics
             loss = loss.get("loss") if isinstance(loss, dict) else loss[0]
         if loss is None or np.asarray(loss).dtype.kind not in "fiuV":
-            raise TypeError("train_step returned no loss: a number is due, beside the state")
+            raise TypeError("train_step returned no loss; expected a number besides the state")
         return np.asarray(loss, np.float32)
 
     def step(self, program, step, state, inputs, random):
@@ -383,8 +384,8 @@ class Script:
                 alive("compiling")
             self.load(program, step, state)
         elif run.leaves is None:
-            raise Unsupported(["no state to begin from"])
-        lost = {}    # of rmsprop without momentum: its slot is the step itself
+            raise Unsupported(["the first step has no initial state"])
+        lost = {}    # rmsprop without momentum: its slot is the step itself
         if any(leaf is None for leaf, _ in run.slots.values()):
             lost = {n: self.out(program, run.leaves[i], np.shape(run.leaves[i])) for n, i in run.places.items()}
 
@@ -412,7 +413,7 @@ class Script:
                 after[name] = lost[parameter].reshape(after[parameter].shape) - after[parameter]
             else:
                 after[name] = self.out(program, run.leaves[leaf], shapes[name]) * np.float32(sign)
-        # A loss scaler leaves out the update of gradients that are not finite, which no weight would have survived.
+        # A loss scaler skips the update if gradients are not finite; otherwise the weights would not be finite either.
         if finite(gradients) or not finite(program.of_role("parameter", after)):
             run.counters.advance()
         after.update(run.counters.values)
@@ -421,7 +422,7 @@ class Script:
 
     @staticmethod
     def ask(program, train_step):
-        """Calls it. What show() does is compiled into the step: it is compiled anew where that changes."""
+        """Calls train_step. show() is compiled into the step, so the step is compiled again when show() is turned on or off."""
         global shown
         if bool(program.activations) != (shown is not None):
             jax.clear_caches()
@@ -434,7 +435,7 @@ class Script:
 
     @staticmethod
     def shown(program):
-        """What show() was given: once by each replica."""
+        """Returns what show() recorded exactly once in each replica."""
         found = {}
         for name, rows in (shown or {}).items():
             if all(len(rows.get(r, ())) == 1 for r in range(program.cores)):
@@ -453,7 +454,7 @@ class Script:
             path = self.tree.params[leaf]
             value = run.leaves[watched] if watched is not None else by_path.get(path, by_path.get(("params", *path)))
             if value is None:
-                raise TypeError(f"there is no gradient of '{name}': let train_step return its gradients after the loss, or put "
+                raise TypeError(f"there is no gradient of '{name}'. Return the gradients from train_step after the loss, or put "
                                 "twinrun_engine.jax.watch() around its optimizer: watch(optax.adam(1e-3))")
             found[f"{name}.grad"] = self.out(program, value, shapes[name])
         return found
@@ -462,15 +463,15 @@ class Script:
 def serve_script(train_step=None, state=None, names=None, cores=None, *, loss_fn=None, optimizer=None, params=None, **hello):
     """Answers twinrun with a script's own training step, until it ends; does not return.
 
-    train_step  (state, images, labels) -> (state, loss[, gradients]); where the state is a tuple, its parts are arguments and results of
-                their own: (params, opt_state, images, labels) -> (params, opt_state, loss[, gradients]). Images are NHWC. It may also
-                take, by these names, learning_rate, step, weights, and random: {name: uniform numbers} for dropout
-    state       what it begins from: a pytree such as flax's TrainState, or a tuple of them; parameters are what is called `params`, or
-                its first part. A module and an optimizer of flax.nnx are changed in place: train_step returns the loss alone
-    names       {the program's name: path below the parameters}, 'Dense_0/kernel'; None: told from shapes, numbers and words
-    cores       of a step under jax.pmap: how many devices it has. All arrays then have an axis more, in front
-    loss_fn, optimizer, params  in the place of train_step and state: loss_fn(params, images, labels) and an optax optimizer
-    hello       what the engine declares, where it is not precision="f32", conventions="optax" (docs/reference/engine-protocol.md)
+    train_step  (state, images, labels) -> (state, loss[, gradients]); if the state is a tuple, its parts are separate arguments and
+                results: (params, opt_state, images, labels) -> (params, opt_state, loss[, gradients]). Images are NHWC. It may also
+                have arguments named learning_rate, step, weights, and random: {name: uniform numbers} for dropout
+    state       the initial state: a pytree such as flax's TrainState, or a tuple of pytrees; the parameters are the part called `params`,
+                or the first one. A module and an optimizer of flax.nnx are changed in place, and train_step returns only the loss
+    names       {the program's name: path below the parameters}, 'Dense_0/kernel'; None: found from shapes, numbers and words
+    cores       for a step under jax.pmap: its number of devices. All arrays then have an additional leading axis
+    loss_fn, optimizer, params  instead of train_step and state: loss_fn(params, images, labels) and an optax optimizer
+    hello       what the engine declares instead of precision="f32", conventions="optax" (docs/reference/engine-protocol.md)
     """
     if loss_fn is not None:
         import optax

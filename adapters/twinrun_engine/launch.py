@@ -1,9 +1,9 @@
-"""Starts a script of PyTorch once for each core, as torchrun does, and lets the first of them answer twinrun.
+"""Starts a PyTorch script once for each core, as torchrun does; the first process answers twinrun.
 
     twinrun diagnose mine.toml --subject 'exec:python3 -m twinrun_engine.launch --cores 2 mine.py --lr 0.1'
 
 Each process finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, so that
-torch.distributed.init_process_group("gloo") needs no more.
+torch.distributed.init_process_group("gloo") needs no arguments besides.
 """
 import argparse
 import os
@@ -23,9 +23,9 @@ def free_port():
 
 def main():
     parser = argparse.ArgumentParser(prog="python3 -m twinrun_engine.launch", description=__doc__.splitlines()[0])
-    parser.add_argument("--cores", type=int, required=True, help="processes, one for each core")
-    parser.add_argument("script", help="a script that calls serve_script() after init_process_group()")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+    parser.add_argument("--cores", type=int, required=True, help="number of processes, one for each core")
+    parser.add_argument("script", help="script that calls serve_script() after init_process_group()")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     take_session()
     options = parser.parse_args()
     world = {"WORLD_SIZE": str(options.cores), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -35,7 +35,7 @@ def main():
         files = {} if rank == 0 else {"stdin": subprocess.DEVNULL, "stdout": sys.stderr}
         children.append(subprocess.Popen([sys.executable, options.script, *options.arguments], env=environment, **files))
     failed = None
-    while failed is None and children[0].poll() is None:    # one that ends early leaves the others waiting for it
+    while failed is None and children[0].poll() is None:    # if one process ends early, the others wait for it for ever
         failed = next((child.returncode for child in children[1:] if child.poll()), None)
         time.sleep(0.05)
     for child in children[0 if failed is not None else 1:]:

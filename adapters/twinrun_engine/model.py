@@ -1,4 +1,4 @@
-"""What models built from a scenario share in every framework: layers in their order, padding, where Adam's count stands."""
+"""What models built from a scenario share in every framework: the order of layers, padding, and Adam's counters."""
 import math
 
 import numpy as np
@@ -7,14 +7,14 @@ from .protocol import Unsupported
 
 
 def walk(layers, table, context, features, part=""):
-    """The model's output, or that of a GAN's part. A layer reads the one before it, or those that its `input` names.
-    table: kind -> function(context, layer, *inputs). context.show, where there is one: function(name, what the layer gives) -> the same."""
+    """Returns the output of the model, or of a part of a GAN. A layer reads the previous one, or those that its `input` names.
+    table: kind -> function(context, layer, *inputs). context.show, if present: function(name, output of the layer) -> the same output."""
     values, previous, show = {"data": features}, "data", getattr(context, "show", None)
     for layer in layers:
         if layer.get("part", "") != part:
             continue
         if layer["kind"] not in table:
-            raise Unsupported([f"no layer kind '{layer['kind']}'"])
+            raise Unsupported([f"layer kind '{layer['kind']}' is not supported"])
         inputs = [values[name] for name in layer.get("input") or [previous]]
         previous = layer["name"]
         full = f"{part}/{previous}" if part else previous
@@ -25,24 +25,24 @@ def walk(layers, table, context, features, part=""):
 
 
 def features_of(inputs):
-    """What a model starts from."""
+    """Returns the input that a model begins with."""
     return inputs["tokens" if "tokens" in inputs else "images"]
 
 
 def same_padding(size, window, stride, dilation=1):
-    """TensorFlow's SAME along one axis: (low, high); the odd cell is on the high side."""
+    """TensorFlow's SAME padding along one axis: (low, high); an odd cell is on the high side."""
     total = max(0, (-(-size // stride) - 1) * stride + dilation * (window - 1) + 1 - size)
     return total // 2, total - total // 2
 
 
 def stride_of(layer):
-    """A layer's stride; 0 is the default: 1 for convolutions, the window for pools."""
+    """A layer's stride; 0 stands for the default, which is 1 for convolutions and the window for pools."""
     return layer["stride"] or layer.get("window", 1)
 
 
 def pads_of(layer, sizes):
-    """What a convolution or a pool pads of each axis, of these sizes: ((low, high), ..). Its padding is "same", "valid" or a number
-    of cells on every side."""
+    """Padding of a convolution or a pool along axes of these sizes: ((low, high), ..). The layer's padding is "same", "valid" or a
+    number of cells on every side."""
     if layer["padding"] == "same":
         window = layer.get("kernel") or layer["window"]
         return tuple(same_padding(n, window, stride_of(layer), layer.get("dilation", 1)) for n in sizes)
@@ -50,13 +50,13 @@ def pads_of(layer, sizes):
     return ((cells, cells),) * len(sizes)
 
 
-# What several replicas may mean (docs/reference/engine-protocol.md, `sharding`). Of another word nothing is assumed.
+# The supported forms of sharding (docs/reference/engine-protocol.md, `sharding`); any other value is refused.
 SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "batchwise": ("per_core", "gathered"),
             "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce")}
 
 
-# The formulas that the engines here have, TensorFlow's: section -> key -> value. A scenario that says otherwise is refused by
-# name, not computed by another formula.
+# The formulas that the engines here have, which are TensorFlow's: section -> key -> values. A scenario with any other value is refused
+# by the name of the key, not computed by another formula.
 FORMULAS = {
     "": {"conventions": ("auto", "tensorflow")},
     "data": {"scale": (1,), "offset": (0,), "channels": ("as_given",), "transposed": (False,), "label_offset": (0,)},
@@ -72,52 +72,53 @@ FORMULAS = {
 
 
 def other_formulas(program):
-    """Formulas of the scenario that the engines here do not have, as texts for Unsupported."""
+    """Lists formulas of the scenario that the engines here do not have, as texts for Unsupported."""
     def off(table, wanted, place):
-        return [f"no {place}{key} = {table[key]!r}" for key, values in wanted.items() if key in table and table[key] not in values]
+        return [f"{place}{key} = {table[key]!r} is not supported" for key, values in wanted.items()
+                if key in table and table[key] not in values]
     found = off(program.scenario, FORMULAS[""], "")
     for section in ("data", "loss", "optimizer"):
         found += off(program.scenario.get(section, {}), FORMULAS[section], section + ".")
     optimizer = program.optimizer
     if optimizer.get("weight_decay", 0) > 0 and optimizer["kind"] not in ("adamw", "lars", "lamb"):
-        found.append(f"no optimizer.weight_decay of '{optimizer['kind']}'")
+        found.append(f"optimizer.weight_decay of '{optimizer['kind']}' is not supported")
     if optimizer["kind"] == "adamw" and (optimizer.get("decay_form", "auto") not in ("auto", "decoupled") or
                                          optimizer.get("decay_of", "all") != "all"):
-        found.append("no other weight decay than AdamW's of all parameters")
+        found.append("no weight decay other than AdamW's of all parameters is supported")
     if optimizer["kind"].startswith("adam") and optimizer.get("nesterov", False):
-        found.append(f"no optimizer.nesterov of '{optimizer['kind']}'")
+        found.append(f"optimizer.nesterov of '{optimizer['kind']}' is not supported")
     for layer in program.layers:
         found += off(layer, FORMULAS["layer"], layer.get("name", layer["kind"]) + ": ")
         if layer["kind"] == "conv2d_transpose" and layer["padding"] not in ("same", "valid"):
-            found.append(f"{layer.get('name', layer['kind'])}: no padding = {layer['padding']!r}")
+            found.append(f"{layer.get('name', layer['kind'])}: padding = {layer['padding']!r} is not supported")
     return found
 
 
 def missing(program, layers, losses, optimizers):
-    """What a framework's tables have not, as texts for Unsupported."""
+    """Lists what a framework's tables lack, as texts for Unsupported."""
     kinds = dict.fromkeys(layer["kind"] for layer in program.layers)
-    found = [f"no layer kind '{kind}'" for kind in kinds if kind not in layers]
+    found = [f"layer kind '{kind}' is not supported" for kind in kinds if kind not in layers]
     if program.loss["kind"] not in {*losses, "gan"}:
-        found.append(f"no loss '{program.loss['kind']}'")
+        found.append(f"loss '{program.loss['kind']}' is not supported")
     if program.optimizer["kind"] not in optimizers:
-        found.append(f"no optimizer '{program.optimizer['kind']}'")
+        found.append(f"optimizer '{program.optimizer['kind']}' is not supported")
     if program.scenario["train"].get("accumulate", 1) > 1:
-        found.append("no accumulation of gradients")
+        found.append("accumulation of gradients is not supported")
     found += other_formulas(program)
     if program.cores > 1:
-        found += [f"no {key} '{program.sharding[key]}'" for key, words in SHARDING.items()
+        found += [f"{key} '{program.sharding[key]}' is not supported" for key, words in SHARDING.items()
                   if program.sharding.get(key, words[0]) not in words]
     return found
 
 
 def of_cores(rows):
-    """What replicas have, an array each, as a program is given it: that of one where all agree bit for bit, else [cores, ...]."""
+    """Combines one array per replica into the program's form: one array if all agree bit for bit, else [cores, ...]."""
     one = np.asarray(rows[0])
     return one if all(np.asarray(row).tobytes() == one.tobytes() for row in rows[1:]) else np.stack([np.asarray(row) for row in rows])
 
 
 def powers(betas, updates):
-    """Adam's counters after so many updates: beta^(updates + 1) as products of binary32 numbers."""
+    """Adam's counters after the given number of updates: beta^(updates + 1) as products of binary32 numbers."""
     found = {}
     for name, beta in zip(("adam/beta1_power", "adam/beta2_power"), betas):
         value = np.float32(beta)
@@ -128,15 +129,15 @@ def powers(betas, updates):
 
 
 class Counters:
-    """The program's counters (`adam/beta1_power`, `adafactor/step`), and how many updates they stand for. Frameworks count
-    updates; the program keeps binary32 powers, as TensorFlow does, which are passed on bit for bit and multiplied as there."""
+    """The program's counters (`adam/beta1_power`, `adafactor/step`), and the number of updates that they stand for. Frameworks count
+    updates; the program keeps binary32 powers, as TensorFlow does, which are passed on bit for bit and multiplied in the same way."""
 
     def __init__(self, optimizer, values):
         self.betas = {"beta1_power": optimizer.get("beta1", 0), "beta2_power": optimizer.get("beta2", 0)}
         self.values = {name: np.array(value) for name, value in values.items()}
 
     def updates(self):
-        """Updates made so far. Beyond what the powers can tell all corrections of a bias are 1."""
+        """Returns the number of updates so far. When the powers are too small to tell it, every bias correction is 1."""
         for name, value in self.values.items():
             value, beta = float(value.flat[0]), self.betas.get(name.split("/")[1])
             if beta is None:
@@ -151,9 +152,9 @@ class Counters:
             self.values[name] = np.asarray(value + 1 if beta is None else value * np.float32(beta), value.dtype)
 
     def adam_rate(self, correction1, correction2):
-        """What a learning rate is to be multiplied by where Adam's corrections of the bias, 1 - beta^t, are a framework's own. It
-        takes powers of beta where the program multiplies binary32 numbers; at the first steps, where 1 - beta2^t is small, the last
-        bits of these are some 10^-5 of it, far more than a rounding."""
+        """Returns the factor of the learning rate that replaces a framework's own bias corrections, 1 - beta^t, by the program's. A
+        framework takes powers of beta; the program multiplies binary32 numbers. In the first steps, where 1 - beta2^t is small, the
+        difference in the last bits is about 10^-5 of it, far more than a rounding."""
         one, two = (1 - float(next(np.asarray(v).flat[0] for k, v in self.values.items() if k.endswith(which)))
                     for which in ("beta1_power", "beta2_power"))
         if not (0 < one <= 1 and 0 < two <= 1):
@@ -169,7 +170,7 @@ def convolved(size, window, layer):
 
 
 def shape_after(layer, shape):
-    """One sample's shape after a layer of one input; None where that is not known here."""
+    """Returns one sample's shape after a layer with one input."""
     kind = layer["kind"]
     if kind in ("conv2d", "depthwise_conv2d", "max_pool", "avg_pool"):
         height, width = (convolved(n, layer.get("kernel") or layer["window"], layer) for n in shape[:2])
@@ -195,8 +196,8 @@ KEEP_ORDER = ("relu", "leaky_relu", "gelu", "silu", "sigmoid", "tanh", "batch_no
 
 
 def flattened_images(layers, sample):
-    """{layer: (height, width, channels)} of the layers that read, or keep, an image that was flattened, where the order of its numbers
-    matters: several channels of several pixels. sample: the shape of one."""
+    """Returns {layer: (height, width, channels)} of the layers that read, or keep, a flattened image whose order matters: one with
+    several channels and several pixels. sample: the shape of one sample."""
     known, previous, found = {"data": (tuple(sample), None)}, {"": "data"}, {}
     for layer in layers:
         part = layer.get("part", "")

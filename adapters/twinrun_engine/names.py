@@ -1,14 +1,15 @@
-"""Which of a script's tensors is which variable of the program, told from shapes, from the order of definition and from the names that
-frameworks use. What these do not settle is not guessed: Ambiguous carries a dictionary that its reader can correct and paste.
+"""Finds which of a script's tensors is which variable of the program, from shapes, from the order of definition and from the names
+that frameworks use. What these do not decide is not guessed: Ambiguous carries a dictionary that its reader can correct and paste.
 
-A Unit is what one layer has: a Linear's weight and bias, say. The program's units are its variables up to the last '/'.
+A Unit holds the tensors of one layer, such as the weight and bias of a Linear. The program's units are the names of its variables up to
+the last '/'.
 """
 import dataclasses
 import difflib
 import re
 import typing
 
-# What frameworks and authors call a layer's tensors -> what the program may call them.
+# Names of a layer's tensors in frameworks and scripts -> their possible names in the program.
 LEAVES = {
     **dict.fromkeys(("kernel", "w"), ("kernel",)), **dict.fromkeys(("weight", "weights"), ("kernel", "gamma", "embeddings")),
     **dict.fromkeys(("bias", "b", "offset"), ("bias", "beta")), "beta": ("beta",), "gamma": ("gamma",), "scale": ("gamma",),
@@ -16,19 +17,19 @@ LEAVES = {
     **dict.fromkeys(("mean", "running_mean", "moving_mean"), ("moving_mean",)),
     **dict.fromkeys(("var", "variance", "running_var", "moving_variance"), ("moving_variance",)),
 }
-ANY = {1: ("bias", "gamma", "beta", "moving_mean", "moving_variance")}    # of a name that says nothing, by rank
+ANY = {1: ("bias", "gamma", "beta", "moving_mean", "moving_variance")}    # for a name without meaning, by rank
 PROJECTIONS = {"query": ("query", "q", "q_proj", "wq", "w_q", "to_q"), "key": ("key", "k", "k_proj", "wk", "w_k", "to_k"),
                "value": ("value", "v", "v_proj", "wv", "w_v", "to_v"),
                "output": ("output", "out", "o", "out_proj", "o_proj", "wo", "w_o", "to_out", "proj", "c_proj")}
 
 
 class Ambiguous(Exception):
-    """Shapes and order leave a choice; the text has a dictionary to paste."""
+    """Shapes and order do not decide; the text holds a dictionary to paste."""
 
 
 @dataclasses.dataclass
 class Form:
-    """One way to read a tensor: the names that the program may have for it, its shape in the program's layout, and how to get there."""
+    """One way to read a tensor: its possible names in the program, its shape in the program's layout, and how to convert it."""
     leaves: tuple
     shape: tuple
     how: typing.Any = None
@@ -54,12 +55,12 @@ def word_of(label):
 
 
 def means_something(label):
-    """Whether a tensor's name says what it is in its layer."""
+    """Whether a tensor's name tells its role in the layer."""
     return word_of(label) in LEAVES
 
 
 def leaves_of(label, rank):
-    """What the program may call a tensor whose author calls it `label`."""
+    """Returns the possible names in the program of a tensor that the script calls `label`."""
     return LEAVES.get(word_of(label)) or ANY.get(rank, ("kernel", "embeddings"))
 
 
@@ -78,7 +79,7 @@ def projection(name):
 
 
 def assigned(wanted, unit_name, unit):
-    """{last part: (candidate, form)} where the unit's tensors are just those that are wanted; None."""
+    """Returns {last part: (candidate, form)} if the unit's tensors are exactly those expected, else None."""
     if len(wanted) != len(unit.tensors):
         return None
     mine, theirs = projection(unit_name), projection(unit.name)
@@ -100,14 +101,14 @@ def assigned(wanted, unit_name, unit):
 
 
 def matched(variables, units):
-    """({the program's name: (candidate, form)}, [lists of the program's units that only the order of definition tells apart])."""
+    """Returns ({the program's name: (candidate, form)}, [lists of the program's units that only the order of definition distinguishes])."""
     due, pairs, close = units_of(variables), {}, []
     fits = {p: [i for i, u in enumerate(units) if assigned(due[p], p, u) is not None] for p in due}
     in_order = len(due) == len(units) and all(i in fits[p] for i, p in enumerate(due))
     if in_order:
         pairs = {p: i for i, p in enumerate(due)}
     left = {p: set(f) for p, f in fits.items()}
-    while not in_order:    # what only so many units fit as there are is theirs, and no one else's
+    while not in_order:    # n units of the program that fit the same n units of the script take them
         groups = {}
         for p, f in left.items():
             groups.setdefault(frozenset(f), []).append(p)
@@ -131,7 +132,7 @@ def matched(variables, units):
 
 
 def unsettled(due, units, pairs, fits, found):
-    """The text of Ambiguous: what was not settled, and all that is thought, ready to be corrected and pasted."""
+    """Returns the text of Ambiguous: what was not decided, and a draft of the whole dictionary to correct and paste."""
     said, used, choice = [], set(pairs.values()), False
     for p in due:
         if p in pairs:
@@ -145,18 +146,18 @@ def unsettled(due, units, pairs, fits, found):
             for leaf, pair in assigned(due[p], p, units[free[0]]).items():
                 found[due[p][leaf].name] = pair
         else:
-            said.append(f"the script has nothing of the shapes of '{p}' ({shapes})")
+            said.append(f"the script has no tensors with the shapes of '{p}' ({shapes})")
     names = [v.name for unit in due.values() for v in unit.values()]
     lines = [f'"{n}": {found[n][0].path if n in found else "..."}' for n in names]
     rest = [f"{c.path} {list(c.forms[0].shape)}" for i, u in enumerate(units) if i not in used for c in u.tensors]
     if not choice:
         more = f"; it has, in the program's layout, {', '.join(rest)}" if rest else ""
-        return "; ".join(said) + more + ". Is the scenario's model the script's?"
-    return ("; ".join(said) + ". Say which is which with a dictionary, of which this is a draft to correct: {" + ", ".join(lines) + "}"
+        return "; ".join(said) + more + ". Does the scenario describe the script's model?"
+    return ("; ".join(said) + ". Name them with a dictionary; this is a draft to correct: {" + ", ".join(lines) + "}"
             + (f". Not used in it, with shapes in the program's layout: {', '.join(rest)}" if rest else ""))
 
 
 def nearest(name, shape, candidates):
-    """What to say of a name that is not there: those of its shape, else of the most similar name. candidates: {name: shape}."""
+    """Returns what to suggest for a missing name: the names of its shape, else the most similar ones. candidates: {name: shape}."""
     fits = [n for n, s in candidates.items() if tuple(s) == tuple(shape)] or difflib.get_close_matches(name, candidates, 3, 0.4)
     return ", ".join(f"'{n}' {list(candidates[n])}" for n in fits[:4])

@@ -1,7 +1,7 @@
 """twinrun's engine protocol, version 1: lines of JSON on standard input and output, arrays in files of a session folder.
 
-With one core every array has the shape that the program says. With several every array has one axis more, in front: [cores, ...],
-row r of which is replica r's. What is the same on all replicas may be returned without that axis.
+With one core, every array has the shape that the program declares. With several cores, every array has an additional leading axis,
+[cores, ...], and row r belongs to replica r. What is equal on all replicas may be returned without that axis.
 """
 import dataclasses
 import difflib
@@ -18,19 +18,19 @@ import numpy as np
 from .safetensors import DTYPES, load, save
 
 PROTOCOL = 1
-MOST_TEXT = 8000    # of an error: a message is at most 1 MiB
-channel = None      # what serve() talks through; one per process, as standard output is
+MOST_TEXT = 8000    # of an error, in characters; a message is at most 1 MiB
+channel = None      # what serve() writes to; one per process, because it takes over standard output
 
 
 class Unsupported(Exception):
-    """What an engine cannot do, all of it at once: Unsupported(["no layer kind 'gather'", "no optimizer 'lamb'"])."""
+    """Everything that an engine cannot do, in one error: Unsupported(["no layer kind 'gather'", "no optimizer 'lamb'"])."""
 
     def __init__(self, reasons):
         super().__init__("; ".join(reasons))
 
 
 class Refused(Exception):
-    """A request, or what an engine returned, is not as the protocol has it."""
+    """A request, or what an engine returned, breaks the protocol."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Variable:
     dtype: np.dtype
     shape: tuple
     role: str = ""            # of a state variable: parameter, slot, statistic, counter
-    per_core: bool = False    # of an input: each replica is fed its own
+    per_core: bool = False    # of an input: each replica gets its own
 
 
 class Program:
-    """What an engine is asked to compute one step of."""
+    """The program of which an engine computes steps."""
 
     def __init__(self, name, text):
         self.name = name
         self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/reference/scenario-keys.md
-        self.cores, self.batch = text["cores"], text["batch"]    # replicas, samples of each
-        self.algebra = text.get("algebra", "cpu")          # "cpu", "xla": of rmsprop and adamax (docs/reference/optimizers.md)
+        self.cores, self.batch = text["cores"], text["batch"]    # number of replicas; samples per replica
+        self.algebra = text.get("algebra", "cpu")          # "cpu" or "xla": formula of rmsprop and adamax (docs/reference/optimizers.md)
         self.sharding = text["sharding"]                   # reduction, batchnorm, batchnorm_group, batchwise, token_mean, clipping
         self.layers = self.scenario["model"]["layers"]
         self.loss = self.scenario["loss"]
@@ -58,7 +58,7 @@ class Program:
         self.state, self.inputs, self.random, self.outputs, self.activations = (
             [self.variable(v) for v in text.get(part, [])] for part in ("state", "inputs", "random", "outputs", "activations"))
         self.started = False
-        self.own: typing.Any = None    # the engine's to use: the same Program comes with every step
+        self.own: typing.Any = None    # free for the engine: every step gets the same Program
 
     @staticmethod
     def variable(v):
@@ -67,18 +67,18 @@ class Program:
         return Variable(v["name"], np.dtype(DTYPES[v["dtype"]]), tuple(v["shape"]), v.get("role", ""), v.get("per_core", False))
 
     def of_role(self, role, state):
-        """The part of `state` (name: anything) whose variables have the role."""
+        """Returns the part of `state` ({name: anything}) whose variables have the role."""
         return {v.name: state[v.name] for v in self.state if v.role == role}
 
     def read(self, path, prefix, variables):
-        """{name: array} of `variables` from a file. What is the same on all replicas is one row, shown `cores` times: read-only."""
+        """Reads {name: array} of `variables` from a file. What is equal on all replicas is stored once and broadcast, read-only."""
         arrays, found, wrong = load(path), {}, []
 
         def take(name, v):
             if name not in arrays:
                 wrong.append(f"there is no '{name}'")
             elif (arrays[name].dtype, arrays[name].shape) != (v.dtype, v.shape):
-                wrong.append(f"'{name}' is {arrays[name].dtype} {list(arrays[name].shape)}, due is {v.dtype} {list(v.shape)}")
+                wrong.append(f"'{name}' is {arrays[name].dtype} {list(arrays[name].shape)}; expected {v.dtype} {list(v.shape)}")
             return arrays.get(name)
 
         for v in variables:
@@ -96,7 +96,7 @@ class Program:
         return found
 
     def to_write(self, prefix, variables, values, optional=()):
-        """The arrays of a file with `values`, checked against `variables`; `optional` are variables that may be left out. Replicas that
+        """Returns the arrays of a file with `values`, checked against `variables`; `optional` variables may be missing. Replicas that
         agree bit for bit are written once."""
         arrays, wrong = {}, []
         names = {v.name for v in (*variables, *optional)}
@@ -107,7 +107,7 @@ class Program:
                 continue
             value = exact(values[v.name], v.dtype)
             if value.dtype != v.dtype or value.shape not in (v.shape, (self.cores, *v.shape)):
-                wrong.append(f"{prefix} '{v.name}' is {value.dtype} {list(value.shape)}, due is {v.dtype} {list(v.shape)}"
+                wrong.append(f"{prefix} '{v.name}' is {value.dtype} {list(value.shape)}; expected {v.dtype} {list(v.shape)}"
                              + (f", or one for each of {self.cores} cores" if self.cores > 1 else ""))
             elif value.shape == v.shape or all(row.tobytes() == value[0].tobytes() for row in value[1:]):
                 arrays[f"{prefix}/{v.name}"] = value if value.shape == v.shape else value[0]
@@ -121,7 +121,7 @@ class Program:
 
 
 def exact(value, dtype):
-    """As an array; numbers of Python (loss.item()) become `dtype` where that changes none of them."""
+    """Returns an array; Python numbers (loss.item()) become `dtype` if that changes none of them."""
     value = np.asarray(value)
     if value.dtype != dtype and value.dtype in (np.float64, np.int64) and dtype != np.bool_:
         with np.errstate(all="ignore"):
@@ -142,7 +142,7 @@ class Channel:
 
 
 def alive(text="at work"):
-    """Tells twinrun that a long piece of work goes on (compiling, say): the time limit starts anew. Nothing outside of serve()."""
+    """Tells twinrun that long work such as compiling goes on, which restarts the time limit. Does nothing outside serve()."""
     if channel is not None:
         channel.send({"alive": str(text)[:MOST_TEXT]})
 
@@ -155,18 +155,18 @@ class Session:
 
     def path(self, name):
         if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", ".."):
-            raise Refused(f"{name!r} is no file of the session folder")
+            raise Refused(f"{name!r} is not a file of the session folder")
         return os.path.join(self.folder, name)
 
     def answer(self, request):
         what = request.get("do")
         if what not in ("hello", "prepare", "step"):
-            raise Refused(f"unknown request {what!r}: hello, prepare or step")
+            raise Refused(f"unknown request {what!r}; expected hello, prepare or step")
         return getattr(self, what)(request)
 
     def hello(self, request):
         if request.get("protocol") != PROTOCOL:
-            raise Refused(f"speaks protocol {PROTOCOL}, not {request.get('protocol')!r}")
+            raise Refused(f"this engine supports protocol {PROTOCOL}, not {request.get('protocol')!r}")
         return {"hello": {"protocol": PROTOCOL, **self.engine.hello}}
 
     def prepare(self, request):
@@ -180,7 +180,7 @@ class Session:
     def step(self, request):
         program = self.programs.get(request["program"])
         if program is None:
-            raise Refused(f"no program {request['program']!r} was prepared")
+            raise Refused(f"program {request['program']!r} was not prepared")
         fed = self.path(request["inputs"])
         inputs, random = program.read(fed, "input", program.inputs), program.read(fed, "random", program.random)
         given = request.get("state")
@@ -202,23 +202,23 @@ def error_text(error):
 
 
 def take_session():
-    """Takes the session folder off the command line, where TWINRUN_SESSION names it, too: a script that reads its arguments itself knows
-    nothing of one more. The modules that serve scripts do so when they are imported."""
+    """Removes the session folder from the command line if TWINRUN_SESSION names it, because a script that reads its own arguments does
+    not expect another one. The modules that serve scripts call this when they are imported."""
     if sys.argv[1:] and sys.argv[-1] == os.environ.get("TWINRUN_SESSION"):
         del sys.argv[-1]
 
 
 def serve(engine, folder=None):
-    """Answers twinrun until it closes our standard input. folder: the session folder; default: what the environment variable
-    TWINRUN_SESSION names, else the last argument of the command line. Whatever is printed meanwhile goes to
-    standard error, that of libraries in C included: standard output is the protocol's. An exception is told to twinrun in a line; its
-    traceback stands on standard error."""
+    """Answers twinrun until it closes our standard input. folder: the session folder; by default the one that the environment
+    variable TWINRUN_SESSION names, else the last argument of the command line. Meanwhile everything that is printed, also by C libraries,
+    goes to standard error, because standard output carries the protocol. An exception is reported to twinrun in one line; its traceback
+    goes to standard error."""
     global channel
     if folder is None:
         folder = os.environ.get("TWINRUN_SESSION", "")
         folder = folder if os.path.isdir(folder) else sys.argv[-1]
     if not os.path.isdir(folder):
-        sys.exit(f"{folder}: is no folder. An engine is started by twinrun: twinrun diagnose .. --subject 'exec:COMMAND'")
+        sys.exit(f"{folder}: is not a folder. An engine is started by twinrun: twinrun diagnose .. --subject 'exec:COMMAND'")
     sys.stdout.flush()
     channel = Channel(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
@@ -227,12 +227,12 @@ def serve(engine, folder=None):
         for line in sys.stdin.buffer:
             try:
                 reply = session.answer(json.loads(line))
-            except Exception as error:    # of an author's code, of any kind: twinrun is told, the session goes on
+            except Exception as error:    # the engine's code may raise anything: report it to twinrun and continue the session
                 traceback.print_exc()
                 sys.stderr.flush()
                 reply = {"error": error_text(error)}
             channel.send(reply)
     except (BrokenPipeError, KeyboardInterrupt):
-        pass    # twinrun is gone, or ends us
+        pass    # twinrun has ended, or ends this engine
     finally:
         channel = None

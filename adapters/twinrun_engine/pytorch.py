@@ -1,9 +1,9 @@
-"""A training script of PyTorch as an engine: docs/guides/own-engine.md. Unlike the rest of the package this needs torch.
+"""Serves a PyTorch training script as an engine: docs/guides/own-engine.md. Unlike the rest of the package, this needs torch.
 
     from twinrun_engine.pytorch import serve_script
     serve_script(train_step, optimizer, model)
 
-train_step(images, labels) is the script's own: forward, backward, optimizer.step(); it returns the loss.
+train_step(images, labels) is the script's own function: it does forward, backward and optimizer.step(), and returns the loss.
 """
 import contextlib
 import functools
@@ -24,8 +24,8 @@ from .autograd_graph import Graph
 from .pytorch_names import FROM_TORCH, TO_TORCH, given, is_kernel, model_of, told
 from .torch_layers import Shown
 
-# Of each of the program's optimizers: its slot -> torch.optim's. All of them hold the same numbers, so that loading and saving move
-# bits. RMSprop's momentum may not: PyTorch's has no learning rate in it.
+# For each of the program's optimizers: its slot -> that of torch.optim. The two hold the same numbers, so loading and saving copy
+# bits. The exception may be RMSprop's momentum: PyTorch's does not include the learning rate.
 SLOTS = {
     "sgd": {},
     "momentum": {"momentum": "momentum_buffer"},
@@ -38,20 +38,20 @@ SLOTS = {
 }
 CLASSES = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "adadelta": "Adadelta",
            "rmsprop": "RMSprop", "adamax": "Adamax"}
-OFFERED = ("learning_rate", "step", "weights", "random")    # what a train_step may ask for by name, beside images and labels
+OFFERED = ("learning_rate", "step", "weights", "random")    # arguments that a train_step may have by name, besides images and labels
 
-MOST_EXTRAS = 16    # states whose extras are kept
+MOST_EXTRAS = 16    # number of states whose extras are kept
 take_session()      # before the script reads its arguments
 
 
 def has_rates_in_velocity(program):
-    """Does the momentum of the scenario's RMSProp add up steps, which have the learning rate in them, or gradients, as PyTorch's?"""
+    """Whether the scenario's RMSProp accumulates steps, which include the learning rate, and not gradients as PyTorch's does."""
     velocity = program.optimizer.get("velocity", "auto")
     return velocity == "steps" or velocity == "auto" and program.scenario.get("conventions") != "pytorch"
 
 
 def to_torch(name, value, device="cpu"):
-    """The program's array in PyTorch's layout, in memory of its own."""
+    """Returns a copy of the program's array in PyTorch's layout."""
     axes = TO_TORCH.get(value.ndim) if is_kernel(name) else None
     return torch.tensor(np.ascontiguousarray(value.transpose(axes) if axes else value), device=device)
 
@@ -63,8 +63,8 @@ def from_torch(name, value):
 
 
 def unflattened(value, image):
-    """Rows of a dense kernel in the program's order (height, width, channel) where PyTorch flattened channels first; image: (height,
-    width, channels) or None."""
+    """Returns a dense kernel with its rows in the program's order (height, width, channel), given one for PyTorch's channels-first
+    flatten. image: (height, width, channels) or None."""
     if image is None:
         return value
     height, width, channels = image
@@ -76,27 +76,27 @@ def say(text):
 
 
 def kind_of(optimizer):
-    """The class of torch.optim that an optimizer is, or is derived from."""
+    """Returns the class of torch.optim of which an optimizer is an instance."""
     return next((c.__name__ for c in type(optimizer).__mro__ if c.__name__ in CLASSES.values()), type(optimizer).__name__)
 
 
 def wanted_by(train_step):
-    """Of OFFERED, what a train_step names. Raises TypeError for one that cannot be called with images and labels."""
+    """Returns the names of OFFERED that a train_step accepts. Raises TypeError if it cannot be called with images and labels."""
     try:
         parameters = inspect.signature(train_step).parameters.values()
-    except (TypeError, ValueError):    # compiled code has none
+    except (TypeError, ValueError):    # compiled code has no signature
         return ()
     names = [p.name for p in parameters if p.name in OFFERED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     try:
         inspect.signature(train_step).bind(None, None, **dict.fromkeys(names))
     except TypeError as error:
-        raise TypeError(f"train_step is called as train_step(images, labels), and may take {', '.join(OFFERED)} by these names: {error}") \
+        raise TypeError(f"train_step is called as train_step(images, labels) and may have arguments named {', '.join(OFFERED)}: {error}") \
             from None
     return names
 
 
 def number(loss):
-    """The loss that a train_step returned, as binary32."""
+    """Returns the loss that a train_step returned, as float32."""
     if torch.is_tensor(loss) and loss.numel() == 1:
         return np.asarray(loss.detach().float().cpu().numpy(), np.float32).reshape(())
     if isinstance(loss, (numbers.Real, np.generic, np.ndarray)) and np.size(loss) == 1 and np.asarray(loss).dtype.kind in "fiu":
@@ -108,7 +108,7 @@ def number(loss):
 
 @contextlib.contextmanager
 def watched(look):
-    """look(tensors) is called before the first backward pass in its body."""
+    """Calls look(tensors) before the first backward pass in the body of the context."""
     backward, grad, calls = torch.autograd.backward, torch.autograd.grad, []
 
     def before(function):
@@ -128,7 +128,7 @@ def watched(look):
 
 
 class Again(BaseException):
-    """The graph shows that the weights were put where they do not belong: the step begins anew, before anything was updated."""
+    """The graph shows that weights were loaded into the wrong tensors: the step starts again, before anything was updated."""
 
 
 def digest(state):
@@ -143,9 +143,9 @@ class Run:
 
     def __init__(self, places, close, images, l2):
         self.places, self.close, self.images, self.l2, self.seen = places, close, images, l2, False
-        self.after, self.counters, self.hidden = None, None, False    # hidden: layers cannot be shown
-        self.extras = {}    # of a state that this gave: what the optimizer kept beside it, such as AMSGrad's maximum
-        self.scales = {}    # (number of a step, digest of the state before it): what the loss scaler held then
+        self.after, self.counters, self.hidden = None, None, False    # hidden: the results of layers cannot be recorded
+        self.extras = {}    # digest of a returned state: what else the optimizer kept, such as AMSGrad's maximum
+        self.scales = {}    # (step, digest of the state before it): the loss scaler's state at that time
 
 
 class Script:
@@ -169,13 +169,13 @@ class Script:
     def prepare(self, program):
         kind, reasons = program.optimizer["kind"], []
         if program.cores > 1:
-            reasons.append("one core only")
+            reasons.append("only one core is supported")
         if CLASSES.get(kind) != kind_of(self.optimizer):
-            reasons.append(f"no optimizer '{kind}': the script has {type(self.optimizer).__name__}")
+            reasons.append(f"optimizer '{kind}' is not supported: the script has {type(self.optimizer).__name__}")
         if program.scenario["train"].get("accumulate", 1) > 1:
-            reasons.append("no accumulation of gradients: one call of train_step is one update")
+            reasons.append("accumulation of gradients is not supported: one call of train_step is one update")
         if program.optimizer.get("ema", 0) > 0:
-            reasons.append("no averaged weights: set optimizer.ema to 0")
+            reasons.append("averaged weights are not supported: set optimizer.ema to 0")
         variables = [v for v in program.state if v.role in ("parameter", "statistic")]
         if isinstance(self.tensors, dict):
             (places, wrong), close = given(self.tensors, variables), []
@@ -184,17 +184,17 @@ class Script:
         if reasons := self.wrong + reasons + wrong:
             raise Unsupported(reasons)
         if not isinstance(self.tensors, dict):
-            say("told from the model: " + ", ".join(f"{name} = {place.path}" for name, place in places.items()))
+            say("variables found in the model: " + ", ".join(f"{name} = {place.path}" for name, place in places.items()))
         program.own = Run(places, close, self.images_of(program, places), program.optimizer.get("l2", 0) > 0)
 
     def images_of(self, program, places):
-        """{layer: (height, width, channels)} that reads an image which was flattened channels first."""
+        """Returns {layer: (height, width, channels)} of the layers that read an image flattened channels first."""
         if self.flattened is not None:
             for name, image in self.flattened.items():
                 if name not in places:
                     raise Unsupported([f"flattened: the program has no '{name}'"])
                 if len(places[name].shape) == 0 or places[name].shape[0] != np.prod(image):
-                    raise Unsupported([f"flattened: '{name}' is {list(places[name].shape)}, which has no rows for {image}"])
+                    raise Unsupported([f"flattened: '{name}' is {list(places[name].shape)}, whose rows do not match {image}"])
                 places[name].image = tuple(image)
         sample = next((v.shape[1:] for v in program.inputs if v.name == "images"), ())
         images = flattened_images(program.layers, sample)
@@ -205,16 +205,16 @@ class Script:
 
     @staticmethod
     def permute(places, images):
-        """Says of each variable whether its rows are those of an image in the other order."""
+        """Records for each variable whether its rows are those of an image in the other order."""
         for name, place in places.items():
             layer, _, leaf = name.rpartition("/")
             image = images.get(layer)
             place.image = image if image and leaf != "bias" and place.shape[0] == np.prod(image) else None
 
-    # ---- the optimizer's step, at whose beginning gradients are what it takes
+    # ---- the optimizer's step, at whose beginning the gradients are read
 
     def watch(self):
-        """Puts a look at the gradients before optimizer.step(), on this instance; schedulers that have wrapped it, or will, are kept."""
+        """Wraps optimizer.step() of this instance so that it reads the gradients first; wrappers of schedulers keep working."""
         inner = self.optimizer.step
 
         @functools.wraps(inner)
@@ -233,8 +233,8 @@ class Script:
         self.optimizer.step = types.MethodType(step, self.optimizer)
 
     def watch_scaler(self):
-        """A GradScaler that finds gradients that are not finite does not call optimizer.step(): they are read when it has decided so."""
-        kind = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler    # the latter before PyTorch 2.3
+        """Wraps GradScaler.step(). When it finds non-finite gradients it does not call optimizer.step(), so they are read here."""
+        kind = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler    # the second one before PyTorch 2.3
         inner = kind.step
 
         @functools.wraps(inner)
@@ -251,19 +251,19 @@ class Script:
         kind.step = step
 
     def look(self):
-        """Reads the gradients as step() finds them, after clipping."""
+        """Reads the gradients as optimizer.step() gets them, after clipping."""
         if self.run is None:
-            return    # the script's own business
+            return    # a step of the script outside twinrun's
         self.updates += 1
         if self.shown is not None:
             self.shown.on = False
-        found_inf = getattr(self.optimizer, "found_inf", None)    # a fused optimizer asks for itself whether to skip the step
+        found_inf = getattr(self.optimizer, "found_inf", None)    # a fused optimizer decides itself whether to skip the step
         self.skipped = found_inf is not None and bool(found_inf.item())
         self.read_gradients(self.run, getattr(self.optimizer, "grad_scale", None))
 
     def read_gradients(self, run, scale=None):
-        """Where the scenario has an L2 term in its loss, PyTorch's weight decay is that term's gradient, and counts as a part of it.
-        scale: what the optimizer itself will take off the gradients."""
+        """Reads the gradients. If the scenario's loss has an L2 term, PyTorch's weight decay is that term's gradient and is added.
+        scale: the factor by which the optimizer itself will divide the gradients."""
         decay = {}
         if kind_of(self.optimizer) != "AdamW" and run.l2:
             decay = {id(p): group["weight_decay"] for group in self.optimizer.param_groups if group.get("weight_decay")
@@ -279,14 +279,14 @@ class Script:
                 self.gradients[f"{name}.grad"] = place.read(gradient)
 
     def made_no_update(self, run, loss):
-        """Did a scaler of the script's own see that numbers are not finite, and leave the update out?"""
+        """Whether numbers are not finite, so that a loss scaler of the script's own left the update out."""
         self.read_gradients(run)
         return not (np.isfinite(loss) and all(np.isfinite(g).all() for g in self.gradients.values()))
 
     # ---- state
 
     def slots(self, program, places):
-        """{the program's name of a slot: (its place, PyTorch's name of the slot)}, for parameters that the optimizer has."""
+        """Returns {the program's name of a slot: (its Place, PyTorch's name of the slot)}, for parameters that the optimizer has."""
         names = {**SLOTS[program.optimizer["kind"]], **({"momentum": "momentum_buffer"} if program.optimizer["kind"] == "rmsprop" else {})}
         return {v.name: (places[v.name.rsplit(".", 1)[0]], names[v.name.rsplit(".", 1)[1]]) for v in program.state if v.role == "slot"}
 
@@ -294,7 +294,7 @@ class Script:
         return {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
 
     def load(self, program, number_of_step, state):
-        """Puts a state of the program into the script's model and optimizer."""
+        """Loads a state of the program into the script's model and optimizer."""
         run, groups = program.own, self.groups()
         if self.scaler is not None:
             self.scaler.load_state_dict(run.scales.get((number_of_step, digest(state)), self.first_scale))
@@ -307,7 +307,7 @@ class Script:
             for name, (place, slot) in self.slots(program, run.places).items():
                 tensor, group = place.tensor, groups.get(id(place.tensor))
                 if group is None:
-                    continue    # frozen: its slots stay as they are
+                    continue    # frozen: its slots do not change
                 value = state[name]
                 if program.optimizer["kind"] == "rmsprop" and slot == "momentum_buffer":
                     if not group["momentum"]:
@@ -321,7 +321,7 @@ class Script:
                     its[slot] = torch.zeros_like(tensor, memory_format=torch.preserve_format).detach()
                 place.write(its[slot], value)
         for tensor in {id(p.tensor): p.tensor for p in run.places.values()}.values():
-            if tensor.grad is not None:    # no part of a state: a script that adds up gradients over steps begins anew here
+            if tensor.grad is not None:    # gradients are not part of a state: a script that accumulates them starts from zero here
                 tensor.grad.zero_()
             group = groups.get(id(tensor))
             if group is None:
@@ -334,7 +334,7 @@ class Script:
             self.optimizer.state[tensor] = its
 
     def collect(self, program, before):
-        """The program's state out of the script's model and optimizer, and what the optimizer keeps beside it."""
+        """Reads the program's state from the script's model and optimizer, and remembers what else the optimizer keeps."""
         run, groups = program.own, self.groups()
         after = {name: place.read(place.tensor) for name, place in run.places.items()}
         mapped = {"step"}
@@ -356,7 +356,7 @@ class Script:
         return after
 
     def rmsprop_step(self, program, name, place, its, group):
-        """The program's momentum may have the learning rate in it; without momentum it is the step itself."""
+        """Returns the program's momentum, which may include the learning rate; without momentum it is the step itself."""
         rate = np.float32(group["lr"]) if has_rates_in_velocity(program) else np.float32(1)
         if group["momentum"]:
             return place.read(its["momentum_buffer"]) * rate
@@ -364,7 +364,7 @@ class Script:
         return self.gradients[f"{name.rsplit('.', 1)[0]}.grad"] * rate / place.read(mean.sqrt() + group["eps"])
 
     def decay_term(self, program, before):
-        """Where the scenario has an L2 term, its loss has it, too. PyTorch's weight decay is that term's gradient, without the term."""
+        """Returns the scenario's L2 term of the loss. PyTorch's weight decay adds only that term's gradient, not the term."""
         if program.optimizer.get("l2", 0) <= 0 or kind_of(self.optimizer) == "AdamW":
             return np.float32(0)
         groups = self.groups()
@@ -376,7 +376,7 @@ class Script:
 
     def evidence(self, run, roots):
         """Corrects what was only likely: the order of layers of one shape, the layout of square kernels, how images are flattened.
-        Raises Again where that changes anything: nothing was updated yet."""
+        Raises Again if that changes anything; nothing was updated yet."""
         graph, moved = Graph(roots), False
         for alike in run.close:
             leaves = {unit: {n: p for n, p in run.places.items() if n.rpartition("/")[0] == unit} for unit in alike}
@@ -402,7 +402,7 @@ class Script:
             raise Again
 
     def flattening(self, run, graph):
-        """Whether an image turns out to be flattened in the other order; says on standard error what is taken."""
+        """Whether an image turns out to be flattened in the other order; prints the assumed order on standard error."""
         self.permute(run.places, run.images)
         moved = False
         for layer, image in list(run.images.items()):
@@ -411,10 +411,10 @@ class Script:
                 continue
             name, place = read[0]
             first = graph.channels_first(place.tensor, image)
-            shown = "height, width, channels" if first is False else "channels first, as PyTorch has images"
-            say(f"'{name}' reads a flattened image of {image} (height, width, channels). The script's order of its numbers is taken to be "
-                f"{shown}" + (": its graph shows that." if first is not None else ", which the script's graph did not show.")
-                + f" To say otherwise: serve_script(.., flattened={{}}) for height, width, channels; flattened={{'{name}': {image}}} for "
+            shown = "height, width, channels" if first is False else "channels first, as PyTorch stores images"
+            say(f"'{name}' reads a flattened image of {image} (height, width, channels). The assumed order of its numbers is "
+                f"{shown}" + (", as the script's graph shows." if first is not None else "; the script's graph does not show it.")
+                + f" To change it: serve_script(.., flattened={{}}) for height, width, channels; flattened={{'{name}': {image}}} for "
                 "channels first.")
             if first is False:
                 moved = True
@@ -434,14 +434,14 @@ class Script:
             value = torch.from_numpy(np.array(value, order="C")).to(device)
             if image:
                 value = value.reshape(len(value), *image)
-            # In memory as a script's own loader has it: layers of PyTorch add up in another order where channels lie last.
+            # Use the memory layout of a script's own loader: PyTorch's layers sum in another order if channels are last in memory.
             value = value.permute(0, 3, 1, 2).contiguous() if value.dim() == 4 else value
             return value.reshape(len(value), -1) if image else value
 
         features, labels = tensor(features_of(inputs)), tensor(inputs["labels"]).long()
         features = features if features.is_floating_point() else features.long()    # tokens
         if not run.seen and features_of(inputs).shape[1:] in run.images.values():
-            features = features.requires_grad_().clone()    # so that the graph shows how the image itself is flattened
+            features = features.requires_grad_().clone()    # makes the graph show how the image itself is flattened
         named = {"learning_rate": float(inputs["learning_rate"]), "step": step}
         if "weights" in self.wanted:
             named["weights"] = tensor(inputs["weights"]) if "weights" in inputs else None
@@ -468,7 +468,7 @@ class Script:
             except Exception:
                 if self.shown is None:
                     raise
-                say("this step cannot be watched; it is made again, and shows no layers: " + traceback.format_exc(limit=-1).strip())
+                say("this step cannot be watched and is repeated without results of layers: " + traceback.format_exc(limit=-1).strip())
                 run.hidden = True
             finally:
                 self.run = None
@@ -476,8 +476,8 @@ class Script:
         if self.updates == 0 and not self.skipped:
             self.skipped = self.made_no_update(run, loss)
         if self.updates != 1 and not self.skipped:
-            raise RuntimeError(f"train_step called optimizer.step() {self.updates} times, of the optimizer that serve_script() was given; "
-                               "due is once: one call of train_step is one whole step, with forward, backward and update")
+            raise RuntimeError(f"train_step called step() {self.updates} times on the optimizer that serve_script() was given; "
+                               "expected once, because one call of train_step is one whole step with forward, backward and update")
         loss = loss + self.decay_term(program, before)
         if not self.skipped:
             run.counters.advance()
@@ -490,7 +490,7 @@ class Script:
                        **(self.shown.found() if self.shown is not None else {})}
 
     def showing(self, program, state):
-        """A context in which what layers give is kept, where that is asked for and the step can be made once more without."""
+        """Returns a context that records what layers return, if that is requested and the step can be repeated without it."""
         run = program.own
         if not program.activations or state is None or run.hidden:
             return contextlib.nullcontext()
@@ -501,15 +501,15 @@ class Script:
 def serve_script(train_step, optimizer, tensors=None, flattened=None, **hello):
     """Answers twinrun with a script's own training step, until it ends; does not return.
 
-    train_step(images, labels): images NCHW, labels int64; does one whole step and returns the loss. It may also take, by these names,
+    train_step(images, labels): images NCHW, labels int64; does one whole step and returns the loss. It may also have arguments named
                learning_rate (of this step), step, weights, and random: {name: uniform numbers} for dropout
     tensors    the script's model, a torch.nn.Module; or {the program's name: the script's parameter or buffer}, in PyTorch's layout;
                None: the module that has the optimizer's parameters
     flattened  {"dense1/kernel": (height, width, channels)} for a dense layer that reads a flattened image, channels first; {}: the
                script flattens height, width, channels; None: as the script's graph shows
-    hello      what the engine declares, where it is not precision="f32", conventions="pytorch" (docs/reference/engine-protocol.md)
+    hello      what the engine declares instead of precision="f32", conventions="pytorch" (docs/reference/engine-protocol.md)
 
-    Where torch.distributed has several processes, each is a replica: every one calls serve_script(), and the first answers twinrun.
+    If torch.distributed has several processes, each is a replica: each calls serve_script(), and the first answers twinrun.
     """
     script = Script(train_step, optimizer, tensors, flattened, hello)
     if not (torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):

@@ -1,4 +1,4 @@
-"""Where the program's variables stand in a script of PyTorch: by names that its author gave, or told from the modules themselves."""
+"""Finds the program's variables in a PyTorch script, from names that its author gives or from the modules themselves."""
 import gc
 import re
 
@@ -12,7 +12,7 @@ FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
 
 
 def is_kernel(name):
-    """Of a parameter, its slots and its average: conv1/kernel, conv1/kernel.adam_m."""
+    """Whether a parameter, slot or average belongs to a kernel: conv1/kernel, conv1/kernel.adam_m."""
     return name.rsplit("/", 1)[-1].split(".")[0] == "kernel"
 
 
@@ -21,27 +21,27 @@ def inverse(axes):
 
 
 class Place:
-    """Where a variable stands: in a tensor or in some rows of it (attention's joined projections), its axes perhaps in another order.
-    image: (height, width, channels) where its rows are those of an image that the script flattens channels first."""
+    """Where a variable is stored: in a tensor or in some of its rows (attention's joined projections), possibly with permuted axes.
+    image: (height, width, channels) if its rows are those of an image that the script flattens channels first."""
 
     def __init__(self, tensor, shape, axes=None, rows=None, path="", unsure=False):
         self.tensor, self.shape, self.axes, self.rows, self.path = tensor, tuple(shape), axes, rows, path
-        self.image, self.unsure = None, unsure    # unsure: a square kernel that no module owns
+        self.image, self.unsure = None, unsure    # unsure: a square kernel that no module owns, which may be transposed
 
     def of(self, whole):
-        """The variable's part of a tensor that is shaped as the parameter is: itself, its gradient, a slot."""
+        """Returns the variable's part of a tensor with the parameter's shape: the parameter itself, its gradient or a slot."""
         return whole if self.rows is None else whole[self.rows]
 
     def found(self):
-        """The shape that is there, in the program's layout."""
+        """Returns the tensor's shape in the program's layout."""
         shape = tuple(self.of(self.tensor).shape)
         if self.axes:
             return tuple(shape[i] for i in inverse(self.axes))
         same = [n for n in shape if n > 1] == [n for n in self.shape if n > 1]
-        return self.shape if same else shape    # [1, tokens, units] is [tokens, units]
+        return self.shape if same else shape    # [1, tokens, units] counts as [tokens, units]
 
     def read(self, whole):
-        """The program's array out of a tensor."""
+        """Returns the program's array, read from a tensor."""
         value = self.of(whole).detach()
         value = (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).cpu().numpy()
         value = (value.transpose(inverse(self.axes)) if self.axes else value).reshape(self.shape)
@@ -51,7 +51,7 @@ class Place:
         return np.array(value, order="C")
 
     def write(self, whole, value):
-        """The program's array into a tensor."""
+        """Writes the program's array into a tensor."""
         if self.image:
             value = value.reshape(*self.image, -1).transpose(2, 0, 1, 3).reshape(self.shape)
         value = torch.from_numpy(np.array(value.transpose(self.axes) if self.axes else value, order="C"))
@@ -62,13 +62,13 @@ class Place:
 # ---- names that were given ----------------------------------------------------------------------------------------------------
 
 def given(tensors, variables):
-    """({name: Place}, [what is wrong]) of {name: tensor}, or (tensor, slice of its rows)."""
+    """Returns ({name: Place}, [errors]) for {name: tensor} or {name: (tensor, slice of its rows)}."""
     places, wrong = {}, []
     due = {v.name: v.shape for v in variables}
     for name, value in tensors.items():
         tensor, rows = value if isinstance(value, tuple) else (value, None)
         if not torch.is_tensor(tensor):
-            wrong.append(f"'{name}' is given as {type(tensor).__name__}: due is a parameter or a buffer, a torch.Tensor")
+            wrong.append(f"'{name}' is given as {type(tensor).__name__}; expected a parameter or a buffer, a torch.Tensor")
             continue
         tensor_shape = tuple((tensor if rows is None else tensor[rows]).shape)
         axes = TO_TORCH.get(len(tensor_shape)) if is_kernel(name) else None
@@ -81,7 +81,7 @@ def given(tensors, variables):
             near = nearest(name, shape, {n: s for n, s in shapes.items() if n not in due})
             wrong.append(f"serve_script() was given no '{name}'" + f" {list(shape)}" + (f"; is it {near}?" if near else ""))
         elif name in shapes and shapes[name] != tuple(shape):
-            wrong.append(f"'{name}' is {list(shapes[name])}, due is {list(shape)}")
+            wrong.append(f"'{name}' is {list(shapes[name])}; expected {list(shape)}")
     for name in tensors:
         if name not in due:
             near = nearest(name, shapes.get(name, ()), {n: s for n, s in due.items() if n not in tensors})
@@ -89,16 +89,16 @@ def given(tensors, variables):
     return places, wrong
 
 
-# ---- names that are told from the modules ----------------------------------------------------------------------------------------
+# ---- names that are found from the modules ---------------------------------------------------------------------------------------
 
 def attribute(path, name=""):
-    """As an author would write it: model.features[0].weight."""
+    """Returns the expression for it in the script: model.features[0].weight."""
     words = [w for w in (*path.split("."), name) if w]
     return "model" + "".join(f"[{w}]" if w.isdigit() else f".{w}" for w in words)
 
 
 def forms(label, tensor, owner):
-    """The ways to read a tensor. owner: the module whose own it is, of a kind that says what its weight is, or None."""
+    """Returns the ways to read a tensor. owner: the module that owns it, if its class tells what its weight is, else None."""
     shape = tuple(tensor.shape)
     if owner is not None and label == "weight":
         leaf = "embeddings" if isinstance(owner, (torch.nn.Embedding, torch.nn.EmbeddingBag)) else "gamma" if len(shape) == 1 else "kernel"
@@ -118,7 +118,7 @@ def candidate(path, label, tensor, owner, rows=None):
 
 
 def joined(path, size, weight, bias, owner):
-    """The units of query, key and value where one weight has the rows of all three."""
+    """Returns the units of query, key and value if one weight has the rows of all three."""
     units = []
     for i, word in enumerate(("query", "key", "value")):
         rows = slice(i * size, (i + 1) * size)
@@ -129,7 +129,7 @@ def joined(path, size, weight, bias, owner):
 
 
 def units_of_module(model, variables):
-    """A Unit for each layer of a model, in the order in which it defines them."""
+    """Returns a Unit for each layer of a model, in the order of their definition."""
     shapes = {v.shape for v in variables if is_kernel(v.name)}
     attention = any(v.name.endswith("/query/kernel") for v in variables)
     units, seen = [], set()
@@ -148,11 +148,11 @@ def units_of_module(model, variables):
             units += joined((attribute(path, "weight"), attribute(path, "bias"), path), weight.shape[1], weight, bias, module)
         elif weight is not None:
             units.append(Unit(attribute(path), [candidate(attribute(path, n), n, t, module) for n, t in own.items()], path))
-        else:    # parameters of the author's own: w1, b1, w2, b2 are two units; what has a name of no meaning is one by itself
+        else:    # parameters of the model itself: w1, b1, w2, b2 are two units; a tensor without a meaningful name is its own unit
             grouped = {}
             for n, t in own.items():
                 known = means_something(n)
-                if known or isinstance(t, torch.nn.Parameter):    # not masks and the like
+                if known or isinstance(t, torch.nn.Parameter):    # this leaves out masks and similar buffers
                     group = (re.findall(r"\d+$", n) or [""])[0] if known else n
                     grouped.setdefault((known, group), []).append(candidate(attribute(path, n), n, t, None))
             units += [Unit(attribute(path), tensors, path) for tensors in grouped.values()]
@@ -160,7 +160,7 @@ def units_of_module(model, variables):
 
 
 def units_of_parameters(parameters):
-    """Of parameters that no module owns: a weight, and what follows it up to the next one."""
+    """Groups parameters that no module owns: a weight, and what follows it up to the next weight."""
     units = []
     for i, p in enumerate(parameters):
         if p.dim() > 1 or not units:
@@ -170,7 +170,7 @@ def units_of_parameters(parameters):
 
 
 def model_of(optimizer):
-    """The module that has all parameters of an optimizer, the outermost of them; None."""
+    """Returns the outermost module that has all parameters of an optimizer, or None."""
     wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
     models = [o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module)]
     models = [m for m in models if wanted <= {id(p) for p in m.parameters()}]
@@ -179,7 +179,7 @@ def model_of(optimizer):
 
 
 def told(model, optimizer, variables):
-    """({name: Place}, [lists of the program's units that only the order of definition tells apart], [what is wrong])."""
+    """Returns ({name: Place}, [lists of the program's units that only the order of definition distinguishes], [errors])."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     model = model if model is not None else model_of(optimizer)
     units = units_of_parameters(parameters) if model is None else units_of_module(model, variables)
@@ -200,6 +200,6 @@ def told(model, optimizer, variables):
         square = len(chosen.forms) > 1 and chosen.forms[0].shape == chosen.forms[1].shape and is_kernel(v.name)
         places[v.name] = Place(tensor, v.shape, form.how, rows, chosen.path, square)
     used = {id(p.tensor) for p in places.values()}
-    wrong = [f"the program has nothing for {t.path} {list(t.handle[0].shape)}" for u in units for t in u.tensors
+    wrong = [f"the program has no variable for {t.path} {list(t.handle[0].shape)}" for u in units for t in u.tensors
              if id(t.handle[0]) in learned and id(t.handle[0]) not in used]
     return places, close, wrong

@@ -1,4 +1,4 @@
-"""A script of PyTorch whose replicas are processes of torch.distributed: the first of them is the engine, the others do as it says."""
+"""A PyTorch script whose replicas are processes of torch.distributed: the first one is the engine and sends orders to the others."""
 import copy
 import traceback
 
@@ -9,7 +9,7 @@ from .protocol import Unsupported, error_text
 
 
 class Ranks:
-    """What the first process serves. script: the engine of one replica, which every process has."""
+    """The engine that the first process serves. script: the engine of one replica, which every process has."""
 
     def __init__(self, script):
         self.script, self.programs = script, {}
@@ -18,11 +18,11 @@ class Ranks:
 
     def prepare(self, program):
         if program.cores not in (1, self.size):
-            raise Unsupported([f"no {program.cores} cores: the script has {self.size} processes"])
+            raise Unsupported([f"{program.cores} cores are not supported: the script has {self.size} processes"])
         self.together(("prepare", program, None))
 
     def step(self, program, step, state, inputs, random):
-        """A program of one core is computed by all processes, from the same batch: the mean of equal gradients is their own."""
+        """All processes compute a program of one core, from the same batch, because the mean of equal gradients is the gradient itself."""
         def of(values, rank):
             return None if values is None else {k: np.array(v if program.cores == 1 else v[rank]) for k, v in values.items()}
 
@@ -33,7 +33,7 @@ class Ranks:
                      for part in (0, 1))
 
     def together(self, *orders):
-        """What each process answers to its order, or to the one that is for all. Raises the first error."""
+        """Returns the answer of each process to its own order, or to the one order for all. Raises the errors that occurred."""
         own = [None]
         dist.scatter_object_list(own, list(orders) if len(orders) > 1 else list(orders) * self.size, src=0)
         found = [None] * self.size
@@ -44,7 +44,7 @@ class Ranks:
         return [result for result, _ in found]
 
     def answer(self, order):
-        """(result, None), or (None, what went wrong)."""
+        """Returns (result, None), or (None, error text)."""
         what, program, rest = order
         try:
             if what == "prepare":
@@ -54,12 +54,12 @@ class Ranks:
                 self.programs[program.name] = mine
                 return None, None
             return self.script.step(self.programs[program], *rest), None
-        except Exception as error:    # of the script, of any kind
+        except Exception as error:    # the script may raise anything
             traceback.print_exc()
             return None, error_text(error)
 
     def follow(self):
-        """The life of the other processes, until the first one says that it is over."""
+        """Answers orders in the other processes, until the first process ends the session."""
         while True:
             own = [None]
             dist.scatter_object_list(own, None, src=0)

@@ -1,4 +1,4 @@
-"""Files of named arrays: 8 bytes of header length, a JSON header, raw little-endian numbers. Read strictly, written plainly."""
+"""Files of named arrays: 8 bytes of header length, a JSON header, raw little-endian numbers. Reading is strict; writing is minimal."""
 import json
 import math
 import os
@@ -13,14 +13,14 @@ MOST_HEADER = 100_000_000    # the format's own limit
 
 
 class Damaged(ValueError):
-    """A file that is not what it says."""
+    """A file whose content contradicts its header or the format."""
 
 
 def unique(pairs):
-    """json.loads keeps the last of equal keys; here two arrays of one name are damage."""
+    """json.loads keeps the last of equal keys; here two arrays of one name are an error."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Damaged("a name stands twice in the header")
+        raise Damaged("the header has a name twice")
     return found
 
 
@@ -29,18 +29,18 @@ def whole(x):
 
 
 def load(path):
-    """{name: array}, each array writable and of its own memory. Raises Damaged, and OSError where there is no file."""
+    """Returns {name: array}; each array is writable and owns its memory. Raises Damaged, or OSError if the file cannot be read."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else size
         if length > min(size - 8, MOST_HEADER):
-            raise Damaged(f"{path}: is cut short, or no safetensors file")
+            raise Damaged(f"{path}: is cut short, or is not a safetensors file")
         try:
             header = json.loads(file.read(length).decode(), object_pairs_hook=unique)
         except (ValueError, RecursionError) as error:
             raise Damaged(f"{path}: header: {error}") from None
         if not isinstance(header, dict):
-            raise Damaged(f"{path}: the header is no object")
+            raise Damaged(f"{path}: the header is not a JSON object")
         header.pop("__metadata__", None)
         try:
             entries = sorted((entry["data_offsets"], name, entry["dtype"], entry["shape"]) for name, entry in header.items())
@@ -51,16 +51,16 @@ def load(path):
             if not (isinstance(dtype, str) and dtype in DTYPES):
                 raise Damaged(f"{path}: {name}: unknown dtype {dtype!r}")
             if not (isinstance(shape, list) and len(shape) <= 32 and all(map(whole, shape))):
-                raise Damaged(f"{path}: {name}: no shape: {shape!r}")
+                raise Damaged(f"{path}: {name}: {shape!r} is not a shape")
             count, item = math.prod(shape), np.dtype(DTYPES[dtype])
             if not all(map(whole, offsets)) or list(offsets) != [at, at + count * item.itemsize]:
-                raise Damaged(f"{path}: {name}: data_offsets {offsets!r}, due {[at, at + count * item.itemsize]}")
+                raise Damaged(f"{path}: {name}: data_offsets is {offsets!r}; expected {[at, at + count * item.itemsize]}")
             at = offsets[1]
             if at > size - 8 - length:
                 raise Damaged(f"{path}: {name}: is cut short")
             raw = np.fromfile(file, np.uint8, count * item.itemsize)
             if dtype == "BOOL" and raw.size and raw.max() > 1:
-                raise Damaged(f"{path}: {name}: a truth value that is neither 0 nor 1")
+                raise Damaged(f"{path}: {name}: a boolean is neither 0 nor 1")
             arrays[name] = raw.view(item.newbyteorder("<")).astype(item, copy=False).reshape(shape)
         if at != size - 8 - length:
             raise Damaged(f"{path}: {size - 8 - length - at} bytes belong to no array")

@@ -1,18 +1,18 @@
-"""What the layers of a script of PyTorch give in one step, and the gradients there, so that twinrun can tell in which of them a step
-went wrong. The functions of torch are watched as the script calls them: a layer with parameters is known by these, another one by its
-kind and by what it reads. What is not known for certain is left out."""
+"""Records what the layers of a PyTorch script return in one step, and the gradients there, so that twinrun can tell in which layer a
+step went wrong. It watches the torch functions that the script calls. A layer with parameters is recognized by them, any other layer by
+its kind and by what it reads; what is not certain is left out."""
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-# Layers without parameters: the names of the functions that compute them.
+# Names of the functions that compute layers without parameters.
 KINDS = {
     "relu": ("relu", "relu_", "threshold"), "leaky_relu": ("leaky_relu", "leaky_relu_"), "gelu": ("gelu",), "silu": ("silu",),
     "sigmoid": ("sigmoid", "sigmoid_"), "tanh": ("tanh", "tanh_"), "max_pool": ("max_pool2d", "max_pool2d_with_indices"),
     "avg_pool": ("avg_pool2d",), "global_avg_pool": ("adaptive_avg_pool2d", "mean"), "global_max_pool": ("adaptive_max_pool2d", "amax"),
     "add": ("add", "add_", "__add__", "__radd__", "__iadd__"), "concat": ("cat", "concat", "concatenate"),
 }
-# What gives a parameter, or a part of it, in another form.
+# Functions that return a parameter, or a part of it, in another form.
 FORMS = ("t", "transpose", "permute", "__getitem__", "view", "reshape", "unsqueeze", "expand", "contiguous", "to", "float", "chunk", "split",
          "unbind", "__get__")
 
@@ -33,7 +33,7 @@ class Shown(TorchFunctionMode):
     """with Shown(program, places, images, model) as shown: ...; shown.found() is then {"conv1": array, "conv1.grad": array, ..}.
 
     places  {the program's name of a variable: its Place}
-    images  {layer: (height, width, channels)} that reads an image which was flattened in another order"""
+    images  {layer: (height, width, channels)} of layers that read an image flattened in another order"""
 
     def __init__(self, program, places, images, model=None):
         super().__init__()
@@ -42,7 +42,7 @@ class Shown(TorchFunctionMode):
         self.shapes = {v.name: v.shape for v in program.activations}
         self.order = [{**layer, "input": layer.get("input") or [before]} for layer, before in
                       zip(program.layers, ["data", *[layer["name"] for layer in program.layers]])]
-        self.owners, self.parameters, self.images = {}, {}, images    # id of a tensor: layers; layer: ids of what it uses
+        self.owners, self.parameters, self.images = {}, {}, images    # id of a tensor: its layers; layer: ids of its parameters
         for name, place in places.items():
             layer, leaf = name.split("/")[0], name.rsplit("/", 1)[-1]
             self.owners.setdefault(id(place.tensor), set()).add(layer)
@@ -51,10 +51,10 @@ class Shown(TorchFunctionMode):
         tied = {layer for layers in self.owners.values() if len(layers) > 1 for layer in layers}
         self.parameters = {layer: ids for layer, ids in self.parameters.items() if layer not in tied}
         self.used = {layer: set() for layer in self.parameters}
-        self.forms = {i: i for i in self.owners}       # id of a tensor: that of the parameter that it is a form of
+        self.forms = {i: i for i in self.owners}       # id of a tensor: id of the parameter that it is a form of
         self.values, self.gradients = {}, {}           # layer: array
-        self.made = {}                                 # id of a tensor: the layer that gave it
-        self.kept, self.dropped, self.on = [], set(), True    # kept alive: an id means nothing else meanwhile
+        self.made = {}                                 # id of a tensor: the layer that returned it
+        self.kept, self.dropped, self.on = [], set(), True    # kept alive, so that no id is reused
 
     def __exit__(self, *error):
         for hook in self.hooks:
@@ -64,7 +64,7 @@ class Shown(TorchFunctionMode):
     def __torch_function__(self, function, _types, arguments=(), named=None):
         result = function(*arguments, **(named or {}))
         name = getattr(function, "__name__", "")
-        if name in ("backward", "grad"):    # what is computed anew in the backward pass is no other use of a layer
+        if name in ("backward", "grad"):    # a recomputation in the backward pass is not another use of a layer
             self.on = False
         if self.on:
             self.look(name, list(tensors_in([*arguments, *(named or {}).values()])), result)
@@ -75,7 +75,7 @@ class Shown(TorchFunctionMode):
         data = [t for t in read if id(t) not in self.forms]
         if own and not data:
             for form in tensors_in([result] if name in FORMS else []):
-                if name != "__get__" or form._base is not None:    # .T, not .grad
+                if name != "__get__" or form._base is not None:    # accepts .T but not .grad
                     self.kept.append(form)
                     self.forms[id(form)] = next(iter(own))
             return
@@ -90,7 +90,7 @@ class Shown(TorchFunctionMode):
             self.made.pop(id(out), None)    # changed in place
         layers = [layer for layer, due in self.parameters.items() if own & due]
         for layer in layers:
-            if len(layers) > 1 or self.used[layer] == self.parameters[layer]:    # used once more: which use is meant?
+            if len(layers) > 1 or self.used[layer] == self.parameters[layer]:    # used more than once: ambiguous
                 self.dropped.add(layer)
             self.used[layer] |= own & self.parameters[layer]
             if self.used[layer] == self.parameters[layer]:
@@ -103,7 +103,7 @@ class Shown(TorchFunctionMode):
                     self.take(layer["name"], out)
 
     def gave(self, module, result):
-        """What a module returned: a layer of which that is not what its function gave does more than it is known for."""
+        """Drops a layer whose module returned something other than its function did: the module computes more than the layer."""
         layers = {layer for t in module._parameters.values() for layer in self.owners.get(id(t), ())}
         if len(layers) == 1 and torch.is_tensor(result):
             layer = next(iter(layers))
@@ -111,7 +111,7 @@ class Shown(TorchFunctionMode):
                 self.dropped.add(layer)
 
     def take(self, layer, out, swapped=False):
-        """`out` is what the layer gives. swapped: tokens stand before the batch."""
+        """Records `out` as the layer's result. swapped: the axis of tokens precedes that of the batch."""
         shape = self.shapes.get(layer)
         value = self.read(out.detach(), shape, swapped)
         if layer in self.values:
@@ -126,7 +126,7 @@ class Shown(TorchFunctionMode):
             def keep(gradients):
                 if gradients[at] is not None and (gradient := self.read(gradients[at], shape, swapped)) is not None:
                     self.gradients[layer] = gradient
-            # Of the node, not of the tensor: what is written into the tensor later is another node's.
+            # Hook the node, not the tensor: a later write into the tensor belongs to another node.
             if hasattr(out.grad_fn, "register_prehook"):
                 out.grad_fn.register_prehook(keep)
             else:
@@ -134,11 +134,11 @@ class Shown(TorchFunctionMode):
 
     @staticmethod
     def read(tensor, shape, swapped):
-        """A copy in the program's layout; None where it has another shape."""
+        """Returns a copy in the program's layout, or None if the shape differs."""
         if shape is None:
             return None
         tensor = tensor.transpose(0, 1) if swapped else tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
-        same = [n for n in tensor.shape if n > 1] == [n for n in shape if n > 1]    # [8, 4, 1, 1] is [8, 4]
+        same = [n for n in tensor.shape if n > 1] == [n for n in shape if n > 1]    # [8, 4, 1, 1] counts as [8, 4]
         return np.array(tensor.float().cpu().numpy().reshape(shape), np.float32) if same else None
 
     def found(self):

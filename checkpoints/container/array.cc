@@ -131,7 +131,8 @@ Status fill_f32(const NamedArray& array, Tensor& out, const std::string& where) 
         // Rounds to nearest, ties to even; a NaN becomes the canonical one.
         to[at] = canonical(static_cast<float>(value));
         if (std::isinf(to[at]) && !std::isinf(value)) {
-          return element_error(array, i, fmt::format("is {}, beyond float32", value), where);
+          return element_error(array, i, fmt::format("is {}, which is beyond float32", value),
+                               where);
         }
       }
     }
@@ -209,8 +210,8 @@ std::string conversion(ElementType from, DType wanted) {
 Result<Tensor> to_tensor(const NamedArray& array, DType wanted, const std::string& where) {
   const auto bytes = checked_bytes(array.type, array.dims);
   if (!bytes || *bytes != array.bytes.size()) {
-    return Error{fmt::format("'{}' has {} bytes, {} has others", array.name, array.bytes.size(),
-                             describe(array)),
+    return Error{fmt::format("'{}' has {} bytes, which is not the size of {}", array.name,
+                             array.bytes.size(), describe(array)),
                  where, ""};
   }
   const bool fits = (wanted == DType::kF32 && is_float(array.type)) ||
@@ -218,7 +219,7 @@ Result<Tensor> to_tensor(const NamedArray& array, DType wanted, const std::strin
                     (wanted == DType::kI32 && is_integer(array.type)) ||
                     array.type == element_type(wanted);
   if (!fits) {
-    return Error{fmt::format("'{}' is {}, {} is expected", array.name, describe(array),
+    return Error{fmt::format("'{}' is {}; expected {}", array.name, describe(array),
                              to_string(element_type(wanted))),
                  where, "convert it where it was made"};
   }

@@ -115,7 +115,8 @@ Result<std::string> destination_of(const std::string& path) {
   if (::lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
   const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
                                                          &std::free);
-  if (real == nullptr) return Error{"is a symbolic link to nothing", path, "remove the link"};
+  if (real == nullptr)
+    return Error{"is a symbolic link to a file that does not exist", path, "remove the link"};
   return std::string(real.get());
 }
 
@@ -129,10 +130,10 @@ Status write_file_atomically(const std::string& path, std::span<const std::byte>
   struct stat old {};
   const bool replaces = ::stat(destination.c_str(), &old) == 0;
   if (replaces && S_ISDIR(old.st_mode)) {
-    return Error{"is a folder, a file is to be written", path, "name a file inside it"};
+    return Error{"is a folder; a file is to be written", path, "name a file inside it"};
   }
   if (replaces && !S_ISREG(old.st_mode)) {
-    return Error{"is a device or a pipe, only a regular file can be replaced", path,
+    return Error{"is a device or a pipe; only a regular file can be replaced", path,
                  "name another file"};
   }
 

@@ -178,8 +178,8 @@ Result<Hdf5Dataset> Hdf5Group::write(const std::string& name, int64_t file_type,
   const Quiet quiet;
   TWINRUN_RETURN_IF_ERROR(check_name(name, where_));
   if (dims.size() > H5S_MAX_RANK) {
-    return Error{fmt::format("rank {}, HDF5 allows {}", dims.size(), H5S_MAX_RANK), below(name),
-                 "reshape the tensor"};
+    return Error{fmt::format("the rank is {}; HDF5 allows at most {}", dims.size(), H5S_MAX_RANK),
+                 below(name), "reshape the tensor"};
   }
   const std::vector<hsize_t> sizes(dims.begin(), dims.end());
   const bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();

@@ -112,7 +112,7 @@ Result<std::optional<std::vector<std::string>>> Hdf5Node::foreign_texts(
   const auto length = static_cast<uint64_t>(count);
   if (width == 0 || length > budget_->left / width) {
     return Error{"declares more text than the file holds", place,
-                 "the file is damaged: fetch or make it again"};
+                 "the file is damaged: download or write it again"};
   }
   TWINRUN_RETURN_IF_ERROR(spend(*budget_, length * width, place));
   const Hdf5Id memory(H5Tcopy(type.get()));
@@ -160,10 +160,11 @@ Result<NamedArray> Hdf5Dataset::read_foreign() const {
     known = true;
   }
   if (!known) {
-    return Error{fmt::format("has elements of {}; numbers of 8 to 64 bits, bool and Keras's "
-                             "bfloat16 are allowed",
-                             describe(found.get())),
-                 where_, "convert it to float32 where it was made"};
+    return Error{
+        fmt::format(
+            "has elements of {}; allowed: numbers of 8 to 64 bits, bool and Keras's bfloat16",
+            describe(found.get())),
+        where_, "convert it to float32 where it was made"};
   }
   TWINRUN_ASSIGN(array.dims, checked_dims(size_of(array.type)));
   if (array.dims.size() > kMaxDims) return Error{"has too many dimensions", where_, ""};
@@ -204,7 +205,7 @@ Result<Hdf5File> Hdf5File::open_image(std::span<const std::byte> image, const st
   Hdf5Id id(H5Fopen("image.h5", H5F_ACC_RDONLY, access.get()));
   if (!id.valid()) {
     Error error = hdf5_error("is not a readable HDF5 file", name);
-    error.fix = "it is damaged, cut short, or of another format: fetch or make it again";
+    error.fix = "it is damaged, cut short, or of another format: download or write it again";
     return error;
   }
   return Hdf5File(std::move(id), name,

@@ -16,7 +16,7 @@ Status spend(Hdf5Budget& budget, uint64_t bytes, const std::string& where) {
   if (bytes > budget.left) {
     return Error{fmt::format("declares {} bytes, but only {} of the file's {} are left to read",
                              bytes, budget.left, budget.file_bytes),
-                 where, "the file is damaged: fetch or make it again"};
+                 where, "the file is damaged: download or write it again"};
   }
   budget.left -= bytes;
   return Ok{};
@@ -59,7 +59,7 @@ size_t text_length(hid_t type) {
 }
 
 Error not_text(hid_t type, const std::string& where) {
-  return {fmt::format("is {}, text of fixed length is expected", describe(type)), where,
+  return {fmt::format("is {}; expected text of fixed length", describe(type)), where,
           "from Python, write numpy.bytes_"};
 }
 
@@ -83,7 +83,7 @@ Result<Hdf5Id> Hdf5Node::open_scalar_attribute(const std::string& name) const {
   const Hdf5Id space(H5Aget_space(id.get()));
   if (!space.valid()) return hdf5_error("cannot read the attribute's shape", place);
   if (H5Sget_simple_extent_type(space.get()) != H5S_SCALAR) {
-    return Error{"is an array, a scalar is expected", place, ""};
+    return Error{"is an array; expected a scalar", place, ""};
   }
   return id;
 }
@@ -96,7 +96,7 @@ Status Hdf5Node::get_scalar(const std::string& name, int64_t type, const char* t
   const Hdf5Id found(H5Aget_type(id.get()));
   if (!found.valid()) return hdf5_error("cannot read the attribute's type", place);
   if (H5Tequal(found.get(), type) <= 0) {
-    return Error{fmt::format("is {}, {} is expected", describe(found.get()), type_name), place, ""};
+    return Error{fmt::format("is {}; expected {}", describe(found.get()), type_name), place, ""};
   }
   const Hdf5Id memory(H5Tget_native_type(type, H5T_DIR_ASCEND));
   if (!memory.valid() || H5Aread(id.get(), memory.get(), value) < 0) {
@@ -186,7 +186,7 @@ Result<bool> Hdf5Group::check_child(const std::string& name) const {
     return hdf5_error("cannot look up the link", place);
   }
   if (link.type != H5L_TYPE_HARD) {
-    return Error{"is a soft or external link, which are not followed", place,
+    return Error{"is a soft or external link; such links are not followed", place,
                  "copy the object itself into the file"};
   }
   H5O_info_t info;
@@ -204,7 +204,7 @@ Result<Hdf5Group> Hdf5Group::group(const std::string& name) const {
   TWINRUN_ASSIGN(const bool found, has(name));
   if (!found) return Error{fmt::format("the group '{}' is missing", name), where_, ""};
   TWINRUN_ASSIGN(const bool is_group, check_child(name));
-  if (!is_group) return Error{"is a dataset, a group is expected", below(name), ""};
+  if (!is_group) return Error{"is a dataset; expected a group", below(name), ""};
   Hdf5Id id(H5Gopen2(id_.get(), name.c_str(), H5P_DEFAULT));
   if (!id.valid()) return hdf5_error("cannot open the group", below(name));
   return Hdf5Group(std::move(id), below(name), budget_);
@@ -215,7 +215,7 @@ Result<Hdf5Dataset> Hdf5Group::dataset(const std::string& name) const {
   TWINRUN_ASSIGN(const bool found, has(name));
   if (!found) return Error{fmt::format("the dataset '{}' is missing", name), where_, ""};
   TWINRUN_ASSIGN(const bool is_group, check_child(name));
-  if (is_group) return Error{"is a group, a dataset is expected", below(name), ""};
+  if (is_group) return Error{"is a group; expected a dataset", below(name), ""};
   Hdf5Id id(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT));
   if (!id.valid()) return hdf5_error("cannot open the dataset", below(name));
   return Hdf5Dataset(std::move(id), below(name), budget_);
@@ -258,7 +258,8 @@ Status check_chunks(hid_t how, uint64_t element_bytes, uint64_t left, const std:
   uint64_t bytes = element_bytes;
   for (int i = 0; i < rank; ++i) {
     if (sizes[i] == 0 || bytes > left / sizes[i])
-      return Error{"has chunks larger than all that may be read", where, "store it contiguously"};
+      return Error{"has chunks larger than the bytes that may be read", where,
+                   "store it contiguously"};
     bytes *= sizes[i];
   }
   for (int i = 0; i < H5Pget_nfilters(how); ++i) {
@@ -267,8 +268,8 @@ Status check_chunks(hid_t how, uint64_t element_bytes, uint64_t left, const std:
     const H5Z_filter_t filter = H5Pget_filter2(how, static_cast<unsigned>(i), &flags, &values,
                                                nullptr, 0, nullptr, nullptr);
     if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE)
-      return Error{fmt::format("is filtered by {}, allowed are gzip and shuffle", int{filter}),
-                   where, "store it plain"};
+      return Error{fmt::format("is filtered by {}; allowed: gzip and shuffle", int{filter}), where,
+                   "store it without filters"};
   }
   return Ok{};
 }
@@ -281,7 +282,7 @@ Result<Dims> Hdf5Dataset::checked_dims(uint64_t element_bytes) const {
   const H5D_layout_t layout = H5Pget_layout(how.get());
   const bool chunked = layout == H5D_CHUNKED && budget_->chunked;
   if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT && !chunked) {
-    return Error{fmt::format("is stored {}virtually, contiguous storage is expected",
+    return Error{fmt::format("is stored {}virtually; expected contiguous storage",
                              budget_->chunked ? "" : "chunked or "),
                  where_, "rewrite it: h5repack -l CONTI -f NONE in.h5 out.h5"};
   }
@@ -292,7 +293,7 @@ Result<Dims> Hdf5Dataset::checked_dims(uint64_t element_bytes) const {
   if (chunked) {
     TWINRUN_RETURN_IF_ERROR(check_chunks(how.get(), element_bytes, budget_->left, where_));
   } else if (H5Pget_nfilters(how.get()) != 0) {
-    return Error{"is filtered or compressed, plain storage is expected", where_,
+    return Error{"is filtered or compressed; expected storage without filters", where_,
                  "rewrite it: h5repack -l CONTI -f NONE in.h5 out.h5"};
   }
   const H5S_class_t shape = H5Sget_simple_extent_type(space.get());
@@ -313,22 +314,22 @@ Result<Dims> Hdf5Dataset::checked_dims(uint64_t element_bytes) const {
     empty = empty || size == 0;
     if (size != 0 && (size > kLimit || bytes > kLimit / size)) {
       return Error{"declares more elements than any file holds", where_,
-                   "the file is damaged: fetch or make it again"};
+                   "the file is damaged: download or write it again"};
     }
     if (size != 0) bytes *= size;
   }
   if (empty) bytes = 0;
   const uint64_t stored = H5Dget_storage_size(id_.get());
   if (stored != bytes && !chunked) {
-    return Error{fmt::format("declares {} bytes and stores {}", bytes, stored), where_,
-                 "the file is damaged: fetch or make it again"};
+    return Error{fmt::format("declares {} bytes but stores {}", bytes, stored), where_,
+                 "the file is damaged: download or write it again"};
   }
   if (layout == H5D_CONTIGUOUS && bytes != 0) {
     const haddr_t offset = H5Dget_offset(id_.get());
     if (offset == HADDR_UNDEF || offset > budget_->file_bytes ||
         bytes > budget_->file_bytes - offset) {
-      return Error{"its data lie outside the file", where_,
-                   "the file is damaged: fetch or make it again"};
+      return Error{"its data are outside the file", where_,
+                   "the file is damaged: download or write it again"};
     }
   }
   TWINRUN_RETURN_IF_ERROR(spend(*budget_, bytes, where_));
@@ -338,7 +339,7 @@ Result<Dims> Hdf5Dataset::checked_dims(uint64_t element_bytes) const {
 Result<int64_t> Hdf5Dataset::checked_length(uint64_t element_bytes) const {
   TWINRUN_ASSIGN(const Dims dims, checked_dims(element_bytes));
   if (dims.size() == 1) return dims[0];
-  return Error{fmt::format("has the shape {}, one dimension is expected", to_string(dims)), where_,
+  return Error{fmt::format("has the shape {}; expected one dimension", to_string(dims)), where_,
                ""};
 }
 
@@ -357,11 +358,10 @@ Result<TensorType> Hdf5Dataset::tensor_type() const {
     TWINRUN_ASSIGN(Dims dims, checked_dims(size_of(storage.dtype)));
     return TensorType{storage.dtype, std::move(dims)};
   }
-  return Error{
-      fmt::format("has elements of {} with dtype '{}'; allowed are float32, int32, float64, "
-                  "uint16 with dtype 'bfloat16', uint8 with dtype 'pred'",
-                  describe(type.get()), attribute),
-      where_, "rewrite it as one of these, little-endian"};
+  return Error{fmt::format("has elements of {} with dtype '{}'; allowed: float32, int32, float64, "
+                           "uint16 with dtype 'bfloat16', uint8 with dtype 'pred'",
+                           describe(type.get()), attribute),
+               where_, "rewrite it as one of these, little-endian"};
 }
 
 Result<Tensor> Hdf5Dataset::read_tensor(const TensorType& checked) const {
@@ -387,7 +387,7 @@ Result<std::vector<int64_t>> Hdf5Dataset::read_i64() const {
   const Hdf5Id type(H5Dget_type(id_.get()));
   if (!type.valid()) return hdf5_error("cannot read the element type", where_);
   if (H5Tequal(type.get(), H5T_STD_I64LE) <= 0) {
-    return Error{fmt::format("has elements of {}, int64 is expected", describe(type.get())), where_,
+    return Error{fmt::format("has elements of {}; expected int64", describe(type.get())), where_,
                  ""};
   }
   TWINRUN_ASSIGN(const int64_t length, checked_length(sizeof(int64_t)));
@@ -434,7 +434,7 @@ Result<Hdf5File> Hdf5File::open(const std::string& path) {
     return Error{fmt::format("cannot open: {}", std::strerror(errno)), path,
                  errno == ENOENT ? "check the name" : ""};
   }
-  if (!S_ISREG(info.st_mode)) return Error{"is no regular file", path, "name an HDF5 file"};
+  if (!S_ISREG(info.st_mode)) return Error{"is not a regular file", path, "name an HDF5 file"};
   const Hdf5Id access(H5Pcreate(H5P_FILE_ACCESS));
   // Our files are never changed in place, so locks protect nothing, and some file systems have no
   // locks.
@@ -444,7 +444,7 @@ Result<Hdf5File> Hdf5File::open(const std::string& path) {
   Hdf5Id id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()));
   if (!id.valid()) {
     Error error = hdf5_error("is not a readable HDF5 file", path);
-    error.fix = "it is damaged, cut short, or of another format: fetch or make it again";
+    error.fix = "it is damaged, cut short, or of another format: download or write it again";
     return error;
   }
   const auto bytes = static_cast<uint64_t>(info.st_size);

@@ -88,7 +88,8 @@ Result<Hdf5Tree> unpacked(const std::vector<std::byte>& bytes, const std::string
     tree.attributes = meta("attributes").get<decltype(tree.attributes)>();
     tree.ignored = meta("ignored").get<decltype(tree.ignored)>();
   } catch (const nlohmann::json::exception&) {
-    return Error{"the library that reads it answered nonsense", where, "the file is damaged"};
+    return Error{"the library that reads it returned inconsistent results", where,
+                 "the file is damaged"};
   }
   return tree;
 }

@@ -82,9 +82,9 @@ bool answer_to(int fd, const std::function<Result<std::vector<std::byte>>()>& re
 }
 
 std::string how_it_ended(int status) {
-  if (!WIFSIGNALED(status)) return "it ran out of memory or gave up";
+  if (!WIFSIGNALED(status)) return "it ran out of memory or stopped";
   if (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL)
-    return "it did not come to an end";
+    return "it did not finish in time";
   return fmt::format("it crashed: {}", ::strsignal(WTERMSIG(status)));
 }
 
@@ -96,7 +96,7 @@ Result<std::vector<std::byte>> taken(int memory, int status, const std::string& 
   }
   if (bytes.empty()) {
     return Error{fmt::format("the library that reads it failed ({})", how_it_ended(status)), where,
-                 "the file is damaged or hostile: fetch or make it again"};
+                 "the file is damaged or hostile: download or write it again"};
   }
   const bool value = bytes[0] == kValue;
   if (!value) {

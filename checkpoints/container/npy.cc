@@ -44,17 +44,18 @@ class HeaderParser {
       if (*seen) return fmt::format("has the key '{}' twice", key);
       *seen = true;
       if (seen == &descr) {
-        if (peek() == '[') return "describes a structured type (fields), one number is expected";
-        if (!string(out.descr)) return "has a 'descr' that is no string";
+        if (peek() == '[')
+          return "describes a structured type (fields); expected one number per element";
+        if (!string(out.descr)) return "has a 'descr' that is not a string";
       } else if (seen == &order) {
         if (!boolean(out.fortran)) return "has a 'fortran_order' other than True and False";
       } else if (!tuple(out.dims)) {
-        return fmt::format("has a 'shape' that is no tuple of at most {} sizes", kMaxDims);
+        return fmt::format("has a 'shape' that is not a tuple of at most {} sizes", kMaxDims);
       }
       if (!take(',') && peek() != '}') return "is no dict";
     }
     blanks();
-    if (at_ != text_.size()) return "goes on after its dict";
+    if (at_ != text_.size()) return "continues after its dict";
     if (!descr || !order || !shape) return "lacks 'descr', 'fortran_order' or 'shape'";
     return "";
   }
@@ -126,12 +127,12 @@ Result<ElementType> type_of(const std::string& descr, const std::string& where) 
     return known.type;
   }
   if (order && code.starts_with('O')) {
-    return Error{"holds Python objects: a pickle, that is, a program to run, which is refused",
+    return Error{"holds Python objects (a pickle), which could run code and are therefore refused",
                  where, "save arrays of numbers, with allow_pickle=False"};
   }
   std::string fix = "save it as float32, float64, float16, an integer type or bool";
   if (order && code == "V2") fix = "bfloat16 has no npy type: save float32, or safetensors";
-  return Error{fmt::format("has the dtype '{}', numbers and bool are allowed", descr), where, fix};
+  return Error{fmt::format("has the dtype '{}'; allowed: numbers and bool", descr), where, fix};
 }
 
 // Reverses the byte order of elements of `size` bytes, in place.
@@ -165,7 +166,7 @@ std::vector<std::byte> row_major(std::span<const std::byte> from, const Dims& di
 }
 
 Error damaged(const std::string& what, const std::string& where) {
-  return {what, where, "the file is damaged, cut short or no .npy file: make it again"};
+  return {what, where, "the file is damaged, cut short or not a .npy file: write it again"};
 }
 
 }  // namespace
@@ -174,12 +175,12 @@ Result<NamedArray> parse_npy(std::span<const std::byte> bytes, std::string name,
                              const std::string& where) {
   const auto byte = [&](size_t i) { return static_cast<size_t>(bytes[i]); };
   if (bytes.size() < 10 || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    return damaged("is no .npy file: it does not begin with \\x93NUMPY", where);
+    return damaged("is not a .npy file: it does not begin with \\x93NUMPY", where);
   }
   const size_t major = byte(6), minor = byte(7);
   if (major < 1 || major > 3 || minor != 0) {
     return Error{
-        fmt::format("has npy format version {}.{}, 1.0, 2.0 and 3.0 are known", major, minor),
+        fmt::format("has npy format version {}.{}; supported: 1.0, 2.0 and 3.0", major, minor),
         where, "save it with NumPy's default version"};
   }
   const size_t begin = major == 1 ? 10 : 12;
@@ -187,8 +188,8 @@ Result<NamedArray> parse_npy(std::span<const std::byte> bytes, std::string name,
   size_t length = byte(8) | byte(9) << 8;
   if (major != 1) length |= byte(10) << 16 | byte(11) << 24;
   if (length > kMaxHeader) {
-    return damaged(fmt::format("declares a header of {} bytes, {} are allowed", length, kMaxHeader),
-                   where);
+    return damaged(
+        fmt::format("declares a header of {} bytes; allowed: up to {}", length, kMaxHeader), where);
   }
   if (length > bytes.size() - begin) return damaged("ends inside its header", where);
   Header header;
@@ -202,8 +203,8 @@ Result<NamedArray> parse_npy(std::span<const std::byte> bytes, std::string name,
   const auto declared = checked_bytes(array.type, array.dims);
   if (!declared) return damaged(fmt::format("declares the shape {}", to_string(array.dims)), where);
   if (*declared != content.size()) {
-    return damaged(fmt::format("declares {}, {} bytes, and holds {}", describe(array), *declared,
-                               content.size()),
+    return damaged(fmt::format("declares {} of {} bytes but holds {} bytes", describe(array),
+                               *declared, content.size()),
                    where);
   }
   if (header.fortran && array.dims.size() > 1) {
@@ -241,7 +242,7 @@ Result<ArrayFile> parse_npz(std::span<const std::byte> bytes, const std::string&
   }
   for (const std::string& name : only) {
     if (std::ranges::count(names, name) != 0) continue;
-    return Error{fmt::format("holds no array '{}' (found: {})", name, join(names, ", ")), where,
+    return Error{fmt::format("has no array '{}' (found: {})", name, join(names, ", ")), where,
                  names.empty() ? "" : fmt::format("did you mean '{}'?", nearest(name, names))};
   }
   return file;

@@ -18,7 +18,8 @@ Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::
   struct stat info {};
   std::vector<std::byte> bytes;
   int code = ::fstat(fd, &info) != 0 ? errno : 0;
-  if (code == 0 && !S_ISREG(info.st_mode)) return Error{"is no regular file", where, "name a file"};
+  if (code == 0 && !S_ISREG(info.st_mode))
+    return Error{"is not a regular file", where, "name a file"};
   if (code == 0) {
     bytes.resize(std::min(static_cast<uint64_t>(info.st_size), most));
     size_t done = 0;

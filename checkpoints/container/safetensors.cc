@@ -58,7 +58,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t number) override {
     if (skipping()) return true;
     if (place_ == Place::kShape) {
-      if (number > (uint64_t{1} << 62)) return fail("has an absurd size in its shape");
+      if (number > (uint64_t{1} << 62)) return fail("has an impossibly large size in its shape");
       if (tensors.back().shape.size() == kMaxDims) return fail("has too many dimensions");
       tensors.back().shape.push_back(static_cast<int64_t>(number));
       return true;
@@ -130,7 +130,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     (void)error;
-    return fail(fmt::format("is no JSON at byte {}", position));
+    return fail(fmt::format("is not JSON at byte {}", position));
   }
 
  private:
@@ -155,7 +155,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool value(const char* what) {
     if (skipping()) return true;
     return fail(place_ == Place::kStart
-                    ? fmt::format("is {}, an object is expected", what)
+                    ? fmt::format("is {}; expected an object", what)
                     : fmt::format("has {} for '{}', which is not allowed there", what, key_));
   }
 
@@ -167,7 +167,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 };
 
 Error damaged(const std::string& what, const std::string& where) {
-  return {what, where, "the file is damaged, cut short or no safetensors file: make it again"};
+  return {what, where, "the file is damaged, cut short or not a safetensors file: write it again"};
 }
 
 }  // namespace
@@ -178,14 +178,14 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
   std::memcpy(&length, bytes.data(), sizeof length);
   if (length > kMaxHeader || length > bytes.size() - sizeof length) {
     return damaged(
-        fmt::format("declares a header of {} bytes, the file has {}", length, bytes.size()), where);
+        fmt::format("declares a header of {} bytes; the file has {}", length, bytes.size()), where);
   }
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + sizeof length,
                                 length);
   if (!header.starts_with('{')) return damaged("its header does not begin with '{'", where);
   HeaderReader reader;
   if (!Json::sax_parse(header.begin(), header.end(), &reader)) {
-    return damaged("its header " + (reader.wrong.empty() ? "is no JSON" : reader.wrong), where);
+    return damaged("its header " + (reader.wrong.empty() ? "is not JSON" : reader.wrong), where);
   }
   const auto buffer = bytes.subspan(sizeof length + length);
 
@@ -201,7 +201,7 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
   for (Declared& t : reader.tensors) {
     const auto* known = std::ranges::find(kNames, t.dtype, &Name::name);
     if (known == std::end(kNames)) {
-      return Error{fmt::format("'{}' has the dtype '{}'; allowed are BOOL, U8 to U64, I8 to I64, "
+      return Error{fmt::format("'{}' has the dtype '{}'; allowed: BOOL, U8 to U64, I8 to I64, "
                                "F16, BF16, F32, F64",
                                t.name, t.dtype),
                    where, "convert it to F32 where it was made"};
@@ -216,7 +216,7 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
     }
     const auto size = checked_bytes(array.type, array.dims);
     if (!size || *size != t.offsets[1] - t.offsets[0]) {
-      return damaged(fmt::format("'{}' is {}, which does not fit into its {} bytes", array.name,
+      return damaged(fmt::format("'{}' is {}, which does not match its {} bytes", array.name,
                                  describe(array), t.offsets[1] - t.offsets[0]),
                      where);
     }
@@ -227,7 +227,8 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
   }
   if (end != buffer.size()) {
     return damaged(
-        fmt::format("{} bytes after the last tensor belong to none", buffer.size() - end), where);
+        fmt::format("{} bytes after the last tensor belong to no tensor", buffer.size() - end),
+        where);
   }
   return file;
 }
@@ -261,7 +262,7 @@ Result<std::vector<std::byte>> to_safetensors(const ArrayFile& file, const std::
   try {
     text = header.dump();
   } catch (const Json::exception&) {
-    return Error{"a name is no UTF-8 text", where, "rename it with --map"};
+    return Error{"a name is not UTF-8 text", where, "rename it with --map"};
   }
   text.append((8 - text.size() % 8) % 8, ' ');
   const uint64_t length = text.size();

@@ -22,7 +22,7 @@ using Entry = std::unique_ptr<archive_entry, decltype(&archive_entry_free)>;
 Error zip_error(archive* a, const std::string& where) {
   const char* text = archive_error_string(a);
   return {
-      fmt::format("is no readable zip archive ({})", text != nullptr ? text : "no reason given"),
+      fmt::format("is not a readable zip archive ({})", text != nullptr ? text : "no reason given"),
       where, "the file is damaged, cut short, encrypted or of another format"};
 }
 
@@ -50,7 +50,8 @@ Status read_content(archive* a, const std::string& place, uint64_t& left,
     const int code = archive_read_data_block(a, &block, &size, &offset);
     if (code == ARCHIVE_EOF) return Ok{};
     if (code != ARCHIVE_OK) return zip_error(a, place);
-    if (static_cast<uint64_t>(offset) != out.size()) return Error{"has holes", place, ""};
+    if (static_cast<uint64_t>(offset) != out.size())
+      return Error{"has gaps between its members", place, ""};
     if (size > left) {
       return Error{"unpacks to more than any array file of this size would", place,
                    "it is a zip bomb, or larger than 8 GiB compressed: save it uncompressed"};
@@ -83,17 +84,17 @@ Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const 
     const char* utf8 = archive_entry_pathname_utf8(entry);
     const char* name = utf8 != nullptr ? utf8 : archive_entry_pathname(entry);
     if (name == nullptr || !plain_path(name)) {
-      return Error{fmt::format("holds a member named '{}', a plain relative path is expected",
+      return Error{fmt::format("holds a member named '{}'; expected a plain relative path",
                                name != nullptr ? name : ""),
                    where, "do not trust this file"};
     }
     if (archive_entry_filetype(entry) == AE_IFDIR) continue;
     ZipMember member{name, {}, false};
     const std::string place = fmt::format("{}:{}", where, member.name);
-    if (archive_entry_filetype(entry) != AE_IFREG) return Error{"is no plain file", place, ""};
+    if (archive_entry_filetype(entry) != AE_IFREG) return Error{"is not a regular file", place, ""};
     if (!names.insert(member.name).second) {
       return Error{fmt::format("holds two members named '{}'", member.name), where,
-                   "make the file again"};
+                   "write the file again"};
     }
     if (wanted(member.name)) {
       TWINRUN_RETURN_IF_ERROR(read_content(a.get(), place, left, member.bytes));

@@ -62,7 +62,7 @@ Result<ForeignWeights> from_legacy(Hdf5Tree tree, const std::string& base,
     if (!tree.has_group(group)) {
       if (layer == layers.back()) continue;  // older files lack it
       return Error{fmt::format("names the layer '{}', which it does not hold", layer), where,
-                   "the file is damaged: make it again"};
+                   "the file is damaged: write it again"};
     }
     ForeignLayer found{layer, "", {}};
     for (const std::string& weight :
@@ -72,7 +72,7 @@ Result<ForeignWeights> from_legacy(Hdf5Tree tree, const std::string& base,
       if (it == by_path.end() || !claimed.insert(path).second) {
         return Error{fmt::format("names the weight '{}' of layer '{}' {}", weight, layer,
                                  it == by_path.end() ? "and does not hold it" : "twice"),
-                     where, "the file is damaged: make it again"};
+                     where, "the file is damaged: write it again"};
       }
       found.arrays.push_back(out.arrays.size());
       out.arrays.push_back(std::move(*it->second));
@@ -165,8 +165,8 @@ Result<ForeignWeights> from_keras3(Hdf5Tree tree, const std::string& where) {
       const auto index = index_of(array->name.substr(array->name.rfind('/') + 1));
       if (!index || *index >= ordered.size() || ordered[*index] != nullptr) {
         return Error{
-            fmt::format("'{}' is no position among {} variables", array->name, arrays.size()),
-            where, "Keras 3 numbers them 0, 1, ...: make the file again"};
+            fmt::format("'{}' is not a position among {} variables", array->name, arrays.size()),
+            where, "Keras 3 numbers them 0, 1, ...: write the file again"};
       }
       ordered[*index] = array;
     }
@@ -274,9 +274,10 @@ Status set_keras_names(ForeignWeights& weights, const std::string& where) {
       continue;
     }
     if (layer.kind.empty()) {
-      return Error{fmt::format("layer '{}' has no place in a Keras 3 file: its class is not known",
-                               layer.name),
-                   where, "write .npz or .safetensors"};
+      return Error{
+          fmt::format("layer '{}' cannot be written to a Keras 3 file: its class is not known",
+                      layer.name),
+          where, "write .npz or .safetensors"};
     }
     const int count = used[layer.kind]++;
     const std::string suffix = count == 0 ? "" : "_" + std::to_string(count);

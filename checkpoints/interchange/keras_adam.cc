@@ -61,8 +61,8 @@ bool import_adam(Checkpoint& checkpoint, const ModelOutline& outline, const Fore
   }
   for (auto& [name, value] : values) checkpoint.tensors.at(name).value = std::move(value);
   std::erase_if(report.initial, [&](const std::string& name) { return values.contains(name); });
-  report.notes.push_back("not carried: Keras's learning_rate ('" + theirs.optimizer[1].name +
-                         "'): it is the scenario's");
+  report.notes.push_back("not converted: Keras's learning_rate ('" + theirs.optimizer[1].name +
+                         "'); the scenario's is used");
   return true;
 }
 

@@ -191,15 +191,16 @@ class Identifier {
   }
 
   Error count_error(const std::string& kind, size_t theirs, size_t ours) const {
-    return {fmt::format("has {} layers with weights{}, the model has {}: they cannot be matched by "
-                        "position",
-                        theirs, kind.empty() ? "" : " of the class " + kind, ours),
-            where_, "give a --map, or name its layers as the scenario does"};
+    return {
+        fmt::format(
+            "has {} layers with weights{}; the model has {}, so they cannot be matched by position",
+            theirs, kind.empty() ? "" : " of the class " + kind, ours),
+        where_, "give a --map, or name its layers as the scenario does"};
   }
 
   Status pair(const OurLayer& ours, const ForeignLayer& theirs, const char* how) {
     if (ours.variables.size() != theirs.arrays.size()) {
-      return Error{fmt::format("its layer '{}' has {} weights, the model's '{}' has {}",
+      return Error{fmt::format("its layer '{}' has {} weights; the model's '{}' has {}",
                                theirs.name, theirs.arrays.size(), ours.name, ours.variables.size()),
                    where_, "give a --map, or the scenario that it belongs to"};
     }
@@ -256,7 +257,7 @@ std::string shape_fix(const Dims& theirs, const Dims& ours, const std::string& n
         fits &= theirs[static_cast<size_t>(perm[d])] == ours[d];
       if (fits) {
         return fmt::format(
-            "a transpose would fit; if it is the right one, in a --map: "
+            "a transpose would fit; if it is the right one, write in a --map: "
             "\"{}\" = {{ name = \"{}\", transpose = {} }}",
             name, their_name, to_string(perm));
       }
@@ -284,7 +285,7 @@ void note_optimizer(const ForeignWeights& theirs, Conversion& report) {
     names.push_back(fmt::format("'{}' {}", array.name, describe(array)));
   }
   report.notes.push_back(fmt::format(
-      "not carried: Keras's {} optimizer variables ({}); slots keep their initial values",
+      "not converted: Keras's {} optimizer variables ({}); slots keep their initial values",
       names.size(), join(names, ", ")));
 }
 
@@ -318,7 +319,7 @@ Result<Checkpoint> import_weights(Checkpoint initial, const ModelOutline& outlin
       row.change += (row.change.empty() ? "" : ", ") + ("reshaped " + to_string(type.dims));
     }
     if (array.dims != type.dims) {
-      return Error{fmt::format("'{}' is {} here, '{}' is {} in the model", array.name,
+      return Error{fmt::format("'{}' is {} in the file; '{}' is {} in the model", array.name,
                                describe(array), name, to_string(type)),
                    where, shape_fix(array.dims, type.dims, name, array.name)};
     }
@@ -340,8 +341,10 @@ Result<ForeignWeights> export_weights(const Checkpoint& checkpoint, const ModelO
                                       Conversion& report) {
   const bool keras = format == WeightsFormat::kKerasH5 || format == WeightsFormat::kKeras3;
   if (keras && !map.entries.empty()) {
-    return Error{"a map names tensors of .npz and .safetensors; Keras's follow from its layers",
-                 map.file, "leave out --map, or write .npz"};
+    return Error{
+        "a map names tensors of .npz and .safetensors files; names in a Keras file follow from its "
+        "layers",
+        map.file, "leave out --map, or write .npz"};
   }
   for (const auto& [ours, entry] : map.entries) {
     if (checkpoint.tensors.contains(ours)) continue;
@@ -400,9 +403,10 @@ Result<ForeignWeights> export_weights(const Checkpoint& checkpoint, const ModelO
   }
   for (size_t i = 0; i < out.arrays.size(); ++i) report.rows[i].theirs = out.arrays[i].name;
   if (!left_out.empty()) {
-    report.notes.push_back(fmt::format(
-        "not carried: {} tensors of the optimizer, which a Keras weights file has no name for ({})",
-        left_out.size(), join(left_out, ", ")));
+    report.notes.push_back(
+        fmt::format("not converted: {} tensors of the optimizer, for which a Keras weights file "
+                    "has no name ({})",
+                    left_out.size(), join(left_out, ", ")));
   }
   return out;
 }

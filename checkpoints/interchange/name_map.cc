@@ -49,7 +49,7 @@ Result<Json> parse(const std::string& text, const std::string& path) {
   if (path.ends_with(".json")) {
     Json json = Json::parse(text, nullptr, false);
     if (json.is_object()) return json;
-    return Error{"is no JSON object", path, "write {\"ours\": \"theirs\", ...}"};
+    return Error{"is not a JSON object", path, "write {\"ours\": \"theirs\", ...}"};
   }
   const toml::parse_result result = toml::parse(text, path);
   if (!result) {
@@ -64,7 +64,7 @@ Result<std::vector<int64_t>> integers(const Json& json, const std::string& key,
                                       const std::string& where) {
   std::vector<int64_t> out;
   const auto wrong = [&] {
-    return Error{fmt::format("'{}' is no list of 1 to {} integers from 0", key, kMaxDims), where,
+    return Error{fmt::format("'{}' is not a list of 1 to {} integers from 0", key, kMaxDims), where,
                  "write for example [3, 2, 0, 1]"};
   };
   if (!json.is_array() || json.empty() || json.size() > kMaxDims) return wrong();
@@ -104,7 +104,7 @@ Result<NameMapEntry> entry_of(const Json& json, const std::string& where) {
     std::vector<int64_t> expected(sorted.size());
     std::iota(expected.begin(), expected.end(), 0);
     if (sorted != expected) {
-      return Error{fmt::format("'transpose' = {} is no permutation of 0 to {}",
+      return Error{fmt::format("'transpose' = {} is not a permutation of 0 to {}",
                                to_string(entry.transpose), sorted.size() - 1),
                    where, "name every dimension once"};
     }
@@ -161,8 +161,8 @@ Result<NameMap> parse_name_map(const std::string& text, const std::string& path)
     TWINRUN_ASSIGN(NameMapEntry entry, entry_of(value, where));
     const auto [it, fresh] = users.emplace(entry.theirs, ours);
     if (!fresh) {
-      return Error{fmt::format("'{}' is named by '{}' too", entry.theirs, it->second), where,
-                   "name each of theirs once"};
+      return Error{fmt::format("'{}' is also named by '{}'", entry.theirs, it->second), where,
+                   "name each array of the file once"};
     }
     map.entries.emplace(ours, std::move(entry));
   }
@@ -171,7 +171,7 @@ Result<NameMap> parse_name_map(const std::string& text, const std::string& path)
 
 Result<NameMap> read_name_map(const std::string& path) {
   TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMaxMapBytes + 1));
-  if (bytes.size() > kMaxMapBytes) return Error{"is longer than 16 MiB", path, "name a map file"};
+  if (bytes.size() > kMaxMapBytes) return Error{"is longer than 16 MiB", path, "give a map file"};
   return parse_name_map({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 
@@ -184,7 +184,7 @@ Result<NamedArray> to_our_layout(NamedArray theirs, const NameMapEntry& entry, c
   if (!entry.transpose.empty()) {
     if (entry.transpose.size() != theirs.dims.size()) {
       return Error{
-          fmt::format("'{}' has the shape {}, transpose {} is for {} dimensions", theirs.name,
+          fmt::format("'{}' has the shape {}; transpose {} is for {} dimensions", theirs.name,
                       to_string(theirs.dims), to_string(entry.transpose), entry.transpose.size()),
           where, "name each of its dimensions once"};
     }
@@ -219,7 +219,7 @@ Result<NamedArray> to_their_layout(NamedArray ours, const NameMapEntry& entry,
     ours.dims = before;
   }
   if (perm.size() != ours.dims.size()) {
-    return Error{fmt::format("'{}' has the shape {}, transpose {} is for {} dimensions", ours.name,
+    return Error{fmt::format("'{}' has the shape {}; transpose {} is for {} dimensions", ours.name,
                              to_string(ours.dims), to_string(perm), perm.size()),
                  where, "name each of its dimensions once"};
   }

@@ -36,7 +36,7 @@ Result<ForeignWeights> of_tree(Result<Hdf5Tree> tree, const std::string& path) {
     return Error{fmt::format("is a file of twinrun's own ({})", format->front()), path, ""};
   }
   return Error{"is an HDF5 file without Keras's layers", path,
-               "allowed are Keras weights (.h5, .weights.h5, .keras), .npz, .npy, .safetensors"};
+               "allowed: Keras weights (.h5, .weights.h5, .keras), .npz, .npy, .safetensors"};
 }
 
 ForeignWeights of_arrays(WeightsFormat format, ArrayFile file) {
@@ -112,8 +112,8 @@ Result<ForeignWeights> read_unchecked(const std::string& path) {
     TWINRUN_ASSIGN(ArrayFile file, parse_safetensors(bytes, path));
     return of_arrays(WeightsFormat::kSafetensors, std::move(file));
   }
-  return Error{"is no weights file that is known", path,
-               "allowed are .npz, .npy, .safetensors, Keras .h5, .weights.h5 and .keras, and "
+  return Error{"is not a weights file of a known format", path,
+               "allowed: .npz, .npy, .safetensors, Keras .h5, .weights.h5 and .keras, and "
                "twinrun's checkpoints and runs"};
 }
 
@@ -141,7 +141,7 @@ Result<std::vector<std::byte>> foreign_bytes(const ForeignWeights& weights,
     case WeightsFormat::kNpy:
       if (weights.arrays.size() == 1) return to_npy(weights.arrays[0], where);
       return Error{
-          fmt::format("a .npy file holds one array, {} are to be written", weights.arrays.size()),
+          fmt::format("a .npy file holds one array; {} are to be written", weights.arrays.size()),
           where, "write .npz"};
     case WeightsFormat::kNpz: {
       auto arrays = weights.arrays;
@@ -158,7 +158,7 @@ Result<std::vector<std::byte>> foreign_bytes(const ForeignWeights& weights,
     case WeightsFormat::kKeras3:
       return keras_bytes(weights, where);
     default:
-      return Error{"a checkpoint is no foreign format", where, ""};
+      return Error{"a checkpoint is not a foreign format", where, ""};
   }
 }
 

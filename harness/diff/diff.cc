@@ -201,11 +201,12 @@ void compare_starts(const RunFile& a, const RunFile& b, Diff& d) {
   if (x == a.environment.end() || y == b.environment.end() || a.first_step != b.first_step) return;
   d.same_start = x->second == y->second;
   if (*d.same_start) return;
-  d.notes.insert(d.notes.begin(),
-                 fmt::format("A and B begin from different initial checkpoints (weights {} against "
-                             "{}), which alone makes all that follows differ: train both from one "
-                             "(twinrun snapshot, train --init FILE) before anything is concluded",
-                             x->second.substr(0, 8), y->second.substr(0, 8)));
+  d.notes.insert(
+      d.notes.begin(),
+      fmt::format("A and B begin from different initial checkpoints (weights {} against "
+                  "{}), which alone makes everything after them differ; train both from one "
+                  "checkpoint (twinrun snapshot, train --init FILE) before concluding anything",
+                  x->second.substr(0, 8), y->second.substr(0, 8)));
 }
 
 }  // namespace

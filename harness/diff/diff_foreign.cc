@@ -112,7 +112,7 @@ Result<Diff> diff_with_ours(const std::string& ours, const std::string& theirs, 
                                   text::plural(static_cast<int64_t>(count), "tensor"), what, first,
                                   count > 1 ? ", .." : ""));
   };
-  say(theirs, matched.initial.size(), "of ours not in it, not compared",
+  say(theirs, matched.initial.size(), "of ours are not in it and are not compared",
       matched.initial.empty() ? "" : matched.initial.front());
   int64_t converted = 0;
   std::string how;
@@ -189,7 +189,7 @@ Result<Diff> diff_files(const std::string& a, const std::string& b, bool verify,
   if (curves) {
     for (const auto& [holds, path] : {std::pair(x, a), std::pair(y, b)}) {
       if (holds == Holds::kWeights)
-        return Error{"holds weights, and a curve is to be compared", path,
+        return Error{"holds weights; expected a curve to compare", path,
                      "give a run file, an event file, .csv or .jsonl"};
     }
     return diff_curve_files(a, b, columns);

@@ -22,7 +22,8 @@ bool is_foreign_engine(std::string_view name) {
 
 Status check_takes_faults(std::string_view name, bool faults) {
   if (!faults || (!is_foreign_engine(name) && name != "cpu:f64")) return Ok{};
-  return Error{std::string(name) + " takes no faults", "--fault", "inject them into cpu or tpu"};
+  return Error{std::string(name) + " does not support faults", "--fault",
+               "inject them into cpu or tpu"};
 }
 
 bool of_foreign_engine(const Error& error) { return is_foreign_engine(error.where); }

@@ -138,7 +138,7 @@ Result<SampleType> sample_on_paper(const Scenario& s) {
     sample.labels = {d.window};
   }
   if (sample.vocabulary == 0 && d.shape.empty()) {
-    return Error{"the shape of a sample is known from the data alone", s.file + ": data.shape",
+    return Error{"the shape of a sample can be known only from the data", s.file + ": data.shape",
                  "set data.shape"};
   }
   sample.dtype = sample.vocabulary > 0 ? DType::kI32 : DType::kF32;
@@ -285,14 +285,14 @@ Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& prog
     if (t.replica_axis && !type.dims.empty()) {
       if (type.dims[0] != program.sharding.cores) {
         return Error{"the checkpoint holds " + std::to_string(type.dims[0]) +
-                         " replicas of it, the program has " +
+                         " replicas of it; the program has " +
                          std::to_string(program.sharding.cores),
                      var.name, "resume with --cores " + std::to_string(type.dims[0])};
       }
       type.dims.erase(type.dims.begin());
     }
     if (type != var.type && !(type.dims == var.type.dims && type.dtype == DType::kF64)) {
-      return Error{"the checkpoint has " + to_string(type) + ", the model " + to_string(var.type),
+      return Error{"the checkpoint has " + to_string(type) + "; the model " + to_string(var.type),
                    var.name, "it belongs to another model"};
     }
     for (size_t r = 0; r < states.size(); ++r) {

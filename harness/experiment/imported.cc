@@ -101,10 +101,10 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
   for (const auto& [name, array] : arrays) {
     // One file may hold both state and inputs.
     if (step.state_index(name) < 0 && !is_input(step, name))
-      complaints.add(fmt::format("'{}' is no state variable", name));
+      complaints.add(fmt::format("'{}' is not a state variable", name));
   }
   TWINRUN_RETURN_IF_ERROR(
-      complaints.status("docs/guides/import.md#binding says how state is named"));
+      complaints.status("docs/guides/import.md#binding explains how state is named"));
   return state;
 }
 
@@ -140,13 +140,13 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
             dims.rbegin() + static_cast<std::ptrdiff_t>(std::min(dims.size(), type.dims.size()))) ||
         dims.size() > type.dims.size() + 1) {
       complaints.add(
-          fmt::format("'{}' is {}; allowed: {}, or one dimension more in front that counts steps",
+          fmt::format("'{}' is {}; allowed: {}, or the same with a leading dimension of steps",
                       name, describe(found->second), to_string(type)));
       continue;
     }
     if (leading && steps != 0 && dims[0] != steps)
-      complaints.add(fmt::format("'{}' has {} steps, others {}", name, dims[0], steps));
-    if (leading && dims[0] == 0) complaints.add(fmt::format("'{}' has no step", name));
+      complaints.add(fmt::format("'{}' has {} steps; other inputs have {}", name, dims[0], steps));
+    if (leading && dims[0] == 0) complaints.add(fmt::format("'{}' has 0 steps", name));
     if (leading) steps = dims[0];
     counted[i] = leading;
     const auto t = to_tensor(found->second, type.dtype, path);
@@ -157,7 +157,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
   }
   for (const auto& [name, array] : arrays) {
     if (!is_input(p, name) && p.state_index(name) < 0)
-      complaints.add(fmt::format("'{}' is no input", name));
+      complaints.add(fmt::format("'{}' is not an input", name));
   }
   TWINRUN_RETURN_IF_ERROR(complaints.status(
       path.empty() ? "give the inputs with --batch FILE (npz, safetensors)" : ""));
@@ -217,13 +217,14 @@ Status check_names(const Program& p) {
         var.name.starts_with('.') || var.name.find("//") != std::string::npos ||
         var.name.find("/.") != std::string::npos)
       return Error{
-          fmt::format("'{}' is no name; allowed: words of letters, digits, _ . -, with / between",
-                      var.name),
+          fmt::format(
+              "'{}' is not a name; allowed: words of letters, digits, _ . -, with / between",
+              var.name),
           "binding", ""};
     if (folders.contains(var.name))
-      return Error{
-          fmt::format("'{}' is a state variable and the beginning of another's name", var.name),
-          "binding", "give one of them another prefix"};
+      return Error{fmt::format("'{}' is a state variable and also the first part of another's name",
+                               var.name),
+                   "binding", "give one of them another prefix"};
   }
   return Ok{};
 }
@@ -260,7 +261,7 @@ Result<Experiment> import_experiment(const ImportRequest& request) {
   TWINRUN_ASSIGN(ImportedStep step, import_program(request));
   const std::string state = beside(request, request.state, ".state.npz", kExported);
   if (state.empty()) {
-    return Error{"no initial state is given", "--state",
+    return Error{"the initial state is missing", "--state",
                  "a checkpoint, .npz or .safetensors file with " +
                      std::to_string(step.program.state.size()) + " arrays"};
   }

@@ -21,8 +21,8 @@ using tpu::HbmUse;
 using tpu::plan_hbm;
 using tpu::Rematerialise;
 
-constexpr const char* kElementwiseAgain = "elementwise activations computed again";
-constexpr const char* kStretchesAgain = "activations between checkpoints computed again";
+constexpr const char* kElementwiseAgain = "elementwise activations recomputed";
+constexpr const char* kStretchesAgain = "activations between checkpoints recomputed";
 constexpr size_t kLargest = 10, kMaxPadded = 5;
 constexpr int64_t kMaxPerCore = 1 << 20;  // samples; the search for the largest batch ends here
 // Total batches are multiples of this (the guide's rule for eight cores).
@@ -85,7 +85,7 @@ class Reporter {
     if (tpu::is_argument(b.use) || b.use == HbmUse::kGradients || dims[0] != step_.batch ||
         dims.size() < 2)
       return dims.size() < 2 ? "a dimension of its own fills tiles of 256 to 1024"
-                             : "the last two dimensions are no multiples of 8 and 128";
+                             : "the last two dimensions are not multiples of 8 and 128";
     const int64_t batch = dims[0] * cores(), features = dims.back();
     const int64_t eight = tpu::kSublanes * cores(), lanes = tpu::kLanes * cores();
     return fmt::format("batch {} and {} features: neither multiples of {} and {} nor of {} and {}",

@@ -56,7 +56,8 @@ Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
   std::map<std::string, std::vector<std::string>> names;
   for (const char* key : {"arguments", "results"}) {
     const Json& list = j.contains(key) ? j[key] : Json::array();
-    if (!list.is_array() || list.size() > kMaxNames) return Error{"no list", file + ": " + key, ""};
+    if (!list.is_array() || list.size() > kMaxNames)
+      return Error{"expected a list", file + ": " + key, ""};
     for (const Json& value : list) {
       if (!value.is_object() || !value.contains("name") || !value["name"].is_string())
         return Error{fmt::format("{}; allowed: an object with a name", value.dump().substr(0, 60)),
@@ -80,7 +81,7 @@ Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
   }
   b.loss = result("output/loss");
   if (b.state.empty() || b.loss < 0)
-    return Error{"no argument 'state/..' or no result 'output/loss'", file,
+    return Error{"the argument 'state/..' or the result 'output/loss' is missing", file,
                  "docs/guides/import.md#binding has an example"};
   return b;
 }
@@ -90,7 +91,8 @@ Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
 Result<StepBinding> parse_binding(const std::string& text, const std::string& file) {
   const Json j = Json::parse(text, nullptr, false);
   if (j.is_discarded() || !j.is_object())
-    return Error{"no JSON object", file, "docs/guides/import.md#binding has an example"};
+    return Error{"the file is not a JSON object", file,
+                 "docs/guides/import.md#binding has an example"};
   if (j.contains("arguments")) return exported_binding(j, file);
   static const std::vector<std::string> known = {"schema_version", "state",  "roles",
                                                  "results",        "inputs", "loss"};
@@ -106,7 +108,7 @@ Result<StepBinding> parse_binding(const std::string& text, const std::string& fi
   TWINRUN_ASSIGN(b.state, names_of(j, "state", file));
   TWINRUN_ASSIGN(b.inputs, names_of(j, "inputs", file));
   if (b.state.empty())
-    return Error{"no state is named", file + ": state",
+    return Error{"state names no variable", file + ": state",
                  "the first parameters are the state, in order"};
   TWINRUN_ASSIGN(const std::vector<std::string> roles, names_of(j, "roles", file));
   for (size_t i = 0; i < b.state.size(); ++i) {
@@ -122,7 +124,7 @@ Result<StepBinding> parse_binding(const std::string& text, const std::string& fi
   if (j.contains("results")) {
     const Json& list = j["results"];
     if (!list.is_array() || list.size() != b.state.size())
-      return Error{fmt::format("allowed: {} indices, one per state variable", b.state.size()),
+      return Error{fmt::format("expected {} indices, one per state variable", b.state.size()),
                    file + ": results", ""};
     for (size_t i = 0; i < b.state.size(); ++i) {
       TWINRUN_ASSIGN(b.results[i], index_of(list[i], file + ": results"));

@@ -60,11 +60,11 @@ Result<WeightsFormat> target_of(const ConvertOptions& options, bool from_ours) {
   if (const auto format = format_of_name(options.out)) return *format;
   const bool h5 = options.out.ends_with(".h5");
   if (h5 && !from_ours) return WeightsFormat::kTwinrun;
-  return Error{h5 ? "a name that ends in .h5 alone is a checkpoint's or a legacy Keras file's"
-                  : "this name does not say the format",
+  return Error{h5 ? "a name that ends in .h5 could be a checkpoint's or a legacy Keras file's"
+                  : "the format cannot be determined from this name",
                options.out,
-               h5 ? "say --to keras_h5, or end it in .weights.h5 for Keras 3"
-                  : "end it in .npz, .npy, .safetensors, .weights.h5 or .h5, or say --to " +
+               h5 ? "use --to keras_h5, or end it in .weights.h5 for Keras 3"
+                  : "end it in .npz, .npy, .safetensors, .weights.h5 or .h5, or use --to " +
                         join(weights_format_names(), "|")};
 }
 
@@ -74,7 +74,8 @@ Result<Checkpoint> read_ours(const std::string& path, std::string& kind) {
   TWINRUN_ASSIGN(kind, file_kind(path));
   if (kind != "run") return read_checkpoint(path);
   TWINRUN_ASSIGN(RunFile run, read_run(path));
-  if (run.checkpoints.empty()) return Error{"the run holds no checkpoint", path, "name another"};
+  if (run.checkpoints.empty())
+    return Error{"the run holds no checkpoint", path, "name another run"};
   return std::move(run.checkpoints.back());
 }
 
@@ -124,8 +125,8 @@ Status pass_on(ForeignWeights weights, const ConvertOptions& options, WeightsFor
   const bool plain = format == WeightsFormat::kNpz || format == WeightsFormat::kNpy ||
                      format == WeightsFormat::kSafetensors;
   if (!plain || options.map) {
-    return Error{plain ? "a --map says what the weights of a model are, and no model is given"
-                       : "which model these weights belong to is not known",
+    return Error{plain ? "--map needs a model whose weights it names, and none is given"
+                       : "the model that these weights belong to is not known",
                  plain ? *options.map : options.in, "add --scenario NAME"};
   }
   if (format != weights.format) weights.metadata.clear();
@@ -137,7 +138,7 @@ Status pass_on(ForeignWeights weights, const ConvertOptions& options, WeightsFor
   }
   if (!weights.optimizer.empty()) {
     report.notes.push_back(
-        fmt::format("not carried: Keras's {} optimizer variables", weights.optimizer.size()));
+        fmt::format("not converted: Keras's {} optimizer variables", weights.optimizer.size()));
   }
   for (const std::string& what : weights.ignored) {
     report.notes.push_back("not understood: " + what);
@@ -165,7 +166,7 @@ int64_t step_of(const ConvertOptions& options, const ForeignWeights& weights) {
 Result<Converted> convert(const ConvertOptions& options) {
   std::error_code ignored;
   if (std::filesystem::equivalent(options.in, options.out, ignored)) {
-    return Error{"is IN and OUT", options.out, "write to another file"};
+    return Error{"is both IN and OUT", options.out, "write to another file"};
   }
   TWINRUN_ASSIGN(const bool from_ours, is_twinrun_file(options.in));
   TWINRUN_ASSIGN(const WeightsFormat format, target_of(options, from_ours));
@@ -183,7 +184,8 @@ Result<Converted> convert(const ConvertOptions& options) {
       return done;
     }
     if (options.map) {
-      return Error{"between checkpoints there are no other names", *options.map, "leave out --map"};
+      return Error{"a conversion between checkpoints renames nothing", *options.map,
+                   "leave out --map"};
     }
     for (const auto& [name, tensor] : checkpoint.tensors) {
       const std::string type = to_string(tensor.value.type());

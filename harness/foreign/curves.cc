@@ -39,9 +39,9 @@ std::string_view trimmed(std::string_view text) {
 template <size_t N>
 std::optional<size_t> first_known(const std::vector<std::string>& names,
                                   const std::array<std::string_view, N>& known) {
-  for (std::string_view wanted : known) {
+  for (std::string_view word : known) {
     for (size_t i = 0; i < names.size(); ++i) {
-      if (lower_case(names[i]) == wanted) return i;
+      if (lower_case(names[i]) == word) return i;
     }
   }
   return std::nullopt;
@@ -77,7 +77,8 @@ Result<size_t> choose(const std::vector<std::string>& names, std::optional<size_
   if (const auto at = first_known(others, kLosses)) return places[*at];
   if (others.size() == 1) return places[0];
   if (others.empty()) return Error{"holds no scalar values", path, ""};
-  return Error{fmt::format("which of its columns? {}", known), path, "name one with --column"};
+  return Error{fmt::format("it has several columns of values: {}", known), path,
+               "name one with --column"};
 }
 
 // Collects values one by one, in any order of steps.
@@ -101,12 +102,13 @@ class Points {
       out.curve.steps.push_back(step);
       out.curve.values.push_back(value);
     }
-    if (counted_) out.notes.push_back(path_ + ": no column of steps: rows are counted from 0");
+    if (counted_) out.notes.push_back(path_ + ": no column of steps; rows are counted from 0");
     if (replaced_ > 0)
-      out.notes.push_back(fmt::format("{}: {} written again: the last of a step counts", path_,
-                                      text::plural(replaced_, "value")));
+      out.notes.push_back(
+          fmt::format("{}: {} written more than once; the last value of a step is used", path_,
+                      text::plural(replaced_, "value")));
     if (backwards_ > replaced_)
-      out.notes.push_back(fmt::format("{}: steps are not in order: sorted", path_));
+      out.notes.push_back(fmt::format("{}: steps are not in order; they are sorted", path_));
     return out;
   }
 
@@ -167,7 +169,7 @@ Result<std::vector<std::string>> next_row(std::string_view text, size_t& at, cha
     }
   }
   if (quoted)
-    return Error{"a quoted cell does not end", fmt::format("{}: line {}", path, begin), ""};
+    return Error{"a quoted cell is not closed", fmt::format("{}: line {}", path, begin), ""};
   return cells;
 }
 
@@ -187,7 +189,7 @@ Result<CurveFile> from_csv(std::string_view text, const std::string& column,
   TWINRUN_ASSIGN(std::vector<std::string> titles, next_row(text, at, separator, line, path));
   for (std::string& title : titles) title = trimmed(title);
   const std::optional<size_t> step = first_known(titles, kSteps);
-  TWINRUN_ASSIGN(const size_t wanted, choose(titles, step, column, path));
+  TWINRUN_ASSIGN(const size_t value_column, choose(titles, step, column, path));
   Points points(path, !step);
   while (at < text.size()) {
     const int64_t number = line;
@@ -197,10 +199,10 @@ Result<CurveFile> from_csv(std::string_view text, const std::string& column,
     TWINRUN_ASSIGN(const std::vector<std::string> cells, next_row(text, at, separator, line, path));
     if (cells.size() == 1 && trimmed(cells[0]).empty()) continue;
     if (cells.size() > titles.size())
-      return Error{fmt::format("{} cells under {} titles", cells.size(), titles.size()),
+      return Error{fmt::format("{} cells under {} column titles", cells.size(), titles.size()),
                    fmt::format("{}: line {}", path, number), ""};
-    if (wanted >= cells.size() || trimmed(cells[wanted]).empty()) continue;
-    TWINRUN_ASSIGN(const double value, number_of(cells[wanted], where(wanted)));
+    if (value_column >= cells.size() || trimmed(cells[value_column]).empty()) continue;
+    TWINRUN_ASSIGN(const double value, number_of(cells[value_column], where(value_column)));
     if (!step) {
       points.add_counted(value);
       continue;
@@ -210,7 +212,7 @@ Result<CurveFile> from_csv(std::string_view text, const std::string& column,
     TWINRUN_ASSIGN(const int64_t s, step_of(place, said, where(*step)));
     points.add(s, value);
   }
-  return points.take(titles[wanted]);
+  return points.take(titles[value_column]);
 }
 
 // Python's json writes NaN, Infinity and -Infinity, which JSON does not have: quote them.
@@ -264,7 +266,7 @@ Result<CurveFile> from_json_lines(std::string_view text, const std::string& colu
     if (line.empty() || line == "\r") continue;
     json row = json::parse(with_quoted_specials(line), nullptr, false);
     if (!row.is_object())
-      return Error{fmt::format("found {}; allowed: a JSON object a line", shown(line)),
+      return Error{fmt::format("found {}; allowed: one JSON object per line", shown(line)),
                    fmt::format("{}: line {}", path, number), ""};
     for (const auto& [key, value] : row.items()) {
       if (names.size() < 1000 && std::ranges::find(names, key) == names.end()) names.push_back(key);
@@ -272,14 +274,15 @@ Result<CurveFile> from_json_lines(std::string_view text, const std::string& colu
     rows.emplace_back(number, std::move(row));
   }
   const std::optional<size_t> step = first_known(names, kSteps);
-  TWINRUN_ASSIGN(const size_t wanted, choose(names, step, column, path));
+  TWINRUN_ASSIGN(const size_t value_column, choose(names, step, column, path));
   Points points(path, !step);
   for (const auto& [line, row] : rows) {
     const auto where = [&, line = line](size_t i) {
       return fmt::format("{}: line {}: {}", path, line, shown(names[i]));
     };
-    if (!row.contains(names[wanted])) continue;
-    TWINRUN_ASSIGN(const std::optional<double> value, value_of(row[names[wanted]], where(wanted)));
+    if (!row.contains(names[value_column])) continue;
+    TWINRUN_ASSIGN(const std::optional<double> value,
+                   value_of(row[names[value_column]], where(value_column)));
     if (!value) continue;
     if (!step) {
       points.add_counted(*value);
@@ -290,7 +293,7 @@ Result<CurveFile> from_json_lines(std::string_view text, const std::string& colu
     TWINRUN_ASSIGN(const int64_t s, step_of(said.value_or(NAN), place.dump(), where(*step)));
     points.add(s, *value);
   }
-  return points.take(names[wanted]);
+  return points.take(names[value_column]);
 }
 
 // Chooses one of several curves by name.
@@ -347,15 +350,17 @@ Result<CurveFile> read_curve(const std::string& path, const std::string& column)
     CurveFile out;
     TWINRUN_ASSIGN(out.curve, chosen(std::move(events.curves), column, path));
     if (events.replaced > 0)
-      out.notes.push_back(fmt::format("{}: {} written again: the last of a step counts", path,
-                                      text::plural(events.replaced, "value")));
+      out.notes.push_back(
+          fmt::format("{}: {} written more than once; the last value of a step is used", path,
+                      text::plural(events.replaced, "value")));
     return out;
   }
   const std::string name = lower_case(path);
   if (named_csv(name) || named_json(name)) {
     TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, kMaxBytes + 1));
     if (bytes.size() > kMaxBytes)
-      return Error{fmt::format("larger than {} MiB", kMaxBytes >> 20), path, "thin the curve out"};
+      return Error{fmt::format("larger than {} MiB", kMaxBytes >> 20), path,
+                   "write fewer points of the curve"};
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return named_csv(name) ? from_csv(text, column, path) : from_json_lines(text, column, path);
   }

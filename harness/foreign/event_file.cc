@@ -90,7 +90,7 @@ class Collector {
       if (!more) {
         Error error = more.error();
         if (reader.index() == 0) {
-          error.what = "no event file: " + error.what;
+          error.what = "not an event file: " + error.what;
           error.fix = "give what a SummaryWriter wrote: events.out.tfevents.*";
         }
         return error;
@@ -98,7 +98,7 @@ class Collector {
       if (!*more) return Ok{};
       tensorboard::Event event;
       if (!event.ParseFromString(record))
-        return Error{"a record that is no event", reader.place(),
+        return Error{"a record is not an event", reader.place(),
                      "give what a SummaryWriter wrote: events.out.tfevents.*"};
       for (const auto& value : event.summary().value()) add(event.step(), value);
     }
@@ -172,7 +172,7 @@ Result<EventCurves> read_events(const std::string& path) {
     files = event_files_in(path);
     if (files.empty())
       return Error{"holds no event files", path,
-                   "give a folder in which events.out.tfevents.* lie"};
+                   "give a folder that holds events.out.tfevents.* files"};
   }
   for (const fs::path& file : files) TWINRUN_RETURN_IF_ERROR(collector.read(file.string()));
   return collector.take();

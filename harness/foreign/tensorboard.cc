@@ -58,7 +58,7 @@ Result<std::vector<ReportFile>> tensorboard_files(const Report& report, const st
     }
     files.push_back({run.name + "/events.out.tfevents.0.twinrun", event_file(curves)});
   }
-  if (files.empty()) return Error{"the report holds no run", folder, ""};
+  if (files.empty()) return Error{"the report contains no run", folder, ""};
   return files;
 }
 

@@ -107,8 +107,8 @@ class Maker {
     }
     if (tokens && (x.dims.size() != 2 || !is_integer(x.type))) {
       return fail(arrays_.features,
-                  fmt::format("features are {}; data.vocabulary asks for token ids: integers "
-                              "[n, T]",
+                  fmt::format("features are {}; expected token ids, integers [n, T], because "
+                              "data.vocabulary is set",
                               describe(x)),
                   "set data.vocabulary = 0 for numbers");
     }
@@ -154,8 +154,8 @@ class Maker {
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] < -kMaxExact || values[i] > kMaxExact) {
         return fail(at,
-                    fmt::format("{} has no exact binary32; allowed: -{} to {}", values[i],
-                                kMaxExact, kMaxExact),
+                    fmt::format("{} is not exactly representable in float32; allowed: -{} to {}",
+                                values[i], kMaxExact, kMaxExact),
                     "save it as float32");
       }
       out[i] = static_cast<float>(values[i]);

@@ -84,7 +84,7 @@ class GzipReader : public ByteReader {
     return Ok{};
   }
   Error damaged(std::string_view how) const {
-    return {fmt::format("damaged gzip file: {}", how), path_, "fetch the file again"};
+    return {fmt::format("damaged gzip file: {}", how), path_, "download the file again"};
   }
 
   File file_;

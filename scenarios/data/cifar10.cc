@@ -45,9 +45,9 @@ class Reader {
       const std::string place =
           join_where(request_.where, fmt::format("{}: record {}", path, index));
       if (*got < kRecord) {
-        return Error{
-            fmt::format("truncated: {} bytes of {} (a label, then 3 x 1024 pixels)", *got, kRecord),
-            place, "give the files of the binary version of CIFAR-10"};
+        return Error{fmt::format("truncated: found {} of {} bytes (a label, then 3 x 1024 pixels)",
+                                 *got, kRecord),
+                     place, "give the files of the binary version of CIFAR-10"};
       }
       if (record[0] >= request_.classes) {
         return Error{fmt::format("label {}; allowed: 0 to {} (data.classes is {})", record[0],

@@ -75,11 +75,11 @@ Status check_alike(const DataRequest& request, const Samples& train, const Sampl
                    const std::string& place) {
   const bool labels = train.labels.dims().size() == eval.labels.dims().size();
   if (labels && train.weights.valid() == eval.weights.valid()) return Ok{};
-  return Error{
-      fmt::format("the held-out samples have other {} than the training samples",
-                  labels ? "weights" : "labels"),
-      join_where(request.where, place),
-      labels ? "give weights to both, or to none" : "one label, or one per token, in both"};
+  return Error{fmt::format("the held-out and the training samples have different kinds of {}",
+                           labels ? "weights" : "labels"),
+               join_where(request.where, place),
+               labels ? "give weights to both, or to none"
+                      : "give one label per sample in both, or one per token in both"};
 }
 
 Result<Pool> split_nine_to_one(const Samples& all, const DataRequest& request,

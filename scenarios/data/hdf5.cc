@@ -64,7 +64,7 @@ Result<std::vector<std::byte>> read(const DataRequest& request, const std::strin
   std::set<std::string> seen;
   for (const auto& [name, key] : wanted_arrays(request)) {
     if (!seen.insert(name).second) {
-      return Error{fmt::format("\"{}\" is asked for twice, the second time as data.{}", name, key),
+      return Error{fmt::format("\"{}\" is named twice, the second time by data.{}", name, key),
                    path, ""};
     }
     TWINRUN_ASSIGN(Hdf5Group root, file.root());

@@ -56,15 +56,15 @@ class IdxReader {
   }
 
  private:
-  Error fail(std::string what, std::string fix = "fetch the file again") const {
+  Error fail(std::string what, std::string fix = "download the file again") const {
     return {std::move(what), join_where(prefix_, path_), std::move(fix)};
   }
   Error placed(Error error) const {
     error.where = join_where(prefix_, error.where);
     return error;
   }
-  Result<size_t> take(uint8_t* out, size_t wanted) {
-    auto got = reader_->read(out, wanted);
+  Result<size_t> take(uint8_t* out, size_t size) {
+    auto got = reader_->read(out, size);
     if (!got) return placed(got.error());
     return got;
   }
@@ -86,16 +86,14 @@ class IdxReader {
     }
     const int rank = magic[3];
     if (!labels && rank == 1) {
-      return fail(
-          "this file holds labels, images were expected (magic 00 00 08 01, not 00 00 08 03)",
-          "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
+      return fail("this file holds labels; expected images (magic 00 00 08 01, not 00 00 08 03)",
+                  "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
     }
     if (labels && (rank == 3 || rank == 4)) {
-      return fail(
-          fmt::format("this file holds images, labels were expected (magic 00 00 08 {:02x}, "
-                      "not 00 00 08 01)",
-                      rank),
-          "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
+      return fail(fmt::format("this file holds images; expected labels (magic 00 00 08 {:02x}, "
+                              "not 00 00 08 01)",
+                              rank),
+                  "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
     }
     if (labels ? rank != 1 : (rank != 3 && rank != 4)) {
       return fail(fmt::format("the array has {} dimensions; allowed: {}", rank,
@@ -103,10 +101,11 @@ class IdxReader {
                   "");
     }
     uint8_t raw[16];
-    const size_t wanted = 4 * static_cast<size_t>(rank);
-    TWINRUN_ASSIGN(const size_t sizes, take(raw, wanted));
-    if (sizes < wanted) {
-      return fail(fmt::format("truncated in the header: {} bytes of {}", 4 + sizes, 4 + wanted));
+    const size_t size = 4 * static_cast<size_t>(rank);
+    TWINRUN_ASSIGN(const size_t sizes, take(raw, size));
+    if (sizes < size) {
+      return fail(
+          fmt::format("truncated in the header: found {} of {} bytes", 4 + sizes, 4 + size));
     }
     Dims dims;
     for (int d = 0; d < rank; ++d) {
@@ -119,10 +118,10 @@ class IdxReader {
   Result<int64_t> bytes_of(const Dims& dims) const {
     int64_t size = 1;
     for (int64_t d : dims) {
-      if (d == 0) return fail(fmt::format("the header says {}: no samples", to_string(dims)));
+      if (d == 0) return fail(fmt::format("the header declares {}: no samples", to_string(dims)));
       if (d > kMaxBytes / size) {
-        return fail(fmt::format("the header says {}; allowed: at most {} bytes", to_string(dims),
-                                kMaxBytes));
+        return fail(fmt::format("the header declares {}; allowed: at most {} bytes",
+                                to_string(dims), kMaxBytes));
       }
       size *= d;
     }
@@ -139,14 +138,14 @@ class IdxReader {
       TWINRUN_ASSIGN(const size_t got, take(out.data() + have, piece));
       if (got < piece) {
         return fail(
-            fmt::format("truncated: the header promises {} bytes of elements, the file has {}",
+            fmt::format("truncated: the header declares {} bytes of elements; the file has {}",
                         size, have + got));
       }
     }
     uint8_t extra;
     TWINRUN_ASSIGN(const size_t more, take(&extra, 1));
     if (more > 0) {
-      return fail(fmt::format("trailing bytes after the {} that the header promises", size));
+      return fail(fmt::format("trailing bytes after the {} that the header declares", size));
     }
     return Ok{};
   }
@@ -181,7 +180,7 @@ Result<Samples> read_pair(const DataRequest& request, const std::string& images_
       return Error{fmt::format("label {}; allowed: 0 to {} (data.classes is {})",
                                labels.elements[i], request.classes - 1, request.classes),
                    join_where(request.where, fmt::format("{}: record {}", labels_path, i)),
-                   fmt::format("set data.classes = {} or mend the file", most + 1)};
+                   fmt::format("set data.classes = {} or correct the file", most + 1)};
     }
     samples.labels.as<int32_t>()[i] = labels.elements[i];
   }

@@ -27,8 +27,9 @@ class Check {
   Status finite(const std::vector<float>& numbers, size_t per_sample) const {
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (std::isfinite(numbers[i])) continue;
-      return fail(Part::kFeatures, i, per_sample, fmt::format("{} is no finite number", numbers[i]),
-                  "mend or leave out the sample");
+      return fail(Part::kFeatures, i, per_sample,
+                  fmt::format("{} is not a finite number", numbers[i]),
+                  "correct the sample or leave it out");
     }
     return Ok{};
   }
@@ -39,11 +40,11 @@ class Check {
       if (values[i] >= 0 && values[i] < limit) continue;
       const int64_t most = *std::max_element(values.begin(), values.end());
       const bool few = values[i] >= 0 && most < (1 << 24);
-      return fail(
-          part, i, per_sample,
-          fmt::format("{} {}; allowed: 0 to {} (data.{} is {})", what, values[i], limit - 1, key,
-                      limit),
-          few ? fmt::format("set data.{} = {} or mend the file", key, most + 1) : "mend the file");
+      return fail(part, i, per_sample,
+                  fmt::format("{} {}; allowed: 0 to {} (data.{} is {})", what, values[i], limit - 1,
+                              key, limit),
+                  few ? fmt::format("set data.{} = {} or correct the file", key, most + 1)
+                      : "correct the file");
     }
     return Ok{};
   }
@@ -58,8 +59,8 @@ class Check {
       const auto begin = weights.begin() + static_cast<int64_t>(i);
       if (std::find(begin, begin + static_cast<int64_t>(per_sample), 1.0f) ==
           begin + static_cast<int64_t>(per_sample)) {
-        return fail(Part::kWeights, i / per_sample, 1, "no token: all weights are 0",
-                    "leave out the sample");
+        return fail(Part::kWeights, i / per_sample, 1,
+                    "the sample has no token: all its weights are 0", "leave out the sample");
       }
     }
     return Ok{};

@@ -47,7 +47,7 @@ Result<RecordReader> RecordReader::open(const std::string& path) {
 std::string RecordReader::place() const { return fmt::format("{}: record {}", path_, index_); }
 
 Error RecordReader::damaged(std::string what) const {
-  return {std::move(what), place(), "the file is damaged: fetch or make it again"};
+  return {std::move(what), place(), "the file is damaged: download or write it again"};
 }
 
 Result<bool> RecordReader::next(std::string& record) {
@@ -56,7 +56,8 @@ Result<bool> RecordReader::next(std::string& record) {
   TWINRUN_ASSIGN(const size_t got, reader_->read(header.data(), kHeader));
   if (got == 0) return false;
   if (got < kHeader) {
-    return damaged(fmt::format("truncated: {} bytes of the {} before a record", got, kHeader));
+    return damaged(
+        fmt::format("truncated: found {} of the {} bytes before a record", got, kHeader));
   }
   if (!good_header(header.data())) {
     if (index_ > 0) return damaged("the CRC of the record's length is wrong");
@@ -68,16 +69,16 @@ Result<bool> RecordReader::next(std::string& record) {
     return damaged(fmt::format("a record of {} bytes; allowed: up to {}", length, kMaxBytes));
   }
   // Read in pieces, so that a length greater than the file does not allocate that much memory.
-  const size_t wanted = static_cast<size_t>(length) + 4;
+  const size_t size = static_cast<size_t>(length) + 4;
   record.clear();
-  while (record.size() < wanted) {
-    const size_t have = record.size(), piece = std::min(kPiece, wanted - have);
+  while (record.size() < size) {
+    const size_t have = record.size(), piece = std::min(kPiece, size - have);
     record.resize(have + piece);
     TWINRUN_ASSIGN(const size_t more,
                    reader_->read(reinterpret_cast<uint8_t*>(record.data()) + have, piece));
     if (more < piece) {
-      return damaged(
-          fmt::format("truncated: {} bytes of a record of {} and its CRC", have + more, length));
+      return damaged(fmt::format("truncated: found {} bytes of a record of {} and its CRC",
+                                 have + more, length));
     }
   }
   const auto* bytes = reinterpret_cast<const uint8_t*>(record.data());

@@ -164,30 +164,31 @@ Result<Cached> read_cache(const DataRequest& request) {
   Cached out;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
-    out.note = fmt::format("data.cache: {} is new", path);
+    out.note = fmt::format("data.cache: {} does not exist yet", path);
     return out;
   }
   const auto bytes = read_whole_file(path);
   if (!bytes) return placed(request, bytes.error());
   if (!has_mark(*bytes)) {
-    return Error{"data.cache names a file that is no cache of samples",
+    return Error{"data.cache names a file that is not a cache of samples",
                  join_where(request.where, path),
-                 "name another file, or remove this one: it is not written over"};
+                 "name another file, or remove this one; it is not overwritten"};
   }
   const auto again = [&](const std::string& why) {
-    out.note = fmt::format("data.cache: {} is made again: {}", path, why);
+    out.note = fmt::format("data.cache: {} is written again: {}", path, why);
     return out;
   };
   const auto file = parse_safetensors(*bytes, path);
   if (!file) return again("it is damaged (" + file.error().what + ")");
   const auto made_from = file->metadata.find("made_from");
   const std::string now = identity(request);
-  if (made_from == file->metadata.end()) return again("it does not say what it was made from");
+  if (made_from == file->metadata.end())
+    return again("it does not name the data that it was made from");
   if (made_from->second != now) {
     return again("it was made from other data: " + difference(made_from->second, now));
   }
   out.data = dataset_of(*file, path);
-  if (!out.data) return again("its content is not what its digest and keys say");
+  if (!out.data) return again("its content does not match its digest and keys");
   out.note = fmt::format("data.cache: samples read from {}", path);
   return out;
 }

@@ -81,12 +81,12 @@ std::string alphabet() {
 
 Result<Samples> make(const DataRequest& request, const std::string& letters, int64_t count,
                      uint32_t first) {
-  const auto wanted = static_cast<size_t>(count * request.window + 1);
+  const auto size = static_cast<size_t>(count * request.window + 1);
   std::string text;
-  for (uint32_t id = first; text.size() < wanted; ++id) add_sentence(request.seed, id, text);
-  text.resize(wanted);
+  for (uint32_t id = first; text.size() < size; ++id) add_sentence(request.seed, id, text);
+  text.resize(size);
   std::vector<int32_t> tokens;
-  tokens.reserve(wanted);
+  tokens.reserve(size);
   for (const char c : text) tokens.push_back(static_cast<int32_t>(letters.find(c)));
   return windows(request, tokens, "");
 }

@@ -123,7 +123,8 @@ class Collector {
   Status add(const std::string& record) {
     tf_example::Example example;
     if (!example.ParseFromString(record)) {
-      return fail("the record is no tf.train.Example", "give TFRecord files of tf.train.Example");
+      return fail("the record is not a tf.train.Example",
+                  "give TFRecord files of tf.train.Example");
     }
     TWINRUN_ASSIGN(const Feature* feature, find(example, request_.feature, "feature"));
     TWINRUN_ASSIGN(const Feature* label, find(example, request_.label, "label"));
@@ -142,20 +143,20 @@ class Collector {
     return Ok{};
   }
 
-  Error wrong_label(const Feature& label, std::string_view wanted) const {
+  Error wrong_label(const Feature& label, std::string_view expected) const {
     const int values = label.int64_list().value_size();
     return fail(fmt::format(
         "label \"{}\" is {}{}; allowed: an int64_list with {}", request_.label, kind_of(label),
-        label.has_int64_list() ? fmt::format(" of {} values", values) : "", wanted));
+        label.has_int64_list() ? fmt::format(" of {} values", values) : "", expected));
   }
 
   // Checks the number of elements against data.shape, or else against the first record.
   Status fit(int64_t elements, const char* of_what) {
     if (raw_.sample.empty()) raw_.sample = {elements};
-    const int64_t wanted = TensorType{DType::kF32, raw_.sample}.elements();
-    if (elements == wanted && elements > 0) return Ok{};
-    return fail(fmt::format("feature \"{}\" has {} {}; allowed: {}, a sample is {}{}",
-                            request_.feature, elements, of_what, wanted, to_string(raw_.sample),
+    const int64_t expected = TensorType{DType::kF32, raw_.sample}.elements();
+    if (elements == expected && elements > 0) return Ok{};
+    return fail(fmt::format("feature \"{}\" has {} {}; allowed: {}, because a sample is {}{}",
+                            request_.feature, elements, of_what, expected, to_string(raw_.sample),
                             request_.shape.empty() ? " like record 0" : " (data.shape)"),
                 elements > 0 && !request_.shape.empty() ? "set data.shape" : "");
   }
@@ -168,7 +169,7 @@ class Collector {
       }
       const std::string& bytes = feature.bytes_list().value(0);
       if (request_.shape.empty()) {
-        return fail("data.shape is not set, and raw bytes have none",
+        return fail("data.shape is not set, and raw bytes have no shape",
                     "set data.shape = [HEIGHT, WIDTH, CHANNELS]");
       }
       const std::string_view format = image_format(bytes);
@@ -192,8 +193,8 @@ class Collector {
       if (!raw_.pixels.empty()) numbers_from_pixels();
       for (const int64_t value : values) {
         if (value < -kMaxExact || value > kMaxExact) {
-          return fail(fmt::format("{} has no exact binary32; allowed: -{} to {}", value, kMaxExact,
-                                  kMaxExact),
+          return fail(fmt::format("{} is not exactly representable in float32; allowed: -{} to {}",
+                                  value, kMaxExact, kMaxExact),
                       "write it as a float_list");
         }
         raw_.numbers.push_back(static_cast<float>(value));
@@ -216,8 +217,8 @@ class Collector {
     const auto& labels = label.int64_list().value();
     if (!feature.has_int64_list() || tokens.empty()) {
       return fail(fmt::format(
-          "feature \"{}\" is {}{}; data.vocabulary asks for token ids: an "
-          "int64_list of at least one",
+          "feature \"{}\" is {}{}; expected token ids, an int64_list of at least one, because "
+          "data.vocabulary is set",
           request_.feature, kind_of(feature), feature.has_int64_list() ? " of no values" : ""));
     }
     // For a sample of a single token, one label can be either kind, so a longer one must decide.

@@ -19,7 +19,7 @@ Result<Samples> windows(const DataRequest& request, std::span<const int32_t> tok
   const int64_t count = (have - 1) / window;
   if (have < 2 || count == 0) {
     return Error{
-        fmt::format("{} tokens; a window of {} and the token after it need {}", have, window,
+        fmt::format("found {} tokens; a window of {} and the token after it need {}", have, window,
                     window + 1),
         join_where(request.where, what),
         have < 2 ? "give a longer text"

@@ -1,7 +1,7 @@
-"""`twinrun diagnose` with an engine of a framework in the subject's chair: for the tests of adapters/.
+"""Runs `twinrun diagnose` with an engine of a framework as the subject, for the tests of adapters/.
 
     twinrun()                                        # its path, or None: TWINRUN_BINARY, else the release build's
-    interpreter("jax")                               # the Python that has it, or None
+    interpreter("jax")                               # the Python interpreter that has it, or None
     report = diagnose("digits_mlp", subject("jax"), ["tpu.cores=8"])
     report["verdict"]["class"], report["findings"][0]["sentence"]
 """
@@ -15,14 +15,14 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ADAPTERS = ROOT / "adapters"
-# Framework: the module that must be there, the interpreter where no TWINRUN_PARITY_{TORCH,JAX,TF} names one.
+# Framework: the module that it needs, and the interpreter if no TWINRUN_PARITY_{TORCH,JAX,TF} names one.
 FRAMEWORKS = {"pytorch": ("torch", "TORCH", sys.executable),
               "jax": ("jax", "JAX", str(ROOT / "build/parity/venv-jax/bin/python")),
               "tensorflow": ("tensorflow", "TF", str(ROOT / "build/parity/venv-tf/bin/python"))}
 
 
 class Refused(Exception):
-    """twinrun ended without a verdict; the text is its last words."""
+    """twinrun ended without a verdict; the text is the end of its output."""
 
 
 def twinrun():
@@ -41,13 +41,13 @@ def interpreter(framework):
 
 
 def subject(framework, *options, engine=None):
-    """exec:COMMAND of its engine, or of another file that the framework's interpreter runs."""
+    """Returns exec:COMMAND of the framework's engine, or of another file that its interpreter runs."""
     words = [interpreter(framework), engine or ADAPTERS / framework / "engine.py", *options]
     return "exec:" + shlex.join(map(str, words))
 
 
 def diagnose(scenario, engine, settings=(), options=(), out=None, threads=2):
-    """The report, as a dictionary; its files lie in `out` where that is given. Raises Refused where there is none."""
+    """Returns the report as a dictionary; its files are kept in `out` if given. Raises Refused if there is no report."""
     with tempfile.TemporaryDirectory(prefix="twinrun-diagnosis-") as folder:
         words = [twinrun(), "diagnose", scenario, "--subject", engine, "--json", "-q", "-o", out or folder, "--threads", str(threads)]
         words += [word for setting in settings for word in ("--set", setting)] + list(options)

@@ -1,8 +1,8 @@
-"""A framework's own training of adapters/examples/mnist.toml's model, from a dump's initial weights, kept as people keep it:
+"""Trains the model of adapters/examples/mnist.toml with a framework, from a dump's initial weights, and saves it in the usual way:
 
     python3 export_models.py FRAMEWORK DUMP FOLDER STEPS     # -> FOLDER/kept..., prints the losses of all steps in the dump
 
-Written without adapters/: the layouts, names and files are the framework's.
+This does not use adapters/: the layouts, names and files are the framework's.
 """
 import pathlib
 import sys

@@ -1,5 +1,5 @@
-"""Weights and momentum out of each framework's own file, through adapters/*/export.py and `twinrun convert`: training goes on where
-the framework would have gone on.
+"""Exports weights and momentum of each framework's own file through adapters/*/export.py and `twinrun convert`: training must continue
+as the framework would have continued it.
 
     python3 tests/adapters/run.py export
 """
@@ -18,7 +18,7 @@ TOOL = os.environ.get("TWINRUN_PARITY_DUMP", str(ROOT / "build/release/tests/par
 EXAMPLE = ADAPTERS / "examples/mnist.toml"
 SMALL = ["--set", "data.train=512", "--set", "data.eval=64"]
 KEPT, STEPS = 3, 6
-# Two programs that round to binary32, of some 400 terms a sum; losses near 2. One step with another momentum moves them by 1e-3.
+# Two programs that round to float32, with about 400 terms per sum and losses near 2. One step with another momentum moves them by 1e-3.
 CLOSE = 2e-6
 NAMES = {
     "pytorch": ["--name", "0=conv1", "--name", "4=dense1", "--name", "6=dense2", "--flattened", "dense1=7,7,8"],
@@ -37,14 +37,14 @@ FILES = {"pytorch": "kept.pt", "jax": "kept", "tensorflow": "kept"}
 def run(*words, code=0):
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=ROOT)
     if done.returncode != code:
-        raise AssertionError(f"{words}: exit status {done.returncode}, due {code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+        raise AssertionError(f"{words}: exit status {done.returncode}; expected {code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
     return done
 
 
 class Export(unittest.TestCase):
     def setUp(self):
         if twinrun() is None or not os.path.exists(TOOL):
-            self.skipTest("no twinrun, or no parity_dump: ./dev build release all")
+            self.skipTest("twinrun or parity_dump is missing: ./dev build release all")
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="twinrun-export-")))
 
     def framework(self, name, *modules):
@@ -55,14 +55,14 @@ class Export(unittest.TestCase):
         return python
 
     def trained(self, name, python):
-        """Its losses of all steps; its file of after KEPT of them lies in the folder."""
+        """Returns its losses of all steps; its file after KEPT steps is in the folder."""
         run(TOOL, EXAMPLE, self.folder / "dump.h5", "--whole-only", "--steps", STEPS, "--members", 4, "--threads", 1, *SMALL)
         here = pathlib.Path(__file__).resolve().parent
         lines = run(python, here / "export_models.py", name, self.folder / "dump.h5", self.folder, KEPT).stdout.splitlines()
         return [float(line) for line in lines[-STEPS:]]
 
     def goes_on(self, weights, losses, slots=True):
-        """twinrun's training from `weights` has the losses of the framework's."""
+        """Checks that twinrun's training from `weights` has the losses of the framework's."""
         init, run_file = self.folder / "init.h5", self.folder / "run.h5"
         run(twinrun(), "convert", weights, init, "--scenario", EXAMPLE, *SMALL, "--step", KEPT)
         run(twinrun(), "inspect", init)
@@ -84,7 +84,7 @@ class Export(unittest.TestCase):
         python, _ = self.whole_way("pytorch")
         tool = [python, ADAPTERS / "pytorch/export.py"]
         self.assertIn("no '9'", run(*tool, self.folder / "kept.pt", "o", "--name", "9=conv1", code=1).stderr)
-        self.assertIn("rows are H*W*C", run(*tool, self.folder / "kept.pt", "o", *NAMES["pytorch"][:-1], "dense1=7,7,9", code=1).stderr)
+        self.assertIn("H*W*C rows", run(*tool, self.folder / "kept.pt", "o", *NAMES["pytorch"][:-1], "dense1=7,7,9", code=1).stderr)
         (self.folder / "bad.pt").write_bytes(b"no such thing")
         self.assertIn("bad.pt", run(*tool, self.folder / "bad.pt", code=1).stderr)
         self.assertIn("0.weight", run(*tool, self.folder / "kept.pt").stdout)
@@ -99,7 +99,7 @@ class Export(unittest.TestCase):
     def test_jax(self):
         python, _ = self.whole_way("jax", "orbax")
         said = run(python, ADAPTERS / "jax/export.py", self.folder / "none", code=1).stderr
-        self.assertIn("is no folder", said)
+        self.assertIn("is not a folder", said)
 
     def test_tensorflow(self):
         python, losses = self.whole_way("tensorflow")

@@ -1,9 +1,9 @@
-"""The engines of PyTorch, JAX and TensorFlow against what parity_dump (docs/method/parity.md) says is due: losses and the whole state, slots
-and counters too, after some steps; and that two steps through the state file are two steps kept, bit for bit.
+"""Compares the engines of PyTorch, JAX and TensorFlow with the values of parity_dump (docs/method/parity.md): losses and the whole state,
+with slots and counters, after some steps. Two steps through the state file must equal two steps in memory, bit for bit.
 
     TWINRUN_PARITY_DUMP=build/release/tests/parity_dump python3 tests/adapters/frameworks_test.py
 
-A framework is tried where it is: PyTorch in this interpreter or TWINRUN_PARITY_TORCH, the others where TWINRUN_PARITY_JAX and
+A framework is tested where it is installed: PyTorch in this interpreter or TWINRUN_PARITY_TORCH, the others where TWINRUN_PARITY_JAX and
 TWINRUN_PARITY_TF name an interpreter or ./dev parity has installed them.
 """
 import functools
@@ -29,7 +29,7 @@ TOOL = os.environ.get("TWINRUN_PARITY_DUMP", str(ROOT / "build/release/tests/par
 FRAMEWORKS = {"pytorch": ("torch", sys.executable), "jax": ("jax", ROOT / "build/parity/venv-jax/bin/python"),
               "tensorflow": ("tf", ROOT / "build/parity/venv-tf/bin/python")}
 SMALL = ["data.train=256", "data.eval=32"]
-# case: scenario, settings. Each with 3 steps.
+# case: (scenario, settings), each with 3 steps.
 CASES = {
     "mlp": ("digits_mlp", ["tpu.cores=4"]),
     "batch_norm": ("litmus_batchnorm_small", ["optimizer.kind=momentum"]),
@@ -44,12 +44,12 @@ CASES = {
     "example": ("adapters/examples/mnist.toml", []),
     "clipped": ("digits_mlp", ["tpu.cores=4", "optimizer.clip=global_norm", "optimizer.clip_at=0.5"]),
 }
-NOT_THERE = {("pytorch", "rmsprop"): "no rmsprop", ("pytorch", "lamb"): "no optimizer 'lamb'",
-             ("pytorch", "adafactor"): "no optimizer 'adafactor'"}
+NOT_THERE = {("pytorch", "rmsprop"): "rmsprop is not supported", ("pytorch", "lamb"): "optimizer 'lamb' is not supported",
+             ("pytorch", "adafactor"): "optimizer 'adafactor' is not supported"}
 
 
 def interpreter(framework):
-    """The Python that has it, or None."""
+    """Returns the Python interpreter that has the module, or None."""
     module, default = FRAMEWORKS[framework]
     python = os.environ.get(f"TWINRUN_PARITY_{module.upper()}") or str(default)
     name = {"tf": "tensorflow"}.get(module, module)
@@ -77,7 +77,7 @@ def dumped(case):
 
 
 def program_of(dump):
-    """What twinrun would write to program-1.json. The rows of replicas are not in it."""
+    """Returns what twinrun would write to program-1.json, without the rows of replicas."""
     def one(values):
         return values if dump.cores == 1 else {k: v[0] for k, v in values.items()}
 
@@ -97,7 +97,7 @@ def bits(values):
 
 
 class Engine(unittest.TestCase):
-    """Made into one class for each framework below."""
+    """The tests of one framework; a class for each is made below."""
     framework, command = "", None
 
     @classmethod
@@ -105,7 +105,7 @@ class Engine(unittest.TestCase):
         if h5py is None:
             raise unittest.SkipTest("no h5py")
         if not os.path.exists(TOOL):
-            raise unittest.SkipTest(f"no {TOOL}: build the target parity_dump")
+            raise unittest.SkipTest(f"{TOOL} is missing: build the target parity_dump")
         python = interpreter(cls.framework)
         if python is None:
             raise unittest.SkipTest(f"no {cls.framework}")
@@ -135,7 +135,7 @@ class Engine(unittest.TestCase):
                     self.assertLessEqual(distance, max(bound[()], 1e-12), f"{part} {flat}")
                     checked += 1
         self.assertGreaterEqual(checked, len(dump.state()))
-        # The same steps, each from a file with what the step before it gave; then all over again.
+        # The same steps, each from a file with the state that the previous step returned, then all of them again.
         for i in range(dump.steps):
             again = h.step(name, dump.cores, i, *dump.step(i), state_of(kept[i - 1]) if i else given)
             self.assertEqual(bits(again), bits(kept[i]), f"step {i} through the state file")
@@ -164,14 +164,15 @@ class PyTorch(Engine):
                 dump = Dump(dumped("mlp"), "R")
                 found = h.step(h.prepare(program_of(dump)), 1, 0, *dump.step(0), dump.state())
                 off = abs(found["output/loss"] - dump.file["R/ours/losses"][0, 0])
-                self.assertGreater(off, dump.file["R/bound/losses"][0])    # it is another precision
+                self.assertGreater(off, dump.file["R/bound/losses"][0])    # the precision is another one
                 self.assertLess(off, 0.05)
 
     def test_all_that_is_missing_is_told(self):
         dump = Dump(dumped("lamb"), "R")
         program = program_of(dump)
         program["scenario"] = program["scenario"].replace('kind = "relu"', 'kind = "gather"').replace("accumulate = 1", "accumulate = 4")
-        with self.assertRaisesRegex(Failed, "^no layer kind 'gather'; no optimizer 'lamb'; no accumulation of gradients$"):
+        with self.assertRaisesRegex(Failed, "^layer kind 'gather' is not supported; optimizer 'lamb' is not supported; "
+                                            "accumulation of gradients is not supported$"):
             self.session.prepare(program)
 
 
@@ -202,7 +203,8 @@ class Script(unittest.TestCase):
 
     def test_what_does_not_fit_is_told_together(self):
         program = program_of(Dump(dumped("adam"), "R"))
-        said = (r"no optimizer 'adam': the script has SGD; the script has nothing of the shapes of 'dense1' \(.*784, 64.*\); "
+        said = (r"optimizer 'adam' is not supported: the script has SGD; the script has no tensors with the shapes of "
+                r"'dense1' \(.*784, 64.*\); "
                 "it has, in the program's layout, model.0..weight .3, 3, 1, 8., ")
         with self.assertRaisesRegex(Failed, said):
             self.session.prepare(program)
@@ -225,7 +227,7 @@ for name in dir(PyTorch):    # one device: no corner S
 
 
 class Several(Engine):
-    """Of several cores."""
+    """A script with several cores."""
 
     def test_replicas_may_differ(self):
         dump, h = Dump(dumped("adam"), "S"), self.session
@@ -234,8 +236,8 @@ class Several(Engine):
         state["dense2/bias.adam_v"][1] = 0.25
         found = state_of(h.step(name, dump.cores, 0, *dump.step(0), state))
         moved = found["dense2/bias"] - state["dense2/bias"]
-        self.assertLess(np.abs(moved[1]).max() * 2, np.abs(moved[0]).max())    # a larger second moment, a smaller step
-        np.testing.assert_allclose(moved[2], moved[0], atol=1e-6)              # gradients are of all replicas, weights its own
+        self.assertLess(np.abs(moved[1]).max() * 2, np.abs(moved[0]).max())    # a larger second moment gives a smaller step
+        np.testing.assert_allclose(moved[2], moved[0], atol=1e-6)              # the mean gradient, the replica's own weights
         np.testing.assert_array_equal(found["dense2/bias"][0], found["dense2/bias"][3])
 
 

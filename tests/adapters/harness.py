@@ -1,4 +1,4 @@
-"""twinrun's side of the engine protocol (docs/reference/engine-protocol.md), played for tests: no C++ is needed.
+"""Plays twinrun's side of the engine protocol (docs/reference/engine-protocol.md) for tests that need no C++.
 
     with Harness([python, "engine.py"]) as h:
         h.hello(); h.prepare(program); reply = h.step(program, 0, inputs, random, state)
@@ -24,7 +24,7 @@ DTYPES = {"float32": "F32", "int32": "I32", "bool": "BOOL"}
 
 
 class Failed(Exception):
-    """The engine said an error, said something else, died or hung."""
+    """The engine returned an error, broke the protocol, died or hung."""
 
 
 def described(arrays, roles=None):
@@ -34,7 +34,7 @@ def described(arrays, roles=None):
 
 class Harness:
     def __init__(self, command, limit=300, marked=True, more=None):
-        """marked: whether the session folder is named in the environment, too, as twinrun does. more: further environment."""
+        """marked: whether the environment names the session folder, too, as twinrun does. more: other environment variables."""
         self.folder = tempfile.mkdtemp(prefix="twinrun-engine-test-")
         environment = {k: v for k, v in os.environ.items() if k != "TWINRUN_SESSION"} | (more or {})
         if marked:
@@ -54,7 +54,7 @@ class Harness:
         shutil.rmtree(self.folder)
 
     def end(self, patience=20):
-        """Closes the engine's input; its exit status."""
+        """Closes the engine's input and returns its exit status."""
         if not self.process.stdin.closed:
             try:
                 self.process.stdin.close()
@@ -116,7 +116,7 @@ class Harness:
         return name
 
     def arrays(self, cores, prefix, values):
-        """As twinrun writes them: rows that are all the same once, others one by one. values: [cores, ...] where cores > 1."""
+        """Writes arrays as twinrun does: equal rows once, others one by one. values: [cores, ...] if cores > 1."""
         found = {}
         for name, v in values.items():
             if cores == 1 or all(row.tobytes() == v[0].tobytes() for row in v):
@@ -126,7 +126,7 @@ class Harness:
         return found
 
     def step(self, program, cores, number, inputs, random, state=None):
-        """{name: array} of the result file, 'state/NAME' and 'output/NAME'; several cores: [cores, ...] each."""
+        """Returns {name: array} of the result file, 'state/NAME' and 'output/NAME'; with several cores, each is [cores, ...]."""
         fed, given = f"inputs-{number}.safetensors", None
         save(os.path.join(self.folder, fed), self.arrays(cores, "input", inputs) | self.arrays(cores, "random", random))
         if state is not None:

@@ -1,4 +1,4 @@
-"""Training scripts of JAX as people write them, for scripts_test.py: jax_scripts.py WHAT. They make the step of torch_scripts.py's network
+"""JAX training scripts in common styles, for scripts_test.py: jax_scripts.py WHAT. They compute the step of torch_scripts.py's network
 (flax), or of its dense layers."""
 import argparse
 import os
@@ -52,7 +52,7 @@ def flax_script():
 
 
 def nnx_script(watched):
-    """watched: the optimizer is; else train_step returns the gradients after its loss."""
+    """watched: whether watch() wraps the optimizer; otherwise train_step returns the gradients after its loss."""
     from flax import nnx
 
     class Net(nnx.Module):

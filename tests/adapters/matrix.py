@@ -1,11 +1,11 @@
-"""Every library scenario with each framework's engine in the subject's chair: a healthy framework must get the verdict that our own
-reference gets in its place, with NOISE where that is IDENTICAL.
+"""Diagnoses every library scenario with each framework's engine as the subject: a healthy framework must get the verdict that our own
+reference gets in its place, with NOISE for IDENTICAL.
 
-    python3 tests/adapters/matrix.py                        # all that is there; prints the table of docs/results/frameworks.md
+    python3 tests/adapters/matrix.py                        # all installed frameworks; prints the table of docs/results/frameworks.md
     python3 tests/adapters/matrix.py --only jax --scenario digits_mlp --json rows.json
     python3 tests/adapters/matrix.py --quick                # the rows that the test suite runs
 
-Exit status 1: a row differs from what is due. Heavy models keep their layers and get few steps and samples: SETTINGS.
+Exit status 1: a row differs from the expected verdict. Heavy models keep their layers and get few steps and samples: SETTINGS.
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ import time
 
 from diagnosis import FRAMEWORKS, Refused, diagnose, interpreter, subject
 
-# What makes a diagnosis one of minutes at most; `resnet50`, a program to look at on paper, is not among them.
+# Settings with which a diagnosis takes minutes at most; `resnet50`, which is only planned and profiled, is not among them.
 FEW = ["diagnose.seeds=2", "diagnose.max_seeds=2"]
 SETTINGS = {
     **dict.fromkeys(("digits_mlp", "litmus_batchnorm_small"), ["train.steps=60", *FEW]),
@@ -46,7 +46,7 @@ def settings_of(scenario, cores):
 
 
 def due(scenario, cores, cache={}):
-    """The verdict of our own reference in the subject's chair, rounding in the place of identity. NOISE needs no such comparison."""
+    """Returns the verdict of our own reference as the subject, with NOISE for IDENTICAL. NOISE itself needs no such comparison."""
     if (scenario, cores) not in cache:
         found = diagnose(scenario, "cpu", settings_of(scenario, cores))["verdict"]["class"]
         cache[scenario, cores] = "NOISE" if found == "IDENTICAL" else found
@@ -54,13 +54,13 @@ def due(scenario, cores, cache={}):
 
 
 def refusal(text):
-    """Of an engine that has said what it has not (Unsupported); None of one that failed: its text begins with an exception's name."""
+    """Returns the reasons of an engine that does not support the program; None if it failed: its text begins with an exception's name."""
     said = text.partition("the engine says: ")[2]
     return {"verdict": "not supported", "why": said} if said and not re.match(r"\w+: ", said) else None
 
 
 def run(scenario, framework, cores):
-    """One row of the table."""
+    """Returns one row of the table."""
     row, begin = {"scenario": scenario, "framework": framework, "cores": cores}, time.monotonic()
     try:
         report = diagnose(scenario, subject(framework), settings_of(scenario, cores))
@@ -86,7 +86,7 @@ def main():
     parser.add_argument("--cores", type=int, action="append")
     parser.add_argument("--scenario", action="append", choices=SETTINGS)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", help="where rows are added, one a line")
+    parser.add_argument("--json", help="file to which rows are appended, one per line")
     options = parser.parse_args()
     good = True
     for scenario in options.scenario or (QUICK if options.quick else SETTINGS):

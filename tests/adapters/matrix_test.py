@@ -1,4 +1,4 @@
-"""Some rows of matrix.py: a healthy framework gets the verdict that our own reference gets in its place."""
+"""Tests some rows of matrix.py: a healthy framework gets the verdict that our own reference gets in its place."""
 import unittest
 
 import matrix
@@ -8,7 +8,7 @@ from diagnosis import interpreter, twinrun
 class Healthy(unittest.TestCase):
     def row(self, scenario, framework, cores):
         if twinrun() is None:
-            self.skipTest("no twinrun: ./dev build, or TWINRUN_BINARY")
+            self.skipTest("twinrun is missing: ./dev build, or set TWINRUN_BINARY")
         if interpreter(framework) is None:
             self.skipTest(f"no {framework}")
         row = matrix.run(scenario, framework, cores)

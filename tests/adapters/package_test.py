@@ -1,4 +1,4 @@
-"""The Python package against a harness played by a class, and its files against damage."""
+"""Tests the Python package with a class that plays twinrun, and its files with damage."""
 import functools
 import json
 import os
@@ -103,7 +103,7 @@ class Session(unittest.TestCase):
             name = h.prepare(program())
             for i in range(steps - 1):
                 h.step(name, 1, i, fed(), {}, start())
-            h.limit = limit    # of the step that fails: a loaded machine takes its time to start Python
+            h.limit = limit    # for the step that fails; a loaded machine takes long to start Python
             with self.assertRaisesRegex(Failed, text):
                 h.step(name, 1, steps - 1, fed(), {}, start())
             return h.last_words()
@@ -114,7 +114,7 @@ class Session(unittest.TestCase):
         self.assertIn("toy_engine.py", words)
 
     def test_what_it_returns_is_checked_all_at_once(self):
-        self.failing("wrong", r"state 'w' is float32 \[2, 2\], due is float32 \[\]; no state 'count' was returned; "
+        self.failing("wrong", r"state 'w' is float32 \[2, 2\]; expected float32 \[\]; no state 'count' was returned; "
                               "the program has no state 'more'")
 
     def test_doubles_that_would_be_rounded_are_refused(self):
@@ -142,21 +142,21 @@ class Session(unittest.TestCase):
             self.assertIn("error", h.send_raw(b"no json"))
             self.assertIn("error", h.send_raw(b"[1]"))
             self.assertIn("unknown request", h.send_raw(b'{"do":"dance"}')["error"])
-            self.assertIn("no file of the session folder", h.send_raw(b'{"do":"prepare","program":"../x"}')["error"])
-            self.assertIn("no program", h.send_raw(b'{"do":"step","program":"p","step":0}')["error"])
+            self.assertIn("not a file of the session folder", h.send_raw(b'{"do":"prepare","program":"../x"}')["error"])
+            self.assertIn("was not prepared", h.send_raw(b'{"do":"step","program":"p","step":0}')["error"])
             name = h.prepare(program())
             with self.assertRaisesRegex(Failed, "needs a state"):
                 h.step(name, 1, 0, fed(), {})
             with self.assertRaisesRegex(Failed, "there is no 'input/learning_rate'"):
                 h.step(name, 1, 0, {"x": fed()["x"]}, {}, start())
-            with self.assertRaisesRegex(Failed, r"'input/x' is int32 \[8\], due is float32 \[8\]"):
+            with self.assertRaisesRegex(Failed, r"'input/x' is int32 \[8\]; expected float32 \[8\]"):
                 h.step(name, 1, 0, {**fed(), "x": np.zeros(8, np.int32)}, {}, start())
-            h.step(name, 1, 0, fed(), {}, start())    # and it is still there
+            h.step(name, 1, 0, fed(), {}, start())    # and the engine still answers
 
     def test_without_a_folder(self):
         done = subprocess.run([sys.executable, HERE / "toy_engine.py", "right", "/no/folder"], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("/no/folder: is no folder", done.stderr)
+        self.assertIn("/no/folder: is not a folder", done.stderr)
 
 
 class Files(unittest.TestCase):
@@ -174,7 +174,7 @@ class Files(unittest.TestCase):
         self.assertEqual(list(found), list(arrays))
         for name, a in arrays.items():
             self.assertEqual((a.dtype, a.shape, a.tobytes()), (found[name].dtype, found[name].shape, found[name].tobytes()), name)
-        found["a"][0, 0] = 5    # writable
+        found["a"][0, 0] = 5    # it is writable
         save(self.path, {})
         self.assertEqual(load(self.path), {})
         with self.assertRaisesRegex(TypeError, "complex128"):
@@ -195,13 +195,13 @@ class Files(unittest.TestCase):
         four = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         for header, text in (
                 ({"a": {**four, "dtype": "F33"}}, "unknown dtype"), ({"a": {**four, "shape": [2]}}, "data_offsets"),
-                ({"a": {**four, "shape": [-1]}}, "no shape"), ({"a": {**four, "shape": [1.0]}}, "no shape"),
-                ({"a": {**four, "shape": [True]}}, "no shape"), ({"a": {**four, "shape": 1}}, "no shape"),
+                ({"a": {**four, "shape": [-1]}}, "not a shape"), ({"a": {**four, "shape": [1.0]}}, "not a shape"),
+                ({"a": {**four, "shape": [True]}}, "not a shape"), ({"a": {**four, "shape": 1}}, "not a shape"),
                 ({"a": {**four, "data_offsets": [0, 8], "shape": [2]}}, "cut short"),
                 ({"a": {**four, "data_offsets": [1, 5]}}, "data_offsets"), ({"a": {**four, "data_offsets": [0]}}, "data_offsets"),
                 ({"a": {**four, "data_offsets": "ab"}}, "data_offsets"), ({"a": four, "b": four}, "data_offsets"),
-                ({"a": {"dtype": "F32"}}, "has no"), ({"a": 1}, "has no"), ([], "no object"),
-                ({"a": {**four, "shape": [2**62, 4]}}, "data_offsets"), ({"a": {**four, "dtype": "BOOL", "shape": [4]}}, "truth")):
+                ({"a": {"dtype": "F32"}}, "has no"), ({"a": 1}, "has no"), ([], "not a JSON object"),
+                ({"a": {**four, "shape": [2**62, 4]}}, "data_offsets"), ({"a": {**four, "dtype": "BOOL", "shape": [4]}}, "boolean")):
             raw = json.dumps(header).encode()
             pathlib.Path(self.path).write_bytes(struct.pack("<Q", len(raw)) + raw + b"\x02\0\0\0")
             with self.assertRaisesRegex(Damaged, text, msg=str(header)):
@@ -247,7 +247,7 @@ class Parts(unittest.TestCase):
         self.assertEqual(set(found) - {"output/loss", "output/w.grad"}, {"output/conv1@0", "output/conv1@1"})
         with self.assertRaisesRegex(Refused, "no output 'conv.grad'; is it 'conv1.grad'."):
             write({**due, "conv.grad": np.zeros(3, f)})
-        with self.assertRaisesRegex(Refused, r"output 'conv1' is float32 \[4\], due is float32 \[3\]"):
+        with self.assertRaisesRegex(Refused, r"output 'conv1' is float32 \[4\]; expected float32 \[3\]"):
             write({**due, "conv1": np.zeros(4, f)})
         self.assertEqual(Program("program-1.json", program()).activations, [])
 
@@ -255,7 +255,7 @@ class Parts(unittest.TestCase):
         layers = [{"kind": "twice", "name": "a"}, {"kind": "sum", "name": "b", "input": ["a", "data"]}]
         table = {"twice": lambda c, layer, x: 2 * x, "sum": lambda c, layer, *xs: sum(xs)}
         self.assertEqual(walk(layers, table, None, 5), 15)
-        with self.assertRaisesRegex(Unsupported, "no layer kind 'sum'"):
+        with self.assertRaisesRegex(Unsupported, "layer kind 'sum' is not supported"):
             walk(layers, {"twice": table["twice"]}, None, 5)
         seen, context = [], types.SimpleNamespace(show=lambda name, value: seen.append((name, value)) or value + 1)
         self.assertEqual(walk(layers, table, context, 5), 17)
@@ -294,12 +294,12 @@ class Parts(unittest.TestCase):
         found, close = matched(due, [one, two, three])
         self.assertEqual({name: candidate.path for name, (candidate, _) in found.items()}["c/bias"], "three.bias")
         self.assertEqual(close, [["b", "c"]])
-        found, close = matched(due, [two, one, three])    # not in the program's order, and still only one for `a`
+        found, close = matched(due, [two, one, three])    # not in the program's order, but only one unit fits `a`
         self.assertEqual((found["a/kernel"][0].path, found["b/kernel"][0].path, close), ("one.weight", "two.weight", [["b", "c"]]))
         with self.assertRaisesRegex(Ambiguous, r"'b' .kernel .4, 4., bias .4.. may be two or three or four; .*draft to correct: "
                                                '{"a/kernel": one.weight, "a/bias": one.bias, "b/kernel": two.weight'):
             matched(due, [one, two, three, unit("four", weight=(4, 4), bias=(4,))])
-        with self.assertRaisesRegex(Ambiguous, "the script has nothing of the shapes of 'a'.*Is the scenario's model the script's"):
+        with self.assertRaisesRegex(Ambiguous, "no tensors with the shapes of 'a'.*Does the scenario describe the script's model"):
             matched(due, [unit("one", weight=(5, 4), bias=(4,)), two, three])
         heads = [Variable(f"x/{w}/kernel", np.dtype(np.float32), (4, 4)) for w in ("query", "key")]
         found, _ = matched(heads, [unit("k_proj", weight=(4, 4)), unit("q_proj", weight=(4, 4))])
@@ -310,7 +310,7 @@ class Parts(unittest.TestCase):
         tables = ({"gather", "scatter"}, {p.loss["kind"]}, {"sgd"})
         self.assertEqual(missing(p, *tables), [])
         p.sharding["batchwise"] = "global"
-        self.assertEqual(missing(p, *tables), ["no batchwise 'global'"])
+        self.assertEqual(missing(p, *tables), ["batchwise 'global' is not supported"])
 
     def test_a_program(self):
         p = Program("program-1.json", program(2))

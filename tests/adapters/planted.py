@@ -1,15 +1,15 @@
-"""Engines of frameworks that are wrong on purpose, or honest and not deterministic. The product's own engines, but for one thing:
+"""Engines of frameworks that are wrong on purpose, or conforming but not deterministic. Each is the product's engine with one change:
 
     python3 planted.py WHAT [OPTIONS OF THE ENGINE] SESSION-FOLDER       # in the framework's interpreter
 
-WHAT is a function below: it makes an engine of the adapters' so. A script's: those of names that end in _of_script.
+WHAT is a function below that changes an engine of the adapters; functions whose names end in _of_script change a script.
 """
 import importlib.util
 import pathlib
 import sys
 
 ADAPTERS = pathlib.Path(__file__).resolve().parents[2] / "adapters"
-OF = {}    # what: framework
+OF = {}    # function: framework
 
 
 def plants(framework):
@@ -20,7 +20,7 @@ def plants(framework):
 
 
 class Around:
-    """An engine in the place of another one."""
+    """Serves an engine in place of another one."""
 
     def __init__(self, engine):
         self.engine, self.hello = engine, dict(engine.hello)
@@ -34,7 +34,7 @@ class Around:
 
 @plants("pytorch")
 class momentum(Around):
-    """0.8 where 0.9 is asked for."""
+    """Uses a momentum of 0.8 instead of 0.9."""
     constant = 0.8
 
     def step(self, program, step, state, inputs, random):
@@ -49,7 +49,7 @@ class half_momentum(momentum):
 
 @plants("pytorch")
 class shuffled(Around):
-    """Honest: sums over the batch in another order each time."""
+    """Conforming: sums over the batch in another order each time."""
 
     def __init__(self, engine):
         super().__init__(engine)
@@ -73,7 +73,7 @@ class shuffled_momentum(shuffled, momentum):
 
 @plants("pytorch")
 class own_dropout(Around):
-    """Draws its own numbers, from no seed, whatever it is fed."""
+    """Draws its own random numbers without a seed and ignores those that it is fed."""
 
     def __init__(self, engine):
         super().__init__(engine)
@@ -88,14 +88,14 @@ class own_dropout(Around):
 
 @plants("jax")
 def no_all_reduce(engine):
-    """Each device descends the gradient of its own samples."""
+    """Each device applies the gradient of its own samples."""
     engine.models.OneCore.reduced = lambda self, gradients: engine.models.clipped(self.program, gradients)
     return engine
 
 
 @plants("jax")
 class strided(Around):
-    """Honest: deals the batch once more, row k, k + cores, ... to core k, as DistributedSampler does."""
+    """Conforming: shards the batch again, with rows k, k + cores, ... on core k, as DistributedSampler does."""
 
     def dealt(self, name, x):
         flat = x.reshape((-1,) + x.shape[2:])
@@ -111,7 +111,7 @@ class strided(Around):
 
 @plants("jax")
 class first_shard_again(strided):
-    """The last core is fed what the first one is."""
+    """The last core gets the inputs of the first one."""
 
     def dealt(self, name, x):
         return self.np.concatenate([x[:-1], x[:1]])
@@ -119,7 +119,7 @@ class first_shard_again(strided):
 
 @plants("jax")
 class labels_of_the_next(strided):
-    """Inputs of one shard, labels of the next."""
+    """Uses the inputs of one shard and the labels of the next."""
 
     def dealt(self, name, x):
         return self.np.roll(x, -1, 0) if name == "labels" else x
@@ -127,7 +127,7 @@ class labels_of_the_next(strided):
 
 @plants("jax")
 def bf16_operands(engine):
-    """Products of operands rounded to bf16, summed in 32 bits, as a TPU's default; the engine says f32."""
+    """Rounds operands of products to bf16 and sums in float32, like a TPU's default; the engine declares f32."""
     import jax
 
     def narrow(x):
@@ -173,7 +173,7 @@ def with_context(engine, **settings):
 
 @plants("pytorch")
 def undeclared_bf16(engine):
-    """Autocast was left on; the engine says that its products are of 32 bits."""
+    """Leaves autocast on; the engine declares f32."""
     engine.hello["precision"] = "f32"
     return engine
 
@@ -194,7 +194,7 @@ def momentum_of_script():
 
 @plants("pytorch")
 def entropy_of_script():
-    """The same script, with a hundredth of the entropy of what it predicts taken off its loss."""
+    """The same script, whose loss is reduced by a hundredth of the entropy of its predictions."""
     run_script(("loss = nn.functional.cross_entropy(model(images), labels)",
                 "logits = model(images); p = logits.softmax(1)\n"
                 "        loss = nn.functional.cross_entropy(logits, labels) + 0.01 * (p * p.log()).sum(1).mean()"))
@@ -207,7 +207,7 @@ def gradients_add_up_of_script():
 
 
 def run_script(*changes):
-    """changes: (text of the script, what stands there instead)."""
+    """changes: (text of the script, its replacement)."""
     path = ADAPTERS / "examples/mnist_twinrun.py"
     text = path.read_text(encoding="utf-8")
     for old, new in changes:
@@ -218,7 +218,7 @@ def run_script(*changes):
 
 
 def with_kernel(name, kernel):
-    """The same script, on a PyTorch of which one kernel is wrong."""
+    """The same script, on a PyTorch in which one kernel is wrong."""
     import torch
     library = torch.library.Library("aten", "IMPL")
     library.impl(name, kernel, "CPU")
@@ -237,7 +237,7 @@ def relu_gradient_of_script():
 
 @plants("pytorch")
 def dense_forward(engine):
-    """What the second dense layer gives is 1 % too large."""
+    """The output of the second dense layer is 1 % too large."""
     import models
     right = models.LAYERS["dense"]
     models.LAYERS["dense"] = lambda c, layer, x: right(c, layer, x) * (1.01 if layer["name"] == "dense2" else 1)
@@ -246,7 +246,7 @@ def dense_forward(engine):
 
 @plants("jax")
 def relu_backward(engine):
-    """The gradient that a relu passes on is 5 % too large."""
+    """The gradient that a relu returns is 5 % too large."""
     import jax
 
     @jax.custom_vjp

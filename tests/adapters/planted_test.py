@@ -1,4 +1,4 @@
-"""Faults of real engines, planted from outside (planted.py), diagnosed by twinrun; and honest engines that do not repeat.
+"""Diagnoses faults planted in real engines (planted.py), and conforming engines that are not deterministic.
 
     python3 tests/adapters/run.py planted     # needs build/release/twinrun (TWINRUN_BINARY), and the framework of each test
 """
@@ -14,10 +14,10 @@ SEEDS = ["diagnose.seeds=3"]
 class Planted(unittest.TestCase):
     def setUp(self):
         if twinrun() is None:
-            self.skipTest("no twinrun: ./dev build, or TWINRUN_BINARY")
+            self.skipTest("twinrun is missing: ./dev build, or set TWINRUN_BINARY")
 
     def found(self, framework, what, scenario, settings=(), *options):
-        """(class, headline, findings) of a diagnosis. what: in planted.py; None: the engine as it is."""
+        """Returns (class, headline, findings) of a diagnosis. what: a function of planted.py; None: the unchanged engine."""
         if interpreter(framework) is None:
             self.skipTest(f"no {framework}")
         engine = subject(framework, *([what] if what else []), *options, engine=PLANTED if what else None)
@@ -31,7 +31,7 @@ class Planted(unittest.TestCase):
         verdict, headline, findings = self.found("pytorch", "momentum", "drill_mlp", ["tpu.cores=1"])
         self.assertEqual((verdict, findings[0]["cause"]), ("PROGRAM", "optimizer.momentum"))
         self.assertIn("pytorch has a momentum of 0.8 where the scenario has 0.9", headline)
-        # At the first step the buffer is empty: the constant shows at the second one.
+        # In the first step the buffer is empty, so the constant shows in the second one.
         self.assertEqual(findings[0]["step"], 1)
 
     def test_momentum_of_a_script(self):
@@ -54,7 +54,7 @@ class Planted(unittest.TestCase):
     def test_a_layer_of_a_script(self):
         for what, value, does in (
                 ("relu_of_script", "relu1", "computes the output of relu1 wrong (forward pass), seen at step 0"),
-                # Every relu is wrong, and the last one is the first that the backward pass comes to.
+                # Every relu is wrong, and the backward pass reaches the last one first.
                 ("relu_gradient_of_script", "dense1.grad",
                  "computes the gradient at the output of dense1 wrong (backward pass of relu2), seen at step 0")):
             verdict, headline, findings = self.found("pytorch", what, "adapters/examples/mnist.toml",
@@ -64,7 +64,7 @@ class Planted(unittest.TestCase):
             self.assertEqual(findings[0]["op"], value)
 
     def test_a_small_term_of_the_loss(self):
-        # All gradients are off by as much as roundings to bfloat16 make them; but the layers before the loss are not.
+        # All gradients are off by as much as rounding to bfloat16 would cause, but the layers before the loss are not.
         verdict, headline, findings = self.found("pytorch", "entropy_of_script", "adapters/examples/mnist.toml",
                                                  ["train.steps=12", "data.train=768", "data.eval=128"])
         self.assertEqual((verdict, findings[0]["op"]), ("ENGINE_BUG", "loss"), headline)
@@ -82,7 +82,7 @@ class Planted(unittest.TestCase):
     def test_a_forgotten_all_reduce(self):
         verdict, headline, findings = self.found("jax", "no_all_reduce", "drill_mlp", SEEDS)
         self.assertEqual(verdict, "SHARDING", headline)
-        # A forgotten pmean is two things in one: no sum over the cores, and no division by their number.
+        # A forgotten pmean has two effects: no sum over the cores, and no division by their number.
         self.assertIn("no_all_reduce", self.cause(findings))
         self.assertLessEqual(self.cause(findings), {"no_all_reduce", "unscaled", "reduction"})
         self.assertIn("script runs another program", headline)
@@ -109,7 +109,7 @@ class Planted(unittest.TestCase):
         self.assertEqual((verdict, self.cause(findings)), ("SHARDING", {"batch_norm"}), headline)
 
     def test_batch_norm_that_is_synced(self):
-        # The other way about the script is better than the scenario. Whether that matters is for the seeds; that it is told, not.
+        # In the other direction, the script is better than the scenario. The seeds decide whether that matters; it must be reported anyway.
         verdict, headline, findings = self.found("tensorflow", "batch_norm_synced", "drill_dropout", ["tpu.batchnorm=per_core", *SEEDS])
         self.assertIn(verdict, ("SHARDING", "NOISE", "INCONCLUSIVE"))
         self.assertIn("the absence of per-core batch norm", headline)
@@ -135,13 +135,13 @@ class Planted(unittest.TestCase):
         self.assertIn("operands of products", headline)
 
     def test_a_fault_under_bf16_is_found(self):
-        # Engines that round results are a wide family; half a momentum is no member of it. The update is computed in binary32 all the
-        # same, so that its number is told.
+        # Rounding results explains many deviations, but not half a momentum. The update is still computed in float32, so that the value
+        # is identified.
         verdict, headline, _ = self.found("pytorch", "half_momentum", "drill_mlp", ["tpu.cores=1"], "--autocast-bf16")
         self.assertEqual(verdict, "PROGRAM", headline)
         self.assertIn("pytorch has a momentum of 0.45 where the scenario has 0.9", headline)
 
-    # ---- honest, and not deterministic
+    # ---- conforming, and not deterministic
 
     def test_sums_in_another_order_each_time(self):
         verdict, _, findings = self.found("pytorch", "shuffled", "drill_mlp", ["tpu.cores=1", *SEEDS])

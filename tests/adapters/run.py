@@ -1,5 +1,5 @@
-"""For ctest: run.py package, scripts, frameworks, matrix, planted or export. Exit status 77 with a word of why: there is nothing to try
-it with."""
+"""For ctest: run.py package, scripts, frameworks, matrix, planted or export. Exit status 77, with the reason, if what it needs is not
+installed."""
 import importlib.util
 import pathlib
 import sys

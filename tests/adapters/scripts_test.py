@@ -1,5 +1,5 @@
-"""serve_script() with scripts as people write them (torch_scripts.py, jax_scripts.py): each makes the step of the plain one, bit for bit,
-or says in a sentence why it cannot.
+"""Tests serve_script() with scripts in common styles (torch_scripts.py, jax_scripts.py): each computes the step of the plain script, bit
+for bit, or reports why it cannot.
 
     python3 tests/adapters/run.py scripts     # in an interpreter with PyTorch; JAX's is TWINRUN_PARITY_JAX
 """
@@ -31,7 +31,7 @@ def role_of(name):
 
 
 def session(optimizer="momentum", l2=0.0, dense=False):
-    """(program, state, inputs) of one small network, drawn from a seed. dense: of its dense layers alone."""
+    """Returns (program, state, inputs) of a small network, drawn from a seed. dense: only its dense layers."""
     draw, f = np.random.default_rng(1), np.float32
     state = {k: draw.normal(0, 0.2, s).astype(f) for k, s in SHAPES.items()}
     state["batch_norm1/moving_variance"] = draw.random(4).astype(f) + 1
@@ -52,7 +52,7 @@ def session(optimizer="momentum", l2=0.0, dense=False):
 
 
 def steps(framework, what, optimizer="momentum", l2=0.0, count=3, marked=True, more=(), dense=False, conventions=""):
-    """([the results of some steps], what was said on standard error, hello). The last step is the second, from its state, once more."""
+    """Returns ([results of some steps], text of standard error, hello). The last step repeats the second one from its state."""
     script = HERE / {"pytorch": "torch_scripts.py", "jax": "jax_scripts.py"}[framework]
     program, state, inputs = session(optimizer, l2, dense)
     if conventions:
@@ -76,16 +76,16 @@ SHOWN = {"conv1": (8, 8, 8, 4), "batch_norm1": (8, 8, 8, 4), "relu1": (8, 8, 8, 
 
 
 def asking(program, batch=8, layers=SHOWN):
-    """The same program, which asks what its layers give."""
+    """Returns the same program, which requests results of layers."""
     zeros = {name + end: np.zeros((batch, *shape[1:]), np.float32) for name, shape in layers.items() for end in ("", ".grad")}
-    names = iter(["relu1", "relu2", "relu3"])    # the scenario's layers have names of their own
+    names = iter(["relu1", "relu2", "relu3"])    # the scenario's layers have their own names
     scenario = re.sub(r'name = "relu\d"', lambda _: f'name = "{next(names)}"', program["scenario"])
     return {**program, "scenario": scenario, "activations": described(zeros)}
 
 
 def shown(framework, what, layers=SHOWN, dense=False, **more):
-    """(what the layers give in the first step, the result of that step, and of the same step of a program that does not ask, before and
-    after it, what was said on standard error)."""
+    """Returns (results of the layers in the first step, the result of that step, and of the same step of a program that requests none,
+    before and after it, text of standard error)."""
     script = HERE / {"pytorch": "torch_scripts.py", "jax": "jax_scripts.py"}[framework]
     program, state, inputs = session(dense=dense)
     with Harness([interpreter(framework), script, what], **more) as h:
@@ -97,7 +97,7 @@ def shown(framework, what, layers=SHOWN, dense=False, **more):
 
 
 def halves_of(program, inputs):
-    """The program of half a batch, and what two replicas are fed."""
+    """Returns the program of half a batch, and the inputs of two replicas."""
     half = {**program, "batch": 4, "inputs": described({k: v[:4] if v.ndim else v for k, v in inputs.items()})}
     return half, {k: np.stack([v[:4], v[4:]]) if v.ndim else np.stack([v, v]) for k, v in inputs.items()}
 
@@ -135,7 +135,7 @@ class PyTorch(Scripts):
         self.assertEqual((hello["conventions"], hello["precision"]), ("pytorch", "f32"))
         self.assertIn("dense1/kernel = model.first.weight", said)
         self.assertIn("'dense1/kernel' reads a flattened image of (4, 4, 4)", said)
-        self.assertIn("its graph shows that", said)
+        self.assertIn("as the script's graph shows", said)
 
     def test_told_from_the_optimizer(self):
         self.same(steps("pytorch", "no_model")[0], plain())
@@ -148,13 +148,13 @@ class PyTorch(Scripts):
     def test_an_image_that_is_flattened_channels_last(self):
         found, said, _ = steps("pytorch", "last")
         self.same(found, plain("plain_last"))
-        self.assertIn("taken to be height, width, channels: its graph shows that", said)
-        self.close(found, plain(), 1e-4)    # the same function; only sums are in another order
+        self.assertIn("order of its numbers is height, width, channels, as the script's graph shows", said)
+        self.close(found, plain(), 1e-4)    # the same function, with sums in another order
         self.same(steps("pytorch", "turned_last")[0], plain("plain_last"))
 
     def test_an_unknown_argument_and_options(self):
         self.same(steps("pytorch", "model", more=["--lr", "0.05"])[0], plain())
-        with self.assertRaisesRegex(Failed, "unrecognized arguments"):    # without TWINRUN_SESSION nothing tells it from the script's
+        with self.assertRaisesRegex(Failed, "unrecognized arguments"):    # without TWINRUN_SESSION, it looks like the script's
             steps("pytorch", "model", marked=False)
 
     def test_gradients_that_are_gone_after_the_step(self):
@@ -198,17 +198,17 @@ class PyTorch(Scripts):
         self.assertAlmostEqual(float(found[0]["output/loss"]), float(plain()[0]["output/loss"]) + 0.005 * squares, delta=1e-4)
 
     def test_a_script_that_makes_no_update(self):
-        with self.assertRaisesRegex(Failed, "train_step called optimizer.step.. 0 times"):
+        with self.assertRaisesRegex(Failed, "train_step called step.. 0 times"):
             steps("pytorch", "no_step")
 
     def skipped_first(self, what):
-        """The first step has no update, and its gradients are not finite; then come the steps of the plain script. Running statistics
-        have moved by one step more."""
+        """The first step has no update, and its gradients are not finite; the steps of the plain script follow. Running statistics
+        are one step ahead."""
         try:
             found, due, (_, state, _) = steps("pytorch", what)[0], plain(), session()
         except Failed as error:
             if "GradScaler" in str(error):
-                self.skipTest("GradScaler of a CPU came with PyTorch 2.3")
+                self.skipTest("GradScaler on a CPU needs PyTorch 2.3")
             raise
         statistics = [k for k in due[0] if "moving" in k]
         self.assertFalse(all(np.isfinite(v).all() for k, v in found[0].items() if k.endswith(".grad")))
@@ -219,7 +219,7 @@ class PyTorch(Scripts):
 
     def test_a_step_that_a_loss_scaler_skips(self):
         found = self.skipped_first("scaled")
-        self.same(found[3:], found[1:2])    # its scale is that of then, not halved once more
+        self.same(found[3:], found[1:2])    # its scale is the one of that step, not halved again
 
     def test_a_step_that_the_script_skips_itself(self):
         self.skipped_first("scaled_by_hand")
@@ -228,7 +228,7 @@ class PyTorch(Scripts):
         found, said, _ = steps("pytorch", "asks")
         self.same(found, plain())
         self.assertIn("step 2 has []", said)
-        with self.assertRaisesRegex(Failed, "train_step is called as train_step.images, labels., and may take learning_rate, step"):
+        with self.assertRaisesRegex(Failed, "train_step is called as train_step.images, labels. and may have arguments named"):
             steps("pytorch", "asks_too_much")
 
     def test_processes_that_share_a_batch(self):
@@ -248,14 +248,14 @@ class PyTorch(Scripts):
             layers = h.step(three, 2, 0, shared, {}, {k: np.stack([v, v]) for k, v in state.items()})
             self.assertEqual(h.end(), 0)
         self.assertEqual(layers["output/dense3"].shape, (2, 4, 10))
-        for r in range(2):    # of its own loss, not of the mean
+        for r in range(2):    # the gradient of its own loss, not of the mean
             share = np.exp(layers["output/dense3"][r]) / np.exp(layers["output/dense3"][r]).sum(1, keepdims=True)
             np.testing.assert_allclose(layers["output/dense3.grad"][r], (share - np.eye(10)[shared["labels"][r]]) / 4, atol=1e-6)
         np.testing.assert_array_equal(found["output/dense1/kernel.grad"][0], found["output/dense1/kernel.grad"][1])
         np.testing.assert_array_equal(found["state/dense1/kernel"][0], found["state/dense1/kernel"][1])
-        self.assertNotEqual(*found["output/loss"])    # each of its own samples
+        self.assertNotEqual(*found["output/loss"])    # each from its own samples
         self.assertGreater(np.abs(np.subtract(*found["state/batch_norm1/moving_mean"])).max(), 0)
-        # The mean of what each half gives alone.
+        # The mean of the results of each half alone.
         with Harness([interpreter("pytorch"), HERE / "torch_scripts.py", "plain"]) as h:
             h.hello()
             name = h.prepare(half)
@@ -276,7 +276,7 @@ class PyTorch(Scripts):
             self.assertEqual(found["layer_norm3/beta"], "model.blocks[1].norm1.bias (8,)")
 
     def right(self, own, state, labels, images):
-        """What layers give, each made by hand of what the one before it gave; gradients likewise."""
+        """Results of layers, each computed by hand from the result of the previous one; gradients likewise."""
         w = {k: v.astype(np.float64) for k, v in state.items()}
         a = {k: v.astype(np.float64) for k, v in own.items()}
 
@@ -315,9 +315,9 @@ class PyTorch(Scripts):
                 self.same([after], [before])
 
     def test_layers_that_are_not_known_for_certain_are_left_out(self):
-        own = shown("pytorch", "twice")[0]    # one of the dense layers is called once more
+        own = shown("pytorch", "twice")[0]    # one of the dense layers is called twice
         self.assertEqual({n for n in SHOWN if n not in own}, {"flatten1", "dense2", "relu3"})
-        own = shown("pytorch", "more_in_it")[0]    # a module of which the layer's function is not all
+        own = shown("pytorch", "more_in_it")[0]    # a module that computes more than the layer's function
         self.assertEqual({n for n in SHOWN if n not in own}, {"flatten1", "dense2", "relu3"})
 
     def test_a_step_that_cannot_be_watched_is_made_all_the_same(self):
@@ -338,7 +338,7 @@ class PyTorch(Scripts):
         for what, kind in {"adam": "adam", "amsgrad": "adam", "adamax": "adamax", "rmsprop": "rmsprop", "rmsprop_plain": "rmsprop"}.items():
             with self.subTest(what):
                 found = steps("pytorch", what, kind)[0]
-                self.close(found[1:2], found[3:])    # from the state file as by going on
+                self.close(found[1:2], found[3:])    # from the state file as without it
                 self.assertGreater(np.abs(found[0]["state/dense1/kernel"] - found[1]["state/dense1/kernel"]).max(), 1e-4)
 
     def test_the_momentum_of_rmsprop_has_the_rate_in_it_but_by_conventions_of_pytorch(self):
@@ -375,7 +375,7 @@ class Jax(Scripts):
     framework = "jax"
 
     def right(self, what, optimizer="momentum", **more):
-        """A script of the dense layers: gradients by hand, momentum, and going on as from the state."""
+        """A script of the dense layers: gradients by hand, momentum, and steps from the state file as without it."""
         found, said, hello = steps("jax", what, optimizer, dense=True, **more)
         _, state, inputs = session(optimizer, dense=True)
         loss, gradients = by_hand(state, inputs)
@@ -406,14 +406,14 @@ class Jax(Scripts):
 
     def test_dictionaries(self):
         self.right("numbered")
-        with self.assertRaisesRegex(Failed, 'dense1, dense2 are of one shape.*between, hidden do not.*names={"dense1/kernel": "between/w"'):
+        with self.assertRaisesRegex(Failed, 'dense1, dense2 have one shape.*between, hidden do not.*names={"dense1/kernel": "between/w"'):
             self.right("lettered")
         self.right("named")
         with self.assertRaisesRegex(Failed, "'dense3/bias': the state has no 'last/b'; is it 'output/b' .10."):
             self.right("misnamed")
 
     def test_flax(self):
-        # flax's running variance has no Bessel's factor.
+        # flax's running variance has no Bessel correction.
         due = [{k: v for k, v in result.items() if "moving_variance" not in k} for result in plain()]
         for what, mean in (("flax", "batch_stats/BatchNorm_0/mean"), ("nnx", "norm/mean"), ("nnx_returns", "norm/mean")):
             with self.subTest(what):
@@ -435,7 +435,7 @@ class Jax(Scripts):
             own = h.step(three, 2, 0, shared, {}, both)
         x = shared["images"].reshape(2, 4, 64)
         np.testing.assert_allclose(own["output/dense1"], x @ state["dense1/kernel"] + state["dense1/bias"], atol=1e-5)
-        mean = np.einsum("rni,rno->io", x, own["output/dense1.grad"]) / 2    # of each replica's own loss
+        mean = np.einsum("rni,rno->io", x, own["output/dense1.grad"]) / 2    # the gradient of each replica's own loss
         np.testing.assert_allclose(own["output/dense1/kernel.grad"][0], mean, atol=1e-6)
         loss, gradients = by_hand(state, inputs)
         self.assertAlmostEqual(float(whole["output/loss"]), loss, delta=1e-5)
@@ -464,7 +464,7 @@ class Jax(Scripts):
             shown("jax", "misshown", dense, True)
 
     def test_no_gradients(self):
-        with self.assertRaisesRegex(Failed, "no gradient of 'dense1/kernel': let train_step return its gradients"):
+        with self.assertRaisesRegex(Failed, "no gradient of 'dense1/kernel'. Return the gradients from train_step"):
             self.right("silent")
 
 

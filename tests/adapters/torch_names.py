@@ -1,4 +1,4 @@
-"""A small transformer of PyTorch, and which of its tensors is what: lines 'NAME = PATH SHAPE', for scripts_test.py."""
+"""Prints which tensors of a small PyTorch transformer are which variables, as lines 'NAME = PATH SHAPE', for scripts_test.py."""
 import pathlib
 import sys
 

@@ -1,5 +1,5 @@
-"""Training scripts of PyTorch as people write them, for scripts_test.py: torch_scripts.py WHAT [OPTIONS]. All of them make the same step
-of one small network, as `plain` does, which names everything; what else they do is said by their names."""
+"""PyTorch training scripts in common styles, for scripts_test.py: torch_scripts.py WHAT [OPTIONS]. All of them compute the same step of
+one small network as `plain`, which names everything; their names tell what else they do."""
 import argparse
 import pathlib
 import sys
@@ -16,7 +16,7 @@ NAMES = ("conv1/kernel", "conv1/bias", "batch_norm1/gamma", "batch_norm1/beta", 
 
 
 class Net(nn.Module):
-    """The hidden layers are of one shape, and not defined in the order in which they are used."""
+    """The hidden layers have one shape, and are not defined in the order of their use."""
 
     def __init__(self, turned=False, last=False, what=""):
         super().__init__()
@@ -40,7 +40,7 @@ class Net(nn.Module):
         return self.head(x)
 
     def by_hand(self, x):
-        """Products and sums of its own, in the place of torch.nn's functions."""
+        """Uses products and sums instead of torch.nn's functions."""
         x = F.conv2d(x, self.conv.weight, padding=1) + self.conv.bias.view(1, -1, 1, 1)
         x = F.max_pool2d(torch.relu(self.norm(x)), 2).flatten(1)
         x = torch.relu(x @ self.first.weight.t() + self.first.bias)
@@ -84,7 +84,7 @@ def main():
         return F.cross_entropy(replica(images), labels)
 
     def train_step(images, labels):
-        assert images.is_contiguous(), "images lie in memory as no loader of PyTorch gives them"
+        assert images.is_contiguous(), "no PyTorch loader has this memory layout of images"
         if what == "watched_badly" and torch.overrides._get_current_function_mode_stack():
             raise RuntimeError("no modes here")
         if what == "zero_after":

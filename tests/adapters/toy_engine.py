@@ -1,4 +1,4 @@
-"""Engines for tests: the first argument says what goes wrong."""
+"""Engines for tests: the first argument names what goes wrong."""
 import os
 import pathlib
 import sys
@@ -13,7 +13,7 @@ WHAT = sys.argv[1]
 
 
 class Toy:
-    """w' = w - learning_rate * g, where g is the mean of x on each replica; a count that replicas have of their own."""
+    """w' = w - learning_rate * g, where g is the mean of x on each replica; each replica has its own count."""
     hello = {"name": "toy", "version": "1", "precision": "f32", "max_cores": 4}
 
     def prepare(self, program):
@@ -47,7 +47,7 @@ class Toy:
         return new, outputs
 
     def stdout(self):
-        """Around the package: to where standard output went."""
+        """Writes to the original standard output, bypassing the package."""
         import twinrun_engine.protocol as protocol
         return protocol.channel.stream.fileno()
 

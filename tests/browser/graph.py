@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""graph.html of `twinrun check -o` as readers meet it: in a headless Chromium, wide and narrow, light and dark, by mouse and by keys.
+"""Tests graph.html of `twinrun check -o` in a headless Chromium: wide and narrow, light and dark, by mouse and by keyboard.
 
     graph.py TWINRUN                       checks pages of a scenario and of a text with ops that are not compatible
     graph.py --shots DIR TWINRUN           also leaves screenshots
 
-Exits with 77, and a word of what is missing, where there is no Chromium (./dev packages test) or no Graphviz.
+Exits with 77 and names what is missing if there is no Chromium (./dev packages test) or no Graphviz.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 import run
 import webdriver
 
-# Two layers; one op of two in the first is not compatible, none of the second, and a name that would be markup.
+# Two layers: one of two ops in the first is not compatible, all of the second are; one name contains markup.
 STEP = """HloModule step
 
 ENTRY main {
@@ -81,7 +81,7 @@ class Checks(run.Checks):
         self.expect(browser.run(BOX)[2] < whole[2], page, "the key + does not zoom")
 
     def opens(self, page, search, name, words):
-        """A layer by keys, an op by search, its card, and back."""
+        """Opens a layer by keys, finds an op by search, checks its card, and goes back."""
         browser = self.browser
         browser.open(page, width=1280)
         browser.run("document.querySelector('.phase:not([hidden]) .node').focus();")
@@ -129,7 +129,7 @@ class Checks(run.Checks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shots", type=pathlib.Path, help="leave screenshots in this folder")
+    parser.add_argument("--shots", type=pathlib.Path, help="write screenshots to this folder")
     parser.add_argument("twinrun", type=pathlib.Path, help="the program")
     options = parser.parse_args()
     absent = webdriver.missing() or ("" if shutil.which("dot") else "no Graphviz")

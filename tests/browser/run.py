@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""report.html and profile.html as readers meet them: in a headless Chromium, with and without script, narrow, dark, on paper.
+"""Tests report.html and profile.html in a headless Chromium: with and without script, narrow, dark, printed.
 
     run.py REPORT_PAGES                    checks the examples that the program REPORT_PAGES writes
-    run.py --shots DIR report.html..       also leaves screenshots: 1280 and 400 pixels wide, light and dark
+    run.py --shots DIR report.html..       also writes screenshots: 1280 and 400 pixels wide, light and dark
 
-Exits with 77, and a word of what is missing, where there is no Chromium (./dev packages test).
+Exits with 77 and names what is missing if there is no Chromium (./dev packages test).
 """
 
 import argparse
@@ -16,7 +16,7 @@ import xml.etree.ElementTree
 
 import webdriver
 
-# Blank are pixels that nobody painted: a chart has many that are not.
+# Number of painted pixels of each chart; a drawn chart has many.
 PAINTED = """
 return [...document.querySelectorAll('figure.chart')].map(figure => {
   let painted = 0;
@@ -27,7 +27,7 @@ return [...document.querySelectorAll('figure.chart')].map(figure => {
   return painted;
 });"""
 
-# Contrast of every text with what lies under it (WCAG 2), the least one and where.
+# The least contrast of a text with its background (WCAG 2), and the place of that text.
 CONTRAST = """
 const parse = color => (color.match(/[\\d.]+/g) || []).map(Number);
 const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -83,7 +83,7 @@ return [...table.tBodies[0].rows].map(row => Number(row.querySelector('td.n [dat
 WHOLE = "return document.querySelector('.reset').hidden;"
 
 
-# Presses an entry of the first chart's key twice: pressed or not, and what pointing at the chart then reads.
+# Presses an entry of the first chart's legend; returns whether it is pressed, and its name.
 TOGGLE = """
 const button = document.querySelector('.chart .toggle');
 button.click();
@@ -147,7 +147,7 @@ class Checks:
         self.without_script(page, charts)
 
     def toggles(self, page, start):
-        """A press hides a curve, another one shows it; means are off until they are asked for."""
+        """A press hides a curve and another one shows it; moving averages are off at first."""
         browser, expect = self.browser, self.expect
         for pressed in ("false", "true"):
             state, name = browser.run(TOGGLE)
@@ -162,7 +162,7 @@ class Checks:
         expect(before is None or "mean of" in browser.run(READ), page, f"smoothed: {browser.run(READ)!r}")
 
     def search_and_sort(self, page):
-        """profile.html: words leave the rows that have them, a click sorts by the number behind a cell."""
+        """profile.html: a search leaves the rows that have its words, and a click sorts by the number behind a cell."""
         run, expect = self.browser.run, self.expect
         name = run("return document.querySelector('#ops tbody tr summary').textContent;")
         for words in (name, "no op has this name"):
@@ -176,7 +176,7 @@ class Checks:
             expect(times == sorted(times, reverse=downward), page, f"a click does not sort {times[:4]}")
 
     def without_script(self, page, charts):
-        """chromedriver cannot look into a page without script: its own scripts run, the page's are taken out of a copy."""
+        """chromedriver needs scripts to inspect a page, so the page's own scripts are removed from a copy."""
         text = page.read_text(encoding="utf-8")
         cut = text[:text.index("<script>\n/*")] + "</body></html>\n"
         with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8", delete=False) as copy:
@@ -209,7 +209,7 @@ def shots(browser, page, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shots", type=pathlib.Path, help="leave screenshots in this folder")
+    parser.add_argument("--shots", type=pathlib.Path, help="write screenshots to this folder")
     parser.add_argument("what", nargs="+", type=pathlib.Path, help="pages, or the program that writes them")
     options = parser.parse_args()
     if webdriver.missing():

@@ -1,4 +1,4 @@
-"""A headless Chromium by chromedriver's plain WebDriver, with what Python has of its own.
+"""Drives a headless Chromium by chromedriver's WebDriver protocol, with Python's standard library only.
 
     with Browser() as browser:
         browser.open("report.html", width=400, dark=True)
@@ -18,7 +18,7 @@ import urllib.request
 
 
 def missing():
-    """What of Chromium is not installed, in words; "" if nothing."""
+    """Names what is not installed of Chromium; "" if nothing is missing."""
     driver = shutil.which("chromedriver")
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     return "" if driver and browser else "no " + ("Chromium" if driver else "chromedriver")
@@ -49,7 +49,7 @@ class Browser:
                 if time.monotonic() > deadline or self.driver.poll() is not None:
                     raise
                 time.sleep(0.1)
-        # Containers seldom let a browser make its own sandbox; the pages are ours.
+        # Containers seldom let a browser create its sandbox; the pages are ours and trusted.
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                      f"--user-data-dir={self.profile}"]
         always = {"goog:loggingPrefs": {"browser": "ALL"}, "goog:chromeOptions": {"args": arguments}}
@@ -83,7 +83,7 @@ class Browser:
         return self._call("POST", self.session + "/execute/sync", {"script": script, "args": list(arguments)})
 
     def open(self, path, width=1280, height=900, dark=False, media=""):
-        """Loads a file; gives what the console said of warnings and errors."""
+        """Loads a file; returns the console's warnings and errors."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.devtools("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
@@ -96,7 +96,7 @@ class Browser:
         return [entry["message"] for entry in said if entry["level"] in ("WARNING", "SEVERE")]
 
     def drag(self, start, end):
-        """Presses the button at one place of the window and lets go at another; one place: only points at it."""
+        """Presses the mouse button at one point of the window and releases it at another; with one point, only moves there."""
         def move(place, milliseconds):
             return {"type": "pointerMove", "duration": milliseconds, "x": place[0], "y": place[1]}
         steps = [move(start, 50)]
@@ -106,7 +106,7 @@ class Browser:
         self._call("POST", self.session + "/actions", {"actions": [mouse]})
 
     def screenshot(self, path, whole=False, width=1280, height=900):
-        """The page as PNG: what fits into the window, or all of it (up to 12,000 pixels)."""
+        """Returns the page as PNG: the part in the window, or all of it (up to 12,000 pixels)."""
         if whole:
             height = min(12000, self.run("return document.documentElement.scrollHeight"))
         self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,

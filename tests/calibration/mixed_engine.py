@@ -1,17 +1,17 @@
-"""Healthy engines of mixed precision, and the same with one planted fault: for mixed_precision.py. PyTorch on the layers of
-adapters/pytorch, JAX on those of adapters/jax; what is rounded, and where, is the framework's doing, or this file's.
+"""Healthy engines of mixed precision, and the same engines with one planted fault, for mixed_precision.py. PyTorch uses the layers of
+adapters/pytorch, JAX those of adapters/jax; the framework, or this file, decides what is rounded and where.
 
     python3 mixed_engine.py pytorch autocast [--declare WORD] [--fault KIND:TENSOR:SIZE] SESSION-FOLDER
 
-What a precision does (pytorch; `jax` has f32, default, bf16):
-    f32          as it is
-    tf32         operands of products rounded to 10 bits of mantissa, to nearest; tf32_conv: of convolutions alone
+What each precision does (pytorch; `jax` has f32, default, bf16):
+    f32          no rounding
+    tf32         operands of products rounded to 10 bits of mantissa, to nearest; tf32_conv: only of convolutions
     default      operands of products rounded to bfloat16
-    high         each operand as the sum of two bfloat16 numbers, three products; high_dots: of dots alone
+    high         each operand as the sum of two bfloat16 numbers, three products; high_dots: only of dots
     autocast     torch.autocast(bfloat16)
-    float16      torch.autocast(float16) with a loss scale, which is taken off the gradients
-    bf16         the model cast to bfloat16, its output and the loss in float32; weights and their gradients float32 at the edge
-    bf16_params  weights kept in bfloat16 beside a float32 copy that is updated; autocast on top
+    float16      torch.autocast(float16) with a loss scale, by which the gradients are divided
+    bf16         the model cast to bfloat16, its output and the loss in float32; weights and their gradients enter and leave as float32
+    bf16_params  weights kept in bfloat16 besides a float32 copy that is updated; autocast in addition
 """
 import argparse
 import contextlib
@@ -32,15 +32,15 @@ def arguments(words=None):
     parser.add_argument("framework", choices=("pytorch", "jax"))
     parser.add_argument("precision")
     parser.add_argument("--declare", default="null", help="the hello's precision; null: none")
-    parser.add_argument("--gradients", choices=("bf16", "float16"), help="what an all-reduce sends, and the hello's key")
+    parser.add_argument("--gradients", choices=("bf16", "float16"), help="dtype that an all-reduce sends, and the hello's key for it")
     parser.add_argument("--fault", help="scale:TENSOR:X, element:TENSOR:X or core:TENSOR:X of a gradient")
-    parser.add_argument("--scale", type=float, default=65536.0, help="of the loss, under float16")
+    parser.add_argument("--scale", type=float, default=65536.0, help="loss scale, under float16")
     parser.add_argument("folder")
     return parser.parse_args(words)
 
 
 def planted(fault, name, gradient):
-    """A gradient times 1 + X; its largest element times 1 + X."""
+    """Multiplies a gradient, or its largest element, by 1 + X."""
     kind, tensor, size = fault.split(":")
     if tensor != name:
         return gradient
@@ -61,7 +61,7 @@ def pytorch(o):
     torch.use_deterministic_algorithms(True)
 
     def rounded(x, bits):
-        """To so many bits of significand, to nearest, ties to even."""
+        """Rounds to the given number of bits of significand, to nearest, ties to even."""
         if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
             return x
         drop = 24 - bits
@@ -70,7 +70,7 @@ def pytorch(o):
         return ((b >> drop) << drop).view(torch.float32).reshape(x.shape)
 
     class Operands(TorchDispatchMode):
-        """Rounds what products read, in the forward and in the backward pass."""
+        """Rounds the operands of products, in the forward and in the backward pass."""
 
         def __init__(self, bits, dots=True, convolutions=True, parts=1):
             super().__init__()
@@ -89,9 +89,9 @@ def pytorch(o):
             if self.parts == 1:
                 found = function(*[rounded(x, self.bits) if i in places else x for i, x in enumerate(args)], **kwargs)
                 if function is torch.ops.aten.convolution_backward.default and found[2] is not None:
-                    found = (*found[:2], args[0].sum((0, 2, 3)))    # a sum, no product
+                    found = (*found[:2], args[0].sum((0, 2, 3)))    # a sum, not a product
                 return found
-            # x = h + l: h h + h l + l h, of a product of two operands without a third summand.
+            # With x = h + l for both operands, the product is h h + h l + l h, without a third summand.
             a, b = places[-2:]
             high = {i: rounded(args[i], 8) for i in (a, b)}
             low = {i: rounded(args[i] - high[i], 8) for i in (a, b)}
@@ -109,7 +109,7 @@ def pytorch(o):
              "high_dots": dict(bits=16, convolutions=False, parts=3), "high": dict(bits=16, convolutions=False, parts=3)}
 
     class Training(models.Training):
-        """Of several replicas, one after the other: a shard each, gradients reduced."""
+        """Runs several replicas one after the other, each on its shard, and reduces the gradients."""
 
         def __init__(self, program, state):
             replicas = [{k: v[r] if self.own(program, k, v) else v for k, v in state.items()} for r in range(program.cores)]
@@ -126,7 +126,7 @@ def pytorch(o):
         def gradients_of(self, r, inputs, random):
             params = self.params
             kept = params
-            if o.precision in ("bf16", "bf16_params"):    # norms keep theirs beside float32 statistics, as frameworks do
+            if o.precision in ("bf16", "bf16_params"):    # norms keep float32 parameters next to float32 statistics, as frameworks do
                 kept = {k: v if "batch_norm" in k else v.to(torch.bfloat16) for k, v in params.items()}
             c = types.SimpleNamespace(params=kept, stats=self.each[r], random=random, weights=inputs.get("weights"))
             context, scale = contextlib.nullcontext(), 1.0
@@ -148,7 +148,7 @@ def pytorch(o):
             return loss.item(), {k: g.float() / scale for k, g in zip(self.params, wanted)}
 
         def narrow(self, c, inputs):
-            """All of the model in bfloat16; statistics of norms in the framework's own way."""
+            """The whole model in bfloat16; statistics of norms as the framework computes them."""
             features = models.features_of(inputs)
             if features.is_floating_point():
                 features = features.to(torch.bfloat16)
@@ -243,7 +243,7 @@ def jax(o):
     def cast(tree, dtype):
         return {k: v.astype(dtype) if v.dtype == jnp.float32 else v for k, v in tree.items()}
 
-    if o.precision == "bf16":     # as Keras' mixed_bfloat16: layers in bfloat16, statistics and the loss in float32
+    if o.precision == "bf16":     # like Keras's mixed_bfloat16: layers in bfloat16, statistics and the loss in float32
         def wrapped(function, name):
             def layer(c, settings, *xs):
                 if name in norms:
@@ -315,10 +315,10 @@ def run(chosen):
     serve(made, chosen.folder)
 
 
-# ---- A framework takes seconds to load: one process does it, and forks an engine for each session -----------------------------
+# ---- A framework takes seconds to load, so one process loads it and forks an engine for each session --------------------------
 
 def keep_loaded(framework, path):
-    """Serves sessions until it is ended: a client passes its standard input, output and error, and its words."""
+    """Serves sessions until it is ended. A client passes its standard input, output and error, and its arguments."""
     sys.path.insert(0, str(ADAPTERS / framework))
     if framework == "jax":
         os.environ["JAX_PLATFORMS"] = "cpu"

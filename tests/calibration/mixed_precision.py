@@ -1,12 +1,13 @@
-"""Healthy engines of mixed precision in the subject's chair: how many are accused, and how small a planted fault is still found.
+"""Measures with healthy engines of mixed precision as subjects how many are accused, and how small a planted fault is still found.
 
-    python3 tests/calibration/mixed_precision.py healthy            # 234 runs: those that are accused, and a table
+    python3 tests/calibration/mixed_precision.py healthy            # 234 runs: lists the accused ones, and prints a table
     python3 tests/calibration/mixed_precision.py faults             # the smallest fault found, by precision
     python3 tests/calibration/mixed_precision.py healthy --first 20 --jobs 2 --json rows.jsonl
 
 Engines: mixed_engine.py, in the interpreter that TWINRUN_PARITY_TORCH and TWINRUN_PARITY_JAX name (PyTorch 2.3 or later for
-float16 on a CPU). Each run is `twinrun diagnose SCENARIO --quick` of a few steps: what is counted is whether a healthy engine is
-accused: ENGINE_BUG, PROGRAM, SHARDING or NONDETERMINISTIC. Exit status 1: one was. With --json, runs that the file has are not done again.
+float16 on a CPU). Each run is `twinrun diagnose SCENARIO --quick` of a few steps. A healthy engine counts as accused if the verdict
+is ENGINE_BUG, PROGRAM, SHARDING or NONDETERMINISTIC. Exit status 1: one was accused. With --json, runs that are in the file are not
+repeated.
 """
 import argparse
 import atexit
@@ -43,7 +44,7 @@ CASES = [
     ("attention, SGD, 2 cores", "drill_attention", ["optimizer.kind=sgd", "optimizer.lr=0.1", "optimizer.clip=none", *PER_CORE], 2),
     ("batch norm, dropout, momentum", "drill_dropout", ["optimizer.kind=momentum", "optimizer.lr=0.02"], 1),
 ]
-# Framework, what it computes, what it declares.
+# Framework, the precision it computes with, the precision it declares.
 PRECISIONS = [
     ("pytorch", "f32", "null"), ("pytorch", "f32", "default"), ("pytorch", "f32", "autocast"), ("pytorch", "f32", "f32"),
     ("pytorch", "tf32", "null"), ("pytorch", "tf32", "tf32"), ("pytorch", "tf32", "default"), ("pytorch", "tf32_conv", "null"),
@@ -53,7 +54,7 @@ PRECISIONS = [
     ("pytorch", "bf16", "null"), ("pytorch", "bf16", "bf16"), ("pytorch", "bf16_params", "null"), ("pytorch", "bf16_params", "bf16_params"),
     ("jax", "bf16", "null"), ("jax", "bf16", "bf16"), ("jax", "default", "default"), ("jax", "f32", "null"),
 ]
-# What a fault is planted in: a gradient.
+# The gradient in which a fault is planted.
 FAULTY = {"drill_mlp": ("dense1/kernel", []), "drill_cnn": ("conv1/kernel", [])}
 FAULTS = [("pytorch", "f32", "f32"), ("pytorch", "f32", "null"), ("pytorch", "tf32", "null"), ("pytorch", "default", "default"),
           ("pytorch", "autocast", "autocast"), ("pytorch", "autocast", "null"), ("pytorch", "float16", "float16"), ("pytorch", "bf16", "bf16")]
@@ -68,7 +69,7 @@ def runs():
         if framework == "jax" and cores > 2:
             continue
         if precision in ("tf32_conv", "high_dots") and scenario == "drill_mlp":
-            continue    # no convolution, or attention, that would be computed otherwise
+            continue    # no convolution or attention that would be computed differently
         yield {"framework": framework, "precision": precision, "declare": declare, "case": name, "scenario": scenario,
                "settings": [*settings, *STEPS, f"tpu.cores={cores}", f"seed={seed}"]}
     for wire, (name, scenario, settings, cores) in itertools.product(("bf16", "float16"), CASES):
@@ -80,7 +81,7 @@ def runs():
 
 @functools.cache
 def socket_of(framework):
-    """Of a process that has the framework loaded; it ends with us."""
+    """A process that has loaded the framework; it ends with this one."""
     path = os.path.join(tempfile.mkdtemp(prefix="twinrun-calibration-"), framework)
     process = subprocess.Popen([PYTHON[framework], str(ENGINE), "keep-loaded", framework, path], stdin=subprocess.DEVNULL)
     atexit.register(process.kill)
@@ -119,7 +120,7 @@ def key(row):
 
 
 class Rows:
-    """Answers, kept in a file where one is named."""
+    """Results, kept in a file if one is named."""
 
     def __init__(self, path):
         self.path, self.of = path, {}
@@ -167,7 +168,7 @@ def healthy(options, rows):
 
 
 def smallest(rows, run, kind, tensor):
-    """The smallest size of the ladder from which on the fault is found, by bisection; None: not at 1."""
+    """Returns the smallest size of the ladder at which the fault is found, by bisection; None if it is not found at 1."""
     low, high = -1, len(LADDER)
     while high - low > 1:
         middle = (low + high) // 2
@@ -205,10 +206,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("healthy", "faults"))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--every", type=int, default=1, help="only each n-th run")
+    parser.add_argument("--every", type=int, default=1, help="only every n-th run")
     parser.add_argument("--first", type=int, help="so many runs")
-    parser.add_argument("--only", help="runs whose description has this text")
-    parser.add_argument("--json", help="where rows are kept, a line each")
+    parser.add_argument("--only", help="only runs whose description contains this text")
+    parser.add_argument("--json", help="file of the rows, one per line")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     return (healthy if options.what == "healthy" else faults)(options, Rows(options.json))

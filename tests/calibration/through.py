@@ -1,4 +1,4 @@
-"""An engine of mixed_engine.py in a process that has its framework loaded already: through.py SOCKET WORDS.. (mixed_precision.py)."""
+"""Runs an engine of mixed_engine.py in a process that has already loaded its framework: through.py SOCKET WORDS.. (mixed_precision.py)."""
 import os
 import socket
 import sys

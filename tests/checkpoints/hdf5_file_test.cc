@@ -111,7 +111,7 @@ TEST(Hdf5File, RefusesSizesThatTheFileDoesNotHold) {
 TEST(Hdf5File, RefusesOtherTypes) {
   const std::vector<uint64_t> values(4, 0);
   for (const hid_t type : {H5T_STD_I64LE, H5T_IEEE_F32BE, H5T_STD_U16LE, H5T_STD_U8LE}) {
-    expect_refused("allowed are float32",
+    expect_refused("allowed: float32",
                    [&](hid_t f) { add_dataset(f, "x", type, {4}, H5P_DEFAULT, values.data()); });
   }
   expect_refused("is a group", [](hid_t f) {

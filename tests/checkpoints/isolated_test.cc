@@ -50,7 +50,7 @@ TEST(Isolated, AnEndlessReaderIsStopped) {
     ::setrlimit(RLIMIT_CPU, &second);
     for (;;) (void)::getppid();
   });
-  EXPECT_NE(error.find("did not come to an end"), std::string::npos) << error;
+  EXPECT_NE(error.find("did not finish in time"), std::string::npos) << error;
 }
 
 TEST(Isolated, MemoryIsLimited) {

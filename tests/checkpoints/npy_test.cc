@@ -163,11 +163,12 @@ TEST(Npy, RefusesWhatItDoesNotKnow) {
   };
   EXPECT_EQ(error_of(npy(header("'<f4'", "(3,)"), content)), "");
   EXPECT_EQ(error_of(npy(header("\"<f4\"", "(1, 3)"), content)), "");
-  EXPECT_NE(error_of(npy(header("'<f4'", "(3)"), content)).find("no tuple"), std::string::npos);
-  EXPECT_NE(error_of(npy(header("'<f4'", "(-3,)"), content)).find("no tuple"), std::string::npos);
-  EXPECT_NE(error_of(npy(header("'<f4'", "(4,)"), content)).find("16 bytes, and holds 12"),
+  EXPECT_NE(error_of(npy(header("'<f4'", "(3)"), content)).find("not a tuple"), std::string::npos);
+  EXPECT_NE(error_of(npy(header("'<f4'", "(-3,)"), content)).find("not a tuple"),
             std::string::npos);
-  EXPECT_NE(error_of(npy(header("'<f4'", "(2,)"), content)).find("8 bytes, and holds 12"),
+  EXPECT_NE(error_of(npy(header("'<f4'", "(4,)"), content)).find("of 16 bytes but holds 12"),
+            std::string::npos);
+  EXPECT_NE(error_of(npy(header("'<f4'", "(2,)"), content)).find("of 8 bytes but holds 12"),
             std::string::npos);
   // Dimensions whose product wraps around 2^64 to a valid number, and a huge dimension beside an
   // empty one.
@@ -175,7 +176,7 @@ TEST(Npy, RefusesWhatItDoesNotKnow) {
             std::string::npos);
   EXPECT_NE(error_of(npy(header("'<f4'", "(0, 4611686018427387904, 4)"), "")).find("shape"),
             std::string::npos);
-  EXPECT_NE(error_of(npy(header("'<f4'", "(99999999999999999999,)"), "")).find("no tuple"),
+  EXPECT_NE(error_of(npy(header("'<f4'", "(99999999999999999999,)"), "")).find("not a tuple"),
             std::string::npos);
   EXPECT_NE(error_of(npy(header("'|f4'", "(3,)"), content)).find("'|f4'"), std::string::npos);
   EXPECT_NE(error_of(npy(header("'|V2'", "(6,)"), content)).find("bfloat16 has no npy type"),
@@ -188,7 +189,7 @@ TEST(Npy, RefusesWhatItDoesNotKnow) {
             std::string::npos);
   EXPECT_NE(error_of(npy("{'evil': 1}", content)).find("unknown key 'evil'"), std::string::npos);
   EXPECT_NE(error_of(npy("__import__('os')", content)).find("no dict"), std::string::npos);
-  EXPECT_NE(error_of("PK\x03\x04 no array").find("no .npy file"), std::string::npos);
+  EXPECT_NE(error_of("PK\x03\x04 no array").find("not a .npy file"), std::string::npos);
 }
 
 TEST(Npy, DamagedBytes) {

@@ -79,9 +79,10 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   says(object(entry("a", "F32", "[1]", "[8,4]")), eight, "holes and overlaps");
   says(object(entry("a", "F32", "[2]", "[0,18446744073709551615]")), eight, "holes and overlaps");
   // Invalid sizes.
-  says(object(entry("a", "F32", "[3]", "[0,8]")), eight, "does not fit into its 8 bytes");
-  says(object(entry("a", "F32", "[4611686018427387904,4]", "[0,8]")), eight, "does not fit");
-  says(object(entry("a", "F32", "[18446744073709551615]", "[0,8]")), eight, "absurd size");
+  says(object(entry("a", "F32", "[3]", "[0,8]")), eight, "does not match its 8 bytes");
+  says(object(entry("a", "F32", "[4611686018427387904,4]", "[0,8]")), eight, "does not match");
+  says(object(entry("a", "F32", "[18446744073709551615]", "[0,8]")), eight,
+       "impossibly large size");
   says(object(entry("a", "F32", "[-1]", "[0,8]")), eight, "negative number");
   says(object(entry("a", "F32", "[2.0]", "[0,8]")), eight, "a fraction");
   // Invalid JSON.
@@ -97,8 +98,8 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   says("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", "x", "'F8_E4M3'");
   says("[1]", "", "does not begin with '{'");
   says(" {}", "", "does not begin with '{'");
-  says("{\"a\":", "", "is no JSON");
-  says("{} {}", "", "is no JSON");
+  says("{\"a\":", "", "is not JSON");
+  says("{} {}", "", "is not JSON");
   says(std::string(100000, '{'), "", "header");  // parsed without recursion
   says("{\"a\":" + std::string(100000, '['), "", "a list for 'a'");
   EXPECT_NE(refusal("short").find("too short"), std::string::npos);

@@ -108,7 +108,7 @@ TEST(BadIdx, Truncated) {
   const IdxFolder folder;
   fs::resize_file(folder / "mnist/t10k-images-idx3-ubyte", 100'000);
   expect_refused(folder, kIdx,
-                 {"t10k-images-idx3-ubyte", "470400", "99984", "fetch the file again"});
+                 {"t10k-images-idx3-ubyte", "470400", "99984", "download the file again"});
 }
 
 TEST(BadIdx, EmptyFile) {
@@ -123,7 +123,7 @@ TEST(BadIdx, LabelsGivenAsImages) {
                  {"diagnose", "mnist_quick", "-o", "out", "--set",
                   "data.files=[\"t10k-labels-idx1-ubyte\", \"t10k-images-idx3-ubyte\"]", "--set",
                   "data.dir=mnist"},
-                 {"t10k-labels-idx1-ubyte", "holds labels, images were expected", "swap the two"});
+                 {"t10k-labels-idx1-ubyte", "holds labels; expected images", "swap the two"});
 }
 
 TEST(BadIdx, FewerLabelsThanImages) {

@@ -103,7 +103,7 @@ TEST(Convert, ARunGoesOutAndComesBack) {
   // Keras's files receive the weights only.
   const Outcome keras = twinrun(folder, {"convert", "run.h5", "k.weights.h5"});
   ASSERT_EQ(keras.code, 0);
-  EXPECT_TRUE(keras.says("not carried: 14 tensors of the optimizer")) << keras.err;
+  EXPECT_TRUE(keras.says("not converted: 14 tensors of the optimizer")) << keras.err;
   const Outcome legacy = twinrun(folder, {"convert", "run.h5", "k.h5", "--to", "keras_h5", "-q"});
   ASSERT_EQ(legacy.code, 0);
   EXPECT_EQ(legacy.err, "");
@@ -144,15 +144,15 @@ TEST(Convert, WhatIsWrongIsTold) {
   const Words model = {"--scenario", small()};
   refused({"k.h5"}, "OUT");
   refused({"nothing.h5", "old.h5"}, "No such file");
-  refused(with({"text", "old.h5"}, model), "no weights file that is known");
+  refused(with({"text", "old.h5"}, model), "not a weights file of a known format");
   refused(with({"cut.h5", "old.h5"}, model), "cut.h5");
   refused({"k.h5", "old.h5"}, "add --scenario");
   refused({"k.h5", "new.weights.h5"}, "add --scenario");
-  refused({"ours.h5", "old.h5"}, "say --to keras_h5");
-  refused({"ours.h5", "new.keras"}, "does not say the format");
+  refused({"ours.h5", "old.h5"}, "use --to keras_h5");
+  refused({"ours.h5", "new.keras"}, "the format cannot be determined");
   refused({"ours.h5", "new.npz", "--to", "numpy"}, "unknown format 'numpy'");
   refused({"ours.h5", "nowhere/new.npz"}, "mkdir -p");
-  refused({"ours.h5", "ours.h5", "--to", "twinrun"}, "is IN and OUT");
+  refused({"ours.h5", "ours.h5", "--to", "twinrun"}, "is both IN and OUT");
   refused({"ours.h5", "new.npy"}, "write .npz");
   refused(with({"k.h5", "old.h5", "--map", "map.toml"}, model), "did you mean 'conv1/kernel'?");
   refused({"k.h5", "new.npz", "--map", "map.toml"}, "add --scenario");

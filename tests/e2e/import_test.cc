@@ -82,7 +82,7 @@ TEST(ImportedProgram, FilesThatDoNotFitAreToldInFull) {
   const Outcome state = twinrun(
       folder, {"diagnose", "--program", program, "--state", kFixtures + "mlp_momentum.state.npz"});
   EXPECT_EQ(state.code, 128);
-  EXPECT_NE(state.err.find("'state1/dense1/bias' is no state variable"), std::string::npos)
+  EXPECT_NE(state.err.find("'state1/dense1/bias' is not a state variable"), std::string::npos)
       << state.err;
   const Outcome batch = twinrun(
       folder, {"diagnose", "--program", program, "--batch", kFixtures + "cnn_max_pool.batch.npz"});

@@ -73,7 +73,7 @@ TEST(Train, TheInputPipelineChangesNoBit) {
   write_text(folder / "kept", "no cache");
   const Outcome refused = twinrun(folder, with(loud, tpu));
   EXPECT_EQ(refused.code, 128) << refused.err;
-  EXPECT_TRUE(refused.says("./kept: data.cache names a file that is no cache of samples"))
+  EXPECT_TRUE(refused.says("./kept: data.cache names a file that is not a cache of samples"))
       << refused.err;
   EXPECT_EQ(read_text(folder / "kept"), "no cache");
 }

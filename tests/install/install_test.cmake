@@ -1,4 +1,4 @@
-# cmake --install into an empty prefix, then a stranger's project against it alone. Run by ctest (tests/CMakeLists.txt).
+# Installs into an empty prefix, then builds a separate project against it alone. Run by ctest (tests/CMakeLists.txt).
 function(step what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -12,7 +12,7 @@ set(prefix ${SCRATCH}/prefix)
 step("install" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
 step("installed twinrun --version" ${prefix}/bin/twinrun --version)
 
-# No header may reach back into the source tree: a copy of the consumer, and only the prefix, is what it sees.
+# Copy the consumer out of the source tree, so that headers can come only from the prefix.
 file(COPY ${CONSUMER_DIR}/ DESTINATION ${SCRATCH}/consumer)
 step("configure the consumer" ${CMAKE_COMMAND} -S ${SCRATCH}/consumer -B ${SCRATCH}/build -G ${GENERATOR}
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${prefix})

@@ -1,9 +1,9 @@
-"""A bundle made by the build replays to the same bits from an installed prefix: with an empty environment, in namespaces of its own, with
-shared libraries of the declared packages and what these depend on, and nothing else.
+"""Tests that a bundle made by the build replays to the same bits from an installed prefix: with an empty environment, in separate
+namespaces, with shared libraries only of the declared packages and their dependencies.
 
     python3 tests/install/replay.py CMAKE BUILD_DIR TWINRUN PACKAGES_FILE
 
-Exit status 77, with a word: it cannot be tried here.
+Exit status 77, with the reason, if it cannot be tested here.
 """
 import pathlib
 import re
@@ -23,12 +23,12 @@ def run(*words, **more):
 def must(*words, status=0, **more):
     done = run(*words, **more)
     if done.returncode != status:
-        sys.exit(f"{' '.join(map(str, words))}: exit status {done.returncode}, due {status}\n{done.stdout}{done.stderr}")
+        sys.exit(f"{' '.join(map(str, words))}: exit status {done.returncode}; expected {status}\n{done.stdout}{done.stderr}")
     return done
 
 
 def depends():
-    """{package: names that it depends on}, provided names among them."""
+    """Returns {package: names that it depends on}, including provided names."""
     fields = must("dpkg-query", "-W", "-f", "${Package}\t${Depends}, ${Pre-Depends}\t${Provides}\n").stdout
     needs, providers = {}, {}
     for line in fields.splitlines():
@@ -51,7 +51,7 @@ def closure(names):
 
 
 def check_libraries(binary, packages):
-    """Every shared library of the binary belongs to a package that is declared, or that one of these needs."""
+    """Checks that every shared library of the binary belongs to a declared package or to a dependency of one."""
     declared, group = [], None
     for line in pathlib.Path(packages).read_text(encoding="utf-8").splitlines():
         line = line.partition("#")[0].strip()
@@ -78,7 +78,7 @@ def main():
             return NOTHING
     alone = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--mount-proc"]
     if run(*alone, "true").returncode != 0:
-        print("SKIPPED: this machine lets nobody make namespaces")
+        print("SKIPPED: this machine does not allow namespaces")
         return NOTHING
     with tempfile.TemporaryDirectory(prefix="twinrun-replay-") as folder:
         folder = pathlib.Path(folder)

@@ -16,13 +16,13 @@ TITLES = {"losses": "losses", "first": "gradients, first step", "last": "gradien
 
 @dataclasses.dataclass
 class Row:
-    part: str          # of PARTS
+    part: str          # one of PARTS
     name: str          # a parameter, or "step 3"
-    deviation: float   # theirs from ours
+    deviation: float   # of their result from ours
     bound: float
     theirs: float      # from the binary64 run
     ours: float        # from the binary64 run
-    size: float        # of ours: the loss, or the norm
+    size: float        # size of ours: the loss, or the norm
 
     @property
     def ratio(self):
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def outside(self):
-        return not self.deviation <= self.bound    # NaN is outside
+        return not self.deviation <= self.bound    # NaN counts as outside
 
 
 def row(part, name, theirs, ours, truth, bound):
@@ -42,7 +42,7 @@ def row(part, name, theirs, ours, truth, bound):
 
 
 def compare(dump, corner, result):
-    """dump: open file of parity_dump; result: path of a framework's file."""
+    """dump: an open file of parity_dump; result: the path of a framework's file."""
     group, rows = dump[corner], []
     with h5py.File(result, "r") as their:
         losses = [np.asarray(x).mean(1) for x in (their["losses"], group["ours/losses"], group["truth/losses"])]
@@ -54,7 +54,7 @@ def compare(dump, corner, result):
                     continue
                 values = [np.asarray(x[name]) for x in (their[part], group["ours"][part], group["truth"][part])]
                 if values[0].shape != values[1].shape:
-                    raise SystemExit(f"{result}: {name} has shape {values[0].shape}, ours {values[1].shape}")
+                    raise SystemExit(f"{result}: {name} has shape {values[0].shape}; ours has {values[1].shape}")
                 rows.append(row(part, name.replace("|", "/"), *values, group["bound"][part][name][()]))
             missing = [n for n in dump["initial"] if dump["initial"][n].attrs["role"] == b"parameter" and n not in their[part]]
             if missing:
@@ -79,6 +79,6 @@ MARKDOWN_HEAD = "\n".join(["| case | | framework | losses | first gradients | la
 
 
 def markdown_row(case, corner, framework, wrong, rows):
-    """Largest deviation / bound of each part."""
+    """Returns the largest deviation / bound of each part."""
     cells = [f"**{r.ratio:.2g}**" if r.outside else f"{r.ratio:.2g}" for r in worst(rows)]
     return f"| `{case}` | {corner} | {f'wrong: `{wrong}`' if wrong else framework} | {' | '.join(cells)} |"

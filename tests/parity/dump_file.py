@@ -1,7 +1,7 @@
 """What the framework programs share: reading parity_dump's file, running jobs, writing results.
 
-    adapter("jax")                                  # models.py of adapters/jax is `models` from here on
-    dump = Dump("digits_mlp.h5", "R")               # has what models ask of a program
+    adapter("jax")                                  # afterwards `import models` finds models.py of adapters/jax
+    dump = Dump("digits_mlp.h5", "R")               # has what models need of a program
     write_result("jax.h5", "jax", version, recorder, state)    # the layout of /R/ours in the dump
 
 Python 3.11, numpy and h5py only: it runs in every framework's environment.
@@ -22,12 +22,12 @@ ADAPTERS = pathlib.Path(__file__).resolve().parents[2] / "adapters"
 def adapter(name):
     """Makes an adapter's models importable."""
     sys.path += [str(ADAPTERS), str(ADAPTERS / name)]
-    import twinrun_engine  # noqa: F401, it takes ADAPTERS out of the path again
+    import twinrun_engine  # noqa: F401, it removes ADAPTERS from the path again
 
 
 class Dump:
-    """A file of parity_dump, for a corner: R, the whole batch on one core, or S. Stands where an engine has a Program of
-    twinrun_engine. Arrays keep their dtype; names have '/' again."""
+    """A file of parity_dump for run R, the whole batch on one core, or for run S. It replaces the Program of twinrun_engine that an
+    engine has. Arrays keep their dtype; names have '/' again."""
 
     def __init__(self, path, corner="R"):
         self.file = h5py.File(path, "r")
@@ -37,21 +37,21 @@ class Dump:
         self.optimizer = self.scenario["optimizer"]
         self.sharding = self.scenario["tpu"]
         self.cores = self.sharding["cores"] if corner == "S" else 1
-        self.activations = ()    # nobody asks what layers give
+        self.activations = ()    # results of layers are not requested
         self.steps = len(self.file["inputs/learning_rate"])
         self.roles = {name.replace("|", "/"): data.attrs["role"].decode() for name, data in self.file["initial"].items()}
 
     def of_role(self, role, state):
-        """The part of `state` (name: anything) whose variables have the role: parameter, slot, statistic, counter."""
+        """Returns the part of `state` ({name: anything}) whose variables have the role: parameter, slot, statistic, counter."""
         return {name: state[name] for name, of in self.roles.items() if of == role}
 
     def state(self):
-        """The initial state; with several cores a row for each."""
+        """Returns the initial state; with several cores, a row for each."""
         found = {name.replace("|", "/"): np.asarray(data) for name, data in self.file["initial"].items()}
         return found if self.cores == 1 else {k: np.stack([v] * self.cores) for k, v in found.items()}
 
     def step(self, i):
-        """What step i is fed: (inputs, random numbers), by name; with several cores a row for each."""
+        """Returns what step i is fed: (inputs, random numbers), by name; with several cores, a row for each."""
         inputs = {name: values[i] for name, values in self.file["inputs"].items()}
         random = {name.replace("|", "/"): values[i] for name, values in self.file["random"].items()}
         if self.cores == 1:
@@ -60,13 +60,13 @@ class Dump:
                      for part in (inputs, random))
 
     def first_core(self, values):
-        """What replica 0 has of {name: array}."""
+        """Returns replica 0 of {name: array}."""
         return values if self.cores == 1 else {k: v[0] for k, v in values.items()}
 
 
 def run_jobs(run):
-    """Runs every --job DUMP OUT CORNER WRONG of the command line in a child of its own: the framework is imported once, and
-    nothing of one job is left to the next. WRONG is '-' or a deliberate mistake."""
+    """Runs every --job DUMP OUT CORNER WRONG of the command line in a child process, so that the framework is imported once and
+    no job affects the next. WRONG is '-' or a deliberate mistake."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--job", nargs=4, action="append", required=True, metavar=("DUMP", "OUT", "R|S", "WRONG"))
     failed = 0
@@ -77,7 +77,7 @@ def run_jobs(run):
             try:
                 run(Dump(dump, corner), out, corner, None if wrong == "-" else wrong)
                 status = 0
-            except BaseException:    # SystemExit too: its message is what the caller shows
+            except BaseException:    # SystemExit too, because the caller shows its message
                 traceback.print_exc()
             finally:
                 sys.stderr.flush()
@@ -89,7 +89,7 @@ def run_jobs(run):
 
 
 class Recorder:
-    """Losses, gradients of the first and the last step, norms of all, state at the end. All float64 copies."""
+    """Records losses, gradients of the first and the last step, norms of all gradients and the final state, as float64 copies."""
 
     def __init__(self, steps):
         self.steps, self.losses, self.first, self.last, self.norms = steps, [], {}, {}, {}

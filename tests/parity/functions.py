@@ -4,7 +4,7 @@
     exp 0.96 at -87.3 ...                                                   # worst error, and where
 
 Arguments: 100,000 binary32 numbers, evenly spaced among the bit patterns of each function's interesting range, both signs.
-Truth: binary64 of the C library, whose own error (below an ulp of binary64) cannot show.
+Truth: binary64 of the C library, whose own error (below an ulp of binary64) is too small to matter.
 """
 import math
 import os

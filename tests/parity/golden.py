@@ -26,5 +26,5 @@ def write(folder, case, scenario, corner, framework, version, wrong, dump, resul
 
 
 def text_of(record):
-    """JSON, a line per key."""
+    """Returns JSON with a line per key."""
     return "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()) + "\n}\n"

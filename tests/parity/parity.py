@@ -1,5 +1,5 @@
 """`./dev parity`: dumps the cases, runs the frameworks on them, prints deviation, bound and ratio. Exit status 1: something
-lies outside its bound, or a deliberate mistake lies inside.
+is outside its bound, or a deliberate mistake is inside.
 
     /usr/bin/python3 tests/parity/parity.py --tool build/release/tests/parity_dump digits_mlp --only jax
     /usr/bin/python3 tests/parity/parity.py --tool ... --json > parity.json
@@ -25,10 +25,10 @@ def arguments():
     parser = argparse.ArgumentParser(prog="./dev parity")
     parser.add_argument("cases", nargs="*", help="names in cases.toml; default: all")
     parser.add_argument("--only", choices=FRAMEWORKS, help="one framework")
-    parser.add_argument("--json", action="store_true", help="a JSON document in the place of the tables")
-    parser.add_argument("--markdown", action="store_true", help="the table of docs/method/parity.md")
-    parser.add_argument("--all", action="store_true", help="every quantity, not the worst of its kind")
-    parser.add_argument("--reuse", action="store_true", help="take dumps and results that are there already")
+    parser.add_argument("--json", action="store_true", help="print a JSON document instead of the tables")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/method/parity.md")
+    parser.add_argument("--all", action="store_true", help="print every quantity, not only the worst of its kind")
+    parser.add_argument("--reuse", action="store_true", help="reuse dumps and results that exist")
     parser.add_argument("--update-golden", action="store_true", help="rewrite tests/golden/parity")
     parser.add_argument("--tool", required=True, help="parity_dump")
     parser.add_argument("--work", default="build/parity", help="folder of dumps and results")
@@ -37,7 +37,7 @@ def arguments():
 
 
 def python_of(framework, work):
-    """The interpreter that has the framework: from the environment, or where ./dev parity puts it."""
+    """Returns the interpreter that has the framework: from the environment, or where ./dev parity installs it."""
     default = "/usr/bin/python3" if framework == "torch" else str(work / f"venv-{framework}/bin/python")
     return os.environ.get(f"TWINRUN_PARITY_{framework.upper()}", default)
 
@@ -49,7 +49,7 @@ def scenario_of(case):
 
 
 def wait(process):
-    """For a process of start(): says nothing unless it failed."""
+    """Waits for a process of start(); prints nothing unless it failed."""
     _, error = process.communicate()
     if process.returncode != 0:
         sys.exit(f"{' '.join(process.args[:2])} ..: exit status {process.returncode}\n{error[-6000:]}")
@@ -68,10 +68,10 @@ def dump_case(case, options, path):
 
 
 def jobs_of(case, only):
-    """(framework, corner, mistake) of everything that a case asks for."""
+    """Yields (framework, corner, mistake) for all jobs of a case."""
     for corner in case["corners"]:
         for framework in case.get("frameworks", FRAMEWORKS):
-            # PyTorch's replicas are processes: S is not attempted.
+            # PyTorch's replicas are processes, so S is not run.
             if only in (None, framework) and (corner, framework) != ("S", "torch"):
                 yield framework, corner, None
     for wrong in case.get("wrong", []) if only in (None, "jax") else []:
@@ -83,9 +83,9 @@ def result_path(work, case, framework, corner, wrong):
 
 
 def run_all(cases, options, work):
-    """Dumps, then every framework's jobs, one process per framework."""
+    """Makes the dumps, then runs every framework's jobs, one process per framework."""
     def wanted(path, source=None):
-        """Whether it is to be made: always, or where it is not there or older than the dump that it is made of."""
+        """Whether a file must be made: always, or if it is missing or older than the dump that it is made from."""
         return not (options.reuse and path.exists() and (source is None or path.stat().st_mtime > source.stat().st_mtime))
 
     for case in cases:
@@ -114,7 +114,7 @@ def main():
     cases = tomllib.loads((HERE / "cases.toml").read_text())["case"]
     unknown = set(options.cases) - {c["name"] for c in cases}
     if unknown:
-        sys.exit(f"./dev parity: no case {', '.join(sorted(unknown))}; there are {', '.join(c['name'] for c in cases)}")
+        sys.exit(f"./dev parity: unknown case {', '.join(sorted(unknown))}; known: {', '.join(c['name'] for c in cases)}")
     cases = [case for case in cases if not options.cases or case["name"] in options.cases]
     run_all(cases, options, work)
     good, report = True, []
@@ -136,7 +136,7 @@ def main():
                 print(compare.markdown_row(case["name"], corner, framework, wrong, rows))
             elif not options.json:
                 print(compare.table(title, rows if options.all else compare.worst(rows)))
-                print("" if right else ("  a mistake that the bounds do not show\n" if wrong else "  outside: not the same computation\n"),
+                print("" if right else ("  a mistake inside the bounds\n" if wrong else "  outside the bounds: not the same computation\n"),
                       flush=True)
             if options.update_golden:
                 golden.write(HERE.parent / "golden/parity", case, scenario_of(case), corner, framework, version, wrong, file, out)

@@ -1,4 +1,4 @@
-"""Deliberate mistakes of the kind that a port really makes. Each must lie outside the bounds, or the bounds say nothing.
+"""Deliberate mistakes of the kind that real ports contain. Each must be outside the bounds, or the bounds show nothing.
 
     run_jax.py --job digits_mlp.h5 out.h5 R relu_leaks
 """
@@ -60,7 +60,7 @@ def batch_norm_epsilon(m):
 
 
 def batch_norm_momentum(m):
-    """Keras's momentum taken for PyTorch's: the running statistics move by the wrong share."""
+    """Keras's momentum is used as PyTorch's: the running statistics move by the wrong share."""
     right = m["LAYERS"]["batch_norm"]
     m["LAYERS"]["batch_norm"] = lambda c, layer, x: right(c, {**layer, "momentum": 1 - layer["momentum"]}, x)
 
@@ -80,7 +80,7 @@ def batch_norm_running_biased(m):
 
 
 def padding_low(m):
-    """SAME with the odd cell on the low side: shows where a stride or an even window leaves one."""
+    """SAME with the odd cell on the low side, which matters if a stride or an even window leaves one."""
     right = m["LAYERS"]["conv2d"]
 
     def conv2d(c, layer, x):
@@ -98,7 +98,7 @@ def padding_low(m):
 
 
 def convolution_flipped(m):
-    """A mathematician's convolution: the kernel turned by half."""
+    """A mathematical convolution: the kernel turned by 180 degrees."""
     right = m["LAYERS"]["conv2d"]
 
     def conv2d(c, layer, x):
@@ -179,7 +179,7 @@ def depthwise_channels_swapped(m):
 
 
 def transpose_crops_wrong_side(m):
-    """SAME of a transposed convolution with the odd cell cut on the other side."""
+    """SAME of a transposed convolution with the odd cell cropped on the other side."""
     right = m["LAYERS"]["conv2d_transpose"]
 
     def conv2d_transpose(c, layer, x):
@@ -244,7 +244,7 @@ def gradients_not_reduced(m):
 
 
 def gradients_summed(m):
-    """Sharded: the all-reduce sums where it should average, or the reverse."""
+    """Sharded: the all-reduce sums instead of averaging, or the reverse."""
     m["lax"] = types.SimpleNamespace(**{**vars(lax), "pmean": lax.psum, "psum": lax.pmean})
 
 
@@ -253,5 +253,5 @@ def apply(name, module):
     mistakes = {k: f for k, f in globals().items()
                 if isinstance(f, types.FunctionType) and f.__module__ == __name__ and k not in ("apply", "attention_with")}
     if name not in mistakes:
-        raise SystemExit(f"no mistake '{name}': {', '.join(mistakes)}")
+        raise SystemExit(f"unknown mistake '{name}'; known: {', '.join(mistakes)}")
     mistakes[name](module)

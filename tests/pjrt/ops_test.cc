@@ -76,7 +76,7 @@ TEST_P(XlaOpsSlow, AreWhatTheOracleAllows) {
     const OracleVerdict v =
         judge(eval_op(declared, t.cases[i].op, t.cases[i].inputs, nullptr), outputs[0][i]);
     EXPECT_EQ(v.outside, 0) << t.cases[i].name << ": [" << v.worst_element << "] is " << v.subject
-                            << ", due " << v.value << " within " << v.radius;
+                            << "; expected " << v.value << " within " << v.radius;
   }
 }
 

@@ -1,11 +1,12 @@
-"""A step exported by `twinrun export --stablehlo`, run by JAX's own loader on CPU devices.
+"""Runs a step exported by `twinrun export --stablehlo` with JAX's own loader on CPU devices.
 
     run_in_jax.py FOLDER [--tolerance T]
-    run_in_jax.py --twinrun BINARY --scenario NAME --cores N      # exports it first, to a folder that goes away
+    run_in_jax.py --twinrun BINARY --scenario NAME --cores N      # exports it first, to a temporary folder
 
 Reads step.mlir, step.json, arguments.safetensors and results.safetensors, compiles the text with jaxlib, runs it on as many devices
-as it has replicas, and holds every result against the reference's: the difference relative to the size of the largest tensor of its kind in its
-layer. Prints a line per result that is off and the largest one; exit status 0, 1 where one is beyond the tolerance, 77 without JAX.
+as it has replicas, and compares every result with the reference's: the difference relative to the size of the largest tensor of its
+kind in its layer. Prints a line per result that is off, and the largest difference; exit status 0, 1 if one is beyond the tolerance, 77
+without JAX.
 """
 import argparse
 import importlib.util
@@ -19,7 +20,7 @@ import tempfile
 
 
 def read_safetensors(path):
-    """The arrays of a safetensors file by name (its README, "Format")."""
+    """Returns the arrays of a safetensors file by name (format: its README, "Format")."""
     import numpy as np
     dtypes = {"F32": np.float32, "I32": np.int32, "BOOL": np.bool_}
     raw = path.read_bytes()
@@ -62,8 +63,8 @@ def main():
 
 
 def kin(name):
-    """What shares a size: the tensors of one layer and one kind (weights, gradients, a slot). A bias before a batch norm has a
-    gradient that is zero but for rounding, of terms like those of the layer's kernel."""
+    """The tensors that share a size: those of one layer and one kind (weights, gradients, a slot). A bias before a batch norm has a
+    gradient that is zero except for rounding, of terms like those of the layer's kernel."""
     layer, _, last = name.rpartition("/")
     return layer, last.partition(".")[2]
 
@@ -73,7 +74,7 @@ def size(values):
 
 
 def sizes(arrays):
-    """Root mean square of the largest tensor of each kin, over replicas."""
+    """Returns the root mean square of the largest tensor of each kin, over replicas."""
     found = {}
     for name, values in arrays.items():
         key = kin(name.partition("@")[0])
@@ -82,7 +83,7 @@ def sizes(arrays):
 
 
 def of_rounding_alone(arrays, tolerance):
-    """Weights whose gradient is below what is compared: an adaptive optimizer divides it by itself, and steps anywhere."""
+    """Returns weights whose gradient is only rounding: an adaptive optimizer normalizes it, so their steps are arbitrary."""
     size_of, gradients = sizes(arrays), (name for name in arrays if name.startswith("output/") and name.partition("@")[0].endswith(".grad"))
     return {"state/" + name.partition("@")[0].removeprefix("output/").removesuffix(".grad") for name in gradients
             if size(arrays[name]) < tolerance * size_of[kin(name.partition("@")[0])]}
@@ -115,7 +116,7 @@ def run(folder, tolerance):
     for argument in step["arguments"]:
         shards = [jax.device_put(of_replica(given, argument["name"], r), d)
                   for r, d in enumerate(devices)]
-        # One array with the replicas side by side in front, so that each device holds its own.
+        # Concatenate the replicas along the first axis, so that each device holds its own.
         mesh = jax.sharding.Mesh(np.array(devices), ("r",))
         shape = tuple(argument["shape"])
         if shape:
@@ -143,11 +144,11 @@ def run(folder, tolerance):
             if relative > worst[1]:
                 worst = (result["name"], relative)
             if relative > tolerance:
-                print(f"{result['name']} on replica {r}: {relative:.2e} of its size off")
+                print(f"{result['name']} on replica {r}: off by {relative:.2e} of its size")
                 beyond += 1
     print(f"{step['scenario']}: {cores} replicas, {len(step['results'])} results, the largest "
           f"difference is {worst[1]:.2e} of {worst[0] or 'none'}"
-          + (f"; not compared, for their gradients are rounding alone: {', '.join(sorted(free))}" if free else ""))
+          + (f"; not compared, because their gradients are only rounding: {', '.join(sorted(free))}" if free else ""))
     return 1 if beyond else 0
 
 

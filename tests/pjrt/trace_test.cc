@@ -162,7 +162,7 @@ TEST_F(XlaTrace, ElementaryFunctionsAreWithinWhatIsDeclared) {
                 static_cast<double>(at));
     EXPECT_EQ(v.outside, 0) << p.outputs[o].name << " of "
                             << all.as<float>()[static_cast<size_t>(v.worst_element)] << " is "
-                            << v.subject << ", due " << v.value << " within " << v.radius;
+                            << v.subject << "; expected " << v.value << " within " << v.radius;
   }
 }
 

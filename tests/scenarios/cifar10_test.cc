@@ -61,11 +61,12 @@ TEST_F(Cifar10Test, WrongFiles) {
     return error(request_);
   };
   EXPECT_EQ(with(""),
-            "DIR/test_batch.bin: record 0: truncated: 0 bytes of 3073 (a label, then 3 x "
+            "DIR/test_batch.bin: record 0: truncated: found 0 of 3073 bytes (a label, then 3 x "
             "1024 pixels)");
-  EXPECT_EQ(with(records(0, 3).substr(0, 9218)),
-            "DIR/test_batch.bin: record 2: truncated: 3072 bytes of 3073 (a label, then 3 x 1024 "
-            "pixels)");
+  EXPECT_EQ(
+      with(records(0, 3).substr(0, 9218)),
+      "DIR/test_batch.bin: record 2: truncated: found 3072 of 3073 bytes (a label, then 3 x 1024 "
+      "pixels)");
   std::string bad = records(0, 3);
   bad[3073] = 77;
   EXPECT_EQ(with(bad),

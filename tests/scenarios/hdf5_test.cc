@@ -40,16 +40,15 @@ TEST_F(Hdf5SourceTest, WrongNames) {
             "labels, numbers, packed, tokens, weights, x_train, y_train");
   EXPECT_EQ(open(request_).error().fix, "set data.label = \"y_train\"");
   request_.label = "held";
-  EXPECT_EQ(error(request_), "DIR/arrays.h5:/held: is a group, a dataset is expected");
+  EXPECT_EQ(error(request_), "DIR/arrays.h5:/held: is a group; expected a dataset");
   request_.label = "x_train/y";
-  EXPECT_EQ(error(request_), "DIR/arrays.h5:/x_train: is a dataset, a group is expected");
+  EXPECT_EQ(error(request_), "DIR/arrays.h5:/x_train: is a dataset; expected a group");
   request_.label = "x_train";
   EXPECT_EQ(error(request_),
-            "DIR/arrays.h5: \"x_train\" is asked for twice, the second time as data.label");
+            "DIR/arrays.h5: \"x_train\" is named twice, the second time by data.label");
   request_.label = "y_train", request_.feature = "packed";
   EXPECT_EQ(error(request_),
-            "DIR/arrays.h5:/packed: is stored chunked or virtually, contiguous "
-            "storage is expected");
+            "DIR/arrays.h5:/packed: is stored chunked or virtually; expected contiguous storage");
   request_.feature = "x_train", request_.classes = 2;
   EXPECT_EQ(error(request_),
             "DIR/arrays.h5: y_train: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");

@@ -134,14 +134,12 @@ TEST_F(IdxTest, ExplicitFiles) {
   write("a", images(10));
   write("b", labels(10));
   EXPECT_TRUE(open({.files = {"a", "b"}}).ok());
-  EXPECT_EQ(
-      error({.files = {"b", "a"}}),
-      "x.toml: [data]: DIR/b: this file holds labels, images were expected (magic 00 00 08 01, "
-      "not 00 00 08 03)");
-  EXPECT_EQ(
-      error({.files = {"a", "a"}}),
-      "x.toml: [data]: DIR/a: this file holds images, labels were expected (magic 00 00 08 03, "
-      "not 00 00 08 01)");
+  EXPECT_EQ(error({.files = {"b", "a"}}),
+            "x.toml: [data]: DIR/b: this file holds labels; expected images (magic 00 00 08 01, "
+            "not 00 00 08 03)");
+  EXPECT_EQ(error({.files = {"a", "a"}}),
+            "x.toml: [data]: DIR/a: this file holds images; expected labels (magic 00 00 08 03, "
+            "not 00 00 08 01)");
   EXPECT_EQ(error({.files = {"a"}}), "x.toml: [data]: data.files names 1 files; allowed: 2");
   EXPECT_EQ(error({.files = {"a", "c"}}),
             "x.toml: [data]: DIR/c: cannot open: No such file or directory");
@@ -161,11 +159,12 @@ TEST_F(IdxTest, DamagedFiles) {
   const std::string at = std::string("x.toml: [data]: DIR/") + kImages + ": ";
   EXPECT_EQ(error_with(kImages, good.substr(0, 3)),
             at + "truncated: 3 bytes, an IDX header has at least 8");
-  EXPECT_EQ(error_with(kImages, good.substr(0, 9)), at + "truncated in the header: 9 bytes of 16");
+  EXPECT_EQ(error_with(kImages, good.substr(0, 9)),
+            at + "truncated in the header: found 9 of 16 bytes");
   EXPECT_EQ(error_with(kImages, good.substr(0, 70)),
-            at + "truncated: the header promises 60 bytes of elements, the file has 54");
+            at + "truncated: the header declares 60 bytes of elements; the file has 54");
   EXPECT_EQ(error_with(kImages, good + "x"),
-            at + "trailing bytes after the 60 that the header promises");
+            at + "trailing bytes after the 60 that the header declares");
   EXPECT_EQ(
       error_with(kImages, "PK\x03\x04zip"),
       at +
@@ -175,7 +174,7 @@ TEST_F(IdxTest, DamagedFiles) {
             at + "the elements are f32 (type 0d); allowed: u8 (08)");
   EXPECT_EQ(error_with(kImages, big_endian(0x0802) + Bytes(100, 'x')),
             at + "the array has 2 dimensions; allowed: 3 or 4 (images)");
-  EXPECT_EQ(error_with(kImages, images(0)), at + "the header says [0,2,3]: no samples");
+  EXPECT_EQ(error_with(kImages, images(0)), at + "the header declares [0,2,3]: no samples");
 }
 
 TEST_F(IdxTest, ImagesAndLabelsMustAgree) {
@@ -210,13 +209,14 @@ TEST_F(IdxTest, Bombs) {
   const std::string at = std::string("x.toml: [data]: DIR/") + kImages + ": ";
   const Bytes huge =
       big_endian(0x0803) + big_endian(0xFFFFFFFF) + big_endian(0xFFFFFFFF) + big_endian(28);
-  EXPECT_EQ(error_with(kImages, huge + "x"),
-            at + "the header says [4294967295,4294967295,28]; allowed: at most 2147483648 bytes");
+  EXPECT_EQ(
+      error_with(kImages, huge + "x"),
+      at + "the header declares [4294967295,4294967295,28]; allowed: at most 2147483648 bytes");
   EXPECT_EQ(error_with(kImages,
                        big_endian(0x0803) + big_endian(2000000) + big_endian(28) + big_endian(28)),
-            at + "truncated: the header promises 1568000000 bytes of elements, the file has 0");
+            at + "truncated: the header declares 1568000000 bytes of elements; the file has 0");
   EXPECT_EQ(error_with(kImages, gzip(images(10) + Bytes(50 << 20, 'x'))),
-            at + "trailing bytes after the 60 that the header promises");
+            at + "trailing bytes after the 60 that the header declares");
 }
 
 TEST_F(IdxTest, RealMnist) {

@@ -58,7 +58,7 @@ TEST_F(NpyTest, TokensWithWeightsAndHeldOutFiles) {
   request.eval_files.pop_back();
   EXPECT_EQ(
       error(request),
-      "DIR/tokens_i64.npy: the held-out samples have other weights than the training samples");
+      "DIR/tokens_i64.npy: the held-out and the training samples have different kinds of weights");
 }
 
 TEST_F(NpyTest, NpzByNames) {
@@ -92,8 +92,8 @@ TEST_F(NpyTest, WrongShapes) {
   EXPECT_EQ(error(saved()), "DIR/y.npy: labels are float32; allowed: integers");
   save("y.npy", array(ElementType::kI64, {3}, std::vector<int64_t>(3)));
   EXPECT_EQ(error(saved(3, 5)),
-            "DIR/x.npy: features are float32[3,2]; data.vocabulary asks for "
-            "token ids: integers [n, T]");
+            "DIR/x.npy: features are float32[3,2]; expected token ids, integers [n, T], because "
+            "data.vocabulary is set");
   DataRequest request = saved();
   request.shape = {3};
   EXPECT_EQ(error(request), "DIR/x.npy: a sample is [2], but data.shape is [3]");
@@ -113,18 +113,20 @@ TEST_F(NpyTest, WrongShapes) {
 TEST_F(NpyTest, WrongValues) {
   save("y.npy", array(ElementType::kI64, {3}, std::vector<int64_t>{0, 1, 2}));
   save("x.npy", array(ElementType::kF64, {3, 2}, std::vector<double>{0, 1, 2, 3, std::nan(""), 5}));
-  EXPECT_EQ(error(saved()), "DIR/x.npy: record 2, element 0: nan is no finite number");
+  EXPECT_EQ(error(saved()), "DIR/x.npy: record 2, element 0: nan is not a finite number");
   save("x.npy", array(ElementType::kF32, {3, 2},
                       std::vector<float>{0, 1, -std::numeric_limits<float>::infinity(), 3, 4, 5}));
-  EXPECT_EQ(error(saved()), "DIR/x.npy: record 1, element 0: -inf is no finite number");
+  EXPECT_EQ(error(saved()), "DIR/x.npy: record 1, element 0: -inf is not a finite number");
   save("x.npy",
        array(ElementType::kI64, {3, 2}, std::vector<int64_t>{0, 1, 2, 3, int64_t{1} << 40, 5}));
   EXPECT_EQ(error(saved()),
-            "DIR/x.npy: 1099511627776 has no exact binary32; allowed: -16777216 to 16777216");
+            "DIR/x.npy: 1099511627776 is not exactly representable in float32; allowed: -16777216 "
+            "to 16777216");
   save("x.npy", array(ElementType::kU64, {3, 2},
                       std::vector<uint64_t>{0, 1, 2, 3, std::numeric_limits<uint64_t>::max(), 5}));
   EXPECT_EQ(error(saved()),
-            "DIR/x.npy: 9223372036854775807 has no exact binary32; allowed: -16777216 to 16777216");
+            "DIR/x.npy: 9223372036854775807 is not exactly representable in float32; allowed: "
+            "-16777216 to 16777216");
   save("x.npy", array(ElementType::kI32, {3, 2}, std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(error(saved(2)), "DIR/y.npy: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");
   EXPECT_EQ(error(saved(3, 5)),
@@ -144,7 +146,8 @@ TEST_F(NpyTest, WrongWeights) {
   };
   EXPECT_EQ(with({1, 1, 1, 0.5, 1, 0}),
             "DIR/w.npy: record 1, element 1: weight 0.5; allowed: 1 (a token), 0 (padding)");
-  EXPECT_EQ(with({1, 1, 0, 0, 1, 0}), "DIR/w.npy: record 1: no token: all weights are 0");
+  EXPECT_EQ(with({1, 1, 0, 0, 1, 0}),
+            "DIR/w.npy: record 1: the sample has no token: all its weights are 0");
   EXPECT_EQ(with({1, 1, 1, 0, 1, 0}), "accepted");
 }
 

@@ -214,7 +214,7 @@ TEST_F(PipelineTest, FilesTakeTurnsAndTheHeldOutOnesStay) {
 TEST_F(PipelineTest, TheCacheFileIsUsedAndChecked) {
   DataRequest request{.source = "cifar10"};
   write("data_batch_1.bin", cifar_records(0, 20));
-  EXPECT_EQ(note_of(cached(request)), "data.cache: FILE is new");
+  EXPECT_EQ(note_of(cached(request)), "data.cache: FILE does not exist yet");
   const Dataset again = opened(cached(request));
   EXPECT_EQ(note_of(cached(request)), "data.cache: samples read from FILE");
   EXPECT_EQ(again.opening.read.elements, 0);
@@ -222,14 +222,14 @@ TEST_F(PipelineTest, TheCacheFileIsUsedAndChecked) {
 
   request.train = 10;
   EXPECT_EQ(note_of(cached(request)),
-            "data.cache: FILE is made again: it was made from other data: \"train 0\", now "
+            "data.cache: FILE is written again: it was made from other data: \"train 0\", now "
             "\"train 10\"");
   EXPECT_EQ(opened(cached(request)).train.count(), 10);
   request.seed = 9;  // a source that reads files does not depend on the seed
   EXPECT_EQ(note_of(cached(request)), "data.cache: samples read from FILE");
   write("data_batch_1.bin", cifar_records(1, 30));
   EXPECT_TRUE(note_of(cached(request))
-                  .find("made again: it was made from other data: \"file "
+                  .find("written again: it was made from other data: \"file "
                         "data_batch_1.bin: 61460 bytes") != std::string::npos);
 }
 
@@ -244,7 +244,7 @@ TEST_F(PipelineTest, ADamagedCacheFileIsMadeAgain) {
     const Dataset found = opened(cached(request));
     EXPECT_EQ(found.digest, expected.digest) << at;
     ASSERT_EQ(found.notes.size(), 1u);
-    EXPECT_NE(found.notes[0].find("is made again: "), std::string::npos) << at << found.notes[0];
+    EXPECT_NE(found.notes[0].find("is written again: "), std::string::npos) << at << found.notes[0];
   };
   for (size_t at = mark; at < good.size(); at += 397) {
     std::string bad = good;
@@ -268,7 +268,7 @@ TEST_F(PipelineTest, AForgedCacheFileIsMadeAgain) {
     return note_of(request);
   };
   const std::string again =
-      "data.cache: FILE is made again: its content is not what its digest and keys say";
+      "data.cache: FILE is written again: its content does not match its digest and keys";
   EXPECT_EQ(forged([](Dataset&) {}), "data.cache: samples read from FILE");
   EXPECT_EQ(forged([](Dataset& d) { d.train.labels.as<int32_t>()[3] = 10; }), again);
   EXPECT_EQ(forged([](Dataset& d) { d.train.labels.as<int32_t>()[0] = -1; }), again);
@@ -284,7 +284,8 @@ TEST_F(PipelineTest, AForgedCacheFileIsMadeAgain) {
 TEST_F(PipelineTest, AnotherFileIsNeverWrittenOver) {
   DataRequest request = cached({.source = "digits", .train = 4, .eval = 2});
   write("kept.cache", "my diary");
-  EXPECT_EQ(error(request), "DIR/kept.cache: data.cache names a file that is no cache of samples");
+  EXPECT_EQ(error(request),
+            "DIR/kept.cache: data.cache names a file that is not a cache of samples");
   std::ifstream in(cache());
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "my diary");
   request.cache = dir_.string();

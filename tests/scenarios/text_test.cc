@@ -57,12 +57,13 @@ TEST_F(TextTest, CharactersAreRankedByCodePoint) {
 
 TEST_F(TextTest, Refused) {
   write("a.txt", std::string(40, 'x'));
-  EXPECT_EQ(error(request_),
-            "DIR/a.txt: the held-out tenth: 4 tokens; a window of 4 and the token after it need 5");
+  EXPECT_EQ(
+      error(request_),
+      "DIR/a.txt: the held-out tenth: found 4 tokens; a window of 4 and the token after it need 5");
   write("a.txt", "");
   EXPECT_EQ(error(request_),
-            "DIR/a.txt: the first nine tenths: 0 tokens; a window of 4 and the "
-            "token after it need 5");
+            "DIR/a.txt: the first nine tenths: found 0 tokens; a window of 4 and the token after "
+            "it need 5");
   request_.window = 0;
   EXPECT_EQ(error(request_), "data.window is 0; allowed: at least 1");
   request_ = {.source = "text", .files = {"b.txt"}, .window = 4};

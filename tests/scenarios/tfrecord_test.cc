@@ -138,8 +138,8 @@ TEST_F(TfrecordTest, UnequalLengthsNeedAWindow) {
   DataRequest request = tokens("tokens.tfrecord");
   request.window = 0;
   EXPECT_EQ(error(request),
-            "DIR/tokens.tfrecord: record 1: feature \"features\" has 2 tokens; "
-            "allowed: 1, a sample is [1] like record 0");
+            "DIR/tokens.tfrecord: record 1: feature \"features\" has 2 tokens; allowed: 1, because "
+            "a sample is [1] like record 0");
   request.window = 4;
   EXPECT_EQ(error(request),
             "DIR/tokens.tfrecord: record 4: 5 tokens; allowed: up to 4 (data.window)");
@@ -164,30 +164,30 @@ TEST_F(TfrecordTest, WrongFeatures) {
   request = images("images.tfrecord");
   request.shape = {2, 2, 1};
   EXPECT_EQ(error(request),
-            "DIR/images.tfrecord: record 0: feature \"image\" has 12 bytes; "
-            "allowed: 4, a sample is [2,2,1] (data.shape)");
+            "DIR/images.tfrecord: record 0: feature \"image\" has 12 bytes; allowed: 4, because a "
+            "sample is [2,2,1] (data.shape)");
   request.shape = {};
   EXPECT_EQ(error(request),
-            "DIR/images.tfrecord: record 0: data.shape is not set, and raw bytes have none");
+            "DIR/images.tfrecord: record 0: data.shape is not set, and raw bytes have no shape");
   request = images("png.tfrecord");
   EXPECT_EQ(error(request),
             "DIR/png.tfrecord: record 0: feature \"image\" is a PNG image; allowed: raw u8");
   request = images("images.tfrecord");
   request.vocabulary = 10;
   request.shape = {};
-  EXPECT_EQ(
-      error(request),
-      "DIR/images.tfrecord: record 0: feature \"image\" is a bytes_list; data.vocabulary asks "
-      "for token ids: an int64_list of at least one");
+  EXPECT_EQ(error(request),
+            "DIR/images.tfrecord: record 0: feature \"image\" is a bytes_list; expected token ids, "
+            "an int64_list of at least one, because data.vocabulary is set");
 }
 
 TEST_F(TfrecordTest, WrongNumbers) {
   const DataRequest request = fixture_request("");
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(error_of(pair(floats({1, 2}), ints({0})) + pair(floats({1, nan}), ints({0})), request),
-            "DIR/a: record 1, element 1: nan is no finite number");
+            "DIR/a: record 1, element 1: nan is not a finite number");
   EXPECT_EQ(error_of(pair(ints({1, 1 << 25}), ints({0})), request),
-            "DIR/a: record 0: 33554432 has no exact binary32; allowed: -16777216 to 16777216");
+            "DIR/a: record 0: 33554432 is not exactly representable in float32; allowed: -16777216 "
+            "to 16777216");
   EXPECT_EQ(error_of(pair(floats({1}), ints({-1})), request),
             "DIR/a: record 0: label -1; allowed: 0 to 2 (data.classes is 3)");
   EXPECT_EQ(error_of(pair(floats({1}), ints({int64_t{1} << 32})), request),
@@ -197,16 +197,18 @@ TEST_F(TfrecordTest, WrongNumbers) {
       "DIR/a: record 0: label \"labels\" is an int64_list of 2 values; allowed: an int64_list "
       "with one class");
   EXPECT_EQ(error_of(pair(floats({1}), ints({0})) + pair(floats({1, 2}), ints({0})), request),
-            "DIR/a: record 1: feature \"features\" has 2 numbers; allowed: 1, a sample is [1] like "
+            "DIR/a: record 1: feature \"features\" has 2 numbers; allowed: 1, because a sample is "
+            "[1] like "
             "record 0");
   EXPECT_EQ(error_of(pair(floats({}), ints({0})), request),
-            "DIR/a: record 0: feature \"features\" has 0 numbers; allowed: 0, a sample is [0] like "
+            "DIR/a: record 0: feature \"features\" has 0 numbers; allowed: 0, because a sample is "
+            "[0] like "
             "record 0");
   EXPECT_EQ(error_of(pair(floats({1}), ints({0})), request),
             "DIR/a: 1 sample cannot be split into train and eval");
   EXPECT_EQ(error_of(pair(ints({}), ints({0})), tokens("")),
-            "DIR/a: record 0: feature \"features\" is an int64_list of no values; data.vocabulary "
-            "asks for token ids: an int64_list of at least one");
+            "DIR/a: record 0: feature \"features\" is an int64_list of no values; expected token "
+            "ids, an int64_list of at least one, because data.vocabulary is set");
 }
 
 TEST_F(TfrecordTest, NotTfrecords) {
@@ -215,9 +217,9 @@ TEST_F(TfrecordTest, NotTfrecords) {
   EXPECT_EQ(error_of("PK\x03\x04 this is a zip", request),
             "DIR/a: record 0: not a TFRecord file: the CRC of the first length is wrong");
   EXPECT_EQ(error_of("short", request),
-            "DIR/a: record 0: truncated: 5 bytes of the 12 before a record");
+            "DIR/a: record 0: truncated: found 5 of the 12 bytes before a record");
   EXPECT_EQ(error_of(framed("\x0a\xff\xff\xff\xff\x0f"), request),
-            "DIR/a: record 0: the record is no tf.train.Example");
+            "DIR/a: record 0: the record is not a tf.train.Example");
   EXPECT_EQ(error_of(framed(""), request), "DIR/a: record 0: the record has no features");
 }
 
@@ -228,7 +230,7 @@ TEST_F(TfrecordTest, AbsurdLengths) {
   EXPECT_EQ(error_of(framed("x", ~uint64_t{0}), request),
             "DIR/a: record 0: a record of 18446744073709551615 bytes; allowed: up to 268435456");
   EXPECT_EQ(error_of(framed("x", 200'000'000), request),
-            "DIR/a: record 0: truncated: 5 bytes of a record of 200000000 and its CRC");
+            "DIR/a: record 0: truncated: found 5 bytes of a record of 200000000 and its CRC");
 }
 
 // Every bit of a record is either covered by one of its two CRCs or part of one, so all damage

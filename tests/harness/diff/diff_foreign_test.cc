@@ -72,7 +72,8 @@ TEST_F(DiffForeign, StepsTwiceOrOutOfOrderAreSaid) {
   const auto twice = tiny::must(read_curve(write("a.csv", "step,loss\n0,1\n1,2\n1,3\n"), ""));
   EXPECT_EQ(twice.curve.values, (Values{1, 3}));
   ASSERT_EQ(twice.notes.size(), 1U);
-  EXPECT_NE(twice.notes[0].find("1 value written again"), std::string::npos) << twice.notes[0];
+  EXPECT_NE(twice.notes[0].find("1 value written more than once"), std::string::npos)
+      << twice.notes[0];
   const auto mixed = tiny::must(read_curve(write("b.csv", "step,loss\n5,1\n1,2\n3,3\n"), ""));
   EXPECT_EQ(mixed.curve.steps, (Steps{1, 3, 5}));
   ASSERT_EQ(mixed.notes.size(), 1U);
@@ -89,14 +90,15 @@ TEST_F(DiffForeign, HostileTextIsRefusedByPlace) {
   refused("a.csv", "step,loss\n1e300,1\n", "allowed: a whole number up to 2^53");
   refused("a.csv", "step,loss\nnan,1\n", "allowed: a whole number");
   refused("a.csv", "step,loss\n0,1e999\n", "found '1e999'; allowed: numbers of binary64");
-  refused("a.csv", "step,loss\n0,1,2\n", "line 2: 3 cells under 2 titles");
-  refused("a.csv", "step,loss\n0,\"1\n", "a quoted cell does not end");
+  refused("a.csv", "step,loss\n0,1,2\n", "line 2: 3 cells under 2 column titles");
+  refused("a.csv", "step,loss\n0,\"1\n", "a quoted cell is not closed");
   refused("a.csv", "step,loss\n", "holds no value");
   refused("a.csv", "", "holds no value");
-  refused("a.csv", "step,a,b\n0,1,2\n", "which of its columns? 'a', 'b'");
+  refused("a.csv", "step,a,b\n0,1,2\n", "it has several columns of values: 'a', 'b'");
   refused("a.csv", "step,loss\n0,1\n", "did you mean 'loss'?", "los");
   refused("a.csv", "step,loss\n0,\x1b[31m\n", "found ");
-  refused("a.jsonl", "{\"loss\": 1}\n[2]\n", "line 2: found '[2]'; allowed: a JSON object a line");
+  refused("a.jsonl", "{\"loss\": 1}\n[2]\n",
+          "line 2: found '[2]'; allowed: one JSON object per line");
   refused("a.jsonl", "{\"loss\": 1}\n{\"loss\": ", "line 2: found");
   refused("a.jsonl", "{\"loss\": \"high\"}\n", "line 1: 'loss': found 'high'");
   refused("a.jsonl", "{\"loss\": [1]}\n", "found an array or object");
@@ -202,9 +204,9 @@ TEST_F(DiffOurs, WhatCannotBeComparedIsSaid) {
     ASSERT_FALSE(d) << a << " " << b;
     EXPECT_NE(d.error().message().find(part), std::string::npos) << d.error().message();
   };
-  says("a.csv", "w.npz", "w.npz: holds weights, and a curve is to be compared");
+  says("a.csv", "w.npz", "w.npz: holds weights; expected a curve to compare");
   says("a.csv", "c.h5", "c.h5");
-  says("junk.bin", "w.npz", "junk.bin: is no weights file");
+  says("junk.bin", "w.npz", "junk.bin: is not a weights file");
   says("none.npz", "w.npz", "none.npz");
 }
 

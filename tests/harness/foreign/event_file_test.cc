@@ -90,7 +90,7 @@ TEST_F(EventFile, DamageIsNamedByRecord) {
   EXPECT_EQ(whole, 3);
   const auto text = read_events(write("y.tfevents.1", "no events at all, but long enough"));
   ASSERT_FALSE(text);
-  EXPECT_NE(text.error().what.find("no event file"), std::string::npos);
+  EXPECT_NE(text.error().what.find("not an event file"), std::string::npos);
 }
 
 TEST_F(EventFile, EveryRunOfADiagnosisHasAFolder) {
