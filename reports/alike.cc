@@ -23,7 +23,7 @@ std::string_view meaning(VerdictClass verdict) {
     case VerdictClass::kEngineBug:
       return "the engine computed what its declared arithmetic cannot produce";
     case VerdictClass::kNondeterministic:
-      return "the reference does not repeat itself, so nothing can be said of the subject";
+      return "the reference does not repeat itself, so nothing can be said about the subject";
     case VerdictClass::kInconclusive:
       return "the evidence does not decide; see what to run next";
   }
@@ -37,7 +37,7 @@ std::string_view meaning(char level) {
     case 'B':
       return "every op was seen; the engine states no arithmetic";
     case 'C':
-      return "only tensors were seen: a rate, never certain";
+      return "only tensors were seen, so a claim is a rate and never certain";
     default:
       return "";
   }
@@ -58,10 +58,9 @@ std::span<const std::string> glossary() {
             "sharding's, T - R both.",
         controls + ".",
         "expected: the same op in double precision (the oracle), on the inputs that the engine "
-        "itself read; allowed, or bound: the largest error that rounding as the engine declares "
-        "it can make there.",
-        "honest engines: simulated ones that are correct within the arithmetic that the engine "
-        "declares.",
+        "itself read; allowed, or bound: the largest error that the declared rounding can cause "
+        "there.",
+        "conforming engines: simulated engines that keep every bound that the engine declares.",
         "level A: every op was seen, and the engine states its arithmetic; B: it states none; C: "
         "only tensors were seen, so a claim is a rate and never certain."};
   }();
@@ -117,8 +116,8 @@ std::string outcome_of(const TrajectoryRow& row) {
 std::string cured(const CureRow& c) {
   return c.outcome == "undecided"
              ? fmt::format(
-                   "with {} it is not decided whether the subject ends within the seed noise "
-                   "of the reference",
+                   "with {} the seeds do not decide whether the subject ends within the seed "
+                   "noise of the reference",
                    c.cure)
              : fmt::format("with {} the subject ends {} of the reference", c.cure, c.outcome);
 }
@@ -127,11 +126,12 @@ std::string cure_of(const CureRow& c) {
   std::string text = cured(c);
   for (size_t i = 0; i < c.left.size(); ++i) {
     const TrajectoryRow& row = c.left[i];
-    text += fmt::format("{} {} {} of {}", i == 0 ? ": what is left, " + row.pair + ", is" : " and",
+    text += fmt::format("{} {} {} of {}",
+                        i == 0 ? ": the remaining difference, " + row.pair + ", is" : " and",
                         change_of(row, row.mean), interval_of(row), row.metric);
   }
   text += fmt::format(
-      ", in {} paired seeds. Held-out loss: {} without it, {} with it, {} of the "
+      " over {} paired seeds. Held-out loss: {} without the cure, {} with it, {} of the "
       "reference.",
       c.seeds, number(c.loss_before, 4), number(c.loss, 4), number(c.loss_reference, 4));
   if (!std::isnan(c.accuracy))
@@ -149,12 +149,12 @@ std::string trials_of(const Report& r) {
   if (r.trajectories.empty() || r.trajectories.front().differences.size() < 2) return "";
   return fmt::format(
       "All intervals of all looks and metrics together hold with 95% (each with {}). Harmful or "
-      "beneficial: the interval leaves 0{}; none detected: it contains 0, and these seeds would "
-      "have shown {}.",
+      "beneficial: the interval excludes 0{}; none detected: it contains 0, and these seeds "
+      "would have detected {}.",
       percent(r.trajectories.front().level, 1),
       r.trajectories.front().margin > 0 ? " and the declared margin" : "",
       r.trajectories.front().margin > 0 ? "an effect as large as the margin"
-                                        : "what another seed does, two standard deviations");
+                                        : "an effect of two standard deviations between seeds");
 }
 
 std::string worst_of(const ProbeRow& row) {
@@ -165,7 +165,7 @@ std::string unbounded(int64_t elements) {
   return elements == 0 ? "" : fmt::format(", {} without a finite bound", count(elements));
 }
 
-std::string switched(const AblationRow& row) {
+std::string ablation_of(const AblationRow& row) {
   return row.direction == "restored in S"      ? "undone"
          : row.direction == "introduced alone" ? "added alone"
                                                : row.direction;
@@ -215,7 +215,8 @@ std::string probe_line(const EngineProbe& p) {
       plural(p.elements, "element"), count(outside), unbounded(p.untestable));
   return p.dot_residual_text.empty()
              ? words
-             : fmt::format("{}; {} {}", words, kOperandRounding, p.dot_residual_text);
+             : fmt::format("{}; measured relative rounding of dot operands {}", words,
+                           p.dot_residual_text);
 }
 
 std::vector<std::pair<std::string, std::string>> commands_of(const Report& r, size_t most) {
@@ -229,7 +230,7 @@ std::vector<std::pair<std::string, std::string>> commands_of(const Report& r, si
     const std::string& again = r.findings[i].reproduce;
     if (std::ranges::find(seen, again) != seen.end()) continue;
     seen.push_back(again);
-    out.emplace_back(fmt::format("finding {} alone", i + 1), again);
+    out.emplace_back(fmt::format("only finding {}", i + 1), again);
   }
   return out;
 }

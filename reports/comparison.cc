@@ -106,15 +106,15 @@ std::string to_terminal(const Comparison& c, int width) {
   const bool differ = r.low > 0 || r.high < 0;
   const bool inside = r.outcome == "equivalent";
   add("95%", fmt::format("{}, {}", text::interval(r.low, r.high),
-                         differ ? "leaves 0 out: other than 0" : "holds 0"));
+                         differ ? "excludes 0: A and B differ" : "contains 0"));
   add("90%", fmt::format("{}, {}", text::interval(r.tost_low, r.tost_high),
                          inside ? "inside the margin: equivalent (two one-sided tests at 5%)"
                                 : "not inside the margin"));
   add("margin",
       fmt::format("{} ({})", r.margin == 0 ? "none" : text::number(r.margin), r.margin_source));
   add("detectable",
-      fmt::format("{}: the least mean difference that so many seeds of this spread show "
-                  "as other than 0, with 80% power",
+      fmt::format("{}: the smallest mean difference from 0 that this many seeds of this "
+                  "spread detect, with 80% power",
                   text::number(r.detectable)));
   if (c.needed) add("seeds", fmt::format("{} would decide, with 80% power", *c.needed));
   return out;

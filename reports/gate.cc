@@ -111,21 +111,22 @@ std::string to_terminal(const Gate& g, int width) {
   if (!g.engine.empty()) add("engine", g.engine + ", " + g.settings);
   if (g.divergence) site("first", *g.divergence);
   if (g.noise && g.noise->unusable.empty()) {
-    add("noise", fmt::format("largest distance {} times that of honest engines, {} allowed (one "
-                             "honest engine in {} is farther); one step from each of {}",
-                             text::number(g.noise->ratio), text::number(g.noise->threshold),
-                             text::count(std::llround(1 / g.noise->false_alarm)),
-                             text::plural(g.noise->states, "recorded state")));
+    add("noise",
+        fmt::format("largest distance {} times that of conforming engines, {} allowed (one "
+                    "conforming engine in {} is farther); one step from each of {}",
+                    text::number(g.noise->ratio), text::number(g.noise->threshold),
+                    text::count(std::llround(1 / g.noise->false_alarm)),
+                    text::plural(g.noise->states, "recorded state")));
     if (g.noise->elements_kept < g.noise->elements)
       add("", fmt::format("a sample of each tensor was compared: {} of {} elements",
                           text::count(g.noise->elements_kept), text::count(g.noise->elements)));
     if (g.noise->outside) site("outside", *g.noise->outside);
   } else if (g.noise) {
-    add("noise", "decides nothing here: " + g.noise->unusable);
+    add("noise", "not usable: " + g.noise->unusable);
   }
   for (const std::string& note : g.notes) add("note", note);
-  for (const std::string& change : g.changed) add("besides", change);
-  if (g.updated) add("updated", "the golden run was written anew");
+  for (const std::string& change : g.changed) add("changed", change);
+  if (g.updated) add("updated", "the golden run was rewritten");
   return out;
 }
 

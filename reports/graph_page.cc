@@ -119,7 +119,7 @@ class Page {
           "<section class=\"phase\" data-phase=\"{}\" aria-label=\"{}\">\n<h2>{}</h2>\n", i,
           html::text(phase.name, 60), html::text(phase.name, 60));
       if (!phase.drawing.drawn()) {
-        out += "<p>Too large to be drawn; search finds its ops.</p>\n</section>\n";
+        out += "<p>Too large to draw; use the search to find its ops.</p>\n</section>\n";
         continue;
       }
       out += fmt::format(

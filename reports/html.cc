@@ -12,6 +12,7 @@
 #include "reports/html_parts.h"
 #include "reports/html_text.h"
 #include "reports/report.h"
+#include "reports/tables.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -49,22 +50,22 @@ class Document {
     sections_.add("corners", "The experiment", html::corners(r_));
     sections_.add("findings", "Findings", html::findings(r_));
     sections_.add("loss", "Loss", html::loss_figure(r_) + html::drift_figure(r_));
-    sections_.add("drift", "Drift of the loss", html::drift_table(r_));
-    sections_.add("matter", "Does it matter", html::trajectories(r_));
+    add("drift", tables::drift(r_));
+    add("matter", tables::trajectories(r_));
     sections_.add("cure", "The cure, applied", html::cures(r_));
-    sections_.add("honest", "Among honest engines", html::ensembles(r_));
-    sections_.add("bounds", "Each op against its bound", html::probes(r_));
+    add("ensembles", tables::ensembles(r_));
+    add("bounds", tables::probes(r_, 6));
     sections_.add("weights", "Weights", html::weight_figure(r_));
     sections_.add("digests", "Bits", html::digests(r_));
-    sections_.add("switches", "Each sharding cause, undone and added", html::ablations(r_));
+    add("ablations", tables::ablations(r_));
     sections_.add("interaction", "Interaction", html::paragraph(text::interaction_of(r_)));
     sections_.add("ruled-out", "Ruled out", html::bullets(r_.ruled_out));
-    sections_.add("controls", "Controls", html::controls(r_));
+    add("controls", tables::controls(r_));
     sections_.add("notes", "Notes", html::bullets(r_.notes));
     sections_.add("program", "Ops around the finding",
                   r_.program_excerpt.empty() ? "" : html::block(r_.program_excerpt));
     sections_.add("commands", "Commands", html::commands(r_));
-    sections_.add("environment", "Environment", html::environment(r_));
+    add("environment", tables::environment(r_));
     sections_.add("words", "Words", words());
     const std::string head = header();
     sections_.add("docs", "Documentation named here", html::docs_of(head + sections_.body()));
@@ -80,6 +81,10 @@ class Document {
   }
 
  private:
+  void add(std::string_view id, const tables::Section& section) {
+    sections_.add(id, section.title, html::tables_of(section));
+  }
+
   std::string header() const {
     std::string scenario = html::code(r_.scenario_name, 120);
     if (!r_.scenario_description.empty())
@@ -127,12 +132,12 @@ class Document {
     std::string parts;
     for (const text::DriftRow& row : text::drift_of(r_)) {
       if (!row.first_step) continue;
-      parts +=
-          fmt::format("<li>{} ({}): from step {} on, losses up to {} apart</li>\n", row.isolates,
-                      html::prose(row.pair), *row.first_step, text::number(row.largest));
+      parts += fmt::format("<li>{} ({}): from step {} on, losses differ by up to {}</li>\n",
+                           row.isolates, html::prose(row.pair), *row.first_step,
+                           text::number(row.largest));
     }
-    if (parts.empty()) return out.empty() ? "nowhere: the loss curves have the same bits" : out;
-    return fmt::format("{}No single op is to blame.\n<ul>\n{}</ul>\n",
+    if (parts.empty()) return out.empty() ? "nowhere: the loss curves are bit-identical" : out;
+    return fmt::format("{}No single op explains the divergence.\n<ul>\n{}</ul>\n",
                        out.empty() ? "" : out + ". ", parts);
   }
 
@@ -173,11 +178,11 @@ class Document {
     // Say that all is in order only where the effect was tested.
     const bool tested = r_.effect == Effect::kNoneDetected || r_.effect == Effect::kWithinMargin;
     if (out.empty() && tested && exit_code(r_.verdict, r_.effect) == 0)
-      out = "<p>Nothing to mend and nothing to file.</p>\n";
+      out = "<p>Nothing to fix and nothing to report.</p>\n";
     const std::string& command =
         lead_ != nullptr && !lead_->reproduce.empty() ? lead_->reproduce : r_.command;
     if (!command.empty())
-      out += fmt::format("<p>{}</p>\n{}", "To see it again:", html::block(command, 4000));
+      out += fmt::format("<p>{}</p>\n{}", "To reproduce:", html::block(command, 4000));
     return out;
   }
 
@@ -192,12 +197,11 @@ class Document {
     std::string out = "<footer>\n";
     if (!r_.directory.empty()) out += fmt::format("<p>Results: {}", html::code(r_.directory, 300));
     out += fmt::format(
-        "{}<code>report.json</code> has all of it, for programs; <code>report.md</code> is made to "
-        "be pasted into "
-        "a bug filing. Exit code {}.</p>\n",
+        "{}<code>report.json</code> holds every number, for programs; <code>report.md</code> is "
+        "for pasting into a bug report. Exit code {}.</p>\n",
         r_.directory.empty() ? "<p>" : ". ", exit_code(r_.verdict, r_.effect));
     if (!r_.smallest_effect.empty())
-      out += html::paragraph("Smallest effect that this diagnosis could have seen: " +
+      out += html::paragraph("Smallest effect that this diagnosis could have detected: " +
                              r_.smallest_effect);
     return out + "</footer>\n";
   }

@@ -81,7 +81,7 @@ std::string axis_text(const text::Axis& axis, const Report& r) {
                                      : " Linear scale.";
   if (axis.knee > 0)
     out += fmt::format(
-        " Above {}, the dotted line, it is squeezed to show how far a loss diverges: {}.",
+        " Above {} (the dotted line) it is compressed to show how far a loss diverges: {}.",
         text::number(axis.knee, 2), text::number(axis.high));
   const auto zero = [](const RunSummary& run) { return std::ranges::count(run.losses, 0.0f) > 0; };
   if (axis.logarithmic && std::ranges::any_of(r.runs, zero))
@@ -142,11 +142,11 @@ std::string loss_figure(const Report& r) {
   chart.description = fmt::format(
       "Loss of {} over {}.{}{}{}", text::plural(static_cast<int64_t>(chart.lines.size()), "curve"),
       text::plural(static_cast<int64_t>(steps), "step"), broken, axis_text(axis, r),
-      thin ? " Of every stretch of steps the least and the largest loss are drawn." : "");
+      thin ? " Several steps share a point: their smallest and largest losses are drawn." : "");
   std::string caption = "<b>Training loss by step.</b> " + text(chart.description);
   if (chart.low.empty()) caption += " No noise band: this diagnosis trained one seed.";
   if (!drawable(chart))
-    return fmt::format("<p id=\"chart-loss\">{} Nothing can be drawn.</p>\n", caption);
+    return fmt::format("<p id=\"chart-loss\">{} There is nothing to draw.</p>\n", caption);
   return figure(chart, caption);
 }
 
@@ -174,20 +174,7 @@ std::string drift_figure(const Report& r) {
   if (!drawable(chart)) return "";
   mark_finding(r, chart);
   chart.description = "Logarithmic scale; equal losses have no point on it." + same;
-  return figure(chart, "<b>How far the loss curves are apart.</b> " + text(chart.description));
-}
-
-std::string drift_table(const Report& r) {
-  Table table(
-      "Where the loss curves part",
-      {{"pair"}, {"isolates"}, {"from step", true}, {"largest", true}, {"last step", true}});
-  for (const text::DriftRow& row : text::drift_of(r)) {
-    table.add({code(row.pair), text(row.isolates),
-               row.first_step ? text::count(*row.first_step) : "never",
-               row.first_step ? text::number(row.largest) : "same bits",
-               row.first_step ? text::signed_number(row.last) : ""});
-  }
-  return table.str();
+  return figure(chart, "<b>Difference of the loss curves.</b> " + text(chart.description));
 }
 
 std::string weight_figure(const Report& r) {
@@ -211,8 +198,9 @@ std::string weight_figure(const Report& r) {
   map.description = fmt::format(
       "Relative distance of each variable in {}, on the core that is farthest away: |T - R| / |R|. "
       "The stronger "
-      "the colour, the farther; an empty frame is no distance, a red one is not finite (or the "
-      "reference is zero).",
+      "the colour, the larger the distance; an empty frame means equal, a red one that the "
+      "distance "
+      "is not finite or the reference is zero.",
       w.pair);
   return fmt::format(
       "<figure id=\"chart-weights\">\n<figcaption><b>Weights, layer by layer.</b> {}</figcaption>\n"
@@ -264,8 +252,8 @@ std::string tensor_figure(const Finding& f) {
       "{}</figure>\n",
       text(words), to_svg(p, words), key,
       folded("The same as letters",
-             "<p>. is inside its bound, 1 is up to 10 times as far, 2 up to 100, 9 beyond "
-             "10^8; ! is NaN, Inf or wrong bits.</p>" +
+             "<p>. is inside its bound; 1: up to 10 times the bound, 2: up to 100, 9: more than "
+             "10^8; !: NaN, Inf or wrong bits.</p>" +
                  block(letters)));
 }
 

@@ -43,9 +43,9 @@ std::string between(const std::vector<text::DriftRow>& drift, std::string_view p
   if (row == drift.end()) return "";
   return fmt::format("<div class=\"between at-{}\"><b>{}</b> {}<br>{}</div>\n", place, prose(pair),
                      row->isolates,
-                     row->first_step ? fmt::format("losses up to {} apart, from step {} on",
+                     row->first_step ? fmt::format("losses differ by up to {}, from step {} on",
                                                    text::number(row->largest), *row->first_step)
-                                     : std::string("same losses, bit for bit"));
+                                     : std::string("losses are bit-identical"));
 }
 
 }  // namespace
@@ -68,32 +68,11 @@ std::string corners(const Report& r) {
           between(drift, "T - R", "TR") + between(drift, "E1 - R1", "ER");
   std::string out;
   if (!grid.empty()) out = fmt::format("<div class=\"corners\">\n{}</div>\n", grid);
-  Table table("Runs", {{"run"},
-                       {"engine"},
-                       {"what it is"},
-                       {"settings"},
-                       {"steps", true},
-                       {"last loss", true},
-                       {"held-out loss", true},
-                       {"accuracy", true},
-                       {"digest"},
-                       {"time", true},
-                       {"ended"}});
-  for (const RunSummary& run : r.runs) {
-    table.add({code(run.name, 40), text(text::engine_name(run.engine), 120), text(run.meaning, 120),
-               text(run.settings, 160), text::count(run.steps), text::number(run.train_loss, 6),
-               run.evaluated ? text::number(run.eval_loss, 6) : "",
-               run.evaluated ? text::percent(run.eval_accuracy) : "",
-               run.root_digest.empty() ? "" : code(text::digest8(run.root_digest)),
-               run.kept ? "kept" : text::duration(run.seconds),
-               run.ended == "completed" ? "" : text(run.ended, 160)});
-  }
-  return out + table.str();
+  return out + tables_of(tables::runs(r));
 }
 
 std::string digests(const Report& r) {
-  Table divergence("Whose states have the same bits",
-                   {{"pair"}, {"steps compared", true}, {"bits differ"}});
+  Table divergence("Where states diverge", {{"pair"}, {"steps compared", true}, {"bits differ"}});
   for (const StateDivergence& p : r.state_partings) {
     divergence.add(
         {code(p.pair, 40), text::count(p.steps),
@@ -119,7 +98,7 @@ std::string digests(const Report& r) {
   std::string out = divergence.str() + per_core.str();
   if (part)
     out +=
-        paragraph("≠: not what core 0 has. Batch norm's statistics may differ from core to core.");
+        paragraph("≠: differs from core 0. Batch norm's statistics may differ from core to core.");
   return out;
 }
 

@@ -6,13 +6,13 @@
 #include <string>
 
 #include "reports/report.h"
+#include "reports/tables.h"
 
 namespace twinrun::html {
 
 // Figures: a chart as SVG, its legend, and its data for the page's script.
 std::string loss_figure(const Report& report);
 std::string drift_figure(const Report& report);  // same axis of steps as loss_figure
-std::string drift_table(const Report& report);
 std::string weight_figure(const Report& report);
 std::string tensor_figure(const Finding& finding);
 
@@ -21,14 +21,11 @@ std::string runs_named(const std::string& html);
 std::string corners(const Report& report);
 std::string digests(const Report& report);
 
+// The tables that every format shows (reports/tables.h).
+std::string tables_of(const tables::Section& section);
+
 std::string findings(const Report& report);
-std::string trajectories(const Report& report);
 std::string cures(const Report& report);
-std::string ensembles(const Report& report);
-std::string probes(const Report& report);
-std::string ablations(const Report& report);
-std::string controls(const Report& report);
-std::string environment(const Report& report);
 std::string commands(const Report& report);
 
 }  // namespace twinrun::html

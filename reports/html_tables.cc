@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "reports/drift.h"
 #include "reports/html_parts.h"
 #include "reports/html_text.h"
 #include "reports/svg.h"
+#include "reports/tables.h"
 #include "reports/text.h"
 
 namespace twinrun::html {
@@ -16,20 +16,25 @@ std::string badge(VerdictClass verdict) {
   return fmt::format("<span class=\"badge v-{0}\">{0}</span>", to_string(verdict));
 }
 
+std::string cell(const tables::Cell& c) {
+  if (c.bar != nullptr) return op_bar(*c.bar);
+  const auto most = static_cast<int>(c.most);
+  const std::string out = c.look == tables::Look::kCode    ? code(c.raw, most)
+                          : c.look == tables::Look::kProse ? prose(c.raw, most)
+                                                           : text(c.raw, most);
+  if (out.empty() || c.mark == tables::Mark::kNone) return out;
+  const std::string marked = std::string(sign_of(c.mark)) + out;
+  return c.mark == tables::Mark::kPassed   ? marked
+         : c.mark == tables::Mark::kStrong ? fmt::format("<b>{}</b>", marked)
+                                           : fmt::format("<b class=\"bad\">{}</b>", marked);
+}
+
 std::string facts(const Finding& f) {
   std::string out = "<dl>\n";
   const auto line = [&](std::string_view key, const std::string& html) {
     if (!html.empty()) out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", key, html);
   };
-  line("where", text(text::place_of(f)));
-  line("op", f.op.empty()
-                 ? ""
-                 : code(f.op) + (f.op_kind.empty() ? "" : " (" + text(f.op_kind, 120) + ")"));
-  line("elements", prose(f.elements));
-  line("looks like", text(f.fingerprint));
-  line("bits", code(f.hex, 400));
-  line("number", prose(text::number_of(f)));
-  line("bound", prose(f.bound_source));
+  for (const tables::Fact& fact : tables::facts_of(f)) line(fact.label, cell(fact.cell));
   std::vector<std::string> evidence = f.evidence;
   if (const std::string_view rests_on = text::meaning(f.level); !rests_on.empty())
     evidence.insert(evidence.begin(), fmt::format("level {}: {}", f.level, rests_on));
@@ -40,58 +45,38 @@ std::string facts(const Finding& f) {
 
 }  // namespace
 
+std::string tables_of(const tables::Section& s) {
+  std::string out = paragraph(s.before);
+  for (const tables::Table& t : s.tables) {
+    const tables::Grid grid = grid_of(t, tables::kHtml, t.limits.html, cell);
+    const std::string caption = t.caption.empty() ? s.title : tables::capitalized(t.caption);
+    Table first(caption, grid.columns), others(caption, grid.columns, grid.rows.size());
+    for (size_t i = 0; i < grid.rows.size(); ++i)
+      (i < t.limits.open_html ? first : others).add(grid.rows[i]);
+    out += paragraph(t.before) + first.str();
+    if (!others.empty())
+      out +=
+          folded(fmt::format("{} more rows", grid.rows.size() - t.limits.open_html), others.str());
+    if (grid.left_out > 0) out += more(grid.left_out);
+  }
+  return out + paragraph(s.after);
+}
+
 std::string findings(const Report& r) {
   constexpr size_t kMax = 24;
   std::string out;
   const std::vector<text::Telling> tellings = text::tellings_of(r.findings);
-  Table others("Also wrong, by the same fault or another", {{"finding", true},
-                                                            {"op"},
-                                                            {"step", true},
-                                                            {"core", true},
-                                                            {"error, and what is allowed"},
-                                                            {"looks like"}});
-  size_t shown = 0, left = 0;
+  size_t shown = 0;
   for (size_t i = 0; i < r.findings.size(); ++i) {
     const Finding& f = r.findings[i];
-    if (!tellings[i].in_full) {
-      others.add({fmt::format("{}", i + 1), code(f.op), f.step ? text::count(*f.step) : "",
-                  f.core ? fmt::format("{}", *f.core) : "", text(text::number_of(f), 200),
-                  tellings[i].as > 0 ? fmt::format("as finding {}", tellings[i].as)
-                                     : text(f.fingerprint, 200)});
-    } else if (++shown > kMax) {
-      ++left;
-    } else {
-      out += fmt::format(
-          "<article id=\"finding-{0}\">\n<h3>{0}. {1} {2}{3}</h3>\n{4}{5}{6}</article>\n", i + 1,
-          badge(f.verdict), text(f.cause, 160),
-          f.share ? text(fmt::format(", {} of the drift", text::share(*f.share))) : "",
-          paragraph(f.sentence), tensor_figure(f), facts(f));
-    }
+    if (!tellings[i].in_full || ++shown > kMax) continue;
+    out +=
+        fmt::format("<article id=\"finding-{0}\">\n<h3>{0}. {1} {2}{3}</h3>\n{4}{5}{6}</article>\n",
+                    i + 1, badge(f.verdict), text(f.cause, 160),
+                    f.share ? text(fmt::format(", {} of the drift", text::share(*f.share))) : "",
+                    paragraph(f.sentence), tensor_figure(f), facts(f));
   }
-  return out + others.str() + (left > 0 ? more(left) : "");
-}
-
-std::string trajectories(const Report& r) {
-  Table table("Held-out metrics, mean difference over paired seeds", {{"pair"},
-                                                                      {"what it is"},
-                                                                      {"metric"},
-                                                                      {"seeds", true},
-                                                                      {"mean difference", true},
-                                                                      {"interval", true},
-                                                                      {"would show", true},
-                                                                      {"declared margin", true},
-                                                                      {"effect"}});
-  for (const TrajectoryRow& t : r.trajectories) {
-    const std::string outcome = text(text::outcome_of(t), 40);
-    table.add({code(t.pair, 40), text(t.meaning, 120), text(t.metric, 80),
-               text::count(static_cast<int64_t>(t.differences.size())), text::change_of(t, t.mean),
-               text::interval_of(t), t.detectable > 0 ? text::size_of(t, t.detectable) : "",
-               text::margin_of(t),
-               outcome == "harmful" ? "<b class=\"bad\">harmful</b>" : outcome});
-  }
-  if (table.empty()) return "";
-  const std::string words = text::trials_of(r);
-  return table.str() + (words.empty() ? "" : paragraph(words));
+  return out + (shown > kMax ? more(shown - kMax) : "") + tables_of(tables::other_findings(r));
 }
 
 std::string cures(const Report& r) {
@@ -104,7 +89,7 @@ std::string cures(const Report& r) {
                {"reference", true},
                {"accuracy", true},
                {"reference", true},
-               {"ends"}});
+               {"outcome"}});
   std::string words;
   for (const CureRow& c : r.cures) {
     table.add({code(c.run, 24), code(c.cure, 200), text::count(c.seeds),
@@ -116,103 +101,6 @@ std::string cures(const Report& r) {
     if (!c.command.empty()) words += block(c.command, 4000);
   }
   return table.str() + words;
-}
-
-std::string ensembles(const Report& r) {
-  Table table("Median distance from simulated correct engines", {{"run"},
-                                                                 {"metric"},
-                                                                 {"steps", true},
-                                                                 {"members", true},
-                                                                 {"distance", true},
-                                                                 {"theirs"},
-                                                                 {"p", true},
-                                                                 {"outcome"}});
-  for (const EnsembleRow& f : r.ensembles) {
-    table.add({code(f.run, 40), text(f.metric, 80), text::count(f.steps),
-               fmt::format("{}", f.members), text::number(f.subject),
-               fmt::format("{} to {}", text::number(f.low), text::number(f.high)),
-               fmt::format("{:.3f}", f.p), text(f.outcome, 40)});
-  }
-  return table.str();
-}
-
-std::string probes(const Report& r) {
-  std::string out = r.probes.empty() ? "" : paragraph(text::kRecomputed);
-  constexpr size_t kMax = 6, kOpen = 12;
-  for (size_t i = 0; i < std::min(r.probes.size(), kMax); ++i) {
-    const EngineProbe& p = r.probes[i];
-    out += paragraph(text::probe_line(p) + ".");
-    const std::vector<Column> columns = {{"op"},
-                                         {"error / bound"},
-                                         {"worst", true},
-                                         {"outside", true},
-                                         {"elements", true},
-                                         {"without a bound", true},
-                                         {"operand rounding", true},
-                                         {"kind"},
-                                         {"phase"}};
-    const std::string caption = fmt::format(
-        "Worst error against its bound, each op of {}. Bars: 0.001 to 10,000 bounds, logarithmic; "
-        "the line is the bound",
-        p.pair);
-    Table worst(caption, columns), others(caption, columns, 400);
-    for (size_t k = 0; k < p.rows.size(); ++k) {
-      const ProbeRow& row = p.rows[k];
-      const std::string ratio = text::worst_of(row);
-      (k < kOpen ? worst : others)
-          .add({code(row.op), op_bar(row),
-                row.outside > 0 ? "<b class=\"bad\">" + ratio + "</b>" : ratio,
-                text::count(row.outside), text::count(row.elements),
-                row.untestable == 0 ? "" : text::count(row.untestable),
-                row.operand_residual < 0 ? "" : text::power_of_two(row.operand_residual),
-                text(row.kind, 80), text(row.phase, 40)});
-    }
-    out += worst.str();
-    if (!others.empty())
-      out += folded(fmt::format("The other {}",
-                                text::plural(static_cast<int64_t>(p.rows.size() - kOpen), "op")),
-                    others.str());
-  }
-  return r.probes.size() > kMax ? out + more(r.probes.size() - kMax) : out;
-}
-
-std::string ablations(const Report& r) {
-  std::vector<const AblationRow*> sorted;
-  for (const AblationRow& row : r.ablations) sorted.push_back(&row);
-  std::ranges::stable_sort(sorted, std::greater<>(), &AblationRow::explains);
-  Table table("Relative change of one step of the reference in binary64, from the same state",
-              {{"cause"},
-               {"switched"},
-               {"before", true},
-               {"after", true},
-               {"threshold", true},
-               {"explains it"},
-               {"note"}});
-  for (const AblationRow* s : sorted) {
-    const std::string explains = text(text::effect_of(*s), 80);
-    table.add({code(s->cause, 120), text(text::switched(*s), 80), text::number(s->drift_before),
-               text::number(s->drift_after), text::number(s->envelope),
-               s->explains ? "<b>" + explains + "</b>" : explains, text(s->note, 200)});
-  }
-  return table.empty() ? "" : table.str() + paragraph(text::kShares);
-}
-
-std::string controls(const Report& r) {
-  Table table("What had to repeat itself", {{"control"}, {"result"}, {"detail"}});
-  for (const Control& c : r.controls) {
-    table.add({text(c.name, 200),
-               !c.run     ? "not run"
-               : c.passed ? "✓ ok"
-                          : "<b class=\"bad\">✗ FAILED</b>",
-               prose(c.detail, 400)});
-  }
-  return table.str();
-}
-
-std::string environment(const Report& r) {
-  Table table("Environment", {{"key"}, {"value"}}, 60);
-  for (const auto& [key, value] : r.environment) table.add({text(key, 80), text(value, 300)});
-  return table.str();
 }
 
 std::string commands(const Report& r) {

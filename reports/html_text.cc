@@ -7,7 +7,6 @@
 
 #include "reports/html_docs.h"
 #include "reports/run_names.h"
-#include "reports/text.h"
 
 namespace twinrun::html {
 namespace {
@@ -131,7 +130,7 @@ std::string Table::str() const {
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{0}\">\n"
       "<table><caption>{0}</caption>\n<thead><tr>",
       text(caption_));
-  const auto kind = [&](size_t i) { return columns_[i].number ? " class=\"n\"" : ""; };
+  const auto kind = [&](size_t i) { return columns_[i].right ? " class=\"n\"" : ""; };
   for (size_t i : shown)
     out += fmt::format("<th scope=\"col\"{}>{}</th>", kind(i), text(columns_[i].title));
   out += "</tr></thead>\n<tbody>\n";

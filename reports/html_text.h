@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "reports/text.h"
+
 namespace twinrun::html {
 
 // Escaped for text and for attributes in quotes; one line, cut at `most` columns.
@@ -29,10 +31,7 @@ std::string bullets(const std::vector<std::string>& items, size_t most = 64);
 std::string folded(std::string_view summary, const std::string& html);
 std::string more(size_t items);  // "12 more in report.json"
 
-struct Column {
-  std::string title;
-  bool number = false;  // aligned to the right
-};
+using Column = text::Column;  // the page needs its title and alignment
 
 // A table that scrolls horizontally where the page is too narrow. Columns without any content are
 // left out; rows beyond the limit are only counted.

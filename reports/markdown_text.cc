@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "reports/text.h"
 #include "reports/utf8.h"
 
 namespace twinrun::text {
@@ -129,34 +128,27 @@ std::string Pieces::block(std::string_view language, std::string_view raw, size_
   return out;
 }
 
-std::string Pieces::table(std::vector<std::string> titles,
-                          const std::vector<std::vector<std::string>>& rows,
-                          size_t usual_rows) const {
-  const size_t shown = std::min(rows.size(), this->rows(usual_rows));
-  std::vector<bool> used(titles.size(), false);
-  for (size_t y = 0; y < shown; ++y) {
-    for (size_t x = 0; x < titles.size(); ++x) used[x] = used[x] || !rows[y][x].empty();
+std::string Pieces::table(const std::vector<Column>& columns,
+                          const std::vector<std::vector<std::string>>& rows, size_t left_out) {
+  std::vector<size_t> shown;
+  for (size_t x = 0; x < columns.size(); ++x) {
+    if (std::ranges::any_of(rows, [&](const auto& row) { return !row[x].empty(); }))
+      shown.push_back(x);
   }
-  std::string head = "|", rule = "|";
-  for (size_t x = 0; x < titles.size(); ++x) {
-    if (!used[x]) continue;
-    const bool right = titles[x].ends_with(':');
-    if (right) titles[x].pop_back();
-    head += fmt::format(" {} |", titles[x]);
-    rule += right ? "---:|" : "---|";
+  std::string out = "|", rule = "|";
+  for (const size_t x : shown) {
+    out += fmt::format(" {} |", columns[x].title);
+    rule += columns[x].right ? "---:|" : "---|";
   }
-  std::string out = head + "\n" + rule + "\n";
-  for (size_t y = 0; y < shown; ++y) {
+  out += "\n" + rule + "\n";
+  for (const auto& row : rows) {
     out += '|';
-    for (size_t x = 0; x < titles.size(); ++x) {
-      if (used[x]) out += rows[y][x].empty() ? " |" : fmt::format(" {} |", rows[y][x]);
-    }
+    for (const size_t x : shown) out += row[x].empty() ? " |" : fmt::format(" {} |", row[x]);
     out += '\n';
   }
-  if (shown < rows.size()) {
-    const auto more = static_cast<int64_t>(rows.size() - shown);
-    out += fmt::format("\n*{} in report.json.*\n", plural(more, "more row"));
-  }
+  if (left_out > 0)
+    out +=
+        fmt::format("\n*{} in report.json.*\n", plural(static_cast<int64_t>(left_out), "more row"));
   return out;
 }
 

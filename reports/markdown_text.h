@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "reports/text.h"
+
 namespace twinrun::text {
 
 class Pieces {
@@ -30,10 +32,10 @@ class Pieces {
   std::string cell_code(std::string_view raw, size_t usual = 160) const;
   // A fenced block.
   std::string block(std::string_view language, std::string_view raw, size_t usual) const;
-  // A title that ends in ":" marks a column of numbers. Columns without content are left out; rows
-  // beyond the limit are counted: "12 more rows in report.json".
-  std::string table(std::vector<std::string> titles,
-                    const std::vector<std::vector<std::string>>& rows, size_t usual_rows) const;
+  // Cells are Markdown already. Columns without content are left out; rows that are not shown are
+  // counted: "12 more rows in report.json".
+  static std::string table(const std::vector<Column>& columns,
+                           const std::vector<std::vector<std::string>>& rows, size_t left_out);
   // One "- " line for each item.
   std::string bullets(const std::vector<std::string>& items, size_t usual_rows) const;
 

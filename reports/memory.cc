@@ -40,7 +40,7 @@ std::string change_text(const MemoryChange& c) {
   std::string out = fmt::format("  {:<47} {:>9}  {}", c.change, size_text(c.used),
                                 c.fits ? "fits" : "does not fit");
   if (c.extra_flops > 0)
-    out += fmt::format(", {:.3g} GFLOP again a step (+{:.1f} %)", c.extra_flops / 1e9,
+    out += fmt::format(", {:.3g} more GFLOP per step (+{:.1f} %)", c.extra_flops / 1e9,
                        100 * c.extra_flops / std::max(1.0, c.step_flops));
   return out + "\n";
 }
@@ -96,7 +96,7 @@ std::string memory_line(const MemoryReport& r) {
   return fmt::format("memory of one {} core, batch {} on {}: {} of {} {}", r.generation, r.batch,
                      r.cores == 1 ? "one core" : fmt::format("{} cores", r.cores),
                      size_text(r.used()), size_text(r.usable()),
-                     r.fits() ? "used" : "asked for: it does not fit");
+                     r.fits() ? "used" : "needed: it does not fit");
 }
 
 std::string memory_text(const MemoryReport& r) {
@@ -106,31 +106,31 @@ std::string memory_text(const MemoryReport& r) {
     out += fmt::format("  {:<13}{:>9}", use.name, size_text(use.bytes));
     if (use.bytes != use.unpadded) out += fmt::format("   unpadded {:>9}", size_text(use.unpadded));
     if (use.name == "slots")
-      out += fmt::format("   {:.3g} bytes a weight", r.slot_bytes_per_weight);
+      out += fmt::format("   {:.3g} bytes per weight", r.slot_bytes_per_weight);
     out += "\n";
   }
-  out += fmt::format("  most is held in the {} pass, at {}\n", r.peak_phase, r.peak_op);
-  if (!r.padding.empty()) out += "\nmost padding\n";
+  out += fmt::format("  peak in the {} pass, at {}\n", r.peak_phase, r.peak_op);
+  if (!r.padding.empty()) out += "\nlargest padding\n";
   for (const MemoryAllocation& a : r.padding) {
     out +=
         fmt::format("  {:<44} {:>9}: {} of padding\n", a.shape, size_text(a.bytes), padding_of(a));
     out += fmt::format("    {}{}{}\n", a.op, a.broken_rule.empty() ? "" : ": ", a.broken_rule);
   }
   if (const std::string oom = out_of_memory_text(r); !oom.empty())
-    out += "\na TPU says, or words to this effect\n\n" + oom;
+    out += "\na TPU's message would be similar to\n\n" + oom;
   if (!r.changes.empty())
-    out += r.fits() ? "\nplanned again\n" : "\nwhat to change, planned again\n";
+    out += r.fits() ? "\npossible changes, planned again\n" : "\nwhat to change, planned again\n";
   for (const MemoryChange& change : r.changes) out += change_text(change);
   if (!r.fit.empty())
-    out += fmt::format("\nlargest batch that fits, of multiples of {}\n", r.fit[0].multiple);
+    out += fmt::format("\nlargest batch that fits, in multiples of {}\n", r.fit[0].multiple);
   for (const MemoryFit& fit : r.fit) {
-    out += fmt::format("  {:<47} {:>9}", fit.with.empty() ? "as it is" : fit.with,
+    out += fmt::format("  {:<47} {:>9}", fit.with.empty() ? "unchanged" : fit.with,
                        fit.batch == 0 ? "none" : fmt::format("{}", fit.batch));
     out += fit.batch == 0 ? "\n"
                           : fmt::format("  {} of {}\n", size_text(fit.used), size_text(r.usable()));
   }
   if (r.host)
-    out += fmt::format("\nour own engines hold {} of tensors for it on this machine\n",
+    out += fmt::format("\ntwinrun's engines need {} of tensors for it on this machine\n",
                        size_text(r.host->total()));
   return out;
 }

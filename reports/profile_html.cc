@@ -47,7 +47,7 @@ std::string card(const ProfileOp& op) {
   out += term("phase", html::text(op.phase));
   out += term("layout", html::code(op.layout));
   if (op.bytes > 0)
-    out += term("bytes", html::text(fmt::format("{:.3f} MB, {:.2f} times those without padding",
+    out += term("bytes", html::text(fmt::format("{:.3f} MB, {:.2f} times the bytes without padding",
                                                 op.bytes / 1e6, op.padding)));
   out += term("matrix unit", html::text(text::percent(op.matrix_utilisation, 1) + " of its peak"));
   out += term("limit", html::text(op.limit));
@@ -98,7 +98,7 @@ class ProfilePage {
  private:
   std::string header() const {
     std::string out = fmt::format(
-        "<header>\n<p class=\"about\">twinrun profile, {}, {}</p>\n<h1>{}: {} a step, {:.0f} "
+        "<header>\n<p class=\"about\">twinrun profile, {}, {}</p>\n<h1>{}: {} per step, {:.0f} "
         "samples/s</h1>\n",
         html::text(p_.source), html::text(p_.machine), html::text(p_.scenario, 100),
         html::text(seconds(p_.step_seconds)), p_.samples_per_second());
@@ -197,7 +197,7 @@ class ProfilePage {
         html::text(seconds(most)), kLeft, kHeight - 10, p_.steps.front().step, kWidth, kHeight - 10,
         p_.steps.back().step);
     return out +
-           html::paragraph("Parts as in the overview; a loop ends where the host's part stands.");
+           html::paragraph("Parts as in the overview; the host's part marks the end of a loop.");
   }
 
   std::string input() const {
@@ -226,12 +226,12 @@ class ProfilePage {
     }
     return out + t.str() +
            html::paragraph(
-               "Self time is an op's own, summed over its threads; total has the ops "
-               "before it in it; elements are samples or batches of the whole run.");
+               "Self time is an op's own, summed over its threads; total includes the ops "
+               "before it; elements are samples or batches of the whole run.");
   }
 
   std::string published() const {
-    html::Table t("Samples a second",
+    html::Table t("Samples per second",
                   {{"run"}, {"published", true}, {p_.source, true}, {"ratio", true}, {"source"}});
     for (const PublishedFigure& f : p_.published)
       t.add({html::text(f.what), fmt::format("{:.0f}", f.samples_per_second),
@@ -244,7 +244,7 @@ class ProfilePage {
   std::string trace() const {
     if (trace_.empty()) return "";
     return fmt::format(
-        "<p>Beside this page lies <a href=\"{0}\"><code>{0}</code></a>: steps, the framework's ops "
+        "<p>Beside this page is <a href=\"{0}\"><code>{0}</code></a>: steps, the framework's ops "
         "and the program's on every "
         "core, and the host. Open it in Perfetto (ui.perfetto.dev) or chrome://tracing.</p>\n",
         html::text(trace_));

@@ -42,7 +42,7 @@ std::string to_profile_text(const Profile& p, int width) {
                      text::clean(p.machine), p.batch));
   t.row("step",
         fmt::format("{}, {:.0f} samples/s", seconds(p.step_seconds), p.samples_per_second()));
-  t.row("of it", fmt::format("compute {}, all-reduce {}, waiting for input {}, host loop {}",
+  t.row("parts", fmt::format("compute {}, all-reduce {}, waiting for input {}, host loop {}",
                              seconds(p.average.compute), seconds(p.average.all_reduce),
                              seconds(p.average.input), seconds(p.average.host)));
   t.row(p.source == "modelled" ? "matrix unit" : "arithmetic", words::matrix(p));

@@ -206,20 +206,21 @@ Result<Report> report_from_json(std::string_view text, const std::string& file) 
   try {
     all = Json::parse(text);
   } catch (const Json::exception& e) {
-    return Error{fmt::format("no JSON document: {}", said_by(e)), file,
+    return Error{fmt::format("not a JSON document: {}", said_by(e)), file,
                  "give the report.json of a diagnosis"};
   }
   if (!all.is_object() || !all.contains("schema") || !all.contains("verdict"))
-    return Error{"no report: keys `schema` and `verdict` are missing", file,
+    return Error{"not a report: keys `schema` and `verdict` are missing", file,
                  "give the report.json of a diagnosis, or its folder"};
   const Json& schema = all["schema"];
   if (!schema.is_number_integer() || schema.get<int64_t>() < 1)
     return Error{fmt::format("found {}; allowed: {}", shown(schema), kReportSchema), at("schema"),
                  ""};
   if (schema > kReportSchema)
-    return Error{fmt::format("schema {}, of a later twinrun; this one reads up to {}",
+    return Error{fmt::format("schema {} is of a later twinrun; this one reads up to {}",
                              shown(schema), kReportSchema),
-                 at("schema"), "use the twinrun that wrote it: environment.twinrun names it"};
+                 at("schema"),
+                 "use the twinrun that wrote it; environment.twinrun names its version"};
   Report report;
   std::optional<Error> error;
   Reader reader(all, "", error);

@@ -8,17 +8,18 @@ namespace twinrun::text {
 
 std::span<const RunName> run_names() {
   static constexpr std::array<RunName, 11> kNames = {{
-      {"R", "the reference, on the whole batch"},
-      {"S", "the reference, sharded as the subject is"},
-      {"T", "the subject, on all its cores: what you see"},
-      {"R1", "the reference, on one core's batch"},
-      {"E1", "the subject, on one core's batch"},
-      {"R2", "R again as a control, with other threads and with memory full of NaN (poisoned)"},
-      {"R'", "another name of R2"},
-      {"T'", "the first steps of T again, as a control"},
-      {"C", "the subject with the causes undone: the cure"},
-      {"B", "the subject with a larger batch: another cure"},
-      {"RB", "the reference with that larger batch"},
+      {"R", "the reference, on the whole batch", "reference, whole batch"},
+      {"S", "the reference, sharded as the subject is", "reference, sharded"},
+      {"T", "the subject, on all its cores: what you see", "subject, sharded"},
+      {"R1", "the reference, on one core's batch", "reference, one core's batch"},
+      {"E1", "the subject, on one core's batch", "subject, one core"},
+      {"R2", "R again as a control, with other threads and with memory full of NaN (poisoned)",
+       "reference again (control)"},
+      {"R'", "another name of R2", ""},
+      {"T'", "the first steps of T again, as a control", ""},
+      {"C", "the subject with the causes undone: the cure", "subject, cured"},
+      {"B", "the subject with a larger batch: another cure", "subject, larger batch"},
+      {"RB", "the reference with that larger batch", "reference, larger batch"},
   }};
   return kNames;
 }
@@ -26,6 +27,11 @@ std::span<const RunName> run_names() {
 std::string_view words_of_run(std::string_view name) {
   const auto found = std::ranges::find(run_names(), name, &RunName::name);
   return found == run_names().end() ? std::string_view() : found->words;
+}
+
+std::string_view brief_of_run(std::string_view name) {
+  const auto found = std::ranges::find(run_names(), name, &RunName::name);
+  return found == run_names().end() ? std::string_view() : found->brief;
 }
 
 size_t run_named_at(std::string_view text, size_t at) {

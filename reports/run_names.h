@@ -14,9 +14,11 @@ namespace twinrun::text {
 
 struct RunName {
   std::string_view name, words;
+  std::string_view brief;  // in tables: "reference, sharded"
 };
 std::span<const RunName> run_names();
 std::string_view words_of_run(std::string_view name);
+std::string_view brief_of_run(std::string_view name);  // "" for an unknown name
 
 // Length of the run name that stands as a separate word at `at`; 0 where there is none.
 size_t run_named_at(std::string_view text, size_t at);

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "reports/axis.h"
-#include "reports/drift.h"
 #include "reports/report.h"
+#include "reports/tables.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -41,18 +41,23 @@ std::string_view badge_of(VerdictClass verdict) {
 class Screen {
  public:
   Screen(const Report& report, const TerminalOptions& options)
-      : r_(report), o_(options), width_(std::max(options.width, kMinWidth)) {}
+      : r_(report),
+        o_(options),
+        width_(std::max(options.width, kMinWidth)),
+        axis_(text::axis_of_losses(report)) {
+    for (const RunSummary& run : r_.runs) longest_ = std::max(longest_, run.losses.size());
+  }
 
   std::string render() {
     verdict();
     findings();
     runs();
-    drift();
-    trajectories();
+    section(tables::drift(r_));
+    section(tables::trajectories(r_));
     cures();
-    ensembles();
-    ablations();
-    probes();
+    section(tables::ensembles(r_));
+    section(tables::ablations(r_));
+    section(tables::probes(r_, 4));
     controls();
     accounts();
     files();
@@ -65,7 +70,6 @@ class Screen {
     const std::string whole = text::clean(raw.substr(0, 4 * static_cast<size_t>(most)), o_.unicode);
     return text::clip(whole, most, o_.unicode ? "…" : "...");
   }
-  std::string cell(std::string_view raw) const { return clean(raw, 120); }
   std::string_view dash() const { return o_.unicode ? "–" : "-"; }
 
   std::string paint(std::string_view color, std::string_view words) const {
@@ -107,18 +111,47 @@ class Screen {
 
   void more(size_t rows) { line(paint(kDim, fmt::format("  {} more in report.json", rows))); }
 
-  void table(const text::Table& table) {
+  // The words of a cell with their colour.
+  std::string cell(const tables::Cell& cell) const {
+    if (cell.curve != nullptr) return curve_of(*cell.curve);
+    const std::string words = std::string(o_.unicode ? sign_of(cell.mark) : "") +
+                              clean(cell.raw, static_cast<int>(cell.most));
+    if (words.empty() || cell.mark == tables::Mark::kNone) return words;
+    return paint(cell.mark == tables::Mark::kPassed   ? kGreen
+                 : cell.mark == tables::Mark::kStrong ? kBold
+                                                      : kRed,
+                 words);
+  }
+
+  tables::Grid grid_of(const tables::Table& t) const {
+    // A wide terminal has room for columns that repeat what stands elsewhere.
+    const int formats = tables::kTerminal | (width_ >= 100 ? tables::kWide : 0);
+    return tables::grid_of(t, formats, t.limits.terminal,
+                           [&](const tables::Cell& c) { return cell(c); });
+  }
+
+  void table(const tables::Table& described) {
+    const tables::Grid grid = grid_of(described);
+    if (grid.rows.empty()) return;
+    text::Table t(grid.columns);
+    for (const auto& row : grid.rows) t.add(row);
     bool head = true;
-    for (const std::string& row : table.lines(width_, kIndent)) {
+    for (const std::string& row : t.lines(width_, kIndent)) {
       line(head ? paint(kDim, row) : row);
       head = false;
     }
+    if (grid.left_out > 0) more(grid.left_out);
   }
 
-  std::string pass(bool run, bool passed) const {
-    if (!run) return "not run";
-    if (passed) return paint(kGreen, o_.unicode ? "✓ ok" : "ok");
-    return paint(kRed, o_.unicode ? "✗ FAILED" : "FAILED");
+  void section(const tables::Section& s, std::string_view aside = "") {
+    if (s.tables.empty()) return;
+    title(s.title, aside.empty() && s.tables.size() == 1 ? s.tables.front().caption : aside);
+    if (!s.before.empty()) paragraph(clean(s.before), kIndent);
+    for (const tables::Table& t : s.tables) {
+      if (!t.before.empty()) paragraph(clean(t.before), kIndent);
+      table(t);
+    }
+    if (!s.after.empty()) paragraph(clean(s.after), kIndent);
   }
 
   std::string verdict_name() const {
@@ -166,36 +199,18 @@ class Screen {
     if (r_.findings.empty()) return;
     title("Findings");
     constexpr size_t kMax = 10;
-    const auto rows = [] {
-      return text::Table({{.title = ""},
-                          {.title = "also wrong", .flexible = true},
-                          {.title = "step", .right = true},
-                          {.title = "error, and what is allowed", .flexible = true},
-                          {.title = "looks like", .flexible = true, .drop = 1}});
-    };
     const std::vector<text::Telling> tellings = text::tellings_of(r_.findings);
-    text::Table others = rows();
-    const auto end_bugs = [&] {
-      if (others.empty()) return;
-      line();
-      table(std::exchange(others, rows()));
-    };
-    const size_t shown = std::min(r_.findings.size(), kMax);
-    for (size_t i = 0; i < shown; ++i) {
-      const Finding& f = r_.findings[i];
-      if (!tellings[i].in_full) {
-        others.add(
-            {fmt::format("{}.", i + 1), cell(f.op), f.step ? text::count(*f.step) : "",
-             cell(text::number_of(f)),
-             tellings[i].as > 0 ? fmt::format("as {}.", tellings[i].as) : cell(f.fingerprint)});
-        continue;
-      }
-      if (f.verdict != VerdictClass::kEngineBug) end_bugs();
-      if (i > 0) line();
-      finding(f, i + 1);
+    size_t shown = 0;
+    for (size_t i = 0; i < r_.findings.size(); ++i) {
+      if (!tellings[i].in_full || ++shown > kMax) continue;
+      if (shown > 1) line();
+      finding(r_.findings[i], i + 1);
     }
-    end_bugs();
-    if (r_.findings.size() > shown) more(r_.findings.size() - shown);
+    if (shown > kMax) more(shown - kMax);
+    if (const tables::Section others = tables::other_findings(r_); !others.tables.empty()) {
+      line();
+      table(others.tables.front());
+    }
   }
 
   void finding(const Finding& f, size_t place) {
@@ -214,13 +229,7 @@ class Screen {
     const auto row = [&](std::string_view label, const std::string& words) {
       labelled(label, words, kIndent + 3, kColumn);
     };
-    row("where", clean(text::place_of(f)));
-    row("op", clean(f.op) + (f.op_kind.empty() ? "" : fmt::format(" ({})", clean(f.op_kind))));
-    row("elements", clean(f.elements));
-    row("looks like", clean(f.fingerprint));
-    row("bits", clean(f.hex));
-    row("number", clean(text::number_of(f)));
-    row("bound", clean(f.bound_source));
+    for (const tables::Fact& fact : tables::facts_of(f)) row(fact.label, cell(fact.cell));
     std::string label = "evidence";
     if (const std::string_view rests_on = text::meaning(f.level); !rests_on.empty()) {
       row(label, fmt::format("level {}: {}", f.level, rests_on));
@@ -241,7 +250,7 @@ class Screen {
     if (raw.empty()) return;
     constexpr size_t kMax = 4000;
     if (raw.size() > kMax) {  // part of a command is worse than none
-      labelled(label, "too long to show: it is in report.json", indent, column);
+      labelled(label, "too long to show; see report.json", indent, column);
       return;
     }
     const std::string typed = clean(raw, kMax);
@@ -255,230 +264,53 @@ class Screen {
   }
 
   // The width is proportional to the number of steps, so that equal steps of all runs align.
-  std::string curve_of(const RunSummary& run, const text::Axis& axis, size_t steps,
-                       int room) const {
-    if (run.losses.empty()) return "";
-    const size_t columns = std::min<size_t>(room, steps);
-    const auto mine = static_cast<int>(std::max<size_t>(1, columns * run.losses.size() / steps));
-    if (axis.plain()) return text::sparkline(run.losses, mine, axis.low, axis.high, o_.unicode);
+  std::string curve_of(const std::vector<float>& losses) const {
+    if (losses.empty()) return "";
+    const size_t columns = std::min<size_t>(std::clamp(width_ - 68, 8, 32), longest_);
+    const auto mine = static_cast<int>(std::max<size_t>(1, columns * losses.size() / longest_));
+    if (axis_.plain()) return text::sparkline(losses, mine, axis_.low, axis_.high, o_.unicode);
     std::vector<float> parts;
-    for (const float loss : run.losses)
+    for (const float loss : losses)
       parts.push_back(!std::isfinite(loss) ? loss
-                      : axis.shows(loss)   ? static_cast<float>(axis.part(loss))
+                      : axis_.shows(loss)  ? static_cast<float>(axis_.part(loss))
                                            : 0.0f);
     return text::sparkline(parts, mine, 0, 1, o_.unicode);
   }
 
   void runs() {
-    if (r_.runs.empty()) return;
-    // One axis for all curves, with at most as many columns as the longest run has steps.
-    const text::Axis axis = text::axis_of_losses(r_);
-    size_t longest = 0;
-    for (const RunSummary& run : r_.runs) longest = std::max(longest, run.losses.size());
-    const std::string steps = text::plural(static_cast<int64_t>(longest), "step");
-    title("Runs",
-          longest == 0 ? ""
-          : axis.low <= axis.high
-              ? fmt::format("loss of {}, {} to {} on one {}scale", steps, text::number(axis.low),
-                            text::number(axis.high), axis.plain() ? "" : "logarithmic ")
-              : fmt::format("loss of {}, none of them finite", steps));
-    const bool evaluated = r_.runs.front().evaluated;  // an imported step has no held-out data
-    const bool wide = width_ >= 100;  // room for columns that repeat what is said above
-    const int room = std::clamp(width_ - 68, 8, 32);
-    text::Table t({{.title = "run"},
-                   {.title = wide ? "engine" : "", .flexible = true},
-                   {.title = "what it is", .flexible = true},
-                   {.title = wide ? "steps" : "", .right = true},
-                   {.title = "loss", .drop = 1},
-                   {.title = evaluated ? "held-out loss" : "last loss", .right = true},
-                   {.title = evaluated ? "accuracy" : "", .right = true},
-                   {.title = "digest", .drop = 2},
-                   {.title = "time", .right = true, .drop = 3},
-                   {.title = "ended", .flexible = true}});
-    constexpr size_t kMax = 12;
-    size_t rows = 0;
-    for (size_t i = 0; i < r_.runs.size(); ++i) {
-      const RunSummary& run = r_.runs[i];
-      // A control with the same bits shares the row of its run: "R = R2".
-      std::string name = cell(run.name);
-      while (i + 1 < r_.runs.size() && same_outcome(run, r_.runs[i + 1])) {
-        name += " = " + cell(r_.runs[++i].name);
-      }
-      if (++rows > kMax) continue;
-      name = text::clip(name, 24, o_.unicode ? "…" : "~");
-      t.add({name, wide ? cell(text::engine_name(run.engine)) : "", cell(run.meaning),
-             wide ? text::count(run.steps) : "", curve_of(run, axis, longest, room),
-             !evaluated      ? text::number(run.train_loss, 5)
-             : run.evaluated ? text::number(run.eval_loss, 5)
-                             : "",
-             evaluated && run.evaluated ? text::percent(run.eval_accuracy) : "",
-             cell(text::digest8(run.root_digest)), run.kept ? "kept" : text::duration(run.seconds),
-             run.ended == "completed" ? "" : cell(run.ended)});
-    }
-    table(t);
-    if (rows > kMax) more(rows - kMax);
-  }
-
-  static bool same_outcome(const RunSummary& a, const RunSummary& b) {
-    return !a.root_digest.empty() && a.root_digest == b.root_digest && a.engine == b.engine &&
-           a.steps == b.steps && a.ended == b.ended && a.eval_loss == b.eval_loss &&
-           a.eval_accuracy == b.eval_accuracy;
-  }
-
-  void drift() {
-    const std::vector<text::DriftRow> rows = text::drift_of(r_);
-    if (rows.empty()) return;
-    title("Drift of the loss", "where the curves part");
-    text::Table t({{.title = "pair"},
-                   {.title = "isolates", .flexible = true},
-                   {.title = "from step", .right = true},
-                   {.title = "largest", .right = true},
-                   {.title = "last step", .right = true, .drop = 1}});
-    for (const text::DriftRow& row : rows) {
-      t.add({row.pair, row.isolates, row.first_step ? text::count(*row.first_step) : "never",
-             row.first_step ? text::number(row.largest) : "same bits",
-             row.first_step ? text::signed_number(row.last) : ""});
-    }
-    table(t);
-  }
-
-  void trajectories() {
-    if (r_.trajectories.empty()) return;
-    const size_t seeds = r_.trajectories.front().differences.size();
-    title("Does it matter", seeds == 1
-                                ? "difference of one seed"
-                                : fmt::format("mean difference over {} paired seeds", seeds));
-    text::Table t({{.title = "pair"},
-                   {.title = "metric", .flexible = true},
-                   {.title = "mean", .right = true},
-                   {.title = "interval"},
-                   {.title = "would show", .right = true, .drop = 1},
-                   {.title = "margin", .right = true, .drop = 2},
-                   {.title = "effect"}});
-    constexpr size_t kMax = 8;
-    for (size_t i = 0; i < std::min(r_.trajectories.size(), kMax); ++i) {
-      const TrajectoryRow& row = r_.trajectories[i];
-      const std::string outcome = cell(text::outcome_of(row));
-      t.add({cell(row.pair), cell(row.metric), text::change_of(row, row.mean),
-             text::interval_of(row), row.detectable > 0 ? text::size_of(row, row.detectable) : "",
-             text::margin_of(row), outcome == "harmful" ? paint(kRed, outcome) : outcome});
-    }
-    table(t);
-    if (r_.trajectories.size() > kMax) more(r_.trajectories.size() - kMax);
-    if (const std::string words = text::trials_of(r_); !words.empty()) paragraph(words, kIndent);
+    const std::string steps = text::plural(static_cast<int64_t>(longest_), "step");
+    section(tables::runs(r_),
+            longest_ == 0 ? ""
+            : axis_.low <= axis_.high
+                ? fmt::format("loss of {}, {} to {} on one {}scale", steps, text::number(axis_.low),
+                              text::number(axis_.high), axis_.plain() ? "" : "logarithmic ")
+                : fmt::format("loss of {}, none of them finite", steps));
   }
 
   void cures() {
     if (r_.cures.empty()) return;
     title("The cure, applied");
     for (const CureRow& cure : r_.cures) {
-      labelled(cell(cure.run), clean(text::cure_of(cure)), kIndent, kIndent + 3);
+      labelled(clean(cure.run, 24), clean(text::cure_of(cure)), kIndent, kIndent + 3);
       command("", cure.command, kIndent, kIndent + 3);
     }
   }
 
-  void ensembles() {
-    if (r_.ensembles.empty()) return;
-    title("Among honest engines", "median distance from simulated correct ones");
-    text::Table t({{.title = "run"},
-                   {.title = "metric", .flexible = true},
-                   {.title = "steps", .right = true, .drop = 2},
-                   {.title = "members", .right = true, .drop = 1},
-                   {.title = "distance", .right = true},
-                   {.title = "theirs"},
-                   {.title = "p", .right = true},
-                   {.title = "outcome"}});
-    constexpr size_t kMax = 8;
-    for (size_t i = 0; i < std::min(r_.ensembles.size(), kMax); ++i) {
-      const EnsembleRow& f = r_.ensembles[i];
-      t.add({cell(f.run), cell(f.metric), text::count(f.steps), text::count(f.members),
-             text::number(f.subject),
-             fmt::format("{} to {}", text::number(f.low), text::number(f.high)),
-             fmt::format("{:.3f}", f.p),
-             f.outcome == "outside" ? paint(kRed, f.outcome) : cell(f.outcome)});
-    }
-    table(t);
-    if (r_.ensembles.size() > kMax) more(r_.ensembles.size() - kMax);
-  }
-
-  void ablations() {
-    if (r_.ablations.empty()) return;
-    title("Each sharding cause, undone and added", "relative change of one step");
-    std::vector<const AblationRow*> sorted;
-    for (const AblationRow& row : r_.ablations) sorted.push_back(&row);
-    std::ranges::stable_sort(sorted, std::greater<>(), &AblationRow::explains);
-    text::Table t({{.title = "cause", .flexible = true},
-                   {.title = "switched", .flexible = true},
-                   {.title = "before", .right = true},
-                   {.title = "after", .right = true},
-                   {.title = "threshold", .right = true, .drop = 1},
-                   {.title = "explains it"}});
-    const size_t explaining = std::ranges::count(r_.ablations, true, &AblationRow::explains);
-    const size_t most = std::clamp<size_t>(explaining + 2, 4, 10);
-    for (size_t i = 0; i < std::min(sorted.size(), most); ++i) {
-      const AblationRow& s = *sorted[i];
-      const std::string explains = text::effect_of(s);
-      t.add({cell(s.cause), cell(text::switched(s)), text::number(s.drift_before),
-             text::number(s.drift_after), text::number(s.envelope),
-             s.explains ? paint(kBold, explains) : explains});
-    }
-    table(t);
-    if (sorted.size() > most) more(sorted.size() - most);
-    paragraph(text::kShares, kIndent);
-  }
-
-  void probes() {
-    if (r_.probes.empty()) return;
-    title("Each op against its bound");
-    constexpr size_t kMax = 4;
-    for (size_t i = 0; i < std::min(r_.probes.size(), kMax); ++i) {
-      labelled("", clean(text::probe_line(r_.probes[i])), 0, kIndent);
-    }
-    if (r_.probes.size() > kMax) more(r_.probes.size() - kMax);
-    text::Table t({{.title = "in"},
-                   {.title = "worst over all steps", .flexible = true},
-                   {.title = "phase", .drop = 1},
-                   {.title = "error / bound", .right = true},
-                   {.title = "outside", .right = true},
-                   {.title = "of", .right = true, .drop = 2}});
-    size_t rows = 0;
-    constexpr size_t kRows = 6;
-    for (const EngineProbe& p : r_.probes) {
-      for (const ProbeRow& row : p.rows) {
-        if (row.outside == 0 || ++rows > kRows) continue;
-        t.add({cell(p.pair), cell(row.op), cell(row.phase), paint(kRed, text::worst_of(row)),
-               text::count(row.outside), text::count(row.elements)});
-      }
-    }
-    if (!t.empty()) table(t);
-    if (rows > kRows) more(rows - kRows);
-  }
-
+  // A list, because details are sentences.
   void controls() {
-    if (r_.controls.empty()) return;
-    title("Controls");
-    constexpr size_t kMax = 8;
-    std::vector<const Control*> sorted;  // failed ones first
-    for (const Control& c : r_.controls) sorted.push_back(&c);
-    std::ranges::stable_sort(sorted, {},
-                             [](const Control* c) { return c->run && !c->passed ? 0 : 1; });
-    int column = 0;
-    for (const Control& c : r_.controls) {
-      column = std::max(column, kIndent + text::display_width(pass(c.run, c.passed)) + 2);
+    const tables::Section s = tables::controls(r_);
+    if (s.tables.empty()) return;
+    title(s.title);
+    const tables::Grid grid = grid_of(s.tables.front());
+    int widest = 0;
+    for (const auto& row : grid.rows) widest = std::max(widest, text::display_width(row[1]));
+    for (const auto& row : grid.rows) {
+      const std::string pad(widest - text::display_width(row[1]) + 2, ' ');
+      labelled(row[1] + pad,
+               row[2].empty() ? row[0] : fmt::format("{} {} {}", row[0], dash(), row[2]), kIndent,
+               kIndent + widest + 2);
     }
-    for (size_t i = 0; i < std::min(sorted.size(), kMax); ++i) {
-      const Control& c = *sorted[i];
-      std::string words = clean(c.name);
-      if (!c.detail.empty()) words += fmt::format(" {} {}", dash(), clean(c.detail));
-      const std::string mark = pass(c.run, c.passed);
-      std::string head = std::string(kIndent, ' ') + mark +
-                         std::string(column - kIndent - text::display_width(mark), ' ');
-      for (const std::string& part : text::wrap(words, width_ - column)) {
-        line(head + part);
-        head = std::string(column, ' ');
-      }
-    }
-    if (sorted.size() > kMax) more(sorted.size() - kMax);
+    if (grid.left_out > 0) more(grid.left_out);
   }
 
   void accounts() {
@@ -502,10 +334,11 @@ class Screen {
       title("Files");
       constexpr int kColumn = 15;
       paragraph(clean(r_.directory), kIndent);
-      labelled("report.html", "to read: verdict, charts, every table; one file", kIndent, kColumn);
-      labelled("report.md", "to paste into a bug filing; explains the words used here", kIndent,
+      labelled("report.html", "to read: verdict, charts and every table, in one file", kIndent,
                kColumn);
-      labelled("report.json", "all of it, for programs", kIndent, kColumn);
+      labelled("report.md", "to paste into a bug report; explains the terms used here", kIndent,
+               kColumn);
+      labelled("report.json", "every number, for programs", kIndent, kColumn);
       if (!r_.runs.empty()) labelled("runs/*.h5", "losses, checkpoints, digests", kIndent, kColumn);
     }
     line();
@@ -519,6 +352,9 @@ class Screen {
   const Report& r_;
   const TerminalOptions& o_;
   int width_;
+  // One axis for all curves, with at most as many columns as the longest run has steps.
+  text::Axis axis_;
+  size_t longest_ = 0;
   std::string out_;
 };
 

@@ -60,8 +60,8 @@ std::string cure_of(const CureRow& cure);
 std::string effect_of(const Report& report);  // "harmful: held-out loss is higher ..."
 // What the intervals of the table mean, and when an answer is given; "" for one seed.
 std::string trials_of(const Report& report);
-std::string worst_of(const ProbeRow& row);     // error / bound
-std::string switched(const AblationRow& row);  // "undone", "added alone"
+std::string worst_of(const ProbeRow& row);        // error / bound
+std::string ablation_of(const AblationRow& row);  // "undone", "added alone"
 std::string effect_of(const AblationRow& row);
 std::string interaction_of(const Report& report);
 std::string unbounded(int64_t elements);  // ", 12 without a finite bound"
@@ -77,12 +77,6 @@ std::string probe_line(const EngineProbe& probe);
 // Descriptions and commands: the whole diagnosis, then those of the first `most` findings that have
 // a command of their own. Not cleaned.
 std::vector<std::pair<std::string, std::string>> commands_of(const Report& report, size_t most = 8);
-inline constexpr std::string_view kOperandRounding = "measured relative rounding of dot operands";
-inline constexpr std::string_view kRecomputed =
-    "Recomputed in double precision on the engine's own inputs. A single rounding may reach 1.00 "
-    "of its bound.";
-inline constexpr std::string_view kShares =
-    "Shares are Shapley values of the squared change: they exceed 100% where causes partly cancel.";
 std::string digest8(std::string_view digest);  // the first 8 characters, "-" for none
 
 // One line without control characters, bidirectional overrides or broken UTF-8 (shown as U+FFFD);

@@ -11,24 +11,12 @@
 #include "harness/diagnose/stages.h"
 #include "harness/host/environment.h"
 #include "program/base/digest.h"
+#include "reports/run_names.h"
 #include "reports/text.h"
 #include "scenarios/conventions.h"
 
 namespace twinrun {
 namespace {
-
-const std::map<std::string, std::string>& meanings() {
-  static const std::map<std::string, std::string> m = {{"R", "reference, whole batch"},
-                                                       {"R2", "reference again (control)"},
-                                                       {"R1", "reference, one core's batch"},
-                                                       {"E1", "subject, one core"},
-                                                       {"S", "reference, sharded"},
-                                                       {"T", "subject, sharded"},
-                                                       {"C", "subject, cured"},
-                                                       {"B", "subject, larger batch"},
-                                                       {"RB", "reference, larger batch"}};
-  return m;
-}
 
 std::string settings_of(const Program& p) {
   if (p.sharding.cores == 1) return fmt::format("batch {}", p.batch);
@@ -62,7 +50,7 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   s.name = name;
   s.engine = run.file.engine;
   s.settings = settings_of(program);
-  s.meaning = meanings().contains(name) ? meanings().at(name) : "";
+  s.meaning = text::brief_of_run(name);
   if (name == "T" && program.sharding.cores == 1) s.meaning = "subject";
   s.root_digest = run.file.root_digest().hex();
   s.steps = static_cast<int64_t>(run.file.steps.size());

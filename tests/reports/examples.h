@@ -167,7 +167,7 @@ inline Report sharding() {
   f.level = 'A';
   f.number = 7.0;
   f.bound = 4.1e-7;
-  f.bound_source = "rounding envelope of one step, honest variants of the reference";
+  f.bound_source = "rounding envelope of one step, conforming variants of the reference";
   f.hex = "sharded 0x3d23d70a (0.04), whole batch 0x3ba3d70a (0.005)";
   f.evidence = {
       "restored in S: relative drift 7.00 -> 3.0e-07",
@@ -336,7 +336,7 @@ inline Report inconclusive() {
   f.level = 'C';
   f.number = 0.0123;
   f.bound = 4.1e-7;
-  f.bound_source = "rounding envelope of one step, 64 honest variants";
+  f.bound_source = "rounding envelope of one step, 64 conforming variants";
   f.reproduce =
       "twinrun diff twinrun-results/digits-cnn-8f3a21b0/runs/T.h5 "
       "twinrun-results/digits-cnn-8f3a21b0/runs/S.h5";

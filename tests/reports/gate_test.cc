@@ -71,7 +71,7 @@ TEST(Gate, AJsonLineIsOneLineAndOneObject) {
 TEST(Gate, TextNamesStepTensorAndCore) {
   const std::string text = to_terminal(divergence());
   for (const char* part : {"MOVED", "step 5, dense1/kernel.grad, core 3", "isa: avx2, now scalar",
-                           "one honest engine in 1,000,000"})
+                           "one conforming engine in 1,000,000"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

@@ -180,7 +180,7 @@ TEST(Html, EveryPartIsThere) {
   const std::string noise = to_html(examples::noise()), bug = to_html(examples::engine_bug());
   for (const char* id :
        {"corners", "findings", "loss", "drift", "matter", "bounds", "weights", "digests",
-        "switches", "ruled-out", "controls", "commands", "environment", "words"})
+        "ablations", "ruled-out", "controls", "commands", "environment", "words"})
     EXPECT_TRUE(has(noise, std::string("<section id=\"") + id + "\"")) << id;
   EXPECT_TRUE(has(noise, "noise band") && has(noise, "class=\"band\""));
   EXPECT_TRUE(has(bug, "No noise band"));

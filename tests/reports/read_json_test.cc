@@ -74,7 +74,7 @@ struct Wrong {
 
 TEST(ReadJson, ErrorsNameKeyFoundAndAllowed) {
   const std::vector<Wrong> all = {
-      {"/schema", 3, "report.json: schema: schema 3, of a later twinrun"},
+      {"/schema", 3, "report.json: schema: schema 3 is of a later twinrun"},
       {"/schema", "1", "report.json: schema: found \"1\"; allowed: 2"},
       {"/schema", 0, "found 0"},
       {"/verdict", 3, "report.json: verdict: found 3; allowed: an object"},

@@ -127,10 +127,10 @@ TEST(Text, AFailedControlSaysWhatItMeans) {
 
 TEST(Text, AblationsAndWhatTheyShow) {
   AblationRow row{"batch_wise", "restored in S", 0.885, 0, 1.5e-8, true, 1.011, ""};
-  EXPECT_EQ(switched(row), "undone");
+  EXPECT_EQ(ablation_of(row), "undone");
   EXPECT_EQ(effect_of(row), "yes, 101%");
   row.direction = "introduced alone";
-  EXPECT_EQ(switched(row), "added alone");
+  EXPECT_EQ(ablation_of(row), "added alone");
   EXPECT_EQ(effect_of(row), "has an effect");
   row.explains = false;
   EXPECT_EQ(effect_of(row), "no effect");
@@ -291,7 +291,7 @@ TEST(MarkdownText, PiecesKeepTheirSize) {
   EXPECT_LE(md.prose(much, 100).size(), 100U);
   EXPECT_LE(md.code(much, 100).size(), 110U);
   EXPECT_EQ(md.prose("exactly ten", 24), "exactly ten");
-  const std::string table = md.table({"a", "b:"}, {{"1", "2"}, {"3", "4"}, {"5", "6"}}, 1);
+  const std::string table = md.table({{"a"}, {"b", true}}, {{"1", "2"}}, 2);
   EXPECT_NE(table.find("2 more rows in report.json"), std::string::npos) << table;
 }
 

@@ -1,0 +1,253 @@
+// Describes the tables of a report. What is said here is said in every format.
+#include "reports/tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reports/drift.h"
+
+namespace twinrun::tables {
+namespace {
+
+Cell words(std::string_view raw, size_t most = 120) { return {Look::kWords, raw, most}; }
+Cell prose(std::string_view raw, size_t most) { return {Look::kProse, raw, most}; }
+Cell code(std::string_view raw, size_t most = 160) { return {Look::kCode, raw, most}; }
+
+Cell marked(Cell cell, bool condition, Mark mark = Mark::kBad) {
+  if (condition) cell.mark = mark;
+  return cell;
+}
+
+std::string count_of(size_t n) { return text::count(static_cast<int64_t>(n)); }
+
+bool same_outcome(const RunSummary& a, const RunSummary& b) {
+  return !a.root_digest.empty() && a.root_digest == b.root_digest && a.engine == b.engine &&
+         a.steps == b.steps && a.ended == b.ended && a.eval_loss == b.eval_loss &&
+         a.eval_accuracy == b.eval_accuracy;
+}
+
+Section section(std::string title, Table table, std::string after = "") {
+  if (table.rows.empty()) return {};
+  return {std::move(title), {std::move(table)}, "", std::move(after)};
+}
+
+}  // namespace
+
+Cell::Cell(Look l, std::string_view words, size_t longest)
+    // Keep only as much as can be shown, since the text may be megabytes.
+    : raw(words.substr(0, 4 * std::max<size_t>(longest, 120) + 16)), look(l), most(longest) {}
+
+std::string_view sign_of(Mark mark) {
+  return mark == Mark::kPassed ? "✓ " : mark == Mark::kFailed ? "✗ " : "";
+}
+
+Section runs(const Report& r) {
+  // An imported step has no held-out data: a terminal shows its last loss then.
+  const bool evaluated = !r.runs.empty() && r.runs.front().evaluated;
+  Table t{.columns = {left("run"), wraps("engine", kWide | kPages), wraps("what it is"),
+                      left("settings", kPages), right("steps", kWide | kPages),
+                      left("loss", kTerminal, 1), right("last loss", evaluated ? kPages : kAll),
+                      right("held-out loss"), right("accuracy"), left("digest", kAll, 2),
+                      right("time", kAll, 3), wraps("ended")},
+          .limits = {.terminal = 12}};
+  const auto add = [&](const RunSummary& run, const std::string& name, int formats) {
+    Cell curve = "";
+    curve.curve = &run.losses;
+    t.add({code(name, 24), words(text::engine_name(run.engine)), words(run.meaning),
+           words(run.settings, 160), text::count(run.steps), curve, text::number(run.train_loss, 5),
+           run.evaluated ? text::number(run.eval_loss, 5) : "",
+           run.evaluated ? text::percent(run.eval_accuracy) : "",
+           run.root_digest.empty() ? "" : code(text::digest8(run.root_digest), 32),
+           run.kept ? "kept" : text::duration(run.seconds),
+           words(run.ended == "completed" ? "" : run.ended, 160)},
+          formats);
+  };
+  for (const RunSummary& run : r.runs) add(run, run.name, kPages);
+  // In the terminal, a control with the same bits shares the row of its run: "R = R2".
+  for (size_t i = 0; i < r.runs.size(); ++i) {
+    const RunSummary& run = r.runs[i];
+    std::string name = run.name;
+    while (i + 1 < r.runs.size() && same_outcome(run, r.runs[i + 1]))
+      name += " = " + r.runs[++i].name;
+    add(run, name, kTerminal);
+  }
+  return section("Runs", std::move(t));
+}
+
+Section drift(const Report& r) {
+  Table t{.caption = "where the loss curves diverge",
+          .columns = {left("pair"), wraps("isolates"), right("from step"), right("largest"),
+                      right("last step", kAll, 1)}};
+  for (const text::DriftRow& row : text::drift_of(r)) {
+    t.add({code(row.pair, 40), row.isolates,
+           row.first_step ? text::count(*row.first_step) : "never",
+           row.first_step ? text::number(row.largest) : "same bits",
+           row.first_step ? text::signed_number(row.last) : ""});
+  }
+  return section("Drift of the loss", std::move(t));
+}
+
+Section trajectories(const Report& r) {
+  if (r.trajectories.empty()) return {};
+  const size_t seeds = r.trajectories.front().differences.size();
+  Table t{.caption = seeds == 1 ? "difference of one seed"
+                                : fmt::format("mean difference over {} paired seeds", seeds),
+          .columns = {left("pair"), left("what it is", kPages), wraps("metric"),
+                      right("seeds", kPages), right("mean"), left("interval"),
+                      right("would detect", kAll, 1), right("margin", kAll, 2), left("effect")}};
+  for (const TrajectoryRow& row : r.trajectories) {
+    const std::string outcome = text::outcome_of(row);
+    t.add({code(row.pair, 40), words(row.meaning), words(row.metric, 80),
+           count_of(row.differences.size()), text::change_of(row, row.mean), text::interval_of(row),
+           row.detectable > 0 ? text::size_of(row, row.detectable) : "", text::margin_of(row),
+           marked(words(outcome, 40), outcome == "harmful")});
+  }
+  return section("Does it matter", std::move(t), text::trials_of(r));
+}
+
+Section ensembles(const Report& r) {
+  Table t{
+      .caption = "median distance from the others",
+      .columns = {left("run"), wraps("metric"), right("steps", kAll, 2), right("members", kAll, 1),
+                  right("distance"), left("members' range"), right("p"), left("outcome")}};
+  for (const EnsembleRow& row : r.ensembles) {
+    t.add({code(row.run, 40), words(row.metric, 80), text::count(row.steps),
+           text::count(row.members), text::number(row.subject),
+           fmt::format("{} to {}", text::number(row.low), text::number(row.high)),
+           fmt::format("{:.3f}", row.p), marked(words(row.outcome, 40), row.outcome == "outside")});
+  }
+  return section("Among conforming engines", std::move(t),
+                 "The members are simulated engines that conform to the declaration; all start "
+                 "from initial weights moved by one unit in the last place. Outside: farther away "
+                 "than every member, and so far as a conforming engine lies with a probability "
+                 "below 1e-4.");
+}
+
+Section ablations(const Report& r) {
+  std::vector<const AblationRow*> sorted;
+  for (const AblationRow& row : r.ablations) sorted.push_back(&row);
+  std::ranges::stable_sort(sorted, std::greater<>(), &AblationRow::explains);
+  const size_t explaining = std::ranges::count(r.ablations, true, &AblationRow::explains);
+  Table t{.caption = "relative change of one step",
+          .columns = {wraps("cause"), wraps("ablation"), right("before"), right("after"),
+                      right("threshold", kAll, 1), left("explains it"), left("note", kPages)},
+          .limits = {.terminal = std::clamp<size_t>(explaining + 2, 4, 10),
+                     .markdown = 24,
+                     .open_markdown = 10}};
+  for (const AblationRow* row : sorted) {
+    t.add({code(row->cause, 120), words(text::ablation_of(*row), 80),
+           text::number(row->drift_before), text::number(row->drift_after),
+           text::number(row->envelope),
+           marked(words(text::effect_of(*row), 80), row->explains, Mark::kStrong),
+           words(row->note, 200)});
+  }
+  return section("Each sharding cause, undone and added", std::move(t),
+                 "The step is one of the reference in binary64, from the same state. Shares are "
+                 "Shapley values of the squared change: they exceed 100% where causes partly "
+                 "cancel.");
+}
+
+Section probes(const Report& r, size_t most) {
+  if (r.probes.empty()) return {};
+  Section s{.title = "Each op against its bound",
+            .before =
+                "Recomputed in double precision on the engine's own inputs. A single "
+                "rounding may reach 1.00 of its bound."};
+  for (size_t i = 0; i < std::min(r.probes.size(), most); ++i) {
+    const EngineProbe& p = r.probes[i];
+    Table t{.before = text::probe_line(p) + ".",
+            .columns = {wraps("op"), left("kind", kPages), left("phase", kAll, 1),
+                        left("0.001 to 10,000 bounds, log scale", kHtml), right("error / bound"),
+                        right("outside"), right("elements", kAll, 2),
+                        right("without a bound", kPages), right("operand rounding", kPages)},
+            .limits = {.terminal = 6, .html = 400, .open_markdown = 6, .open_html = 12}};
+    for (const ProbeRow& row : p.rows) {
+      Cell bar = "";
+      bar.bar = &row;
+      t.add({code(row.op), words(row.kind, 80), words(row.phase, 40), bar,
+             marked(text::worst_of(row), row.outside > 0), text::count(row.outside),
+             text::count(row.elements), row.untestable == 0 ? "" : text::count(row.untestable),
+             row.operand_residual < 0 ? "" : text::power_of_two(row.operand_residual)},
+            row.outside > 0 ? kAll : kPages);
+    }
+    s.tables.push_back(std::move(t));
+  }
+  if (r.probes.size() > most)
+    s.after = fmt::format("{} more in report.json", r.probes.size() - most);
+  return s;
+}
+
+Section controls(const Report& r) {
+  const auto failed = [](const Control& c) { return c.run && !c.passed; };
+  Table t{.columns = {left("control"), left("result"), left("detail")}};
+  for (const bool first : {true, false}) {
+    for (const Control& c : r.controls) {
+      if (failed(c) != first) continue;
+      Cell result = !c.run ? "not run" : c.passed ? "ok" : "FAILED";
+      if (c.run) result.mark = c.passed ? Mark::kPassed : Mark::kFailed;
+      t.add({words(c.name, 200), result, prose(c.detail, 400)});
+    }
+  }
+  return section("Controls", std::move(t));
+}
+
+Section environment(const Report& r) {
+  Table t{.columns = {left("key"), left("value")},
+          .limits = {.markdown = 40, .html = 60, .open_markdown = 12}};
+  for (const auto& [key, value] : r.environment) t.add({words(key, 80), words(value, 300)});
+  return section("Environment", std::move(t));
+}
+
+Section other_findings(const Report& r) {
+  Table t{.caption = "also wrong, by the same fault or another",
+          .columns = {right("finding"), wraps("also wrong"), right("step"),
+                      right("core", kWide | kPages), wraps("error, and what is allowed"),
+                      wraps("looks like", kAll, 1)}};
+  const std::vector<text::Telling> tellings = text::tellings_of(r.findings);
+  for (size_t i = 0; i < r.findings.size(); ++i) {
+    const Finding& f = r.findings[i];
+    if (tellings[i].in_full) continue;
+    t.add({count_of(i + 1), code(f.op), f.step ? text::count(*f.step) : "",
+           f.core ? fmt::format("{}", *f.core) : "", words(text::number_of(f), 200),
+           tellings[i].as > 0 ? fmt::format("as finding {}", tellings[i].as)
+                              : words(f.fingerprint, 200)});
+  }
+  return section("Findings", std::move(t));
+}
+
+std::vector<Fact> facts_of(const Finding& f) {
+  const std::string op = f.op_kind.empty() ? f.op : fmt::format("{} ({})", f.op, f.op_kind);
+  std::vector<Fact> out = {
+      {"where", words(text::place_of(f))},  {"op", code(f.op.empty() ? "" : op, 300)},
+      {"elements", prose(f.elements, 300)}, {"looks like", words(f.fingerprint, 300)},
+      {"bits", code(f.hex, 400)},           {"number", prose(text::number_of(f), 300)},
+      {"bound", prose(f.bound_source, 400)}};
+  std::erase_if(out, [](const Fact& fact) { return fact.cell.raw.empty(); });
+  return out;
+}
+
+Grid grid_of(const Table& table, int formats, size_t most,
+             const std::function<std::string(const Cell&)>& write) {
+  Grid grid;
+  for (const Column& c : table.columns)
+    if ((c.in & formats) != 0) grid.columns.push_back(c.layout);
+  for (const Table::Row& row : table.rows) {
+    if ((row.in & formats) == 0) continue;
+    if (grid.rows.size() >= most) {
+      ++grid.left_out;
+      continue;
+    }
+    std::vector<std::string>& out = grid.rows.emplace_back();
+    for (size_t i = 0; i < row.cells.size(); ++i)
+      if ((table.columns[i].in & formats) != 0) out.push_back(write(row.cells[i]));
+  }
+  return grid;
+}
+
+std::string capitalized(std::string words) {
+  if (!words.empty() && words[0] >= 'a' && words[0] <= 'z') words[0] += 'A' - 'a';
+  return words;
+}
+
+}  // namespace twinrun::tables
