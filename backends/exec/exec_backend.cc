@@ -37,7 +37,7 @@ class ExecEngine : public Engine {
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink*, OpHooks* hooks) override {
     Status done = ask_step(step, states, inputs, outputs, hooks);
-    if (done || !done.error().where.starts_with(kExecPlace)) return done;
+    if (done || !done.error().of_foreign_engine()) return done;
     last_.clear();  // the engine's state is unknown now: send the full state with the next step
     Error error = done.error();
     error.what = "step " + std::to_string(step) + ": " + error.what;
@@ -70,11 +70,7 @@ class ExecEngine : public Engine {
     const Result<Reply> answer =
         session_->ask(exec::step(file_, step, inputs_file, goes_on ? "" : state_file, result),
                       "stepped", std::to_string(step), limit);
-    if (!answer.ok()) {
-      Error failed = answer.error();
-      failed.what = "step " + std::to_string(step) + ": " + failed.what;
-      return failed;
-    }
+    if (!answer.ok()) return answer.error();
     const Reply& reply = *answer;
     if (steps_++ > 0)
       slowest_ = std::max(slowest_, std::chrono::duration_cast<Milliseconds>(
@@ -82,9 +78,11 @@ class ExecEngine : public Engine {
     if (reply.result != result + ".safetensors" && reply.result != result + ".h5") {
       return Error{"names the result " + exec::shown(reply.result) + ", due is '" + result +
                        ".safetensors' or '" + result + ".h5'",
-                   session_->name(), "docs/reference/engine-protocol.md"};
+                   session_->name(), "docs/reference/engine-protocol.md",
+                   Error::Kind::kForeignEngine};
     }
-    TWINRUN_RETURN_IF_ERROR(take(reply.result, states, outputs));
+    TWINRUN_RETURN_IF_ERROR(
+        take(reply.result, states, outputs).with_kind(Error::Kind::kForeignEngine));
     for (const std::string& file : {inputs_file, state_file, reply.result}) session_->remove(file);
     last_ = states;
     return Ok{};
@@ -184,7 +182,7 @@ class ExecBackend : public Backend {
     if (program.sharding.cores > session_->declared().max_cores) {
       return Error{"has " + std::to_string(session_->declared().max_cores) +
                        " cores, the program asks for " + std::to_string(program.sharding.cores),
-                   session_->name(), "set tpu.cores to what it has"};
+                   session_->name(), "set tpu.cores to what it has", Error::Kind::kForeignEngine};
     }
     auto engine = std::make_unique<ExecEngine>(session_, program);
     TWINRUN_RETURN_IF_ERROR(engine->prepare(threads_));

@@ -32,7 +32,8 @@ struct ExecOptions {
   bool reuse_idle = false;
 };
 
-// Every error of an engine, from its start on, has a place that begins with this: "exec:COMMAND".
+// Names of such engines begin with this, and so does Error::where of their errors:
+// "exec:COMMAND".
 inline constexpr std::string_view kExecPlace = "exec:";
 
 // Splits ExecOptions::command into shell words.
@@ -43,7 +44,8 @@ std::vector<std::string> command_words(const std::string& command);
 void read_hdf5_with(std::vector<std::string> command);
 
 // Starts the engine. `threads` is for the CPU reference that draws random numbers. Errors: no such
-// program, an answer that is not of the protocol, another protocol version.
+// program, an answer that is not of the protocol, another protocol version. Every error of the
+// engine, from its start on, is Error::of_foreign_engine().
 Result<std::unique_ptr<Backend>> make_exec_backend(const ExecOptions& options, int threads);
 
 }  // namespace twinrun

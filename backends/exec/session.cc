@@ -68,17 +68,20 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
   const std::shared_ptr<Session> s(new Session(options));
   std::vector<std::string> words = command_words(options.command);
   if (words.empty())
-    return Error{"no command", "exec:", "exec:COMMAND, for example exec:'python3 engine.py'"};
+    return Error{"no command", "exec:", "exec:COMMAND, for example exec:'python3 engine.py'",
+                 Error::Kind::kForeignEngine};
   std::error_code error;
   std::string folder = (fs::temp_directory_path(error) / "twinrun-engine-XXXXXX").string();
   if (error || mkdtemp(folder.data()) == nullptr)
     return Error{"cannot make a session folder", folder,
-                 "set TMPDIR to a folder that can be written"};
+                 "set TMPDIR to a folder that can be written", Error::Kind::kUnavailable};
   s->folder_ = folder;
   words.push_back(folder);
-  TWINRUN_ASSIGN(s->child_, Child::start(words, folder, s->name_));
+  TWINRUN_ASSIGN(s->child_,
+                 Child::start(words, folder, s->name_).with_kind(Error::Kind::kForeignEngine));
   TWINRUN_ASSIGN(const Reply reply, s->ask(hello(), "hello", "", options.slow));
-  TWINRUN_ASSIGN(s->declared_, parse_hello(reply.line, s->name_));
+  TWINRUN_ASSIGN(s->declared_,
+                 parse_hello(reply.line, s->name_).with_kind(Error::Kind::kForeignEngine));
   return s;
 }
 
@@ -89,6 +92,11 @@ Session::~Session() {
 
 Result<Reply> Session::ask(const std::string& message, const std::string& key,
                            const std::string& is, Milliseconds limit) {
+  return ask_engine(message, key, is, limit).with_kind(Error::Kind::kForeignEngine);
+}
+
+Result<Reply> Session::ask_engine(const std::string& message, const std::string& key,
+                                  const std::string& is, Milliseconds limit) {
   if (broken_) return Error{"has failed before", name_, ""};
   broken_ = true;  // until a valid answer has come
   ++asked_;

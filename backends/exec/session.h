@@ -47,6 +47,8 @@ class Session {
 
  private:
   explicit Session(const ExecOptions& options);
+  Result<Reply> ask_engine(const std::string& message, const std::string& key,
+                           const std::string& is, std::chrono::milliseconds limit);
   bool is_idle() const { return !broken_ && asked_ == 1 && child_->is_quiet(); }
   ExecOptions options_;
   std::string folder_, name_;

@@ -26,7 +26,7 @@ class PjrtEngine : public Engine {
       : client_(std::move(client)), program_(program), precision_(precision) {}
 
   Status prepare(int threads) {
-    TWINRUN_ASSIGN(step_, compiled(false));
+    TWINRUN_ASSIGN(step_, compiled(false).with_kind(Error::Kind::kForeignEngine));
     return random_.prepare(program_, threads);
   }
 
@@ -44,7 +44,7 @@ class PjrtEngine : public Engine {
       for (const auto& of_op : drawn) arguments[r].push_back(of_op[r]);
     }
     if (sink != nullptr && !traced_.executable) {
-      TWINRUN_ASSIGN(traced_, compiled(true));
+      TWINRUN_ASSIGN(traced_, compiled(true).with_kind(Error::Kind::kForeignEngine));
     }
     const Compiled& program = sink == nullptr ? step_ : traced_;
     Arrays results;
@@ -53,7 +53,8 @@ class PjrtEngine : public Engine {
       for (const StableHlo::Value& v : program.module.results)
         results[r].push_back(Tensor::empty(v.type));
     }
-    TWINRUN_RETURN_IF_ERROR(program.executable->run(arguments, results));
+    TWINRUN_RETURN_IF_ERROR(
+        program.executable->run(arguments, results).with_kind(Error::Kind::kForeignEngine));
     if (sink != nullptr) show(step, arguments, results, *sink);
     size_t next = 0;
     outputs.assign(states.size(), {});
@@ -139,7 +140,8 @@ class PjrtBackend : public Backend {
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     const int cores = program.sharding.cores;
     if (on_cpu() && cores > static_cast<int>(client_->devices().size())) {
-      TWINRUN_ASSIGN(client_, pjrt::Client::open(plugin_, cores));
+      TWINRUN_ASSIGN(client_,
+                     pjrt::Client::open(plugin_, cores).with_kind(Error::Kind::kForeignEngine));
     }
     auto engine = std::make_unique<PjrtEngine>(client_, program, options_.precision);
     TWINRUN_RETURN_IF_ERROR(engine->prepare(options_.threads));
@@ -153,9 +155,7 @@ class PjrtBackend : public Backend {
   PjrtOptions options_;
 };
 
-}  // namespace
-
-Result<std::unique_ptr<Backend>> make_pjrt_backend(const PjrtOptions& options) {
+Result<std::unique_ptr<Backend>> opened(const PjrtOptions& options) {
   std::string path = options.plugin;
   if (path.empty()) {
     TWINRUN_ASSIGN(path, found_plugin());
@@ -164,6 +164,12 @@ Result<std::unique_ptr<Backend>> make_pjrt_backend(const PjrtOptions& options) {
   TWINRUN_ASSIGN(auto client, pjrt::Client::open(plugin, options.devices));
   return std::unique_ptr<Backend>(
       std::make_unique<PjrtBackend>(std::move(plugin), std::move(client), options));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_pjrt_backend(const PjrtOptions& options) {
+  return opened(options).with_kind(Error::Kind::kForeignEngine);
 }
 
 }  // namespace twinrun

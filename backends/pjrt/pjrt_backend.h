@@ -13,7 +13,8 @@
 
 namespace twinrun {
 
-// The place of every error of such an engine begins with this, followed by the plugin's path.
+// Names of such engines begin with this, followed by the plugin's path, and so does Error::where of
+// their errors.
 inline constexpr std::string_view kXlaPlace = "xla:";
 
 struct PjrtOptions {
@@ -24,7 +25,8 @@ struct PjrtOptions {
   DotPrecision precision = DotPrecision::kBf16;
 };
 
-// Errors: no plugin found, the file is not a plugin, no device.
+// Errors: no plugin found, the file is not a plugin, no device. Every error of the engine, from its
+// start on, is Error::of_foreign_engine().
 Result<std::unique_ptr<Backend>> make_pjrt_backend(const PjrtOptions& options);
 
 // The plugin to use if the user names none: $TWINRUN_PJRT_PLUGIN, or one that pip or a

@@ -188,8 +188,9 @@ Result<OpDivergence> op_of_step(const Twins& t, const KeptStep& kept) {
   p.by = OpDivergence::By::kTensor;
   p.gap = p.tensors.front();
   p.notes.emplace_back(
-      traced ? "no op that both show differs: what they do beside their ops does"
-             : "one of the engines shows no ops: only what a step leaves can be compared");
+      traced ? "no op that both engines show differs: the difference arises outside of their ops"
+             : "one of the engines shows no ops: only the state and the outputs after a step can "
+               "be compared");
   int64_t& n = p.executions;
   TWINRUN_ASSIGN(const Stepped again_a, step_of(t.a, t.program_a, kept, nullptr, n));
   TWINRUN_ASSIGN(const Stepped again_b, step_of(t.b, t.program_b, kept, nullptr, n));

@@ -14,7 +14,6 @@
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/diagnose/pipeline.h"
-#include "harness/experiment/engines.h"
 #include "harness/host/command.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/run.h"
@@ -96,7 +95,7 @@ class ScenarioOracle {
  private:
   Result<Answer> ask(const std::string& name, Execution& e) {
     const auto scenario = with_changes(a_, changes_, sets_.at(name));
-    if (!scenario) return Answer{std::nullopt, "no valid scenario: " + scenario.error().what};
+    if (!scenario) return Answer{std::nullopt, "not a valid scenario: " + scenario.error().what};
     TWINRUN_RETURN_IF_ERROR(write_file_atomically(file_of(name), resolved_toml(*scenario)));
     switch (options_.test) {
       case Test::kVerdict:
@@ -131,7 +130,7 @@ class ScenarioOracle {
     o.directory = (fs::path(options_.folder) / "diagnoses" / name).string();
     const auto d = diagnose(scenario, o, nullptr, stop_);
     if (!d) {
-      if (of_foreign_engine(d.error())) return d.error();
+      if (d.error().of_foreign_engine()) return d.error();
       // For example a fault that names no op of this scenario, or too few samples.
       return Answer{std::nullopt, d.error().what};
     }
@@ -147,7 +146,7 @@ class ScenarioOracle {
     if (!spec.engine.starts_with("cpu")) spec.cores = scenario.tpu.cores;
     auto engine = set_up(*experiment, spec);
     if (!engine) {
-      if (of_foreign_engine(engine.error())) return engine.error();
+      if (engine.error().of_foreign_engine()) return engine.error();
       return Answer{std::nullopt, engine.error().what};  // a fault that fits no op of the program
     }
     RunOptions o;
@@ -156,7 +155,7 @@ class ScenarioOracle {
     o.digest_states = false;
     const auto run = train(*experiment, engine->program, *engine->backend, o);
     if (!run) {
-      if (of_foreign_engine(run.error())) return run.error();
+      if (run.error().of_foreign_engine()) return run.error();
       return Answer{std::nullopt, run.error().what};
     }
     if (run->file.ended == "interrupted") return interrupted();

@@ -54,7 +54,7 @@ std::optional<Outcome> outcome_named(const std::string& text) {
 // Adds the content of a line to the record. Error: what is wrong with the line.
 Status take_line(const std::string& line, bool first, SessionRecord& record) {
   const Json j = Json::parse(line, nullptr, false);
-  if (!j.is_object()) return Error{"no JSON object", "", ""};
+  if (!j.is_object()) return Error{"not a JSON object", "", ""};
   try {
     if (first) {
       if (j.at("session") != kSessionName) return Error{"not a session of twinrun bisect", "", ""};
@@ -89,11 +89,15 @@ std::string_view to_string(Outcome outcome) {
   return outcome == Outcome::kGood ? "good" : outcome == Outcome::kBad ? "bad" : "skip";
 }
 
-Error interrupted() { return {"interrupted", "", "the same command with --resume goes on"}; }
+Error interrupted() {
+  return {"interrupted", "", "run the same command with --resume to continue",
+          Error::Kind::kInterrupted};
+}
 
 Result<SessionRecord> read_session(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) return Error{"cannot read", path, "a session.jsonl that twinrun bisect has written"};
+  if (!in)
+    return Error{"cannot read", path, "name a session.jsonl that twinrun bisect has written"};
   std::stringstream all;
   all << in.rdbuf();
   const std::string text = all.str();
@@ -105,11 +109,11 @@ Result<SessionRecord> read_session(const std::string& path) {
     const std::string line = text.substr(at, end - at);
     if (const Status taken = take_line(line, number == 0, record); !taken) {
       return Error{taken.error().what, fmt::format("{}:{}", path, number + 1),
-                   "begin again without --resume, or in another folder (-o)"};
+                   "start again without --resume, or in another folder (-o)"};
     }
     at = end == std::string::npos ? text.size() : end + 1;
   }
-  if (number == 0) return Error{"is empty", path, "begin again without --resume"};
+  if (number == 0) return Error{"is empty", path, "start again without --resume"};
   return record;
 }
 
@@ -126,7 +130,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const 
     if (before.head.axis != head.axis ||
         Json::parse(before.head.identity) != Json::parse(head.identity)) {
       return Error{fmt::format("is the session of another search: {}", before.head.command),
-                   session->path_, "give that search's words again, or another folder (-o)"};
+                   session->path_,
+                   "repeat that search's arguments, or choose another folder with -o"};
     }
   }
   // Rewrite the file with complete lines only, so that the next line does not continue a broken

@@ -17,7 +17,9 @@ namespace twinrun::bisect {
 namespace {
 
 // This axis keeps no session, so an interrupted search starts again.
-Error begin_again() { return {"interrupted", "", "the same command begins again"}; }
+Error begin_again() {
+  return {"interrupted", "", "run the same command to start again", Error::Kind::kInterrupted};
+}
 
 bool stopped(const StopFlag* stop) { return stop != nullptr && stop->load(); }
 
@@ -58,7 +60,7 @@ Status check_same_state(const Program& a, const Program& b) {
   for (size_t i = 0; same && i < a.state.size(); ++i)
     same = a.state[i].name == b.state[i].name && a.state[i].type == b.state[i].type;
   if (same) return Ok{};
-  return Error{"the two engines' programs have other state variables", "", ""};
+  return Error{"the programs of the two engines have different state variables", "", ""};
 }
 
 // Steps that B runs from a known state of the run, until a digest differs after step `parts`.
@@ -116,7 +118,7 @@ class RunAndEngine {
       if (progress_ != nullptr) progress_->step(step + 1 - segment.begin, "");
     }
     if (progress_ != nullptr)
-      progress_->end(segment.parts ? fmt::format("parts after step {}", *segment.parts)
+      progress_->end(segment.parts ? fmt::format("diverges after step {}", *segment.parts)
                                    : "the same states");
     return Ok{};
   }
@@ -207,7 +209,8 @@ Result<StepDivergence> part_of_runs(const RunFile& a, const RunFile& b) {
   }
   if (p.step == p.first && p.first > 0) {
     p.notes.push_back(fmt::format(
-        "they may have parted before: of steps before {} one of the files says nothing", p.first));
+        "they may have diverged before: one of the files has no digests of the steps before {}",
+        p.first));
   }
   if (ends(a) != ends(b)) {
     p.notes.push_back(
@@ -232,8 +235,9 @@ Result<Diverged> part_of_engines(const Twins& t, std::optional<std::pair<States,
   p.executions = 2;
   p.end = p.first;
   if (t.progress != nullptr)
-    t.progress->begin(fmt::format("{} beside {}", t.a.capabilities().name, t.b.capabilities().name),
-                      last - p.first);
+    t.progress->begin(
+        fmt::format("{} and {} side by side", t.a.capabilities().name, t.b.capabilities().name),
+        last - p.first);
   for (int64_t step = p.first; step < last && !p.step; ++step) {
     if (stopped(t.stop)) return begin_again();
     TWINRUN_ASSIGN(StepInputs inputs, feed_a.inputs(step));
@@ -258,7 +262,7 @@ Result<Diverged> part_of_engines(const Twins& t, std::optional<std::pair<States,
     if (t.progress != nullptr) t.progress->step(step + 1 - p.first, "");
   }
   if (t.progress != nullptr)
-    t.progress->end(p.step ? fmt::format("part after step {}", *p.step) : "the same states");
+    t.progress->end(p.step ? fmt::format("diverge after step {}", *p.step) : "the same states");
   return diverged;
 }
 
@@ -268,7 +272,7 @@ Result<StepDivergence> part_of_run(const Experiment& experiment, const Program& 
   RunAndEngine pair(experiment, program, run, b, progress, stop);
   const std::vector<int64_t> begins = pair.begins();
   if (begins.empty() || run.state_digests.empty()) {
-    return Error{"the run has no state to begin from: it begins at step " +
+    return Error{"the run has no state to start from: it begins at step " +
                      std::to_string(run.first_step) + " and holds no checkpoint before its end",
                  "", "train it with --set train.checkpoint_every=N"};
   }
@@ -276,8 +280,8 @@ Result<StepDivergence> part_of_run(const Experiment& experiment, const Program& 
   p.first = begins.front();
   p.end = pair.end();
   if (p.first > run.first_step)
-    p.notes.push_back(
-        fmt::format("steps before {} are not compared: no state of theirs is stored", p.first));
+    p.notes.push_back(fmt::format(
+        "steps before {} are not compared, because no state of them is stored", p.first));
   const int segments = static_cast<int>(begins.size());
   if (segments > 1 && !scan) {
     // Candidate i is bad if B diverges in the i-th segment; candidate 0 stands for no segment and
@@ -308,11 +312,10 @@ Result<StepDivergence> part_of_run(const Experiment& experiment, const Program& 
       const std::string& name = names[static_cast<size_t>(f.first_bad)];
       p.step = made[name].parts;
       p.tensors = gaps[name];
-      p.notes.push_back(
-          fmt::format("found by a search over {} stored states: first, if the engine parts from "
-                      "the run in every "
-                      "segment after that one as well (--scan runs them all)",
-                      segments));
+      p.notes.push_back(fmt::format(
+          "found by a search over {} stored states: it is the first only if the engine diverges "
+          "from the run in every segment after that one as well (--scan runs them all)",
+          segments));
       return p;
     }
     p.notes.push_back(f.why.find("now: lost") != std::string::npos

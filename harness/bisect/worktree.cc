@@ -68,7 +68,7 @@ Result<Repository> Repository::open(const std::string& folder, const std::string
   if (!top) {
     Error error = top.error();
     error.where = folder;
-    error.fix = "--repo FOLDER, of a repository with a checkout";
+    error.fix = "give --repo FOLDER, a repository with a checkout";
     return error;
   }
   r.top_ = top->substr(0, top->find('\n'));
@@ -87,14 +87,15 @@ Result<std::string> Repository::commit(const std::string& revision) const {
   if (name.ok() && !name->empty()) return name->substr(0, name->find('\n'));
   const auto refs = git({"for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"});
   const std::string near = refs.ok() ? nearest(revision, lines_of(*refs)) : "";
-  return Error{fmt::format("'{}' is no commit", revision), top_,
-               near.empty() ? "a branch, a tag, or the name of a commit"
+  return Error{fmt::format("'{}' is not a commit", revision), top_,
+               near.empty() ? "give a branch, a tag, or the name of a commit"
                             : fmt::format("did you mean {}?", near)};
 }
 
 Result<Lineage> Repository::between(const std::string& good, const std::string& bad) const {
   TWINRUN_ASSIGN(const std::string base, git({"merge-base", "--all", good, bad}));
-  if (good == bad) return Error{"the good and the bad end are one commit", "--good, --bad", ""};
+  if (good == bad)
+    return Error{"the good and the bad end are the same commit", "--good, --bad", ""};
   if (base.substr(0, base.find('\n')) != good) {
     return Error{
         fmt::format("{} is not before {}", good.substr(0, 12), bad.substr(0, 12)), "--good",

@@ -45,7 +45,8 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       "{}\n\nclass {}{}{}\nmade by {}\n\n"
       "To prove it on another machine:\n\n"
       "  twinrun replay BUNDLE.zip{}\n\n"
-      "exit status 0: the same bits and the same finding; 1: it says what differs.\n"
+      "exit status 0: the same bits and the same finding; 1: something differs, and the output "
+      "says what.\n"
       "By hand, in the folder where the bundle was unpacked:\n\n"
       "  twinrun diagnose scenario.toml {}{}\n",
       m.headline, to_string(m.verdict),
@@ -60,13 +61,13 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
   for (const EngineFile& file : m.engine_files)
     out += fmt::format("\n{}  is '{}' of the engine's command line\n", file.member, file.word);
   if (is_foreign_engine(m.asked.subject))
-    out += "\nThe engine is code of others; what its scripts import is not in here.\n";
+    out += "\nThe engine is third-party code; what its scripts import is not included.\n";
   out += fmt::format(
       "\nscenario.toml  what is trained, every key\n{}"
       "init.h5        the initial checkpoint\n"
-      "before.h5      the state of the subject before the first bad step\n"
+      "before.h5      the state of the subject before the first wrong step\n"
       "program.txt    the program, {} core{}, one op a line\n{}"
-      "manifest.json  digests of all of this, and of what must come out again\n",
+      "manifest.json  digests of these files, and of the results that must be reproduced\n",
       m.own_data ? fmt::format("data.npz       its batches, in order{}\n",
                                anonymised ? "; noise, not the original's" : "")
                  : "",
@@ -137,8 +138,9 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
   if (original.asked.subject.empty())
     return Error{
-        "does not say how it was asked: it is of an older twinrun, or of an imported program",
-        report_path, "diagnose again; files of an imported step are to be sent as they are"};
+        "does not record how the diagnosis was run: it is from an older twinrun, or of an imported "
+        "program",
+        report_path, "diagnose again; send the files of an imported step as they are"};
   TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
   forget_cache_file(scenario);
   TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(original.asked, options.threads));
@@ -176,8 +178,8 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   std::vector<ZipMember> scripts;
   if (foreign && fault && !wanted && options.reduction == BundleOptions::Reduction::kOfOurs)
     out.notes.emplace_back(
-        "not reduced: the engine is code of others, which each try would start anew (--reduction "
-        "does so)");
+        "not reduced: the engine is third-party code, which each try would start again "
+        "(--reduction does so)");
 
   Manifest m;
   m.twinrun = version_text();

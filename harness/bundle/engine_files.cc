@@ -60,7 +60,7 @@ PackedEngine pack_engine(const std::string& engine) {
     if (!bytes) {
       leave_out(bytes.error().what);
     } else if (std::ranges::find(*bytes, std::byte{0}) != bytes->end()) {
-      leave_out("it is a program, or no text");
+      leave_out("it is a binary, or not text");
     } else if (!is_engine_member(member) || out.files.size() == kMaxFiles ||
                std::ranges::find(out.files, member, &EngineFile::member) != out.files.end()) {
       leave_out("another file has its name, or there are too many");

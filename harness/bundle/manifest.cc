@@ -19,7 +19,7 @@ class Reader {
  public:
   Reader(const Json& json, std::string path, const std::string& where)
       : json_(json), path_(std::move(path)), where_(where) {
-    if (!json_.is_object()) fail("is no object");
+    if (!json_.is_object()) fail("is not an object");
   }
   template <typename T>
   T get(const char* key) const {
@@ -32,7 +32,7 @@ class Reader {
     } else {
       fits = value.is_string();
     }
-    if (!fits) Reader(*this).fail(fmt::format("'{}' is of another type: {}", key, value.dump()));
+    if (!fits) Reader(*this).fail(fmt::format("'{}' has the wrong type: {}", key, value.dump()));
     return value.get<T>();
   }
   template <typename T>
@@ -57,7 +57,7 @@ class Reader {
   }
   [[noreturn]] void fail(const std::string& what) const {
     throw Error{fmt::format("{}: {}", kManifest, path_ + what), where_,
-                "the bundle is damaged, or made by something else"};
+                "the bundle is damaged, or was not made by twinrun"};
   }
 
  private:
@@ -68,7 +68,7 @@ class Reader {
   }
   const Json& list(const char* key) const {
     const Json& value = at(key);
-    if (!value.is_array()) fail(fmt::format("'{}' is no list", key));
+    if (!value.is_array()) fail(fmt::format("'{}' is not a list", key));
     return value;
   }
 
@@ -87,7 +87,7 @@ VerdictClass verdict_of(const Reader& r) {
   for (int v = 0; v <= static_cast<int>(VerdictClass::kInconclusive); ++v) {
     if (to_string(static_cast<VerdictClass>(v)) == name) return static_cast<VerdictClass>(v);
   }
-  r.fail(fmt::format("class '{}' is none of ours", name));
+  r.fail(fmt::format("unknown class '{}'", name));
 }
 
 Manifest read(const Json& json, const std::string& where) {
@@ -114,7 +114,7 @@ Manifest read(const Json& json, const std::string& where) {
   m.finding.step = f.maybe<int64_t>("step");
   if (const auto core = f.maybe<int64_t>("core")) m.finding.core = static_cast<int>(*core);
   const auto level = f.get<std::string>("level");
-  if (level.size() != 1) f.fail(fmt::format("level '{}' is no letter", level));
+  if (level.size() != 1) f.fail(fmt::format("level '{}' is not a letter", level));
   m.finding.level = level[0];
   expected.each("runs", [&](const Reader& run) {
     m.runs.push_back({run.get<std::string>("name"), run.get<std::string>("root_digest"),
@@ -123,12 +123,13 @@ Manifest read(const Json& json, const std::string& where) {
   m.reduction = r.texts("reduction");
   const auto engine_file = [&](const Reader& file) {
     m.engine_files.push_back({file.get<std::string>("word"), file.get<std::string>("member")});
-    if (!is_engine_member(m.engine_files.back().member)) file.fail("'member' is no engine's file");
+    if (!is_engine_member(m.engine_files.back().member))
+      file.fail("'member' is not a file of an engine");
   };
   if (r.has("engine_files")) r.each("engine_files", engine_file);
   r.each("files", [&](const Reader& file) {
     const auto digest = Digest::parse(file.get<std::string>("xxh3_128"));
-    if (!digest) file.fail("'xxh3_128' is no digest of 32 hex digits");
+    if (!digest) file.fail("'xxh3_128' is not a digest of 32 hex digits");
     m.files.push_back({file.get<std::string>("name"),
                        static_cast<uint64_t>(file.get<int64_t>("bytes")), *digest});
   });
@@ -200,8 +201,8 @@ std::string to_json(const Manifest& m) {
 Result<Manifest> manifest_from_json(std::string_view text, const std::string& where) {
   const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded())
-    return Error{fmt::format("{} is no JSON", kManifest), where,
-                 "the bundle is damaged, or made by something else"};
+    return Error{fmt::format("{} is not JSON", kManifest), where,
+                 "the bundle is damaged, or was not made by twinrun"};
   try {
     return read(json, where);
   } catch (const Error& error) {

@@ -35,10 +35,10 @@ class Search {
     // whole scenario again only if that loses the finding.
     if (!fewer_steps(found_.step.value_or(best_.scenario.train.steps - 1) + 1) &&
         !try_it("", best_.scenario) && !stopped())
-      return Error{
-          fmt::format("diagnosed again, it does not say the same: {}", last_said_), "reduction",
-          "bundle it without a reduction (--no-reduction); a finding that comes and goes is one "
-          "of an engine that is not deterministic"};
+      return Error{fmt::format("a second diagnosis gives a different result: {}", last_said_),
+                   "reduction",
+                   "bundle it without a reduction (--no-reduction); a finding that comes and goes "
+                   "is typical of an engine that is not deterministic"};
     bool smaller = true;
     while (smaller && !over()) {
       smaller = false;
@@ -156,13 +156,13 @@ class Search {
   Status own_data() {
     TWINRUN_ASSIGN(const Scenario own,
                    with_own_data(best_.scenario, how_.folder, {.noise = how_.noise}));
-    if (try_it(how_.noise ? "noise in the place of the data" : "data of its own", own, true))
+    if (try_it(how_.noise ? "noise instead of the data" : "data of its own", own, true))
       return Ok{};
-    return Error{fmt::format("with {} it does not say the same: {}",
-                             how_.noise ? "noise in the place of its data"
-                                        : "its batches in a file of their own",
-                             last_said_),
-                 "reduction", how_.noise ? "bundle it without --anonymise" : ""};
+    return Error{
+        fmt::format("with {} the diagnosis gives a different result: {}",
+                    how_.noise ? "noise instead of its data" : "its batches in a file of their own",
+                    last_said_),
+        "reduction", how_.noise ? "bundle it without --anonymise" : ""};
   }
 
   const Finding& found_;

@@ -47,11 +47,12 @@ Result<Opened> open(const std::string& path) {
   for (const ZipMember& member : out.members) {
     if (std::ranges::find(kNames, member.name) == std::end(kNames) &&
         !is_engine_member(member.name))
-      return Error{fmt::format("member '{}' belongs in no bundle", member.name), path, kDamaged};
+      return Error{fmt::format("member '{}' does not belong in a bundle", member.name), path,
+                   kDamaged};
   }
   const ZipMember* manifest = out.find(kManifest);
   if (manifest == nullptr)
-    return Error{fmt::format("has no {}", kManifest), path, "it is no bundle of twinrun"};
+    return Error{fmt::format("has no {}", kManifest), path, "it is not a bundle of twinrun"};
   TWINRUN_ASSIGN(out.manifest, manifest_from_json(text_of(*manifest), path));
   for (const BundledFile& file : out.manifest.files) {
     const ZipMember* member = out.find(file.name);
@@ -59,7 +60,7 @@ Result<Opened> open(const std::string& path) {
       return Error{fmt::format("member '{}' is missing", file.name), path, kDamaged};
     const Digest is = digest_bytes(member->bytes.data(), member->bytes.size());
     if (member->bytes.size() != file.size || is != file.digest)
-      return Error{fmt::format("member '{}' is not what the manifest says: XXH3-128 {}, due {}",
+      return Error{fmt::format("member '{}' does not match the manifest: XXH3-128 {}; expected {}",
                                file.name, is.hex(), file.digest.hex()),
                    path, kDamaged};
   }
@@ -96,7 +97,7 @@ Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
   }
   if (options.data_dir.empty() && (!files.empty() || !s.data.dir.empty()))
     return Error{fmt::format("its data ('{}') are not in the bundle", s.data.source), where,
-                 "say where they lie: --data DIR"};
+                 "give their folder: --data DIR"};
   s.data.dir = options.data_dir;
   return s;
 }
@@ -173,10 +174,10 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
   for (const std::string& engine : {m.asked.baseline, m.asked.subject}) {
     if (is_foreign_engine(engine) && !options.allow_exec)
       return Error{
-          fmt::format("wants to run code that is not twinrun's: {}", engine), path,
+          fmt::format("contains third-party code to run: {}", engine), path,
           m.engine_files.empty()
-              ? "read it, then say --allow-exec"
-              : "read it and the scripts below engine/ in the bundle, then say --allow-exec"};
+              ? "read it, then give --allow-exec"
+              : "read it and the scripts below engine/ in the bundle, then give --allow-exec"};
   }
   TWINRUN_ASSIGN(const Scenario scenario, scenario_of(opened, path, options));
   if (m.own_data)
@@ -194,8 +195,9 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
   if (std::ranges::any_of(out.report.findings, failed) && !failed(m.finding)) {
     const std::string& said = std::ranges::find_if(out.report.findings, failed)->sentence;
     return Error{
-        fmt::format("fails here, so that nothing can be compared: {}", said), o.subject,
-        "give it what it needs, then replay again; twinrun doctor --engine ENGINE asks it alone"};
+        fmt::format("fails on this machine, so nothing can be compared: {}", said), o.subject,
+        "give it what it needs, then replay again; twinrun doctor --engine ENGINE tests it alone",
+        Error::Kind::kForeignEngine};
   }
   if (!out.interrupted) compare(m, out.report, out);
   if (version_text() != m.twinrun)

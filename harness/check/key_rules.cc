@@ -89,8 +89,9 @@ class KeyRules {
     // Records are parsed during the run, so their shape is unknown; arrays carry theirs into the
     // program.
     if (d.source == "tfrecord" && d.shape.empty() && d.window == 0) {
-      add("unknown-shape", source_.where("data", "shape"), "data.shape is not said",
-          "a record's array has the length that it has; a step is compiled for known shapes",
+      add("unknown-shape", source_.where("data", "shape"), "data.shape is missing",
+          "the length of a record's array is not known in advance; a step is compiled for known "
+          "shapes",
           "set data.shape (or data.window, of token ids)", "features",
           fmt::format("Tensor(\"IteratorGetNext:0\", shape=({}, ?), dtype={})", s_.train.batch,
                       type));
@@ -106,7 +107,8 @@ class KeyRules {
     add("data-runs-out", source_.where("data", "repeat"),
         fmt::format("{} samples are {} batch{} of {}; train.steps is {}", d.train, batches,
                     batches == 1 ? "" : "es", batch, s_.train.steps),
-        "the loop on the device asks for every one of its steps; the end of the data is an error "
+        "the loop on the device needs data for every one of its steps; the end of the data is an "
+        "error "
         "there, not the end of training",
         batches > 0 ? fmt::format("--set data.repeat=true, or --set train.steps={}", batches)
                     : "--set data.repeat=true");
@@ -200,9 +202,10 @@ class KeyRules {
     bad.resize(bad.size() - more);
     const int64_t step = tpu::kSublanes * cores();
     add("padding", source_.where(eights ? "model" : "train", eights ? "layers" : "batch"),
-        fmt::format("{} samples a core; features of {}{}", per_core(), join(bad, ", "),
+        fmt::format("{} samples per core; features of {}{}", per_core(), join(bad, ", "),
                     more > 0 ? fmt::format(" and {} more", more) : ""),
-        "arrays are stored in tiles of 8 x 128: samples a core in multiples of 8 with features in "
+        "arrays are stored in tiles of 8 x 128: samples per core in multiples of 8 with features "
+        "in "
         "multiples of 128, or samples in "
         "multiples of 128 with features in multiples of 8, waste nothing",
         !eights ? fmt::format("--set train.batch={}", (s_.train.batch + step - 1) / step * step)

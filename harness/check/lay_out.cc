@@ -88,9 +88,8 @@ Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
   options.out = out;
   const auto ran = run_command({"dot", "-Tplain", in}, options, nullptr);
   if (!ran)
-    return Error{
-        "the graph page is laid out by Graphviz, whose program is not there: " + ran.error().what,
-        "dot", "apt-get install graphviz (or leave out -o)"};
+    return Error{"the graph page needs Graphviz, which cannot be run: " + ran.error().what, "dot",
+                 "apt-get install graphviz (or leave out -o)"};
   std::ifstream places(out);
   std::vector<Drawing> drawings(sketches.size());
   for (size_t i = 0; i < sketches.size(); ++i) {

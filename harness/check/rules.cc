@@ -20,9 +20,9 @@ constexpr std::string_view kX64 =
     "implemented: {}";
 
 constexpr Rule kRules[] = {
-    {"batch-missing", kError, "train.batch is not said", "`train_batch_size` cannot be `None`",
+    {"batch-missing", kError, "train.batch is missing", "`train_batch_size` cannot be `None`",
      kEstimator},
-    {"steps-missing", kError, "train.steps is not said",
+    {"steps-missing", kError, "train.steps is missing",
      "For TPU training, one of `steps` or `max_steps` must be set. Cannot be both `None`.",
      kEstimator},
     {"batch-not-divisible", kError, "the batch cannot be shared evenly by the cores",
@@ -31,7 +31,7 @@ constexpr Rule kRules[] = {
      "The {} to the model returned by input_fn must have static shape. Tensor: {}", kEstimator},
     {"unknown-shape", kError, "the shape of a sample is known from the data alone",
      "The {} to the model returned by input_fn must have static shape. Tensor: {}", kEstimator},
-    {"dynamic-shape", kError, "a size that only a run knows",
+    {"dynamic-shape", kError, "a size that is known only at run time",
      "Reshape's input dynamic dimension is decomposed into multiple output dynamic dimensions, but "
      "the constraint is ambiguous "
      "and XLA can't infer the output dimension {}",
@@ -78,7 +78,7 @@ constexpr Rule kRules[] = {
     {"file-cache", kWarning, "a remote TPU's host cannot write a cache on your machine",
      "File system scheme '[local]' not implemented (file: '{}')",
      "tensorflow/tensorflow#49177: tf.data's ops run on that host"},
-    {"padding", kNote, "sizes that fill the tiles of 8 x 128 badly", "",
+    {"padding", kNote, "sizes that fill tiles of 8 x 128 badly", "",
      "cloud.google.com/tpu/docs/performance-guide"},
     {"no-prefetch", kNote, "no batch is made while a step runs", "",
      "tensorflow.org/guide/data_performance"},
@@ -103,7 +103,7 @@ Result<Severity> find_severity(const std::string& word) {
     words.emplace_back(to_string(s));
     if (words.back() == word) return s;
   }
-  return Error{fmt::format("'{}' is no severity; allowed: {}", word, join(words, ", ")),
+  return Error{fmt::format("'{}' is not a severity; accepted: {}", word, join(words, ", ")),
                "--fail-on", fmt::format("did you mean '{}'?", nearest(word, words))};
 }
 

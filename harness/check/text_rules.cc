@@ -43,7 +43,7 @@ class TextRules {
       out_.push_back(finding(
           "no-all-reduce", module_.file,
           fmt::format("{} replicas, and no all-reduce among the instructions", module_.replicas),
-          "each core descends its own gradients: the cores' weights part from the first step on, "
+          "each core applies its own gradients: the cores' weights diverge from the first step on, "
           "and the checkpoint has "
           "those of core 0",
           "reduce the gradients: jax.lax.pmean(grads, \"batch\") inside of pmap, "
@@ -99,7 +99,8 @@ class TextRules {
   void tell_types() {
     if (!dynamic_.of.empty()) {
       const HloInstruction& first = *dynamic_.of[0];
-      add("dynamic-shape", dynamic_, "a size that only a run knows, " + to_string(first.shape),
+      add("dynamic-shape", dynamic_,
+          "a size that is known only at run time, " + to_string(first.shape),
           "a step is compiled for known shapes",
           "fix the batch: batch(n, drop_remainder=True), jit with concrete shapes; pad to a bound",
           first.name);
@@ -164,8 +165,8 @@ class TextRules {
           module_.name, target);
     }
     for (const auto& [opcode, g] : unknown_)
-      add("unsupported-op", g, "\"" + opcode + "\" is no op of XLA",
-          "what XLA does not know it cannot compile",
+      add("unsupported-op", g, "\"" + opcode + "\" is not an op of XLA",
+          "XLA cannot compile an op that it does not know",
           "write it in ops of XLA; do it on the host, in the input pipeline", module_.name, opcode);
     if (!stateful_.of.empty())
       add("stateful-random", stateful_, "rng",
@@ -206,7 +207,7 @@ void check_collectives(const Program& step, const std::string& where, Findings& 
   out.push_back(finding(
       "no-all-reduce", where,
       fmt::format("{} cores, and no all-reduce of gradients in the step", step.sharding.cores),
-      "each core descends its own gradients: the cores' weights part from the first step on, and "
+      "each core applies its own gradients: the cores' weights diverge from the first step on, and "
       "the "
       "checkpoint has those of core 0",
       "reduce the gradients: CrossShardOptimizer, xm.optimizer_step, jax.lax.pmean"));

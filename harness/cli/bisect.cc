@@ -16,7 +16,7 @@ namespace {
 struct Axis {
   std::string_view name;
   std::string_view what;
-  int (*run)(const Args&);
+  Result<int> (*run)(const Args&);
 };
 constexpr std::array kAxes = {
     Axis{"step", "the first step after which two runs or engines differ", bisect_step},
@@ -37,48 +37,49 @@ void print_help() {
 }
 
 // Prints a recorded session without running anything.
-int replay(const Args& args) {
-  po::options_description options("options");
-  options.add_options()("replay", po::value<std::string>(), "session.jsonl of a search")(
-      "json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed =
+Result<int> replay(const Args& args) {
+  Options options;
+  options.text("replay", "session.jsonl of a search");
+  options.flag("json", "one JSON document on stdout");
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
       parse(args, "twinrun bisect --replay SESSION.jsonl",
-            "twinrun bisect --replay twinrun-results/bisect-rev/session.jsonl", options, {});
-  if (parsed.exit) return *parsed.exit;
-  const auto record = bisect::read_session(parsed.get<std::string>("replay"));
-  if (!record) return fail(record.error());
+            "twinrun bisect --replay twinrun-results/bisect-rev/session.jsonl", options, {}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto record, bisect::read_session(parsed.get<std::string>("replay")));
   if (parsed.get<bool>("json")) {
     nlohmann::ordered_json j = {{"schema", 1},
-                                {"axis", record->head.axis},
-                                {"command", record->head.command},
+                                {"axis", record.head.axis},
+                                {"command", record.head.command},
                                 {"executions", nlohmann::ordered_json::array()}};
-    for (const auto& e : record->executions) {
+    for (const auto& e : record.executions) {
       j["executions"].push_back({{"candidate", e.candidate},
                                  {"outcome", bisect::to_string(e.outcome)},
                                  {"why", e.why},
                                  {"seconds", e.seconds},
                                  {"log", e.log}});
     }
-    j["result"] = nlohmann::ordered_json::parse(record->result.empty() ? "null" : record->result);
+    j["result"] = nlohmann::ordered_json::parse(record.result.empty() ? "null" : record.result);
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
   // The session file may come from anywhere, so clean its text.
-  fmt::print("{}\n", text::clean(record->head.command));
+  fmt::print("{}\n", text::clean(record.head.command));
   text::Table table({{.title = "", .right = true},
                      {.title = "candidate"},
                      {.title = "answer"},
                      {.title = "why", .flexible = true},
                      {.title = "time", .right = true}});
-  for (size_t i = 0; i < record->executions.size(); ++i) {
-    const auto& e = record->executions[i];
+  for (size_t i = 0; i < record.executions.size(); ++i) {
+    const auto& e = record.executions[i];
     table.add({std::to_string(i + 1), text::clean(e.candidate),
                std::string(bisect::to_string(e.outcome)), text::clean(e.why),
                text::duration(e.seconds)});
   }
   for (const std::string& line : table.lines(terminal_width(), 2)) fmt::print("{}\n", line);
-  fmt::print("{}\n", record->result.empty() ? "not ended: the same command with --resume goes on"
-                                            : "result: " + text::clean(record->result));
+  fmt::print("{}\n", record.result.empty()
+                         ? "not finished: run the same command with --resume to continue"
+                         : "result: " + text::clean(record.result));
   return 0;
 }
 
@@ -90,7 +91,7 @@ std::pair<Args, Args> split_command(const Args& args) {
   return {{args.begin(), dashes}, {dashes + 1, args.end()}};
 }
 
-int bisect_verb(const Args& args) {
+Result<int> bisect_verb(const Args& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h") {
     print_help();
     return args.empty() ? kExitUsage : 0;
@@ -101,8 +102,8 @@ int bisect_verb(const Args& args) {
     if (axis.name == args[0]) return axis.run(Args(args.begin() + 1, args.end()));
     names.emplace_back(axis.name);
   }
-  return fail({fmt::format("unknown axis '{}' (known: {})", args[0], join(names, ", ")), "",
-               fmt::format("did you mean '{}'?", nearest(args[0], names))});
+  return Error{fmt::format("unknown axis '{}' (known: {})", args[0], join(names, ", ")), "",
+               fmt::format("did you mean '{}'?", nearest(args[0], names))};
 }
 
 }  // namespace twinrun::cli

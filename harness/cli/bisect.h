@@ -6,18 +6,19 @@
 #include <vector>
 
 #include "harness/bisect/divergence.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 
 namespace twinrun::cli {
 
-int bisect_step(const Args& args);
-int bisect_op(const Args& args);
-int bisect_config(const Args& args);
-int bisect_rev(const Args& args);
+Result<int> bisect_step(const Args& args);
+Result<int> bisect_op(const Args& args);
+Result<int> bisect_config(const Args& args);
+Result<int> bisect_rev(const Args& args);
 
-// Prints the error; after Ctrl-C exits as interrupted, whatever the error is.
-inline int failed(const Error& error, const StopFlag& stop) {
-  return fail(error, stop.load() ? kExitInterrupted : kExitUsage);
+// After Ctrl-C every error counts as an interruption.
+template <typename T>
+Result<T> unless_stopped(Result<T> result, const StopFlag& stop) {
+  return std::move(result).with_kind(stop.load() ? Error::Kind::kInterrupted : Error::Kind::kInput);
 }
 
 // Splits the arguments at "--" into options and a command that is run unchanged.

@@ -18,20 +18,21 @@ using bisect::Found;
 using bisect::Repeats;
 using Json = nlohmann::ordered_json;
 
-void add_search_options(po::options_description& options, const char* folder, int repeats) {
-  options.add_options()("out,o", po::value<std::string>()->default_value(folder),
-                        "folder of the results: session.jsonl, logs, both neighbours")(
-      "repeats", po::value<int>()->default_value(repeats),
-      "executions of a candidate that must say the same")(
-      "retries", po::value<int>()->default_value(3),
-      "skips in a row, until a candidate counts as untestable")(
-      "most", po::value<int>()->default_value(20),
-      "executions of a good candidate, where bad ones answer good now and then")(
-      "confidence", po::value<double>()->default_value(0.95, "0.95"),
-      "of what is said about flakiness")(
-      "timeout", po::value<double>()->default_value(0),
-      "seconds of one execution; later ones are ended and count as skips (0: none)")(
-      "resume", po::bool_switch(), "go on with what the folder's session.jsonl has");
+void add_search_options(Options& options, const char* folder, int repeats) {
+  options.text(
+      "out,o",
+      "folder of the results: session.jsonl, logs, the last good and the first bad candidate",
+      folder);
+  options.number<int>("repeats", "executions of a candidate that must agree", repeats);
+  options.number<int>("retries", "skips in a row after which a candidate counts as untestable", 3);
+  options.number<int>("most",
+                      "most executions of a good candidate, where bad ones are sometimes good", 20);
+  options.number<double>("confidence", "confidence of statements about flakiness", 0.95);
+  options.number<double>(
+      "timeout",
+      "time limit of one execution in seconds; longer ones are ended and count as skips (0: none)",
+      0);
+  options.flag("resume", "continue from the folder's session.jsonl");
 }
 
 Result<Repeats> repeats_of(const Parsed& parsed) {
@@ -73,7 +74,7 @@ Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Arg
   } else if (test == "command") {
     o.test = Test::kCommand;
   } else {
-    return Error{fmt::format("'{}' is no test", test), "--test",
+    return Error{fmt::format("'{}' is not a test", test), "--test",
                  "allowed: verdict, loss, digest, command"};
   }
   if ((o.test == Test::kCommand) == command.empty())
@@ -194,86 +195,84 @@ void print_rev(const bisect::RevisionsFound& f) {
 
 }  // namespace
 
-int bisect_config(const Args& args) {
-  if (const auto done = fault_help(args)) return *done;
+Result<int> bisect_config(const Args& args) {
+  if (fault_help(args)) return 0;
   const auto [words, command] = split_command(args);
-  po::options_description options("options");
-  options.add_options()("set", po::value<std::vector<std::string>>()->composing(),
-                        "KEY=VALUE: override a key of A and B (repeatable)")(
-      "set-b", po::value<std::vector<std::string>>()->composing(),
-      "KEY=VALUE: override a key of B; without a second scenario B is A with these")(
-      "test", po::value<std::string>()->default_value("verdict"),
+  Options options;
+  options.list("set", "KEY=VALUE: override a key of A and B (repeatable)");
+  options.list("set-b",
+               "KEY=VALUE: override a key of B; without a second scenario B is A with these");
+  options.text(
+      "test",
       "verdict: the class of a diagnosis; loss: the last held-out loss of a run, beyond "
       "--margin of A's; digest: the last state of a run, the same as B's; command: the exit code "
       "of "
-      "CMD, as for git bisect run")("margin", po::value<double>(),
-                                    "of --test loss (default: diagnose.margin of A)")(
-      "quick", po::bool_switch(),
-      "of --test verdict: no seeds; tells an engine bug from exact agreement alone")(
-      "subject", po::value<std::string>()->default_value("tpu"), "engine that is run");
+      "CMD, as for git bisect run",
+      "verdict");
+  options.number<double>("margin", "margin of --test loss (default: diagnose.margin of A)");
+  options.flag("quick",
+               "with --test verdict: no seeds; tells only an engine bug from exact agreement");
+  options.text("subject", "engine to run", "tpu");
   add_plugin_option(options);
   add_fault_option(options, "engine");
   add_search_options(options, "twinrun-results/bisect-config", 1);
   add_common_options(options);
-  const Parsed parsed =
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
       parse(words, "twinrun bisect config A [B] [--set-b KEY=VALUE].. [--test TEST] [-- CMD]",
             "twinrun bisect config digits_mlp --set-b loss.reduction=sum --set-b train.log_every=5",
-            options, {"A", "?B"});
-  if (parsed.exit) return *parsed.exit;
-  const auto a = scenario_of(parsed, "A");
-  if (!a) return fail(a.error());
-  auto overrides = overrides_of(parsed);
-  if (!overrides) return fail(overrides.error());
-  auto more = overrides_of(parsed, "set-b");
-  if (!more) return fail(more.error());
-  overrides->insert(overrides->end(), more->begin(), more->end());
-  if (!parsed.has("?B") && more->empty())
-    return fail({"B is missing", "", "a second scenario, or --set-b KEY=VALUE"});
-  const auto b = load_scenario(parsed.get<std::string>(parsed.has("?B") ? "?B" : "A"), *overrides);
-  if (!b) return fail(b.error());
-  const auto o = scenario_options(parsed, command, *a);
-  if (!o) return fail(o.error());
+            options, {"A", "?B"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto a, scenario_of(parsed, "A"));
+  TWINRUN_ASSIGN(auto overrides, overrides_of(parsed));
+  TWINRUN_ASSIGN(auto more, overrides_of(parsed, "set-b"));
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  if (!parsed.has("?B") && more.empty())
+    return Error{"B is missing", "", "a second scenario, or --set-b KEY=VALUE"};
+  TWINRUN_ASSIGN(const auto b,
+                 load_scenario(parsed.get<std::string>(parsed.has("?B") ? "?B" : "A"), overrides));
+  TWINRUN_ASSIGN(const auto o, scenario_options(parsed, command, a));
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  if (const auto engine = make_engine(o->engine, *a, {}, &printer); !engine)
-    return fail_engine(engine.error(), o->engine);
-  const auto found = bisect::bisect_scenarios(*a, *b, *o, &printer, &stop);
-  if (!found) return failed(found.error(), stop);
+  TWINRUN_RETURN_IF_ERROR(make_engine(o.engine, a, {}, &printer));
+  TWINRUN_ASSIGN(const auto found,
+                 unless_stopped(bisect::bisect_scenarios(a, b, o, &printer, &stop), stop));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(*found).dump(2));
+    fmt::print("{}\n", json_of(found).dump(2));
   } else {
-    print_config(*found);
-    for (const std::string& note : found->set.notes) fmt::print("  {}\n", note);
-    fmt::print("{}\n", counts_text(found->set.executions, found->set.testable,
-                                   found->set.untestable, found->set.bound));
+    print_config(found);
+    for (const std::string& note : found.set.notes) fmt::print("  {}\n", note);
+    fmt::print("{}\n", counts_text(found.set.executions, found.set.testable, found.set.untestable,
+                                   found.set.bound));
   }
-  return found->set.end == Found::End::kFound ? 0 : kExitUnavailable;
+  return found.set.end == Found::End::kFound ? 0 : kExitUnavailable;
 }
 
-int bisect_rev(const Args& args) {
+Result<int> bisect_rev(const Args& args) {
   const auto [words, command] = split_command(args);
-  po::options_description options("options");
-  options.add_options()("repo", po::value<std::string>()->default_value("."), "the repository")(
-      "good", po::value<std::string>(), "a commit that is good")("bad", po::value<std::string>(),
-                                                                 "a later one that is bad")(
-      "build", po::value<std::string>(),
-      "for sh, in the worktree, before CMD; where it fails, the commit is untestable")(
-      "clean", po::bool_switch(), "remove untracked files before each commit");
+  Options options;
+  options.text("repo", "the repository", ".");
+  options.text("good", "a good commit");
+  options.text("bad", "a later, bad commit");
+  options.text(
+      "build",
+      "shell command to run in the worktree before CMD; if it fails, the commit is untestable");
+  options.flag("clean", "remove untracked files before each commit");
   add_search_options(options, "twinrun-results/bisect-rev", 2);
-  options.add_options()("json", po::bool_switch(), "one JSON document on stdout")(
-      "quiet,q", po::bool_switch(), "no progress");
-  const Parsed parsed =
+  options.flag("json", "one JSON document on stdout");
+  options.flag("quiet,q", "no progress");
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
       parse(words, "twinrun bisect rev --good R1 --bad R2 [OPTIONS] -- CMD",
             "twinrun bisect rev --repo engine --good v1.0 --bad main --build 'make -j2' -- twinrun "
             "diagnose digits_mlp --subject exec:./engine",
-            options, {});
-  if (parsed.exit) return *parsed.exit;
+            options, {}));
+  if (parsed.help) return 0;
   for (const char* end : {"good", "bad"}) {
-    if (!parsed.has(end)) return fail({"is missing", fmt::format("--{}", end), "a commit"});
+    if (!parsed.has(end)) return Error{"is missing", fmt::format("--{}", end), "a commit"};
   }
-  if (command.empty()) return fail({"no command", "", "-- CMD: it answers by its exit code"});
-  const auto repeats = repeats_of(parsed);
-  if (!repeats) return fail(repeats.error());
+  if (command.empty()) return Error{"no command", "", "add -- CMD, whose exit code is the answer"};
+  TWINRUN_ASSIGN(const auto repeats, repeats_of(parsed));
   bisect::RevisionOptions o;
   o.repository = parsed.get<std::string>("repo");
   o.good = parsed.get<std::string>("good");
@@ -281,24 +280,24 @@ int bisect_rev(const Args& args) {
   o.folder = parsed.get<std::string>("out");
   if (parsed.has("build")) o.build = parsed.get<std::string>("build");
   o.command = command;
-  o.repeats = *repeats;
+  o.repeats = repeats;
   o.timeout_seconds = parsed.get<double>("timeout");
   o.clean = parsed.get<bool>("clean");
   o.resume = parsed.get<bool>("resume");
   o.typed = command_line();
   ProgressPrinter printer(parsed.get<bool>("quiet"), false);
   const StopFlag& stop = install_stop_flag();
-  const auto found = bisect::bisect_revisions(o, &printer, &stop);
-  if (!found) return failed(found.error(), stop);
+  TWINRUN_ASSIGN(const auto found,
+                 unless_stopped(bisect::bisect_revisions(o, &printer, &stop), stop));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(*found).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", json_of(found).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
-    print_rev(*found);
-    for (const std::string& note : found->found.notes) fmt::print("  {}\n", note);
-    fmt::print("{}\n", counts_text(found->found.executions, found->found.testable,
-                                   found->found.untestable, found->found.bound));
+    print_rev(found);
+    for (const std::string& note : found.found.notes) fmt::print("  {}\n", note);
+    fmt::print("{}\n", counts_text(found.found.executions, found.found.testable,
+                                   found.found.untestable, found.found.bound));
   }
-  return found->found.end == Found::End::kFound ? 0 : kExitUnavailable;
+  return found.found.end == Found::End::kFound ? 0 : kExitUnavailable;
 }
 
 }  // namespace twinrun::cli

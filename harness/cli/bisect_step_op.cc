@@ -29,11 +29,10 @@ struct Pair {
   }
 };
 
-void add_engine_options(po::options_description& options) {
-  options.add_options()("a", po::value<std::string>()->default_value("cpu"),
-                        "engine A, the one that is right")(
-      "b", po::value<std::string>()->default_value("tpu"), "engine B")(
-      "cores", po::value<int>(), "of both (default: tpu.cores); 1: the whole batch");
+void add_engine_options(Options& options) {
+  options.text("a", "engine A, the correct one", "cpu");
+  options.text("b", "engine B", "tpu");
+  options.number<int>("cores", "cores of both (default: tpu.cores); 1: the whole batch");
   add_fault_option(options, "engine B");
 }
 
@@ -125,26 +124,22 @@ bool names_file(const std::string& word) {
   return word.ends_with(".h5") && std::filesystem::is_regular_file(word, ignored);
 }
 
-int run_and_engine(const Parsed& parsed, const std::string& path, Progress* progress,
-                   const StopFlag& stop) {
-  const auto run = read_run(path);
-  if (!run) return fail(run.error());
-  const auto overrides = overrides_of(parsed);
-  if (!overrides) return fail(overrides.error());
-  auto scenario = parse_scenario(run->scenario, path, *overrides);
-  if (!scenario) return fail(scenario.error());
-  if (std::ranges::find(*overrides, "data.cache", &Overrides::value_type::first) ==
-      overrides->end())
-    forget_cache_file(*scenario);
-  if (scenario_digest(*scenario).hex() != run->scenario_digest && !overrides->empty())
-    return fail({"another scenario than the run's", "--set", "only data.dir may change here"});
-  const auto pair = pair_of(parsed, *scenario, progress, run->cores);
-  if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
-  const auto divergence =
-      bisect::part_of_run(pair->experiment, pair->b.program, *run, *pair->b.backend,
-                          parsed.get<bool>("scan"), progress, &stop);
-  if (!divergence) return failed(divergence.error(), stop);
-  return tell_step(*divergence, parsed.get<bool>("json"));
+Result<int> run_and_engine(const Parsed& parsed, const std::string& path, Progress* progress,
+                           const StopFlag& stop) {
+  TWINRUN_ASSIGN(const auto run, read_run(path));
+  TWINRUN_ASSIGN(const auto overrides, overrides_of(parsed));
+  TWINRUN_ASSIGN(auto scenario, parse_scenario(run.scenario, path, overrides));
+  if (std::ranges::find(overrides, "data.cache", &Overrides::value_type::first) == overrides.end())
+    forget_cache_file(scenario);
+  if (scenario_digest(scenario).hex() != run.scenario_digest && !overrides.empty())
+    return Error{"the scenario is not that of the run", "--set", "only data.dir may change here"};
+  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, scenario, progress, run.cores));
+  TWINRUN_ASSIGN(
+      const auto divergence,
+      unless_stopped(bisect::part_of_run(pair.experiment, pair.b.program, run, *pair.b.backend,
+                                         parsed.get<bool>("scan"), progress, &stop),
+                     stop));
+  return tell_step(divergence, parsed.get<bool>("json"));
 }
 
 // ---- op
@@ -178,7 +173,7 @@ int tell_op(const OpDivergence& p, const std::string& a, const std::string& b, i
       fmt::print("step {}, op {} ({}, {}), {}\n  {}\n  A = {}, B = {}; {} before it agree{}\n",
                  p.step, p.op, p.kind, p.phase, cores_text(p.gap), gap_text(p.gap), a, b,
                  text::plural(p.ops, "op"),
-                 p.inputs_agree ? ", and so does what it reads" : "; what it reads does not");
+                 p.inputs_agree ? ", and so do its operands" : "; its operands do not");
     } else if (found) {
       fmt::print("step {}, tensor {}, {}\n  {}\n  A = {}, B = {}\n", p.step, p.gap.name,
                  cores_text(p.gap), gap_text(p.gap), a, b);
@@ -187,10 +182,11 @@ int tell_op(const OpDivergence& p, const std::string& a, const std::string& b, i
     }
     for (const std::string& note : p.notes) fmt::print("  note: {}\n", note);
     if (!repeats) {
-      fmt::print("  not reproducible: run again from the same state, {} gives other bits there\n",
-                 !p.repeats_a && !p.repeats_b ? "each"
-                 : p.repeats_a                ? "B"
-                                              : "A");
+      fmt::print(
+          "  not reproducible: run again from the same state, {} gives different bits there\n",
+          !p.repeats_a && !p.repeats_b ? "each"
+          : p.repeats_a                ? "B"
+                                       : "A");
     }
     if (p.by == OpDivergence::By::kOp || p.tensors.size() > 1) {
       fmt::print("  {} of the step's outputs and state differ in the end\n",
@@ -202,14 +198,13 @@ int tell_op(const OpDivergence& p, const std::string& a, const std::string& b, i
 }
 
 // Runs B alone and compares each op with the bound of B's own arithmetic, from step `first` on.
-int by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<States> start,
-              int threads, bool json, Progress& progress, const StopFlag& stop) {
+Result<int> by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<States> start,
+                      int threads, bool json, Progress& progress, const StopFlag& stop) {
   ThreadPool pool(threads);
   ProbePolicy policy;
   policy.bias = false;
   Lockstep probe(pair.b.program, pair.b.backend->capabilities(), policy, &pool);
-  const auto engine = pair.b.backend->prepare(pair.b.program);
-  if (!engine) return fail_engine(engine.error(), pair.name_b);
+  TWINRUN_ASSIGN(const auto engine, pair.b.backend->prepare(pair.b.program));
   StepFeed feed(pair.experiment, pair.b.program);
   States states = start ? *start : initial_states(pair.experiment, pair.b.program);
   StepOutputs outputs;
@@ -217,21 +212,20 @@ int by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<State
   int64_t done = first;
   for (int64_t step = first; step < last && probe.violations().empty(); ++step, ++done) {
     if (stop.load())
-      return fail({"interrupted", "", "the same command begins again"}, kExitInterrupted);
-    const auto inputs = feed.inputs(step);
-    if (!inputs) return fail(inputs.error());
-    TraceSink* sink = probe.begin_step(step, states, *inputs);
-    if (const Status ran = (*engine)->step(step, states, *inputs, outputs, sink); !ran)
-      return fail_engine(ran.error(), pair.name_b);
+      return Error{"interrupted", "", "run the same command to start again",
+                   Error::Kind::kInterrupted};
+    TWINRUN_ASSIGN(const auto inputs, feed.inputs(step));
+    TraceSink* sink = probe.begin_step(step, states, inputs);
+    TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs, sink));
     probe.end_step(step, states, outputs);
     end_of_loop(pair.experiment.scenario, states, step);
     progress.step(step + 1 - first, "");
   }
   progress.end(probe.violations().empty() ? "every op is inside its bound" : "outside");
   if (probe.level() == 'C')
-    return fail({"shows no ops: nothing can be held against a bound", pair.name_b,
-                 "twinrun bisect op without --tolerance bound compares tensors"},
-                kExitUnavailable);
+    return Error{"shows no ops, so nothing can be compared with a bound", pair.name_b,
+                 "twinrun bisect op without --tolerance bound compares tensors",
+                 Error::Kind::kUnavailable};
   const Violation* v = probe.violations().empty() ? nullptr : &probe.violations().front();
   if (json) {
     Json j = {{"schema", 1}, {"axis", "op"}, {"by", v ? Json("bound") : Json(nullptr)}};
@@ -289,100 +283,94 @@ Result<std::optional<Begin>> begin_of(const Parsed& parsed, const Program& progr
 
 }  // namespace
 
-int bisect_step(const Args& args) {
-  if (const auto done = fault_help(args)) return *done;
-  po::options_description options("options");
+Result<int> bisect_step(const Args& args) {
+  if (fault_help(args)) return 0;
+  Options options;
   add_scenario_options(options);
   add_engine_options(options);
-  options.add_options()("scan", po::bool_switch(),
-                        "RUN.h5: run engine B from the first state on, whatever is stored");
+  options.flag("scan", "RUN.h5: run engine B from the first state on, whatever is stored");
   add_common_options(options);
-  const Parsed parsed =
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
       parse(args,
             "twinrun bisect step A.h5 B.h5\n       twinrun bisect step RUN.h5 --b ENGINE\n       "
             "twinrun bisect step SCENARIO --a ENGINE --b ENGINE",
-            "twinrun bisect step runs/R.h5 runs/T.h5", options, {"A", "?B"});
-  if (parsed.exit) return *parsed.exit;
+            "twinrun bisect step runs/R.h5 runs/T.h5", options, {"A", "?B"}));
+  if (parsed.help) return 0;
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   const auto first = parsed.get<std::string>("A");
   if (parsed.has("?B")) {
-    const auto a = read_run(first);
-    if (!a) return fail(a.error());
-    const auto b = read_run(parsed.get<std::string>("?B"));
-    if (!b) return fail(b.error());
-    const auto divergence = bisect::part_of_runs(*a, *b);
-    if (!divergence) return fail(divergence.error());
-    return tell_step(*divergence, parsed.get<bool>("json"));
+    TWINRUN_ASSIGN(const auto a, read_run(first));
+    TWINRUN_ASSIGN(const auto b, read_run(parsed.get<std::string>("?B")));
+    TWINRUN_ASSIGN(const auto divergence, bisect::part_of_runs(a, b));
+    return tell_step(divergence, parsed.get<bool>("json"));
   }
   if (names_file(first)) return run_and_engine(parsed, first, &printer, stop);
-  const auto scenario = scenario_of(parsed, "A");
-  if (!scenario) return fail(scenario.error());
-  const auto pair = pair_of(parsed, *scenario, &printer);
-  if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
-  const auto diverged = bisect::part_of_engines(pair->twins(&printer, &stop));
-  if (!diverged) return failed(diverged.error(), stop);
-  return tell_step(diverged->divergence, parsed.get<bool>("json"));
+  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed, "A"));
+  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, scenario, &printer));
+  TWINRUN_ASSIGN(const auto diverged,
+                 unless_stopped(bisect::part_of_engines(pair.twins(&printer, &stop)), stop));
+  return tell_step(diverged.divergence, parsed.get<bool>("json"));
 }
 
-int bisect_op(const Args& args) {
-  if (const auto done = fault_help(args)) return *done;
-  po::options_description options("options");
+Result<int> bisect_op(const Args& args) {
+  if (fault_help(args)) return 0;
+  Options options;
   add_scenario_options(options);
   add_engine_options(options);
-  options.add_options()("step", po::value<int64_t>(),
-                        "inside of this step (default: the first after which they differ)")(
-      "from", po::value<std::string>(),
-      "a run or checkpoint: begin from its last state at or before --step, instead of the seed")(
-      "tolerance", po::value<std::string>()->default_value("bits"),
-      "bits: the first op whose bits differ; bound: the first of B's outside its rounding bound");
+  options.number<int64_t>("step",
+                          "search in this step (default: the first after which they differ)");
+  options.text(
+      "from",
+      "a run or checkpoint: begin from its last state at or before --step, instead of the seed");
+  options.text(
+      "tolerance",
+      "bits: the first op whose bits differ; bound: the first of B's outside its rounding bound",
+      "bits");
   add_common_options(options);
-  const Parsed parsed = parse(
-      args, "twinrun bisect op SCENARIO --a ENGINE --b ENGINE [--step N]",
-      "twinrun bisect op drill_mlp --a tpu --b tpu --fault 'bit_flip@dense1/kernel.grad,step=3'",
-      options, {"SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun bisect op SCENARIO --a ENGINE --b ENGINE [--step N]",
+                       "twinrun bisect op drill_mlp --a tpu --b tpu --fault "
+                       "'bit_flip@dense1/kernel.grad,step=3'",
+                       options, {"SCENARIO"}));
+  if (parsed.help) return 0;
   const auto tolerance = parsed.get<std::string>("tolerance");
   if (tolerance != "bits" && tolerance != "bound")
-    return fail(
-        {fmt::format("'{}' is no tolerance", tolerance), "--tolerance", "allowed: bits, bound"});
-  const auto scenario = scenario_of(parsed);
-  if (!scenario) return fail(scenario.error());
-  const int64_t steps = scenario->train.steps;
+    return Error{fmt::format("'{}' is not a tolerance", tolerance), "--tolerance",
+                 "allowed: bits, bound"};
+  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
+  const int64_t steps = scenario.train.steps;
   if (parsed.has("step")) {
     const int64_t step = parsed.get<int64_t>("step");
     if (step < 0 || step >= steps)
-      return fail({fmt::format("step {}", step), "--step",
-                   fmt::format("allowed: 0 to {} (train.steps = {})", steps - 1, steps)});
+      return Error{fmt::format("step {}", step), "--step",
+                   fmt::format("allowed: 0 to {} (train.steps = {})", steps - 1, steps)};
   }
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   const bool json = parsed.get<bool>("json");
-  const auto pair = pair_of(parsed, *scenario, &printer);
-  if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
-  auto begin = begin_of(parsed, pair->a.program);
-  if (!begin) return fail(begin.error());
+  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, scenario, &printer));
+  TWINRUN_ASSIGN(auto begin, begin_of(parsed, pair.a.program));
   std::optional<std::pair<States, int64_t>> start;
-  if (*begin) start = {std::move((*begin)->states), (*begin)->step};
+  if (begin) start = {std::move(begin->states), begin->step};
   const int64_t end = parsed.has("step") ? parsed.get<int64_t>("step") + 1 : steps;
   if (tolerance == "bound") {
     const int64_t first = start ? start->second : 0;
-    return by_bounds(*pair, first, end, start ? std::optional(start->first) : std::nullopt,
+    return by_bounds(pair, first, end, start ? std::optional(start->first) : std::nullopt,
                      *threads_of(parsed), json, printer, stop);
   }
-  const bisect::Twins twins = pair->twins(&printer, &stop);
-  const auto diverged = bisect::part_of_engines(twins, std::move(start), end);
-  if (!diverged) return failed(diverged.error(), stop);
-  if (parsed.has("step") && diverged->divergence.step && *diverged->divergence.step + 1 < end) {
-    return fail(
-        {fmt::format("the engines' states differ already after step {}",
-                     *diverged->divergence.step),
-         "--step", fmt::format("leave it out, or give --step {}", *diverged->divergence.step)},
-        kExitUnavailable);
+  const bisect::Twins twins = pair.twins(&printer, &stop);
+  TWINRUN_ASSIGN(const auto diverged,
+                 unless_stopped(bisect::part_of_engines(twins, std::move(start), end), stop));
+  if (parsed.has("step") && diverged.divergence.step && *diverged.divergence.step + 1 < end) {
+    return Error{
+        fmt::format("the engines' states differ already after step {}", *diverged.divergence.step),
+        "--step", fmt::format("leave it out, or give --step {}", *diverged.divergence.step),
+        Error::Kind::kUnavailable};
   }
-  const auto op = bisect::op_of_step(twins, diverged->kept);
-  if (!op) return failed(op.error(), stop);
-  return tell_op(*op, pair->name_a, pair->name_b, diverged->divergence.executions, json);
+  TWINRUN_ASSIGN(const auto op, unless_stopped(bisect::op_of_step(twins, diverged.kept), stop));
+  return tell_op(op, pair.name_a, pair.name_b, diverged.divergence.executions, json);
 }
 
 }  // namespace twinrun::cli

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "reports/text.h"
 
@@ -27,58 +27,54 @@ void print(const Bundle& made, const std::string& path) {
 
 }  // namespace
 
-int bundle_verb(const Args& args) {
-  po::options_description options("options");
-  options.add_options()("out,o", po::value<std::string>(), "the file, default DIR.zip")(
-      "anonymise", po::bool_switch(),
-      "noise in the place of the data, and nothing of the original diagnosis")(
-      "no-reduction", po::bool_switch(),
-      "the scenario as it is, not the smallest that fails alike")(
-      "reduction", po::bool_switch(),
-      "reduce an exec: or xla engine's, too: each try starts it anew")(
-      "tries", po::value<int>()->default_value(200), "diagnoses that the reduction may take");
+Result<int> bundle_verb(const Args& args) {
+  Options options;
+  options.text("out,o", "file to write (default DIR.zip)");
+  options.flag("anonymise", "noise instead of the data, and nothing of the original diagnosis");
+  options.flag("no-reduction",
+               "keep the scenario as it is; do not search the smallest that fails in the same way");
+  options.flag("reduction", "reduce also with an exec: or xla engine, which each try starts again");
+  options.number<int>("tries", "most diagnoses of the reduction", 200);
   add_common_options(options);
-  const Parsed parsed =
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
       parse(args, "twinrun bundle DIR [OPTIONS]",
-            "twinrun bundle twinrun-results/digits_mlp-0a1b2c3d -o fault.zip", options, {"DIR"});
-  if (parsed.exit) return *parsed.exit;
+            "twinrun bundle twinrun-results/digits_mlp-0a1b2c3d -o fault.zip", options, {"DIR"}));
+  if (parsed.help) return 0;
   auto dir = parsed.get<std::string>("DIR");
   while (dir.size() > 1 && dir.ends_with('/')) dir.pop_back();
   const std::string path =
       parsed.has("out") ? parsed.get<std::string>("out") : fmt::format("{}.zip", dir);
-  const auto threads = threads_of(parsed);
-  if (!threads) return fail(threads.error());
   BundleOptions how;
-  how.threads = *threads;
+  TWINRUN_ASSIGN(how.threads, threads_of(parsed));
   how.anonymise = parsed.get<bool>("anonymise");
   using Reduction = BundleOptions::Reduction;
   const bool always = parsed.get<bool>("reduction"), never = parsed.get<bool>("no-reduction");
-  if (always && never) return fail({"both --reduction and --no-reduction", "", "give one of them"});
+  if (always && never) return Error{"both --reduction and --no-reduction", "", "give one of them"};
   how.reduction = always ? Reduction::kAlways : never ? Reduction::kNever : Reduction::kOfOurs;
   how.max_tried = parsed.get<int>("tries");
   if (how.max_tried < 1)
-    return fail({fmt::format("{} is below 1", how.max_tried), "--tries", "allowed: 1 or more"});
-  if (const Status writable = check_output(path); !writable) return fail(writable.error());
+    return Error{fmt::format("{} is below 1", how.max_tried), "--tries", "allowed: 1 or more"};
+  TWINRUN_RETURN_IF_ERROR(check_output(path));
 
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  const auto made = bundle(dir, path, how, &printer, &stop);
-  if (!made) return fail(made.error());
-  if (made->interrupted)
-    return fail({"interrupted; nothing was written", "", "the same command begins again"},
-                kExitInterrupted);
+  TWINRUN_ASSIGN(const auto made, bundle(dir, path, how, &printer, &stop));
+  if (made.interrupted)
+    return Error{"interrupted; nothing was written", "", "run the same command to start again",
+                 Error::Kind::kInterrupted};
   if (parsed.get<bool>("json")) {
     nlohmann::ordered_json j = {
         {"schema", 1},
         {"file", path},
-        {"bytes", made->bytes},
-        {"members", made->members},
-        {"notes", made->notes},
-        {"tried", made->reduced ? made->reduced->tried : 0},
-        {"reduction", made->reduced ? made->reduced->log : std::vector<std::string>()}};
+        {"bytes", made.bytes},
+        {"members", made.members},
+        {"notes", made.notes},
+        {"tried", made.reduced ? made.reduced->tried : 0},
+        {"reduction", made.reduced ? made.reduced->log : std::vector<std::string>()}};
     fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    print(*made, path);
+    print(made, path);
   }
   return 0;
 }

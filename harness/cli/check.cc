@@ -10,7 +10,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "device/machine.h"
 #include "harness/check/drawing.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/experiment/memory.h"
 #include "reports/text.h"
 
@@ -137,46 +137,40 @@ Result<Checked> checked(const Parsed& parsed) {
 
 }  // namespace
 
-int check_verb(const Args& args) {
-  po::options_description options("options");
+Result<int> check_verb(const Args& args) {
+  Options options;
   add_scenario_options(options);
-  options.add_options()("program", po::value<std::string>(),
-                        "instead of a scenario: a training step as HLO or StableHLO text")(
-      "binding", po::value<std::string>(), "of that program: which parameter is what")(
-      "generation", po::value<std::string>()->default_value("v2"), "the TPU: v2 or v3")(
-      "out,o", po::value<std::string>(),
-      "folder for graph.html, the program drawn (needs Graphviz)")(
-      "fail-on", po::value<std::string>()->default_value("error"),
-      "exit with 1 where there are such findings, or worse: error, warning, note")(
-      "fit", po::bool_switch(), "find the largest batch that fits into a core's memory")(
-      "json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed =
-      parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
-            "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
-  const auto generation = tpu::find_generation(parsed.get<std::string>("generation"));
-  if (!generation) return fail(generation.error());
-  const auto fail_on = find_severity(parsed.get<std::string>("fail-on"));
-  if (!fail_on) return fail(fail_on.error());
-  const auto c = checked(parsed);
-  if (!c) return fail(c.error());
-  const std::optional<MemoryReport> memory = memory_of(*c, *generation, parsed.get<bool>("fit"));
+  options.text("program", "instead of a scenario: a training step as HLO or StableHLO text");
+  options.text("binding", "of that program: what each parameter is");
+  options.text("generation", "the TPU: v2 or v3", "v2");
+  options.text("out,o", "folder for graph.html, the program drawn (needs Graphviz)");
+  options.text("fail-on",
+               "exit with 1 if there is a finding of this severity or worse: error, warning, note",
+               "error");
+  options.flag("fit", "find the largest batch that fits into a core's memory");
+  options.flag("json", "one JSON document on stdout");
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
+                       "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto generation,
+                 tpu::find_generation(parsed.get<std::string>("generation")));
+  TWINRUN_ASSIGN(const auto fail_on, find_severity(parsed.get<std::string>("fail-on")));
+  TWINRUN_ASSIGN(const auto c, checked(parsed));
+  const std::optional<MemoryReport> memory = memory_of(c, generation, parsed.get<bool>("fit"));
   std::string page;
   if (parsed.has("out")) {
-    auto path = write_page(*c, memory, parsed.get<std::string>("out"));
-    if (!path) return fail(path.error());
-    page = *std::move(path);
+    TWINRUN_ASSIGN(page, write_page(c, memory, parsed.get<std::string>("out")));
   }
   if (parsed.get<bool>("json")) {
-    fmt::print(
-        "{}\n",
-        json_of(*c, *generation, memory).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n",
+               json_of(c, generation, memory).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
-    print(*c);
+    print(c);
     if (memory) print(*memory);
     if (!page.empty()) fmt::print("graph: {}\n", page);
   }
-  const bool bad = (!c->findings.empty() && c->findings.front().severity <= *fail_on) ||
+  const bool bad = (!c.findings.empty() && c.findings.front().severity <= fail_on) ||
                    (memory && !memory->fits());
   return bad ? 1 : 0;
 }

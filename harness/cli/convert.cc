@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {
@@ -73,54 +73,51 @@ void print_notes(const Conversion& conversion) {
 
 }  // namespace
 
-int convert_verb(const Args& args) {
-  po::options_description options("options");
-  options.add_options()(
-      "to", po::value<std::string>(),
-      "twinrun, npz, npy, safetensors, keras_h5 or keras3; default: by the name of OUT")(
-      "scenario", po::value<std::string>(), "the model: library name or TOML file")(
-      "set", po::value<std::vector<std::string>>()->composing(), "override a key of the scenario")(
-      "map", po::value<std::string>(), "TOML or JSON of names: \"ours\" = \"theirs\"")(
-      "step", po::value<int64_t>(), "training steps done; default: what IN says, else 0")(
-      "json", po::bool_switch(), "one JSON document on stdout")("quiet,q", po::bool_switch(),
-                                                                "neither table nor notes");
-  const Parsed parsed = parse(args, "twinrun convert IN OUT [OPTIONS]",
-                              "twinrun convert keras.weights.h5 init.h5 --scenario digits_cnn",
-                              options, {"IN", "OUT"});
-  if (parsed.exit) return *parsed.exit;
+Result<int> convert_verb(const Args& args) {
+  Options options;
+  options.text("to",
+               "twinrun, npz, npy, safetensors, keras_h5 or keras3 (default: by the name of OUT)");
+  options.text("scenario", "the model: library name or TOML file");
+  options.list("set", "override a key of the scenario");
+  options.text("map", "TOML or JSON of names: \"ours\" = \"theirs\"");
+  options.number<int64_t>("step", "training steps done (default: what IN says, else 0)");
+  options.flag("json", "one JSON document on stdout");
+  options.flag("quiet,q", "neither table nor notes");
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun convert IN OUT [OPTIONS]",
+                       "twinrun convert keras.weights.h5 init.h5 --scenario digits_cnn", options,
+                       {"IN", "OUT"}));
+  if (parsed.help) return 0;
   ConvertOptions what;
   what.in = parsed.get<std::string>("IN");
   what.out = parsed.get<std::string>("OUT");
   if (parsed.has("to")) {
-    const auto format = parse_weights_format(parsed.get<std::string>("to"));
-    if (!format) return fail(format.error());
-    what.format = *format;
+    TWINRUN_ASSIGN(const auto format, parse_weights_format(parsed.get<std::string>("to")));
+    what.format = format;
   }
   if (parsed.has("map")) what.map = parsed.get<std::string>("map");
   if (parsed.has("step")) {
     what.step = parsed.get<int64_t>("step");
     if (*what.step < 0) {
-      return fail({fmt::format("{} is below 0", *what.step), "--step", "allowed: 0 or more"});
+      return Error{fmt::format("{} is below 0", *what.step), "--step", "allowed: 0 or more"};
     }
   }
   if (parsed.has("scenario")) {
-    auto scenario = scenario_of(parsed, "scenario");
-    if (!scenario) return fail(scenario.error());
-    what.scenario = std::move(*scenario);
+    TWINRUN_ASSIGN(auto scenario, scenario_of(parsed, "scenario"));
+    what.scenario = std::move(scenario);
   } else if (parsed.has("set")) {
-    return fail({"there is no scenario to override", "--set", "add --scenario NAME"});
+    return Error{"there is no scenario to override", "--set", "add --scenario NAME"};
   }
-  if (const Status writable = check_output(what.out); !writable) return fail(writable.error());
-  const auto done = convert(what);
-  if (!done) return fail(done.error());
+  TWINRUN_RETURN_IF_ERROR(check_output(what.out));
+  TWINRUN_ASSIGN(const auto done, convert(what));
   if (parsed.get<bool>("json")) {
     fmt::print(
         "{}\n",
-        json_of(*done, what.out).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+        json_of(done, what.out).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    print(*done, what.out, parsed.get<bool>("quiet"));
+    print(done, what.out, parsed.get<bool>("quiet"));
   }
-  if (!parsed.get<bool>("quiet")) print_notes(done->conversion);
+  if (!parsed.get<bool>("quiet")) print_notes(done.conversion);
   return 0;
 }
 

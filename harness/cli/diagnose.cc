@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/experiment/engines.h"
@@ -60,13 +60,12 @@ std::string default_folder(const Scenario& scenario, const DiagnoseOptions& o) {
   return fmt::format("twinrun-results/{}-{}", file_name(scenario.name), digest.hex().substr(0, 8));
 }
 
-int dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool json) {
-  const auto rows = plan(experiment, options);
-  if (!rows) return fail(rows.error());
+Result<int> dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool json) {
+  TWINRUN_ASSIGN(const auto rows, plan(experiment, options));
   if (json) {
     nlohmann::ordered_json j = {{"schema", 1}, {"directory", options.directory}};
     j["runs"] = nlohmann::ordered_json::array();
-    for (const PlanRow& row : *rows) {
+    for (const PlanRow& row : rows) {
       j["runs"].push_back({{"run", row.name},
                            {"engine", row.engine},
                            {"settings", row.settings},
@@ -81,7 +80,7 @@ int dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool j
   double seconds = 0, megabytes = 0;
   fmt::print("  {:<4} {:<12} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
              "GFLOP/step", "time", "disk");
-  for (const PlanRow& row : *rows) {
+  for (const PlanRow& row : rows) {
     fmt::print("  {:<4} {:<12} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name,
                text::engine_name(row.engine), row.settings, row.steps, row.flops / 1e9,
                duration_text(row.seconds), row.megabytes);
@@ -105,7 +104,7 @@ Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
   if (!parsed.has("program")) {
     for (const char* key : {"state", "batch", "binding"}) {
       if (parsed.has(key))
-        return Error{"is of an imported program", fmt::format("--{}", key),
+        return Error{"applies only to an imported program", fmt::format("--{}", key),
                      "give --program FILE as well"};
     }
     if (!parsed.has("?SCENARIO"))
@@ -118,7 +117,7 @@ Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
                  "give one of them"};
   for (const char* key : {"baseline", "subject"}) {
     if (text(key).starts_with("exec:"))
-      return Error{"engines of other processes know scenarios only, no imported program",
+      return Error{"engines of other processes accept scenarios only, not imported programs",
                    fmt::format("--{}", key), "tpu, cpu, honest:SEED"};
   }
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
@@ -129,46 +128,44 @@ Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
 
 }  // namespace
 
-int diagnose_verb(const Args& args) {
-  if (const auto done = fault_help(args)) return *done;
-  po::options_description options("options");
+Result<int> diagnose_verb(const Args& args) {
+  if (fault_help(args)) return 0;
+  Options options;
   add_scenario_options(options);
-  options.add_options()(
-      "program", po::value<std::string>(),
-      "instead of a scenario: a training step as HLO or StableHLO text (docs/guides/import.md)")(
-      "state", po::value<std::string>(),
-      "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)")(
-      "batch", po::value<std::string>(),
-      "its inputs, with a leading axis over steps (default STEM.batch.npz)")(
-      "binding", po::value<std::string>(),
-      "which parameter is what (default STEM.json, else guessed)")(
-      "baseline", po::value<std::string>()->default_value("cpu"), "the reference engine")(
-      "subject", po::value<std::string>()->default_value("tpu"), "the engine under test")(
-      "out,o", po::value<std::string>(),
-      "folder of the results (default twinrun-results/NAME-DIGEST8)")(
-      "quick", po::bool_switch(),
-      "no seeds: a fault, another program or exact agreement is found, all else is inconclusive")(
-      "cure", po::bool_switch(),
-      "where sharding changes the meaning: run the cure, too, and show what is left of the drift")(
-      "fresh", po::bool_switch(), "compute kept reference runs again")(
-      "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
-      "fail-on", po::value<std::string>(),
-      "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
+  options.text(
+      "program",
+      "instead of a scenario: a training step as HLO or StableHLO text (docs/guides/import.md)");
+  options.text("state",
+               "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)");
+  options.text("batch", "its inputs, with a leading axis over steps (default STEM.batch.npz)");
+  options.text("binding", "what each parameter is (default STEM.json, else guessed)");
+  options.text("baseline", "the reference engine", "cpu");
+  options.text("subject", "the engine under test", "tpu");
+  options.text("out,o", "folder of the results (default twinrun-results/NAME-DIGEST8)");
+  options.flag(
+      "quick",
+      "no seeds: finds a fault, another program or exact agreement; all else is inconclusive");
+  options.flag("cure",
+               "where sharding changes the meaning, also train the cured program and show the "
+               "remaining drift");
+  options.flag("fresh", "compute cached reference runs again");
+  options.flag("dry-run", "show what would run, how long it takes and how much disk it needs");
+  options.text("fail-on", "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
   add_plugin_option(options);
   add_fault_option(options, "subject");
   add_common_options(options);
-  const Parsed parsed = parse(
-      args,
-      "twinrun diagnose SCENARIO [OPTIONS]\n       twinrun diagnose --program STEP.hlo [OPTIONS]",
-      "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'", options,
-      {"?SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
+      parse(args,
+            "twinrun diagnose SCENARIO [OPTIONS]\n       twinrun diagnose --program STEP.hlo "
+            "[OPTIONS]",
+            "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'",
+            options, {"?SCENARIO"}));
+  if (parsed.help) return 0;
 
-  const auto imported = imported_of(parsed);
-  if (!imported) return fail(imported.error());
-  const auto scenario =
-      *imported ? Result<Scenario>((*imported)->scenario) : scenario_of(parsed, "?SCENARIO");
-  if (!scenario) return fail(scenario.error());
+  TWINRUN_ASSIGN(const auto imported, imported_of(parsed));
+  TWINRUN_ASSIGN(const Scenario scenario, imported ? Result<Scenario>(imported->scenario)
+                                                   : scenario_of(parsed, "?SCENARIO"));
   DiagnoseOptions o;
   o.baseline = engine_of(parsed, "baseline");
   o.subject = engine_of(parsed, "subject");
@@ -177,43 +174,32 @@ int diagnose_verb(const Args& args) {
   o.command = command_line();
   o.cache = reference_cache_folder();
   o.fresh = parsed.get<bool>("fresh");
-  const auto threads = threads_of(parsed);
-  if (!threads) return fail(threads.error());
-  o.threads = *threads;
-  auto faults = faults_of(parsed);
-  if (!faults) return fail(faults.error());
-  o.faults = *faults;
-  const Status takes = check_takes_faults(o.subject, !o.faults.empty());
-  if (!takes) return fail(takes.error());
-  const Status begin = check_faults_begin(o.faults, scenario->train.steps);
-  if (!begin) return fail(begin.error());
-  const auto bad = fail_on(parsed);
-  if (!bad) return fail(bad.error());
-  o.directory = parsed.has("out") ? parsed.get<std::string>("out") : default_folder(*scenario, o);
+  TWINRUN_ASSIGN(o.threads, threads_of(parsed));
+  TWINRUN_ASSIGN(o.faults, faults_of(parsed));
+  TWINRUN_RETURN_IF_ERROR(check_takes_faults(o.subject, !o.faults.empty()));
+  TWINRUN_RETURN_IF_ERROR(check_faults_begin(o.faults, scenario.train.steps));
+  TWINRUN_ASSIGN(const auto bad, fail_on(parsed));
+  o.directory = parsed.has("out") ? parsed.get<std::string>("out") : default_folder(scenario, o);
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   for (const auto& engine : {o.baseline, o.subject}) {
-    if (const auto backend = make_engine(engine, *scenario, {}, &printer); !backend)
-      return fail_engine(backend.error(), engine);
+    TWINRUN_RETURN_IF_ERROR(make_engine(engine, scenario, {}, &printer));
   }
   if (parsed.get<bool>("dry-run")) {
-    const auto experiment = *imported ? Result<Experiment>(**imported) : make_experiment(*scenario);
-    if (!experiment) return fail(experiment.error());
-    return dry_run(*experiment, o, parsed.get<bool>("json"));
+    TWINRUN_ASSIGN(const auto experiment,
+                   imported ? Result<Experiment>(*imported) : make_experiment(scenario));
+    return dry_run(experiment, o, parsed.get<bool>("json"));
   }
 
-  const auto lock = FolderLock::take(o.directory);
-  if (!lock) return fail(lock.error());
+  TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
   const bool json = parsed.get<bool>("json");
-  const auto diagnosis = *imported ? diagnose(**imported, o, &printer, &stop)
-                                   : diagnose(*scenario, o, &printer, &stop);
-  if (!diagnosis) return fail(diagnosis.error());
-  if (diagnosis->interrupted) {
-    return fail({"interrupted; the runs that were finished lie in " + o.directory + "/runs", "",
-                 "the same command begins again"},
-                kExitInterrupted);
+  TWINRUN_ASSIGN(const auto diagnosis, imported ? diagnose(*imported, o, &printer, &stop)
+                                                : diagnose(scenario, o, &printer, &stop));
+  if (diagnosis.interrupted) {
+    return Error{"interrupted; the finished runs are in " + o.directory + "/runs", "",
+                 "run the same command to start again", Error::Kind::kInterrupted};
   }
-  const Report& report = diagnosis->report;
+  const Report& report = diagnosis.report;
   if (json) {
     fmt::print("{}\n", to_json(report));
   } else {
@@ -223,7 +209,7 @@ int diagnose_verb(const Args& args) {
   const bool failed = std::ranges::any_of(
       report.findings, [](const Finding& f) { return f.cause == "engine_failed"; });
   const bool counts = !parsed.has("fail-on") || failed ||
-                      std::ranges::find(*bad, lower_case(to_string(report.verdict))) != bad->end();
+                      std::ranges::find(bad, lower_case(to_string(report.verdict))) != bad.end();
   return counts ? exit_code(report.verdict, report.effect) : 0;
 }
 

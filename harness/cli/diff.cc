@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -53,8 +53,8 @@ void print_curve(const Diff& d) {
              text::plural(d.steps_a, "step"), shown(d.column_b), text::plural(d.steps_b, "step"),
              text::count(d.steps_compared));
   if (d.first_loss) {
-    fmt::print("values part at step {} ({}), largest gap {:.6g}, relative {:.3g}\n", *d.first_loss,
-               d.first_values, d.max_loss_gap, d.max_relative_gap);
+    fmt::print("values diverge at step {} ({}), largest gap {:.6g}, relative {:.3g}\n",
+               *d.first_loss, d.first_values, d.max_loss_gap, d.max_relative_gap);
   } else {
     fmt::print("the same{}\n", d.same ? "" : ", where both have a value");
   }
@@ -65,9 +65,9 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
   for (const auto& note : d.notes) fmt::print("note: {}\n", shown(note));
   if (d.kind == "curve") return print_curve(d);
   if (d.kind == "run") {
-    if (d.first_step) fmt::print("states part after step {}\n", *d.first_step);
+    if (d.first_step) fmt::print("states diverge after step {}\n", *d.first_step);
     if (d.first_loss)
-      fmt::print("losses part at step {}, largest gap {:.6g}\n", *d.first_loss, d.max_loss_gap);
+      fmt::print("losses diverge at step {}, largest gap {:.6g}\n", *d.first_loss, d.max_loss_gap);
     if (d.eval_loss_a) {
       fmt::print("held-out loss {:.6f} against {:.6f}, accuracy {:.2f} % against {:.2f} %\n",
                  *d.eval_loss_a, *d.eval_loss_b, 100 * *d.eval_accuracy_a,
@@ -96,29 +96,29 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
 
 }  // namespace
 
-int diff_verb(const Args& args) {
-  po::options_description options("options");
-  options.add_options()("json", po::bool_switch(), "one JSON document on stdout")(
-      "verify", po::bool_switch(), "read tensors whose digests are equal, too, and check them")(
-      "column", po::value<std::string>(), "of curves: the column, key or tag (default: the loss)")(
-      "column-b", po::value<std::string>(), "of B, where it has another name there");
-  const Parsed parsed = parse(args, "twinrun diff A B [OPTIONS]",
-                              "twinrun diff runs/R.h5 runs/T.h5\n  twinrun diff theirs.csv run.h5 "
-                              "--column train_loss --column-b loss",
-                              options, {"A", "B"});
-  if (parsed.exit) return *parsed.exit;
+Result<int> diff_verb(const Args& args) {
+  Options options;
+  options.flag("json", "one JSON document on stdout");
+  options.flag("verify", "also read and check tensors whose digests are equal");
+  options.text("column", "column, key or tag of curves (default: the loss)");
+  options.text("column-b", "the column of B, if it has another name there");
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun diff A B [OPTIONS]",
+                       "twinrun diff runs/R.h5 runs/T.h5\n  twinrun diff theirs.csv run.h5 "
+                       "--column train_loss --column-b loss",
+                       options, {"A", "B"}));
+  if (parsed.help) return 0;
   const auto a = parsed.get<std::string>("A"), b = parsed.get<std::string>("B");
   Columns columns;
   if (parsed.has("column")) columns.a = columns.b = parsed.get<std::string>("column");
   if (parsed.has("column-b")) columns.b = parsed.get<std::string>("column-b");
-  const auto d = diff_files(a, b, parsed.get<bool>("verify"), columns);
-  if (!d) return fail(d.error());
+  TWINRUN_ASSIGN(const auto d, diff_files(a, b, parsed.get<bool>("verify"), columns));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(*d).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_of(d).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    print(*d, a, b);
+    print(d, a, b);
   }
-  return d->same ? 0 : 1;
+  return d.same ? 0 : 1;
 }
 
 }  // namespace twinrun::cli

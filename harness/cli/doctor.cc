@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/host/environment.h"
 #include "reports/text.h"
@@ -35,30 +35,30 @@ void print_json(const std::string& engine, const Doctor& d) {
 
 }  // namespace
 
-int doctor_verb(const Args& args) {
-  po::options_description options("options");
-  options.add_options()("engine,e", po::value<std::string>()->default_value("tpu"),
-                        "engine to examine: cpu, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND")(
-      "json", po::bool_switch(), "one JSON document on stdout, nothing else there")(
-      "quiet,q", po::bool_switch(), "no progress");
+Result<int> doctor_verb(const Args& args) {
+  Options options;
+  options.text("engine,e", "engine to examine: cpu, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND",
+               "tpu");
+  options.flag("json", "one JSON document on stdout, nothing else there");
+  options.flag("quiet,q", "no progress");
   add_plugin_option(options);
-  const Parsed parsed = parse(args, "twinrun doctor [--engine ENGINE] [--json]",
-                              "twinrun doctor --engine 'exec:python3 engine.py'", options, {});
-  if (parsed.exit) return *parsed.exit;
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun doctor [--engine ENGINE] [--json]",
+                       "twinrun doctor --engine 'exec:python3 engine.py'", options, {}));
+  if (parsed.help) return 0;
   const std::string engine = engine_of(parsed, "engine");
   ProgressPrinter printer(parsed.get<bool>("quiet"), false);
-  const auto d = doctor(engine, &printer);
-  if (!d) return fail_engine(d.error(), engine);
+  TWINRUN_ASSIGN(const Doctor d, doctor(engine, &printer));
   if (parsed.get<bool>("json")) {
-    print_json(engine, *d);
+    print_json(engine, d);
   } else {
     fmt::print("{}\n", version_text());
-    for (const auto* rows : {&d->machine, &d->checks}) {
+    for (const auto* rows : {&d.machine, &d.checks}) {
       for (const DoctorRow& row : *rows) print_row(row);
     }
-    fmt::print("\n{}\n", d->answer);
+    fmt::print("\n{}\n", d.answer);
   }
-  return d->good() ? 0 : 1;
+  return d.good() ? 0 : 1;
 }
 
 }  // namespace twinrun::cli

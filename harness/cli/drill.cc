@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/host/environment.h"
 #include "harness/host/folder_lock.h"
@@ -47,7 +47,7 @@ Result<drill::DrillOptions> options_of(const Parsed& parsed) {
   if (parsed.has("level")) {
     const auto level = parsed.get<std::string>("level");
     if (level != "A" && level != "C")
-      return Error{fmt::format("'{}' is no evidence level", level), "--level", "allowed: A, C"};
+      return Error{fmt::format("'{}' is not an evidence level", level), "--level", "allowed: A, C"};
     o.plan.level = level[0];
   }
   if (parsed.has("case")) o.ids = parsed.get<std::vector<std::string>>("case");
@@ -61,48 +61,41 @@ Result<drill::DrillOptions> options_of(const Parsed& parsed) {
 
 }  // namespace
 
-int drill_verb(const Args& args) {
-  po::options_description options("options");
-  options.add_options()("cases", po::value<int64_t>()->default_value(kCases),
-                        "how many, shared out over all strata")(
-      "seed", po::value<uint64_t>()->default_value(1), "of what is injected where")(
-      "only", po::value<std::string>(),
-      "glob over kinds of faults and causes: of those cases only these, e.g. 'drop_*'")(
-      "level", po::value<std::string>(),
-      "A: the subject shows its ops; C: tensors only (default: both)")(
-      "case", po::value<std::vector<std::string>>()->composing(),
-      "ID: this case alone (repeatable); its report is kept")(
-      "out,o", po::value<std::string>()->default_value("twinrun-results/drill"),
-      "folder of the results: drill.json, drill.md, cases.jsonl, reports of wrong answers")(
-      "resume", po::bool_switch(), "go on with what cases.jsonl has")("keep", po::bool_switch(),
-                                                                      "keep every case's report");
+Result<int> drill_verb(const Args& args) {
+  Options options;
+  options.number<int64_t>("cases", "number of cases, spread over all strata", kCases);
+  options.number<uint64_t>("seed", "seed of the choice of faults and causes", 1);
+  options.text("only", "glob over kinds of faults and causes: only cases of these, e.g. 'drop_*'");
+  options.text("level",
+               "evidence level: A, the subject shows its ops; C, tensors only (default: both)");
+  options.list("case", "ID: run only this case (repeatable) and keep its report");
+  options.text("out,o",
+               "folder of the results: drill.json, drill.md, cases.jsonl, reports of wrong answers",
+               "twinrun-results/drill");
+  options.flag("resume", "continue from cases.jsonl");
+  options.flag("keep", "keep every case's report");
   add_common_options(options);
-  const Parsed parsed =
-      parse(args, "twinrun drill [SCENARIO..] [OPTIONS]",
-            "twinrun drill drill_mlp drill_cnn --cases 60", options, {"?SCENARIO.."});
-  if (parsed.exit) return *parsed.exit;
-  const auto o = options_of(parsed);
-  if (!o) return fail(o.error());
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun drill [SCENARIO..] [OPTIONS]",
+                       "twinrun drill drill_mlp drill_cnn --cases 60", options, {"?SCENARIO.."}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto o, options_of(parsed));
 
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  const auto lock = FolderLock::take(o->directory);
-  if (!lock) return fail(lock.error());
-  const auto drilled = drill::run_drill(*o, &printer, &stop);
-  if (!drilled) return fail(drilled.error());
-  if (drilled->interrupted) {
-    return fail({fmt::format("interrupted after {} cases", drilled->records.size()), o->directory,
-                 "the same command with --resume goes on"},
-                kExitInterrupted);
+  TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
+  TWINRUN_ASSIGN(const auto drilled, drill::run_drill(o, &printer, &stop));
+  if (drilled.interrupted) {
+    return Error{fmt::format("interrupted after {} cases", drilled.records.size()), o.directory,
+                 "run the same command with --resume to continue", Error::Kind::kInterrupted};
   }
-  const drill::DrillSummary summary = drill::summarise(drilled->records);
-  const drill::Drilled what{command_line(), o->plan.seed, today(), machine()};
-  const std::filesystem::path folder(o->directory);
+  const drill::DrillSummary summary = drill::summarise(drilled.records);
+  const drill::Drilled what{command_line(), o.plan.seed, today(), machine()};
+  const std::filesystem::path folder(o.directory);
   const std::string json = drill::to_json(summary, what);
   for (const auto& [name, text] :
        {std::pair{"drill.json", json}, std::pair{"drill.md", drill::to_markdown(summary, what)}}) {
-    if (const Status written = write_file_atomically((folder / name).string(), text); !written)
-      return fail(written.error());
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically((folder / name).string(), text));
   }
   if (parsed.get<bool>("json")) {
     fmt::print("{}\n", json);

@@ -3,59 +3,54 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/foreign/export_step.h"
 #include "harness/run/engine_setup.h"
 
 namespace twinrun::cli {
 
-int export_verb(const Args& args) {
-  po::options_description options("options");
+Result<int> export_verb(const Args& args) {
+  Options options;
   add_scenario_options(options);
-  options.add_options()("stablehlo", po::bool_switch(),
-                        "as StableHLO text (MLIR); the one form that there is")(
-      "cores", po::value<int>()->default_value(1),
-      "1: the whole batch; N: the sharded step, N replicas of one module")(
-      "values", po::bool_switch(), "every op's value is a result")(
-      "out,o", po::value<std::string>(), "folder (default NAME-stablehlo)")(
-      "threads", po::value<int>(), "host threads (default: all cores); never changes a bit")(
-      "json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed =
-      parse(args, "twinrun export SCENARIO --stablehlo [-o FOLDER] [--cores N]",
-            "twinrun export digits_mlp --stablehlo --cores 8", options, {"SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
+  options.flag("stablehlo", "as StableHLO text (MLIR); the only form");
+  options.number<int>("cores", "1: the whole batch; N: the sharded step, N replicas of one module",
+                      1);
+  options.flag("values", "make the value of every op a result");
+  options.text("out,o", "folder (default NAME-stablehlo)");
+  options.number<int>("threads", "host threads (default: all cores); never changes a bit");
+  options.flag("json", "one JSON document on stdout");
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun export SCENARIO --stablehlo [-o FOLDER] [--cores N]",
+                       "twinrun export digits_mlp --stablehlo --cores 8", options, {"SCENARIO"}));
+  if (parsed.help) return 0;
   if (!parsed.get<bool>("stablehlo"))
-    return fail({"no form is named", "", "the one that there is: --stablehlo"});
-  const auto scenario = scenario_of(parsed);
-  if (!scenario) return fail(scenario.error());
-  const auto threads = threads_of(parsed);
-  if (!threads) return fail(threads.error());
-  const auto experiment = make_experiment(*scenario);
-  if (!experiment) return fail(experiment.error());
+    return Error{"no form is given", "", "add --stablehlo, the only form"};
+  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
+  TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
+  TWINRUN_ASSIGN(const auto experiment, make_experiment(scenario));
   const int cores = parsed.get<int>("cores");
-  if (const Status divides = check_cores(*scenario, cores); !divides) return fail(divides.error());
-  Sharding sharding = experiment->sharding;
+  TWINRUN_RETURN_IF_ERROR(check_cores(scenario, cores));
+  Sharding sharding = experiment.sharding;
   sharding.cores = cores;
-  if (const Status fits = check_shares(*experiment, sharding, /*alone=*/false); !fits)
-    return fail(fits.error());
+  TWINRUN_RETURN_IF_ERROR(check_shares(experiment, sharding, /*alone=*/false));
   ExportOptions o;
-  o.folder = parsed.has("out") ? parsed.get<std::string>("out") : scenario->name + "-stablehlo";
+  o.folder = parsed.has("out") ? parsed.get<std::string>("out") : scenario.name + "-stablehlo";
   o.values = parsed.get<bool>("values");
-  o.threads = *threads;
-  const auto done = export_step(
-      *experiment,
-      cores == 1 ? experiment->whole(Experiment::Stack::kTpu) : experiment->sharded(sharding), o);
-  if (!done) return fail(done.error());
+  o.threads = threads;
+  TWINRUN_ASSIGN(const auto done, export_step(experiment,
+                                              cores == 1 ? experiment.whole(Experiment::Stack::kTpu)
+                                                         : experiment.sharded(sharding),
+                                              o));
   if (parsed.get<bool>("json")) {
     const nlohmann::ordered_json j = {{"schema", 1},
-                                      {"files", done->files},
-                                      {"ops", done->ops},
-                                      {"arguments", done->arguments},
-                                      {"results", done->results}};
+                                      {"files", done.files},
+                                      {"ops", done.ops},
+                                      {"arguments", done.arguments},
+                                      {"results", done.results}};
     fmt::print("{}\n", j.dump());
   } else {
-    fmt::print("{}: {} ops, {} arguments, {} results, {} replica{}\n", o.folder, done->ops,
-               done->arguments, done->results, cores, cores == 1 ? "" : "s");
+    fmt::print("{}: {} ops, {} arguments, {} results, {} replica{}\n", o.folder, done.ops,
+               done.arguments, done.results, cores, cores == 1 ? "" : "s");
   }
   return 0;
 }

@@ -3,30 +3,30 @@
 
 #include <algorithm>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 
 namespace twinrun::cli {
 
-void add_fault_option(po::options_description& options, const char* what) {
-  options.add_options()(
-      "fault", po::value<std::vector<std::string>>()->composing(),
+void add_fault_option(Options& options, const char* what) {
+  options.list(
+      "fault",
       fmt::format("KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M][,rate=P]: make the "
                   "{} wrong on purpose (repeatable); 'help' lists the kinds",
                   what)
           .c_str());
 }
 
-std::optional<int> fault_help(const Args& args) {
+bool fault_help(const Args& args) {
   const auto it = std::ranges::find(args, "--fault");
   const bool asked = (it != args.end() && it + 1 != args.end() && *(it + 1) == "help") ||
                      std::ranges::find(args, "--fault=help") != args.end();
-  if (!asked) return std::nullopt;
+  if (!asked) return false;
   const int width = std::clamp(terminal_width(), 60, 120);
   fmt::print("{}", fault_table(static_cast<size_t>(width)));
-  return 0;
+  return true;
 }
 
-Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const char* option) {
+Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const std::string& option) {
   std::vector<FaultSpec> faults;
   if (!parsed.has(option)) return faults;
   for (const auto& text : parsed.get<std::vector<std::string>>(option)) {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/run.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/experiment/experiment.h"
 #include "program/graph/liveness.h"
 
@@ -58,19 +58,16 @@ void print(const RunFile& r) {
     fmt::print("checkpoint after {} steps: {}\n", c.step, c.root_digest().hex());
 }
 
-int inspect_scenario(const Parsed& parsed) {
-  const auto scenario = scenario_of(parsed);
-  if (!scenario) return fail(scenario.error());
+Result<int> inspect_scenario(const Parsed& parsed) {
+  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
   if (parsed.get<bool>("resolved")) {
-    fmt::print("{}", resolved_toml(*scenario));
+    fmt::print("{}", resolved_toml(scenario));
     return 0;
   }
-  const auto e = make_experiment(*scenario);
-  if (!e) return fail(e.error());
-  if (const Status fits = check_shares(*e, e->sharding, /*alone=*/false); !fits)
-    return fail(fits.error());
-  const Program whole = e->whole();
-  const Program program = e->sharding.cores > 1 ? e->sharded(e->sharding) : whole;
+  TWINRUN_ASSIGN(const auto e, make_experiment(scenario));
+  TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/false));
+  const Program whole = e.whole();
+  const Program program = e.sharding.cores > 1 ? e.sharded(e.sharding) : whole;
   if (parsed.get<bool>("program")) {
     fmt::print("{}", to_text(program));
     return 0;
@@ -82,15 +79,15 @@ int inspect_scenario(const Parsed& parsed) {
     const Json j = {
         {"schema", 1},
         {"kind", "scenario"},
-        {"name", scenario->name},
-        {"scenario_digest", scenario_digest(*scenario).hex()},
-        {"root_digest", to_checkpoint(whole, initial_states(whole, scenario->seed), *scenario, 0)
+        {"name", scenario.name},
+        {"scenario_digest", scenario_digest(scenario).hex()},
+        {"root_digest", to_checkpoint(whole, initial_states(whole, scenario.seed), scenario, 0)
                             .root_digest()
                             .hex()},
         {"program_digest", digest(program).hex()},
         {"parameters", parameters},
         {"flops_per_step", step_flops(whole)},
-        {"data", e->data->description}};
+        {"data", e.data->description}};
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
@@ -98,68 +95,64 @@ int inspect_scenario(const Parsed& parsed) {
       "{}: {}\n  data        {}\n  parameters  {}\n  per step    {:.3g} GFLOP at batch {}\n  "
       "sharded     {} cores x {}, {} ops\n"
       "  digest      {}\n  program     {}\n",
-      scenario->name, scenario->description, e->data->description, parameters,
-      step_flops(whole) / 1e9, scenario->train.batch, program.sharding.cores, program.batch,
-      program.graph.size(), scenario_digest(*scenario).hex(), digest(program).hex());
+      scenario.name, scenario.description, e.data->description, parameters, step_flops(whole) / 1e9,
+      scenario.train.batch, program.sharding.cores, program.batch, program.graph.size(),
+      scenario_digest(scenario).hex(), digest(program).hex());
   return 0;
 }
 
 }  // namespace
 
-int inspect_verb(const Args& args) {
-  po::options_description options("options");
+Result<int> inspect_verb(const Args& args) {
+  Options options;
   add_scenario_options(options);
-  options.add_options()("resolved", po::bool_switch(),
-                        "a scenario with every key filled in, as TOML")(
-      "program", po::bool_switch(), "the sharded training step of a scenario, in text")(
-      "json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed = parse(args, "twinrun inspect FILE|SCENARIO [OPTIONS]",
-                              "twinrun inspect runs/T.h5", options, {"SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
+  options.flag("resolved", "a scenario with every key filled in, as TOML");
+  options.flag("program", "the sharded training step of a scenario, in text");
+  options.flag("json", "one JSON document on stdout");
+  TWINRUN_ASSIGN(const Parsed parsed, parse(args, "twinrun inspect FILE|SCENARIO [OPTIONS]",
+                                            "twinrun inspect runs/T.h5", options, {"SCENARIO"}));
+  if (parsed.help) return 0;
   const auto what = parsed.get<std::string>("SCENARIO");
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(what, ignored) || what.ends_with(".toml"))
     return inspect_scenario(parsed);
-  const auto kind = file_kind(what);
-  if (!kind) return fail(kind.error());
+  TWINRUN_ASSIGN(const auto kind, file_kind(what));
   const bool json = parsed.get<bool>("json"), resolved = parsed.get<bool>("resolved");
-  if (*kind == "checkpoint") {
-    const auto c = read_checkpoint(what);
-    if (!c) return fail(c.error());
+  if (kind == "checkpoint") {
+    TWINRUN_ASSIGN(const auto c, read_checkpoint(what));
     if (resolved) {
-      fmt::print("{}", c->scenario);
+      fmt::print("{}", c.scenario);
     } else if (json) {
-      fmt::print("{}\n", json_of(*c).dump(2));
+      fmt::print("{}\n", json_of(c).dump(2));
     } else {
-      print(*c);
+      print(c);
     }
     return 0;
   }
-  const auto r = read_run(what);
-  if (!r) return fail(r.error());
+  TWINRUN_ASSIGN(const auto r, read_run(what));
   if (resolved) {
-    fmt::print("{}", r->scenario);
+    fmt::print("{}", r.scenario);
   } else if (json) {
     Json j = {{"schema", 1},
               {"kind", "run"},
-              {"engine", r->engine},
-              {"engine_settings", r->engine_settings},
-              {"cores", r->cores},
-              {"first_step", r->first_step},
-              {"steps", r->steps.size()},
-              {"ended", r->ended},
-              {"scenario_digest", r->scenario_digest},
-              {"root_digest", r->root_digest().hex()},
-              {"environment", r->environment}};
+              {"engine", r.engine},
+              {"engine_settings", r.engine_settings},
+              {"cores", r.cores},
+              {"first_step", r.first_step},
+              {"steps", r.steps.size()},
+              {"ended", r.ended},
+              {"scenario_digest", r.scenario_digest},
+              {"root_digest", r.root_digest().hex()},
+              {"environment", r.environment}};
     j["evaluations"] = Json::array();
-    for (const auto& e : r->evaluations)
+    for (const auto& e : r.evaluations)
       j["evaluations"].push_back({{"step", e.step}, {"loss", e.loss}, {"accuracy", e.accuracy}});
     j["checkpoints"] = Json::array();
-    for (const auto& c : r->checkpoints)
+    for (const auto& c : r.checkpoints)
       j["checkpoints"].push_back({{"step", c.step}, {"root_digest", c.root_digest().hex()}});
     fmt::print("{}\n", j.dump(2));
   } else {
-    print(*r);
+    print(r);
   }
   return 0;
 }

@@ -21,6 +21,7 @@
 #include "harness/host/environment.h"
 #include "harness/host/heap.h"
 #include "program/base/names.h"
+#include "reports/text.h"
 
 namespace twinrun::cli {
 namespace {
@@ -28,32 +29,36 @@ namespace {
 struct Verb {
   std::string_view name;
   std::string_view what;
-  int (*run)(const Args&);
+  Result<int> (*run)(const Args&);
 };
 constexpr std::array kVerbs = {
     Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict",
          diagnose_verb},
-    Verb{"report", "a diagnosis again, in other formats", report_verb},
+    Verb{"report", "render a finished diagnosis in other formats", report_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
-    Verb{"train", "one run on one engine", train_verb},
-    Verb{"record", "a golden run, for verify to hold later ones against", record_verb},
-    Verb{"verify", "golden runs against what the engine does now: a gate for CI", verify_verb},
-    Verb{"compare", "two engines or settings over paired seeds: an A/B run", compare_verb},
-    Verb{"bundle", "a diagnosis as one .zip, reduced to the smallest that fails alike",
+    Verb{"train", "train once on one engine", train_verb},
+    Verb{"record", "record a golden run, with which verify compares later ones", record_verb},
+    Verb{"verify", "compare golden runs with what the engine computes now: a gate for CI",
+         verify_verb},
+    Verb{"compare", "compare two engines or settings over paired seeds: an A/B test", compare_verb},
+    Verb{"bundle",
+         "pack a diagnosis into one .zip, reduced to the smallest case that fails in the same way",
          bundle_verb},
-    Verb{"replay", "does a bundle show here what it showed where it was made?", replay_verb},
-    Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},
-    Verb{"bisect", "where a difference begins: step, op, scenario key or commit", bisect_verb},
-    Verb{"check", "will it work on a TPU? Rules, before anything runs", check_verb},
-    Verb{"inspect", "what a file or a scenario contains", inspect_verb},
-    Verb{"convert", "weights from and to NumPy, safetensors and Keras files", convert_verb},
-    Verb{"export", "a training step as StableHLO text, with its arguments and results",
+    Verb{"replay", "check whether a bundle gives the same result on this machine", replay_verb},
+    Verb{"diff", "show where two runs or checkpoints diverge, and by how much", diff_verb},
+    Verb{"bisect", "find where a difference begins: step, op, scenario key or commit", bisect_verb},
+    Verb{"check", "check whether it will work on a TPU, by rules, before anything runs",
+         check_verb},
+    Verb{"inspect", "show what a file or a scenario contains", inspect_verb},
+    Verb{"convert", "convert weights from and to NumPy, safetensors and Keras files", convert_verb},
+    Verb{"export", "write a training step as StableHLO text, with its arguments and results",
          export_verb},
-    Verb{"profile", "where a step's time goes, on a TPU on paper or on our engines", profile_verb},
-    Verb{"doctor", "is this machine and build fit for use?", doctor_verb},
+    Verb{"profile", "show where the time of a step goes, on a modelled TPU or on this machine",
+         profile_verb},
+    Verb{"doctor", "check this machine, this build and an engine", doctor_verb},
     Verb{"drill", "inject faults and causes, diagnose blind, count what was found", drill_verb},
-    Verb{"serve", "one of our engines behind the engine protocol", serve_verb},
-    Verb{"scenarios", "the library: list, or show one", scenarios_verb},
+    Verb{"serve", "run one of twinrun's engines behind the engine protocol", serve_verb},
+    Verb{"scenarios", "list the scenarios of the library, or show one", scenarios_verb},
 };
 
 void print_help() {
@@ -83,7 +88,7 @@ std::optional<int> read_hdf5(const Args& words) {
   return serve_hdf5_tree(most);
 }
 
-int run(int argc, char** argv) {
+Result<int> run(int argc, char** argv) {
   const Args words(argv + 1, argv + argc);
   if (const auto done = read_hdf5(words)) return *done;
   read_hdf5_with({"/proc/self/exe", std::string(kHdf5Reader)});
@@ -91,7 +96,7 @@ int run(int argc, char** argv) {
     print_help();
     return words.empty() ? kExitUsage : 0;
   }
-  if (const Status isa = check_isa_request(); !isa) return fail(isa.error());
+  TWINRUN_RETURN_IF_ERROR(check_isa_request());
   if (words[0] == "--version") {
     fmt::print("{}\n", version_text());
     return 0;
@@ -101,8 +106,8 @@ int run(int argc, char** argv) {
     if (verb.name == words[0]) return verb.run(Args(words.begin() + 1, words.end()));
     names.emplace_back(verb.name);
   }
-  return fail({fmt::format("unknown verb '{}' (known: {})", words[0], join(names, ", ")), "",
-               fmt::format("did you mean '{}'?", nearest(words[0], names))});
+  return Error{fmt::format("unknown verb '{}' (known: {})", words[0], join(names, ", ")), "",
+               fmt::format("did you mean '{}'?", nearest(words[0], names))};
 }
 
 // Opens closed standard streams, so that a file opened later does not get their number. Standard
@@ -112,6 +117,31 @@ void open_streams() {
     if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF)
       static_cast<void>(::open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY));
   }
+}
+
+int exit_code(Error::Kind kind) {
+  switch (kind) {
+    case Error::Kind::kRun:
+      return kExitFailed;
+    case Error::Kind::kForeignEngine:
+    case Error::Kind::kRefusal:
+    case Error::Kind::kUnavailable:
+      return kExitUnavailable;
+    case Error::Kind::kInterrupted:
+      return kExitInterrupted;
+    case Error::Kind::kInput:
+      break;
+  }
+  return kExitUsage;
+}
+
+// Prints "twinrun: where: what" and the fix to stderr, and returns the exit code.
+int fail(const Error& error) {
+  const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
+  // The message may contain text from engines and files, so clean it.
+  say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
+                  join(text::clean_lines(error.message()), "\n")));
+  return exit_code(error.kind);
 }
 
 Error stdout_error() {
@@ -130,20 +160,21 @@ int main(int argc, char** argv) {
   twinrun::cli::open_streams();
   // An ignored SIGCHLD is inherited, and children's exit codes would be lost.
   std::signal(SIGCHLD, SIG_DFL);
+  using namespace twinrun;
   try {
-    const int code = twinrun::cli::run(argc, argv);
+    const Result<int> done = cli::run(argc, argv);
+    const int code = done ? *done : cli::fail(done.error());
     // Output may still be in the buffer: a full disk behind a redirection is an error.
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-      return twinrun::cli::fail(twinrun::cli::stdout_error());
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
     return code;
   } catch (const std::system_error& e) {
-    if (std::ferror(stdout) != 0) return twinrun::cli::fail(twinrun::cli::stdout_error());
-    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "",
-                               "please report it with the command line"});
+    if (std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
+    return cli::fail({fmt::format("internal error: {}", e.what()), "",
+                      "please report it with the command line"});
   } catch (const std::bad_alloc&) {
-    return twinrun::cli::fail({"out of memory", "", "lower train.batch"});
+    return cli::fail({"out of memory", "", "lower train.batch"});
   } catch (const std::exception& e) {
-    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "",
-                               "please report it with the command line"});
+    return cli::fail({fmt::format("internal error: {}", e.what()), "",
+                      "please report it with the command line"});
   }
 }

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/profile/measured.h"
 #include "harness/profile/modelled.h"
@@ -43,34 +43,30 @@ Result<MeasuredProfile> profile_of(const Scenario& scenario, const Parsed& parse
 
 }  // namespace
 
-int profile_verb(const Args& args) {
-  po::options_description options("options");
+Result<int> profile_verb(const Args& args) {
+  Options options;
   add_scenario_options(options);
-  options.add_options()("out,o", po::value<std::string>(),
-                        "folder for profile.json, profile.html and trace.json")(
-      "generation", po::value<std::string>()->default_value("v2"), "of the modelled TPU: v2, v3")(
-      "measured", po::bool_switch(),
-      "by the clock: some steps of one of our engines on this machine")(
-      "engine,e", po::value<std::string>()->default_value("tpu"), "to measure: cpu, tpu")(
-      "steps", po::value<int64_t>()->default_value(5), "to measure, after two that warm up");
+  options.text("out,o", "folder for profile.json, profile.html and trace.json");
+  options.text("generation", "generation of the modelled TPU: v2, v3", "v2");
+  options.flag("measured", "measure some steps of cpu or tpu on this machine");
+  options.text("engine,e", "engine to measure: cpu, tpu", "tpu");
+  options.number<int64_t>("steps", "steps to measure, after two for warm-up", 5);
   add_common_options(options);
-  const Parsed parsed = parse(args, "twinrun profile SCENARIO [-o DIR] [OPTIONS]",
-                              "twinrun profile resnet50 -o profile", options, {"SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
-  const auto scenario = scenario_of(parsed);
-  if (!scenario) return fail(scenario.error());
-  const auto profile = profile_of(*scenario, parsed);
-  if (!profile) return fail(profile.error());
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun profile SCENARIO [-o DIR] [OPTIONS]",
+                       "twinrun profile resnet50 -o profile", options, {"SCENARIO"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
+  TWINRUN_ASSIGN(const auto profile, profile_of(scenario, parsed));
   if (parsed.has("out")) {
-    const Status written =
-        write_profile(profile->profile, profile->trace, parsed.get<std::string>("out"));
-    if (!written) return fail(written.error());
+    TWINRUN_RETURN_IF_ERROR(
+        write_profile(profile.profile, profile.trace, parsed.get<std::string>("out")));
   }
   if (parsed.get<bool>("json")) {
-    fmt::print("{}", to_profile_json(profile->profile));
+    fmt::print("{}", to_profile_json(profile.profile));
     return 0;
   }
-  fmt::print("{}", to_profile_text(profile->profile, terminal_width()));
+  fmt::print("{}", to_profile_text(profile.profile, terminal_width()));
   if (parsed.has("out"))
     fmt::print("\n{}: profile.html, profile.json, trace.json\n", parsed.get<std::string>("out"));
   return 0;

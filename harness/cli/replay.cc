@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/host/scratch.h"
 #include "reports/text.h"
@@ -33,7 +33,7 @@ void print(const Replay& again) {
     if (row.same) {
       fmt::print("  same       {}: {}\n", text::clean(row.what), text::clean(row.found));
     } else {
-      fmt::print("  {}  {}\n             due    {}\n             found  {}\n",
+      fmt::print("  {}  {}\n             expected  {}\n             found     {}\n",
                  row.must ? "DIFFERENT" : "another  ", text::clean(row.what),
                  text::clean(row.expected), text::clean(row.found));
     }
@@ -45,43 +45,40 @@ void print(const Replay& again) {
 
 }  // namespace
 
-int replay_verb(const Args& args) {
-  po::options_description options("options");
-  options.add_options()("allow-exec", po::bool_switch(),
-                        "run an exec: or xla: engine that the bundle names: code of others")(
-      "data", po::value<std::string>()->default_value(""),
-      "folder of the data, of a bundle that has none inside")(
-      "out,o", po::value<std::string>(),
-      "keep the bundle's data and the new results in this folder, which must not be there yet");
+Result<int> replay_verb(const Args& args) {
+  Options options;
+  options.flag("allow-exec", "run an exec: or xla: engine that the bundle names: third-party code");
+  options.text("data", "folder of the data, for a bundle without data", "");
+  options.text(
+      "out,o",
+      "keep the bundle's data and the new results in this folder, which must not exist yet");
   add_common_options(options);
-  const Parsed parsed = parse(args, "twinrun replay BUNDLE.zip [OPTIONS]",
-                              "twinrun replay fault.zip", options, {"BUNDLE"});
-  if (parsed.exit) return *parsed.exit;
-  const auto threads = threads_of(parsed);
-  if (!threads) return fail(threads.error());
-  const auto scratch = Scratch::make("twinrun-replay");
-  if (!scratch) return fail(scratch.error());
+  TWINRUN_ASSIGN(const Parsed parsed, parse(args, "twinrun replay BUNDLE.zip [OPTIONS]",
+                                            "twinrun replay fault.zip", options, {"BUNDLE"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto scratch, Scratch::make("twinrun-replay"));
   ReplayOptions how;
-  how.folder = scratch->path();
+  how.folder = scratch.path();
   if (parsed.has("out")) {
     how.folder = parsed.get<std::string>("out");
-    if (const Status made = new_folder(how.folder); !made) return fail(made.error());
+    TWINRUN_RETURN_IF_ERROR(new_folder(how.folder));
   }
   how.data_dir = parsed.get<std::string>("data");
   how.allow_exec = parsed.get<bool>("allow-exec");
-  how.threads = *threads;
+  TWINRUN_ASSIGN(how.threads, threads_of(parsed));
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
-  const auto again = replay(parsed.get<std::string>("BUNDLE"), how, &printer, &install_stop_flag());
-  if (!again) return fail_engine(again.error(), again.error().where);
-  if (again->interrupted)
-    return fail({"interrupted", "", "the same command begins again"}, kExitInterrupted);
+  TWINRUN_ASSIGN(const auto again,
+                 replay(parsed.get<std::string>("BUNDLE"), how, &printer, &install_stop_flag()));
+  if (again.interrupted)
+    return Error{"interrupted", "", "run the same command to start again",
+                 Error::Kind::kInterrupted};
   if (parsed.get<bool>("json")) {
     fmt::print("{}\n",
-               json_of(*again).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+               json_of(again).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    print(*again);
+    print(again);
   }
-  return again->reproduced() ? 0 : 1;
+  return again.reproduced() ? 0 : 1;
 }
 
 }  // namespace twinrun::cli

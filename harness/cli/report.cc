@@ -8,7 +8,7 @@
 
 #include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/foreign/tensorboard.h"
 #include "program/base/names.h"
 #include "reports/csv.h"
@@ -119,34 +119,32 @@ Status tell(const std::string& name, const Report& report, const fs::path& folde
 
 }  // namespace
 
-int report_verb(const Args& args) {
-  po::options_description options("options");
+Result<int> report_verb(const Args& args) {
+  Options options;
   const std::string formats = fmt::format("of {}, between commas", join(known_formats(), ", "));
-  options.add_options()("format", po::value<std::string>()->default_value(std::string(kTerminal)),
-                        formats.c_str())("out,o", po::value<std::string>(),
-                                         "the folder for the files (default DIR); for one format "
-                                         "of one file that file (with an ending), or - for "
-                                         "standard output");
-  const Parsed parsed = parse(
-      args, "twinrun report DIR [--format NAME[,NAME..]] [-o PATH]",
-      "twinrun report twinrun-results/digits_cnn-fdd1c987 --format markdown", options, {"DIR"});
-  if (parsed.exit) return *parsed.exit;
-  const auto names = formats_of(parsed.get<std::string>("format"));
-  if (!names) return fail(names.error());
+  options.text("format", formats.c_str(), std::string(kTerminal));
+  options.text("out,o",
+               "the folder for the files (default DIR); for one format "
+               "of one file that file (with an ending), or - for "
+               "standard output");
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun report DIR [--format NAME[,NAME..]] [-o PATH]",
+                       "twinrun report twinrun-results/digits_cnn-fdd1c987 --format markdown",
+                       options, {"DIR"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto names, formats_of(parsed.get<std::string>("format")));
   const fs::path given = parsed.get<std::string>("DIR");
   const bool whole = is_folder(given);
-  const auto report = read_report(whole ? given / "report.json" : given);
-  if (!report) return fail(report.error());
+  TWINRUN_ASSIGN(const auto report, read_report(whole ? given / "report.json" : given));
 
   std::optional<fs::path> out;
   if (parsed.has("out")) out = parsed.get<std::string>("out");
-  if (out == "-" && (names->size() != 1 ||
-                     std::ranges::count(kFolderFormats, names->front(), &FolderFormat::name) > 0))
-    return fail({"standard output takes one format of one file", "-o", "name a folder"});
-  for (const std::string& name : *names) {
-    const Status reported =
-        tell(name, *report, whole ? given : given.parent_path(), out, names->size() == 1);
-    if (!reported) return fail(reported.error());
+  if (out == "-" && (names.size() != 1 ||
+                     std::ranges::count(kFolderFormats, names.front(), &FolderFormat::name) > 0))
+    return Error{"standard output takes one format of one file", "-o", "name a folder"};
+  for (const std::string& name : names) {
+    TWINRUN_RETURN_IF_ERROR(
+        tell(name, report, whole ? given : given.parent_path(), out, names.size() == 1));
   }
   return 0;
 }

@@ -4,10 +4,11 @@
 #include "harness/cli/cli.h"
 #include "program/base/names.h"
 #include "scenarios/library.h"
+#include "scenarios/scenario.h"
 
 namespace twinrun::cli {
 
-int scenarios_verb(const Args& args) {
+Result<int> scenarios_verb(const Args& args) {
   if (args.empty()) {
     // Drill scenarios come last, since they are made for fault injection.
     for (const bool drills : {false, true}) {
@@ -27,8 +28,8 @@ int scenarios_verb(const Args& args) {
     return 0;
   }
   if (args.size() != 2 || args[0] != "show")
-    return fail(
-        {"expected nothing, or: show NAME", "scenarios", "twinrun scenarios show digits_cnn"});
+    return Error{"expected nothing, or: show NAME", "scenarios",
+                 "twinrun scenarios show digits_cnn"};
   std::vector<std::string> names;
   for (const auto& file : library_files()) {
     if (file.name == args[1]) {
@@ -37,8 +38,8 @@ int scenarios_verb(const Args& args) {
     }
     names.emplace_back(file.name);
   }
-  return fail({fmt::format("no scenario '{}' (known: {})", args[1], join(names, ", ")),
-               "scenarios show", fmt::format("did you mean '{}'?", nearest(args[1], names))});
+  return Error{fmt::format("no scenario '{}' (known: {})", args[1], join(names, ", ")),
+               "scenarios show", fmt::format("did you mean '{}'?", nearest(args[1], names))};
 }
 
 }  // namespace twinrun::cli

@@ -3,27 +3,25 @@
 
 #include <iostream>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 
 namespace twinrun::cli {
 
-int serve_verb(const Args& args) {
-  po::options_description options("options");
-  options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
-                        "one of ours: cpu, tpu, honest:SEED");
+Result<int> serve_verb(const Args& args) {
+  Options options;
+  options.text("engine,e", "engine to serve: cpu, tpu, honest:SEED", "cpu");
   add_fault_option(options, "engine");
   add_common_options(options);
-  const Parsed parsed = parse(args, "twinrun serve [--engine ENGINE] FOLDER",
-                              "twinrun serve --engine tpu /tmp/session", options, {"FOLDER"});
-  if (parsed.exit) return *parsed.exit;
-  const auto threads = threads_of(parsed);
-  if (!threads) return fail(threads.error());
-  const auto faults = faults_of(parsed);
-  if (!faults) return fail(faults.error());
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun serve [--engine ENGINE] FOLDER",
+                       "twinrun serve --engine tpu /tmp/session", options, {"FOLDER"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
+  TWINRUN_ASSIGN(const auto faults, faults_of(parsed));
   const ServeOptions o{parsed.get<std::string>("engine"), parsed.get<std::string>("FOLDER"),
-                       *threads, *faults};
-  const Status served = serve(o, std::cin, std::cout);
-  return served ? 0 : fail(served.error());
+                       threads, faults};
+  TWINRUN_RETURN_IF_ERROR(serve(o, std::cin, std::cout));
+  return 0;
 }
 
 }  // namespace twinrun::cli

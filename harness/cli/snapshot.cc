@@ -3,29 +3,28 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/experiment/experiment.h"
 
 namespace twinrun::cli {
 
-int snapshot_verb(const Args& args) {
-  po::options_description options("options");
+Result<int> snapshot_verb(const Args& args) {
+  Options options;
   add_scenario_options(options);
-  options.add_options()("out,o", po::value<std::string>()->default_value("init.h5"),
-                        "file to write")("json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed = parse(args, "twinrun snapshot SCENARIO -o init.h5",
-                              "twinrun snapshot digits_cnn -o init.h5", options, {"SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
-  const auto scenario = scenario_of(parsed);
-  if (!scenario) return fail(scenario.error());
-  const auto experiment = make_experiment(*scenario);
-  if (!experiment) return fail(experiment.error());
-  const Program program = experiment->whole();
-  Checkpoint c = to_checkpoint(program, initial_states(program, scenario->seed), *scenario, 0);
-  c.scenario = resolved_toml(*scenario);
-  c.scenario_digest = scenario_digest(*scenario).hex();
+  options.text("out,o", "file to write", "init.h5");
+  options.flag("json", "one JSON document on stdout");
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun snapshot SCENARIO -o init.h5",
+                       "twinrun snapshot digits_cnn -o init.h5", options, {"SCENARIO"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
+  TWINRUN_ASSIGN(const auto experiment, make_experiment(scenario));
+  const Program program = experiment.whole();
+  Checkpoint c = to_checkpoint(program, initial_states(program, scenario.seed), scenario, 0);
+  c.scenario = resolved_toml(scenario);
+  c.scenario_digest = scenario_digest(scenario).hex();
   const auto path = parsed.get<std::string>("out");
-  if (const Status written = write_checkpoint(path, c); !written) return fail(written.error());
+  TWINRUN_RETURN_IF_ERROR(write_checkpoint(path, c));
   int64_t elements = 0;
   for (const auto& [name, t] : c.tensors) elements += t.value.elements();
   if (parsed.get<bool>("json")) {

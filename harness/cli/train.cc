@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/loop.h"
@@ -134,52 +134,44 @@ class CheckpointWriter {
 
 }  // namespace
 
-int train_verb(const Args& args) {
-  if (const auto done = fault_help(args)) return *done;
-  po::options_description options("options");
+Result<int> train_verb(const Args& args) {
+  if (fault_help(args)) return 0;
+  Options options;
   add_scenario_options(options);
-  options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
-                        "cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND")(
-      "cores", po::value<int>(),
-      "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
-      "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
-      "resume", po::value<std::string>(),
-      "go on from the last checkpoint of a run (or from a checkpoint)")(
-      "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write")(
-      "trace", po::value<std::string>(),
-      "also write the times of three steps' ops as a Chrome trace, for Perfetto");
+  options.text("engine,e", "cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND", "cpu");
+  options.number<int>(
+      "cores",
+      "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)");
+  options.text("init", "begin from this checkpoint instead of the seed");
+  options.text("resume", "continue from the last checkpoint of a run (or from a checkpoint)");
+  options.text("out,o", "run file to write", "run.h5");
+  options.text("trace", "also write a Chrome trace of the ops of three steps, for Perfetto");
   add_plugin_option(options);
   add_fault_option(options, "engine");
   add_common_options(options);
-  const Parsed parsed =
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
       parse(args, "twinrun train SCENARIO --engine ENGINE [OPTIONS] -o run.h5",
-            "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"SCENARIO"});
-  if (parsed.exit) return *parsed.exit;
-  auto scenario = scenario_of(parsed);
-  if (!scenario) return fail(scenario.error());
-  const auto threads = threads_of(parsed);
-  if (!threads) return fail(threads.error());
+            "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"SCENARIO"}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(auto scenario, scenario_of(parsed));
+  TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   const std::string engine = engine_of(parsed, "engine");
-  const auto faults = faults_of(parsed);
-  if (!faults) return fail(faults.error());
-  const Status begin = check_faults_begin(*faults, scenario->train.steps);
-  if (!begin) return fail(begin.error());
+  TWINRUN_ASSIGN(const auto faults, faults_of(parsed));
+  TWINRUN_RETURN_IF_ERROR(check_faults_begin(faults, scenario.train.steps));
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  auto experiment = make_experiment(*scenario);
-  if (!experiment) return fail(experiment.error());
-  EngineSpec spec{.engine = engine, .threads = *threads, .faults = *faults};
+  TWINRUN_ASSIGN(auto experiment, make_experiment(scenario));
+  EngineSpec spec{.engine = engine, .threads = threads, .faults = faults};
   if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
   OpTimes times;
   if (parsed.has("trace")) spec.times = &times;
-  auto setup = set_up(*experiment, spec, &printer);
-  if (!setup) return fail(setup.error());
-  const Program& program = setup->program;
+  TWINRUN_ASSIGN(auto setup, set_up(experiment, spec, &printer));
+  const Program& program = setup.program;
   const int cores = program.sharding.cores;
 
-  auto start = start_of(parsed, program, *scenario);
-  if (!start) return fail(start.error());
-  const int64_t steps = scenario->train.steps - (*start ? (*start)->step : 0);
+  TWINRUN_ASSIGN(auto start, start_of(parsed, program, scenario));
+  const int64_t steps = scenario.train.steps - (start ? start->step : 0);
   times.first = std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps);
   times.count = kTimedSteps;
 
@@ -187,44 +179,43 @@ int train_verb(const Args& args) {
   const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
   for (const std::string& file : {path, trace}) {
     if (file.empty()) continue;
-    if (const Status writable = check_output(file); !writable) return fail(writable.error());
+    TWINRUN_RETURN_IF_ERROR(check_output(file));
   }
-  if (const Status lasts = check_data_lasts(*experiment); !lasts) return fail(lasts.error(), 1);
+  TWINRUN_RETURN_IF_ERROR(check_data_lasts(experiment).with_kind(Error::Kind::kRun));
   RunOptions o;
   o.name = fmt::format("{}, {} core{}", engine, cores, cores == 1 ? "" : "s");
-  o.threads = *threads;
+  o.threads = threads;
   o.progress = &printer;
   o.stop = &stop;
-  if (*start) {
-    o.start = (*start)->states;
-    o.first_step = (*start)->step;
-    if (o.first_step >= scenario->train.steps) {
-      return fail({fmt::format("the checkpoint is after step {}, the scenario ends at {}",
-                               o.first_step, scenario->train.steps),
-                   parsed.has("resume") ? "--resume" : "--init", "raise train.steps"});
+  if (start) {
+    o.start = start->states;
+    o.first_step = start->step;
+    if (o.first_step >= scenario.train.steps) {
+      return Error{fmt::format("the checkpoint is after step {}, the scenario ends at {}",
+                               o.first_step, scenario.train.steps),
+                   parsed.has("resume") ? "--resume" : "--init", "raise train.steps"};
     }
   }
-  const HostLoop loop(*scenario, cores, setup->backend->capabilities().name);
+  const HostLoop loop(scenario, cores, setup.backend->capabilities().name);
   // Periodic checkpoints are written to disk at once, beside the run file, so that a crash does not
   // lose the run.
   CheckpointWriter checkpoints(path + ".checkpoint.h5");
   o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
-  auto result = train(*experiment, program, *setup->backend, o);
+  auto result = train(experiment, program, *setup.backend, o).with_kind(Error::Kind::kRun);
   const Status kept = checkpoints.finish();
-  if (!result) return fail(result.error(), 1);
-  if (!kept) return fail(kept.error());
-  if (*start && (*start)->history && (*start)->history->engine == result->file.engine &&
-      (*start)->history->engine_settings == result->file.engine_settings) {
+  if (!result) return result.error();
+  TWINRUN_RETURN_IF_ERROR(kept);
+  if (start && start->history && start->history->engine == result->file.engine &&
+      start->history->engine_settings == result->file.engine_settings) {
     result->file =
-        joined(std::move(*(*start)->history), std::move(result->file), scenario->train, loop);
+        joined(std::move(*start->history), std::move(result->file), scenario.train, loop);
   }
-  if (const Status written = write_run(path, result->file); !written) return fail(written.error());
+  TWINRUN_RETURN_IF_ERROR(write_run(path, result->file));
   std::remove((path + ".checkpoint.h5").c_str());
   if (!trace.empty()) {
     ChromeTrace spans = chrome_trace(times, o.name);
     add_input(spans, times, result->pipeline);
-    const Status traced = write_file_atomically(trace, to_chrome_trace(spans));
-    if (!traced) return fail(traced.error());
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically(trace, to_chrome_trace(spans)));
   }
 
   const RunFile& file = result->file;
@@ -244,15 +235,15 @@ int train_verb(const Args& args) {
     fmt::print("{}\n", j.dump());
   } else {
     const std::string part =
-        file.ended == "interrupted" ? outcome(file, scenario->train.steps) + "; " : "";
+        file.ended == "interrupted" ? outcome(file, scenario.train.steps) + "; " : "";
     fmt::print(
         "{}: {}{} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  "
         "run "
         "digest {}\n",
         path, part, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
         file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
-    if (!faults->empty()) {
-      const std::vector<Activation>& changes = setup->faults->runs.front();
+    if (!faults.empty()) {
+      const std::vector<Activation>& changes = setup.faults->runs.front();
       fmt::print("  faults changed bits {} times{}\n", changes.size(),
                  changes.empty() ? ""
                                  : fmt::format(", first in {} at step {}", changes.front().op,
@@ -264,7 +255,8 @@ int train_verb(const Args& args) {
                     file.first_step + static_cast<int64_t>(file.steps.size()), path));
     return kExitInterrupted;
   }
-  if (result->first_non_finite) return fail({file.ended, path, "lower optimizer.lr"}, 1);
+  if (result->first_non_finite)
+    return Error{file.ended, path, "lower optimizer.lr", Error::Kind::kRun};
   return 0;
 }
 

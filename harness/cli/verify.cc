@@ -7,9 +7,8 @@
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/experiment/engines.h"
 
 namespace twinrun::cli {
 namespace {
@@ -44,66 +43,57 @@ Result<std::vector<std::string>> goldens_of(const std::vector<std::string>& name
 Gate failed(const std::string& path, const Error& error) {
   Gate gate;
   gate.golden = path;
-  gate.outcome = of_foreign_engine(error) ? GateOutcome::kUnavailable : GateOutcome::kBadInput;
+  gate.outcome = error.of_foreign_engine() ? GateOutcome::kUnavailable : GateOutcome::kBadInput;
   gate.headline = error.message();
   return gate;
 }
 
 }  // namespace
 
-int verify_verb(const Args& args) {
-  if (const auto done = fault_help(args)) return *done;
-  po::options_description options("options");
-  options.add_options()("engine,e", po::value<std::string>(),
-                        "another engine than the golden run's: noise decides")(
-      "bits", po::bool_switch(), "bits decide, whatever the engine")(
-      "noise", po::bool_switch(), "noise decides, even where bits are defined")(
-      "junit", po::value<std::string>(), "FILE: JUnit XML, a test case for each golden run")(
-      "jsonl", po::value<std::string>(), "FILE: JSON lines, one object for each golden run")(
-      "update", po::bool_switch(), "record anew what moved")(
-      "set", po::value<std::vector<std::string>>()->composing(),
-      "KEY=VALUE of a key that decides no bits: data.dir=FOLDER");
+Result<int> verify_verb(const Args& args) {
+  if (fault_help(args)) return 0;
+  Options options;
+  options.text("engine,e", "another engine than that of the golden run: compares with noise");
+  options.flag("bits", "compare bits, whatever the engine");
+  options.flag("noise", "compare with noise, even where bits are defined");
+  options.text("junit", "FILE: JUnit XML, a test case for each golden run");
+  options.text("jsonl", "FILE: JSON lines, one object for each golden run");
+  options.flag("update", "record again what moved");
+  options.list("set", "KEY=VALUE of a key that does not change bits: data.dir=FOLDER");
   add_plugin_option(options);
   add_fault_option(options, "engine");
   add_common_options(options);
-  const Parsed parsed = parse(args, "twinrun verify GOLDEN.. [OPTIONS]",
-                              "twinrun verify goldens/ --junit verify.xml", options, {"GOLDEN.."});
-  if (parsed.exit) return *parsed.exit;
-  const auto paths = goldens_of(parsed.get<std::vector<std::string>>("GOLDEN.."));
-  if (!paths) return fail(paths.error());
-  const auto threads = threads_of(parsed);
-  if (!threads) return fail(threads.error());
-  const auto faults = faults_of(parsed);
-  if (!faults) return fail(faults.error());
-  const auto overrides = overrides_of(parsed);
-  if (!overrides) return fail(overrides.error());
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun verify GOLDEN.. [OPTIONS]",
+                       "twinrun verify goldens/ --junit verify.xml", options, {"GOLDEN.."}));
+  if (parsed.help) return 0;
+  TWINRUN_ASSIGN(const auto paths, goldens_of(parsed.get<std::vector<std::string>>("GOLDEN..")));
   const bool bits = parsed.get<bool>("bits"), noise = parsed.get<bool>("noise");
-  if (bits && noise) return fail({"both --bits and --noise", "", "give one of them"});
+  if (bits && noise) return Error{"both --bits and --noise", "", "give one of them"};
   for (const char* option : {"junit", "jsonl"}) {
     if (!parsed.has(option)) continue;
-    if (const Status writable = check_output(parsed.get<std::string>(option)); !writable)
-      return fail(writable.error());
+    TWINRUN_RETURN_IF_ERROR(check_output(parsed.get<std::string>(option)));
   }
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   VerifyOptions o;
   if (parsed.has("engine")) o.engine = engine_of(parsed, "engine");
-  o.threads = *threads;
+  TWINRUN_ASSIGN(o.threads, threads_of(parsed));
   o.decides = bits    ? VerifyOptions::Decides::kBits
               : noise ? VerifyOptions::Decides::kNoise
                       : VerifyOptions::Decides::kDefault;
-  o.faults = *faults;
-  o.overrides = *overrides;
+  TWINRUN_ASSIGN(o.faults, faults_of(parsed));
+  TWINRUN_ASSIGN(o.overrides, overrides_of(parsed));
   o.update = parsed.get<bool>("update");
   if (o.update && (o.engine || !o.faults.empty()))
-    return fail(
-        {"writes what the recorded engine does now", "--update", "leave out --engine and --fault"});
+    return Error{"writes what the recorded engine does now", "--update",
+                 "leave out --engine and --fault"};
   o.progress = &printer;
   o.stop = &stop;
 
   std::vector<Gate> gates;
   std::string lines;
-  for (const std::string& path : *paths) {
+  for (const std::string& path : paths) {
     if (stop.load()) {
       gates.push_back(
           {.golden = path, .outcome = GateOutcome::kInterrupted, .headline = "Not run."});
@@ -120,13 +110,11 @@ int verify_verb(const Args& args) {
     fmt::print("{{\"schema\":1,\"exit_code\":{},\"goldens\":[\n{}\n]}}\n", exit_code(gates), all);
   }
   if (parsed.has("junit")) {
-    if (const Status s = write_file_atomically(parsed.get<std::string>("junit"), to_junit(gates));
-        !s)
-      return fail(s.error());
+    TWINRUN_RETURN_IF_ERROR(
+        write_file_atomically(parsed.get<std::string>("junit"), to_junit(gates)));
   }
   if (parsed.has("jsonl")) {
-    if (const Status s = write_file_atomically(parsed.get<std::string>("jsonl"), lines); !s)
-      return fail(s.error());
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically(parsed.get<std::string>("jsonl"), lines));
   }
   return exit_code(gates);
 }

@@ -2,7 +2,6 @@
 #include "harness/diagnose/pipeline.h"
 
 #include "harness/diagnose/stages.h"
-#include "harness/experiment/engines.h"
 
 namespace twinrun {
 
@@ -21,7 +20,7 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
                          prove_sharding, compare_trajectories, apply_cures}) {
     if (const Status done = run(diagnosis); !done) {
       // Before the reference has run there is nothing to report on.
-      if (!of_foreign_engine(done.error()) || !diagnosis.runs.contains("R")) return done.error();
+      if (!done.error().of_foreign_engine() || !diagnosis.runs.contains("R")) return done.error();
       diagnosis.evidence.engine_failure = done.error();
       diagnosis.evidence.engine_failure_run = diagnosis.running;
       break;

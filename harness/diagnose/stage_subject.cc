@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/exec/exec_backend.h"
 #include "backends/variants/variant.h"
 #include "harness/diagnose/runs.h"
 #include "harness/host/heap.h"
@@ -151,7 +150,7 @@ Status judge_more(DiagnosisState& diagnosis, StepsJudge& judge) {
   // stand and nothing more is requested from it.
   if (!e.other_start && !e.inside_again.value_or(false)) {
     auto fault = judge.layer_fault(*e.match, diagnosis.subject_states);
-    if (!fault && !fault.error().where.starts_with(kExecPlace)) return fault.error();
+    if (!fault && !fault.error().of_foreign_engine()) return fault.error();
     if (fault) e.layer_fault = *fault;
     if (e.layer_fault) take_as_declared(*e.match);
     if (!fault)

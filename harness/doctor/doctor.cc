@@ -78,12 +78,12 @@ class Examination {
       const std::string name = fmt::format("known answer, {} core{}", n, n == 1 ? "" : "s");
       const auto checked = program.check(**backend, n);
       if (!checked) {
-        const bool refuses = checked.error().what.find("the engine says: ") != std::string::npos;
+        const bool refuses = checked.error().kind == Error::Kind::kRefusal;
         return failed(name, checked.error(),
                       refuses
                           ? "The engine refuses the known-answer program (one dense layer, mean "
-                            "squared error, SGD): if it is made for another model only, nothing "
-                            "follows; else it is the engine, not a model or data."
+                            "squared error, SGD): if it is made for another model only, this says "
+                            "nothing; otherwise it is the engine, not a model or data."
                           : "The engine fails on a program of one dense layer and small "
                             "integers: it is the engine, not a model or data.");
       }
@@ -95,8 +95,8 @@ class Examination {
                   "is the engine, not a model or data."
                 : fmt::format(
                       "The engine is right on one core and wrong on {}, on small integers "
-                      "that every precision holds exactly: it is what crosses cores, in "
-                      "the engine (all-reduce, which core is fed what).",
+                      "that every precision holds exactly: it is how the engine works across cores "
+                      "(all-reduce, which core gets which samples).",
                       n);
         return Ok{};
       }
@@ -114,8 +114,8 @@ class Examination {
     doctor.checks.push_back({name, state->empty(), state->empty() ? "same bits" : *state});
     if (!state->empty()) {
       doctor.answer =
-          "The engine keeps something that is not in its state: its later steps do not follow from "
-          "what it is given. It is the engine, not a model or data.";
+          "The engine keeps something that is not in its state: its later steps depend on more "
+          "than what it is given. It is the engine, not a model or data.";
       return Ok{};
     }
     if (!others && declared.deterministic) {

@@ -79,7 +79,7 @@ struct Comparison {
       ++numbers;
       if (i < values.size() && values[i] == expected[i]) continue;
       if (wrong++ > 0) continue;
-      first = fmt::format("{}[{}] on core {}: {}, due is {}", name, i, core,
+      first = fmt::format("{}[{}] on core {}: {}; expected {}", name, i, core,
                           i < values.size() ? fmt::format("{:.9g}", values[i]) : "nothing",
                           expected[i]);
     }

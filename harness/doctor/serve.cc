@@ -62,7 +62,7 @@ class Server {
   Result<json> prepare(const std::string& name) {
     std::ifstream file(fs::path(o_.folder) / name);
     const json p = json::parse(file, nullptr, false);
-    if (!p.is_object()) return Error{"is no program", name, ""};
+    if (!p.is_object()) return Error{"is not a program", name, ""};
     TWINRUN_ASSIGN(Scenario scenario, parse_scenario(p.at("scenario").get<std::string>(), name));
     forget_cache_file(scenario);
     TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
@@ -97,7 +97,7 @@ class Server {
         for (size_t r = 0; r < replicas; ++r) at.states[r].vars.push_back(values[r]);
       }
     }
-    if (at.states.empty()) return Error{"there is no state to go on from", "", ""};
+    if (at.states.empty()) return Error{"there is no state to continue from", "", ""};
     const std::string name = request.at("inputs");
     TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMax, name));
     const exec::ResultArrays arrays(std::move(file), name);
@@ -142,7 +142,7 @@ class Server {
 
 Status serve(const ServeOptions& options, std::istream& in, std::ostream& out) {
   if (!fs::is_directory(options.folder))
-    return Error{"is no folder", options.folder, "the session folder is the last argument"};
+    return Error{"is not a folder", options.folder, "the session folder is the last argument"};
   TWINRUN_ASSIGN(const auto there, make_backend(options.engine, {}));
   Server server(options);
   for (std::string line; std::getline(in, line);) {
@@ -151,7 +151,7 @@ Status serve(const ServeOptions& options, std::istream& in, std::ostream& out) {
       auto answer = server.answer(json::parse(line));
       reply = answer ? *answer : json{{"error", answer.error().message()}};
     } catch (const json::exception& e) {
-      reply = {{"error", std::string("no request: ") + e.what()}};
+      reply = {{"error", std::string("not a valid request: ") + e.what()}};
     }
     out << reply.dump() << std::endl;
   }

@@ -26,8 +26,6 @@ Status check_takes_faults(std::string_view name, bool faults) {
                "inject them into cpu or tpu"};
 }
 
-bool of_foreign_engine(const Error& error) { return is_foreign_engine(error.where); }
-
 BackendOptions backend_options(const Scenario& scenario, int threads) {
   BackendOptions o;
   o.threads = threads;

@@ -6,7 +6,7 @@
 //   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, options);
 //   auto xla = make_engine("xla:/usr/lib/xla_cpu_pjrt.so", scenario, options);
 //
-// Every error of the last two, from their start on, has the name of the engine in Error::where.
+// Every error of the last two, from their start on, is Error::of_foreign_engine().
 #pragma once
 
 #include <memory>
@@ -30,7 +30,5 @@ Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scen
 bool is_foreign_engine(std::string_view name);
 // Errors: faults are requested of a foreign engine or of the oracle, which take none.
 Status check_takes_faults(std::string_view name, bool faults);
-// Whether the error comes from a foreign engine.
-bool of_foreign_engine(const Error& error);
 
 }  // namespace twinrun

@@ -33,7 +33,7 @@ struct VerifyOptions {
 };
 
 // Errors: the file cannot be read, is no golden run, or has another contract; its scenario cannot
-// be run; the engine cannot be started or fails (see of_foreign_engine).
+// be run; the engine cannot be started or fails (Error::of_foreign_engine).
 Result<Gate> verify_golden(const std::string& path, const VerifyOptions& options);
 
 }  // namespace twinrun

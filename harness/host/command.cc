@@ -82,7 +82,7 @@ std::string CommandResult::text() const {
     case Ended::kSignal:
       return fmt::format("ended by signal {} ({})", code, strsignal(code));
     case Ended::kTimeout:
-      return fmt::format("still ran after {:.3g} s", seconds);
+      return fmt::format("was still running after {:.3g} s", seconds);
     case Ended::kInterrupted:
       return "interrupted";
   }
@@ -120,7 +120,7 @@ Result<CommandResult> run_command(const std::vector<std::string>& words,
   ::close(fd);
   if (failed != 0) {
     return Error{fmt::format("'{}' cannot be started: {}", words[0], strerror(failed)), "",
-                 "a program on PATH, or a path from the folder that it runs in"};
+                 "name a program on PATH, or give a path relative to the folder that it runs in"};
   }
   CommandResult ran;
   {

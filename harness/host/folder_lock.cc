@@ -46,7 +46,7 @@ Result<FolderLock> FolderLock::take(const std::string& folder) {
                    "choose another with -o"};
     lock.file_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock.file_ >= 0 && ::flock(lock.file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      return Error{"another twinrun is at work in this folder", folder,
+      return Error{"another twinrun is running in this folder", folder,
                    "wait for it, or choose another folder with -o"};
     }
   } while (lock.file_ >= 0 && !still_there(path, lock.file_));

@@ -14,7 +14,7 @@ Result<Scratch> Scratch::make(const std::string& name) {
   const auto base = std::filesystem::temp_directory_path(error);
   std::string folder = (base / (name + "-XXXXXX")).string();
   if (error || mkdtemp(folder.data()) == nullptr)
-    return Error{fmt::format("no temporary folder can be made ({})",
+    return Error{fmt::format("cannot create a temporary folder ({})",
                              error ? error.message() : std::strerror(errno)),
                  folder, "set TMPDIR to a folder that can be written to"};
   return Scratch(std::move(folder));
@@ -23,8 +23,8 @@ Result<Scratch> Scratch::make(const std::string& name) {
 Status new_folder(const std::string& path) {
   std::error_code error;
   if (std::filesystem::create_directory(path, error)) return Ok{};
-  return Error{error ? fmt::format("cannot be made ({})", error.message()) : "is there already",
-               path, "name a folder that is not there yet, in one that is"};
+  return Error{error ? fmt::format("cannot be created ({})", error.message()) : "exists already",
+               path, "name a new folder inside an existing one"};
 }
 
 Scratch::~Scratch() {

@@ -42,11 +42,12 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
     const double padded = p.unpadded_bytes > 0 ? 1 - p.unpadded_bytes / p.bytes : 0;
     all.push_back(
         {"padding",
-         fmt::format("{} samples on a core are no multiple of {}: {} of the bytes through HBM are "
-                     "padding, the matrix unit reaches {} of its peak, and {} of the time is "
-                     "the start of ops; a batch of {} needs another learning rate",
-                     batch / s.tpu.cores, multiple / tpu::kCoresV2x8, percent(padded),
-                     percent(p.matrix_utilisation), percent(share_of(p, "start")), wanted),
+         fmt::format(
+             "{} samples on a core are not a multiple of {}: {} of the bytes through HBM are "
+             "padding, the matrix unit reaches {} of its peak, and {} of the time is "
+             "the start of ops; a batch of {} needs another learning rate",
+             batch / s.tpu.cores, multiple / tpu::kCoresV2x8, percent(padded),
+             percent(p.matrix_utilisation), percent(share_of(p, "start")), wanted),
          fmt::format("train.batch={}", wanted), [wanted](Scenario& t) { t.train.batch = wanted; }});
   }
   if (s.tpu.precision != "default") {

@@ -165,7 +165,7 @@ void Measurer::add_input(const PipelineCounters& c) {
                     c.parallel_calls == 1 ? "" : "s"));
   stage("batch", c.batch, of_batches(c.batch), "memory for batches, sample ids");
   stage(ready > 0 ? "read ahead" : "read on demand", c.prefetch, of_batches(c.prefetch),
-        fmt::format("{} of {} batches were ready when asked for", ready, c.asked.size()));
+        fmt::format("{} of {} batches were ready when requested", ready, c.asked.size()));
   stage("enqueue", c.enqueue, of_batches(c.enqueue), "batches cut into the cores' rows");
   p.input.overlapped = c.depth > 0;
   p.input.share = p.step_seconds > 0 ? p.average.input / p.step_seconds : 0;
@@ -175,12 +175,13 @@ void Measurer::add_input(const PipelineCounters& c) {
 
 Result<MeasuredProfile> Measurer::run() {
   if (options_.engine != "cpu" && options_.engine != "tpu") {
-    return Error{fmt::format("the engine '{}' does not tell its ops' times; allowed: cpu, tpu",
-                             options_.engine),
-                 "--engine", "profile one of ours"};
+    return Error{
+        fmt::format("the engine '{}' does not report the times of its ops; accepted: cpu, tpu",
+                    options_.engine),
+        "--engine", "profile cpu or tpu"};
   }
   if (options_.steps < 1 || scenario_.train.steps <= kWarmUp) {
-    return Error{fmt::format("{} of {} steps, {} of them to warm up: none is left to measure",
+    return Error{fmt::format("{} of {} steps, {} of them for warm-up: none is left to measure",
                              options_.steps, scenario_.train.steps, kWarmUp),
                  options_.steps < 1 ? "--steps" : scenario_.file + ": train.steps",
                  "take more steps"};
@@ -217,18 +218,18 @@ Result<MeasuredProfile> Measurer::run() {
                   "multiply-adds in "
                   "registers, a triad over 192 MiB; bf16 products on AMX tiles may pass the first",
                   steps_, kWarmUp, before.isa),
-      fmt::format("steps ran as always; the ops' times are of another run, op by op and not fused: "
+      fmt::format("steps ran as usual; the ops were timed in another run, op by op and not fused: "
                   "{:.3f} ms against "
                   "{:.3f} ms of engine time a step",
                   op_by_op * 1e3, (p.average.compute + p.average.all_reduce) * 1e3),
-      "emulated cores take turns on the threads: FLOP and bytes are of all of them, as are times",
+      "emulated cores share the threads: FLOP, bytes and times are those of all cores",
       "the all-reduce's part of a step is its share of the ops' times"};
   if (const double apart = std::max(difference(before.flops, after.flops),
                                     difference(before.bandwidth, after.bandwidth));
       apart > kQuiet) {
     p.notes.insert(p.notes.begin(),
-                   fmt::format("this machine was not quiet: its peaks before and after the steps "
-                               "are {:.0f} % apart; the higher ones stand here",
+                   fmt::format("this machine was busy: its peaks before and after the steps differ "
+                               "by {:.0f} %; the higher ones are used",
                                apart * 100));
   }
   p.environment = environment();

@@ -89,7 +89,7 @@ std::vector<std::string> notes_of(const tpu::Generation& g) {
       "fusion is this program's own (elementwise ops and their reductions): a TPU's compiler also "
       "fuses them into convolutions and dots, which saves traffic that is counted here",
       "rates of the host, the start of an op and the time between loops are assumptions; "
-      "docs/guides/profile.md says how uncertain",
+      "docs/guides/profile.md says how uncertain they are",
       "what the program stores as f32 moves as f32"};
 }
 

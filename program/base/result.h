@@ -8,6 +8,7 @@
 //   TWINRUN_ASSIGN(int n, parse(...));                // returns the error from this function
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <variant>
@@ -15,10 +16,22 @@
 namespace twinrun {
 
 struct Error {
+  // Whose fault it is. Exit codes and decisions follow the kind, never the text.
+  enum class Kind : uint8_t {
+    kInput,          // what the user typed, or a file
+    kRun,            // a run began and then failed, for example by a loss that is not finite
+    kForeignEngine,  // an engine of another process or a plugin does not start, or has failed
+    kRefusal,        // such an engine works, but reports an error of its own
+    kUnavailable,    // this engine or machine cannot do what was requested
+    kInterrupted,    // the user asked to stop
+  };
+
   std::string what;   // what was found and what is allowed
   std::string where;  // file, line, key, tensor, layer: may be empty
   std::string fix;    // the nearest valid name, the command to run: may be empty
+  Kind kind = Kind::kInput;
 
+  bool of_foreign_engine() const { return kind == Kind::kForeignEngine || kind == Kind::kRefusal; }
   // "where: what", and on a second line "fix: ...", without the parts that are empty.
   std::string message() const {
     std::string out = where.empty() ? what : where + ": " + what;
@@ -41,6 +54,12 @@ class [[nodiscard]] Result {
   T* operator->() { return &std::get<0>(value_); }
   const T* operator->() const { return &std::get<0>(value_); }
   const Error& error() const { return std::get<1>(value_); }
+  // The same, but an error that has only the default kind gets this one.
+  Result with_kind(Error::Kind kind) && {
+    if (auto* error = std::get_if<1>(&value_); error && error->kind == Error::Kind::kInput)
+      error->kind = kind;
+    return std::move(*this);
+  }
 
  private:
   std::variant<T, Error> value_;

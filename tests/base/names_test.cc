@@ -72,6 +72,14 @@ TEST(Result, MovesOut) {
   EXPECT_EQ(*taken, 5);
 }
 
+TEST(Result, WithKindKeepsAKindThatIsThere) {
+  using Kind = Error::Kind;
+  EXPECT_EQ(half(7).error().kind, Kind::kInput);
+  EXPECT_EQ(half(7).with_kind(Kind::kRun).error().kind, Kind::kRun);
+  EXPECT_EQ(half(7).with_kind(Kind::kRefusal).with_kind(Kind::kRun).error().kind, Kind::kRefusal);
+  EXPECT_EQ(*half(8).with_kind(Kind::kRun), 4);
+}
+
 TEST(Error, Message) {
   EXPECT_EQ((Error{"what", "where", "fix"}.message()), "where: what\n  fix: fix");
   EXPECT_EQ((Error{"what", "", ""}.message()), "what");

@@ -287,7 +287,7 @@ TEST(BadPlace, FolderInUse) {
   ASSERT_TRUE(first.wait_for(folder / "out/runs"));
   const Outcome second = twinrun(folder, {"diagnose", "digits_mlp", "-o", "out"});
   EXPECT_EQ(second.code, 128);
-  EXPECT_TRUE(second.says("another twinrun is at work")) << second.err;
+  EXPECT_TRUE(second.says("another twinrun is running")) << second.err;
   first.kill(SIGINT);
   EXPECT_EQ(first.finish().code, 130);
 }

@@ -218,13 +218,13 @@ TEST_F(BisectRev, StopsAtWhatIsNoAnswer) {
   EXPECT_TRUE(o.says("signal 11")) << o.err;
   o = rev("sleep 60 & sleep 60", {"--timeout", "0.2", "--retries", "2"});
   EXPECT_EQ(o.code, 125);
-  EXPECT_TRUE(o.says("still ran after 0.2")) << o.err;
+  EXPECT_TRUE(o.says("was still running after 0.2")) << o.err;
   EXPECT_FALSE(fs::exists(folder_ / "out/worktree"));
 }
 
 TEST_F(BisectRev, RefusesWhatItCannotUse) {
   const std::tuple<Words, const char*, const char*> bad[] = {
-      {{"--good", "mian"}, "'mian' is no commit", "did you mean main?"},
+      {{"--good", "mian"}, "'mian' is not a commit", "did you mean main?"},
       {{"--good", "main", "--bad", "main~3"}, "is not before", "common ancestor"},
       {{"--repo", "nowhere"}, "nowhere", "--repo"},
       {{"--repeats", "0"}, "--repeats", "1 to 1000"},

@@ -126,7 +126,7 @@ TEST(Diff, SameAndDifferent) {
   EXPECT_TRUE(same.prints("the same: 4 tensors, bit for bit")) << same.out;
   const Outcome other = twinrun(folder, {"diff", "a.h5", "c.h5"});
   EXPECT_EQ(other.code, 1);
-  EXPECT_TRUE(other.prints("states part after step 0")) << other.out;
+  EXPECT_TRUE(other.prints("states diverge after step 0")) << other.out;
   EXPECT_TRUE(other.prints("4 of 4 tensors differ")) << other.out;
   EXPECT_TRUE(other.prints("dense1/kernel")) << other.out;
   const Outcome json = twinrun(folder, {"diff", "a.h5", "a.h5", "--json"});

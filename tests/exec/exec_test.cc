@@ -102,6 +102,24 @@ TEST_F(Script, ThatHasOnlySaidHelloServesTheNextBackend) {
   EXPECT_EQ(starts(), 7);
 }
 
+// The kind of an error says whether the engine refuses, has failed, or is not to blame.
+TEST_F(Script, KindOfAnError) {
+  using Kind = Error::Kind;
+  const std::string refusal = say(R"({"error":"no such layer"})");
+  const std::string wrong = say(R"({"stepped":0,"result":"/etc/passwd"})");
+  EXPECT_EQ(run(engine(say(kHello), refusal, "")).kind, Kind::kRefusal);
+  EXPECT_EQ(run(engine(say(kHello), prepared(), refusal)).kind, Kind::kRefusal);
+  EXPECT_EQ(run(engine(say(kHello), "exit 3", "")).kind, Kind::kForeignEngine);
+  EXPECT_EQ(run(engine(say("{}"), "", "")).kind, Kind::kForeignEngine);
+  EXPECT_EQ(run(engine(say(kHello), prepared(), wrong)).kind, Kind::kForeignEngine);
+  ExecOptions none = engine(say(kHello), "", "");
+  none.command = "/no/such/engine";
+  EXPECT_EQ(run(none).kind, Kind::kForeignEngine);
+  ::setenv("TMPDIR", "/no/such/folder", 1);
+  EXPECT_EQ(run(none).kind, Kind::kUnavailable);
+  ::setenv("TMPDIR", sessions().c_str(), 1);
+}
+
 TEST_F(Script, HelloOfAnotherKind) {
   const auto hello = [&](const std::string& text) {
     return step_error(engine(say(text), prepared(), ""));

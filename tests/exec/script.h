@@ -91,6 +91,7 @@ class Script : public testing::Test {
     std::string error;
     States states;
     StepOutputs outputs;
+    Error::Kind kind = Error::Kind::kInput;
   };
   static Outcome run(const ExecOptions& o, int cores = 1, int64_t steps = 1) {
     return run(o, small(cores), steps);
@@ -99,9 +100,9 @@ class Script : public testing::Test {
     const int cores = program.sharding.cores;
     Outcome outcome;
     auto backend = make_exec_backend(o, 1);
-    if (!backend) return {backend.error().message(), {}, {}};
+    if (!backend) return {backend.error().message(), {}, {}, backend.error().kind};
     auto ready = (*backend)->prepare(program);
-    if (!ready) return {ready.error().message(), {}, {}};
+    if (!ready) return {ready.error().message(), {}, {}, ready.error().kind};
     outcome.states.resize(static_cast<size_t>(cores));
     StepInputs inputs(static_cast<size_t>(cores));
     for (size_t r = 0; r < inputs.size(); ++r) {
@@ -110,7 +111,9 @@ class Script : public testing::Test {
     }
     for (int64_t step = 0; step < steps && outcome.error.empty(); ++step) {
       const Status done = (*ready)->step(step, outcome.states, inputs, outcome.outputs);
-      if (!done) outcome.error = done.error().message();
+      if (done) continue;
+      outcome.error = done.error().message();
+      outcome.kind = done.error().kind;
     }
     return outcome;
   }

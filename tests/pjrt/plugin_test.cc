@@ -83,6 +83,7 @@ TEST(PjrtPlugin, SaysWhyThereIsNoClient) {
     const auto backend = make_pjrt_backend({.plugin = fake.path()});
     ASSERT_FALSE(backend.ok());
     EXPECT_TRUE(has(backend.error().message(), says)) << backend.error().message();
+    EXPECT_EQ(backend.error().kind, Error::Kind::kForeignEngine);
     EXPECT_EQ(fake.live(), 0) << wrong;
   }
 }
@@ -114,6 +115,7 @@ TEST(PjrtPlugin, ElsewhereDevicesAreThoseThatAreThere) {
   const auto engine = (*backend)->prepare(program);
   ASSERT_FALSE(engine.ok());
   EXPECT_TRUE(has(engine.error().message(), "has 2 devices, the program asks for 3"));
+  EXPECT_TRUE(engine.error().of_foreign_engine());
 }
 
 Tensor counted(float first) {

@@ -1,0 +1,175 @@
+// Parses the options of a verb, and defines those that several verbs share.
+#include "harness/cli/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <sstream>
+#include <thread>
+
+#include "program/base/names.h"
+
+namespace twinrun::cli {
+namespace {
+
+namespace po = boost::program_options;
+using Words = std::vector<std::string>;
+
+constexpr const char* kSurplus = "surplus words";
+
+}  // namespace
+
+Options::Options() : description_(std::make_shared<po::options_description>("options")) {}
+
+void Options::flag(const std::string& name, const std::string& help) {
+  description_->add_options()(name.c_str(), po::bool_switch(), help.c_str());
+}
+
+void Options::text(const std::string& name, const std::string& help,
+                   const std::optional<std::string>& value) {
+  auto* semantic = po::value<std::string>();
+  if (value) semantic->default_value(*value);
+  description_->add_options()(name.c_str(), semantic, help.c_str());
+}
+
+void Options::list(const std::string& name, const std::string& help) {
+  description_->add_options()(name.c_str(), po::value<Words>()->composing(), help.c_str());
+}
+
+template <typename T>
+void Options::number(const std::string& name, const std::string& help, std::optional<T> value) {
+  auto* semantic = po::value<T>();
+  if (value) semantic->default_value(*value, fmt::format("{}", *value));
+  description_->add_options()(name.c_str(), semantic, help.c_str());
+}
+template void Options::number(const std::string&, const std::string&, std::optional<int>);
+template void Options::number(const std::string&, const std::string&, std::optional<int64_t>);
+template void Options::number(const std::string&, const std::string&, std::optional<uint64_t>);
+template void Options::number(const std::string&, const std::string&, std::optional<double>);
+
+bool Parsed::has(const std::string& name) const { return values->count(name) > 0; }
+
+template <typename T>
+T Parsed::get(const std::string& name) const {
+  return (*values)[name].as<T>();
+}
+template bool Parsed::get(const std::string&) const;
+template int Parsed::get(const std::string&) const;
+template int64_t Parsed::get(const std::string&) const;
+template uint64_t Parsed::get(const std::string&) const;
+template double Parsed::get(const std::string&) const;
+template std::string Parsed::get(const std::string&) const;
+template Words Parsed::get(const std::string&) const;
+
+Result<Parsed> parse(const Args& args, const char* usage, const char* example, Options options,
+                     const std::vector<std::string>& positional) {
+  Parsed parsed{std::make_shared<po::variables_map>()};
+  po::options_description& visible = *options.description_;
+  visible.add_options()("help,h", "this text");
+  po::options_description all, hidden;
+  all.add(visible);
+  po::positional_options_description order;
+  for (const auto& name : positional) {
+    const bool several = name.ends_with("..");
+    if (several) {
+      hidden.add_options()(name.c_str(), po::value<Words>());
+    } else {
+      hidden.add_options()(name.c_str(), po::value<std::string>());
+    }
+    order.add(name.c_str(), several ? -1 : 1);
+  }
+  hidden.add_options()(kSurplus, po::value<Words>());
+  if (positional.empty() || !positional.back().ends_with("..")) order.add(kSurplus, -1);
+  all.add(hidden);
+  const std::string fix = fmt::format("usage: {}", usage);
+  try {
+    po::store(
+        po::command_line_parser(args)
+            .options(all)
+            .positional(order)
+            .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
+            .run(),
+        *parsed.values);
+    po::notify(*parsed.values);
+  } catch (const po::unknown_option& e) {
+    Words known;
+    for (const auto& option : visible.options()) known.push_back("--" + option->long_name());
+    std::string name = e.get_option_name();
+    name = name.substr(0, name.find('='));
+    return Error{fmt::format("unknown option '{}'", name), "",
+                 fmt::format("did you mean {}? See --help", nearest(name, known))};
+  } catch (const po::error& e) {
+    return Error{e.what(), "", fix};
+  }
+  if (parsed.has("help")) {
+    std::ostringstream text;
+    text << visible;
+    fmt::print("usage: {}\n\n{}\nexample:\n  {}\n", usage, text.str(), example);
+    parsed.help = true;
+    return parsed;
+  }
+  if (parsed.has(kSurplus))
+    return Error{fmt::format("unexpected argument '{}'", parsed.get<Words>(kSurplus).front()), "",
+                 fix};
+  for (const auto& name : positional) {
+    if (!name.starts_with('?') && !parsed.has(name))
+      return Error{fmt::format("{} is missing", name), "", fix};
+  }
+  return parsed;
+}
+
+void add_scenario_options(Options& options) {
+  options.list("set",
+               "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
+}
+
+void add_common_options(Options& options) {
+  options.number<int>("threads", "host threads (default: all cores); never changes a bit");
+  options.flag("json", "print one JSON document on stdout, and nothing else there");
+  options.flag("quiet,q", "print no progress");
+  options.flag("verbose,v", "print a line every train.log_every steps");
+}
+
+Result<Overrides> overrides_of(const Parsed& parsed, const std::string& option) {
+  Overrides overrides;
+  if (!parsed.has(option)) return overrides;
+  for (const auto& item : parsed.get<Words>(option)) {
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Error{fmt::format("'{}' is not KEY=VALUE", item), fmt::format("--{}", option),
+                   fmt::format("for example --{} train.steps=20", option)};
+    }
+    overrides.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+  }
+  return overrides;
+}
+
+Result<Scenario> scenario_of(const Parsed& parsed, const std::string& option) {
+  TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
+  return load_scenario(parsed.get<std::string>(option), overrides);
+}
+
+Result<int> threads_of(const Parsed& parsed) {
+  if (!parsed.has("threads"))
+    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int n = parsed.get<int>("threads");
+  if (n < 1 || n > 1024)
+    return Error{fmt::format("{} threads", n), "--threads", "accepted: 1 to 1024"};
+  return n;
+}
+
+void add_plugin_option(Options& options) {
+  options.text("pjrt-plugin",
+               "PJRT plugin of the engine xla (default: $TWINRUN_PJRT_PLUGIN, or the one found in "
+               "Python's package folders)");
+}
+
+std::string engine_of(const Parsed& parsed, const std::string& option) {
+  auto engine = parsed.get<std::string>(option);
+  if (engine == "xla" && parsed.has("pjrt-plugin"))
+    engine += ":" + parsed.get<std::string>("pjrt-plugin");
+  return engine;
+}
+
+}  // namespace twinrun::cli
