@@ -244,7 +244,7 @@ TEST_F(Verify, FilesThatCannotBeAreRefusedByName) {
   RunFile other = golden;
   other.contract = kContractVersion + 1;
   keep(other);
-  says(fmt::format("numeric contract {} is found", kContractVersion + 1));
+  says(fmt::format("found numeric contract {}", kContractVersion + 1));
   other = golden;
   other.environment.erase("golden.engine");
   keep(other);
