@@ -1,51 +1,50 @@
 // A backend whose engines run with fault hooks, and the log of what the faults changed.
 #include "backends/faults/faulty_backend.h"
 
+#include "backends/core/wrapped.h"
+
 namespace twinrun {
 namespace {
 
-class FaultyEngine : public Engine {
+class FaultyEngine : public WrappedEngine {
  public:
   FaultyEngine(std::unique_ptr<Engine> conforming, std::unique_ptr<FaultHooks> hooks,
                std::shared_ptr<FaultLog> log)
-      : conforming_(std::move(conforming)), hooks_(std::move(hooks)), log_(std::move(log)) {}
+      : WrappedEngine(std::move(conforming)), hooks_(std::move(hooks)), log_(std::move(log)) {}
   ~FaultyEngine() override {
     const std::lock_guard lock(log_->mutex);
     log_->runs.push_back(hooks_->activations());
   }
 
-  const Program& program() const override { return conforming_->program(); }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
     if (hooks != nullptr) return Error{"an engine with faults takes no other hooks", "faults", ""};
-    return conforming_->step(step, states, inputs, outputs, sink, hooks_.get());
+    return inner_->step(step, states, inputs, outputs, sink, hooks_.get());
   }
 
  private:
-  std::unique_ptr<Engine> conforming_;
   std::unique_ptr<FaultHooks> hooks_;
   std::shared_ptr<FaultLog> log_;
 };
 
-class FaultyBackend : public Backend {
+class FaultyBackend : public WrappedBackend {
  public:
   FaultyBackend(std::unique_ptr<Backend> conforming, std::vector<FaultSpec> faults, uint64_t seed,
                 std::shared_ptr<FaultLog> log)
-      : conforming_(std::move(conforming)),
+      : WrappedBackend(std::move(conforming)),
         faults_(std::move(faults)),
         seed_(seed),
         log_(std::move(log)) {}
 
-  Capabilities capabilities() const override { return conforming_->capabilities(); }
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, conforming_->prepare(program));
+    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, inner_->prepare(program));
     std::vector<FaultSpec> possible = faults_;
     if (program.sharding.cores == 1) {
       std::erase_if(possible, [&](const FaultSpec& fault) {
         return !FaultHooks::make(program, {fault}, seed_).ok();
       });
     }
-    FaultHooks::Where where{.seed = seed_, .declared = conforming_->capabilities()};
+    FaultHooks::Where where{.seed = seed_, .declared = inner_->capabilities()};
     {
       const std::lock_guard lock(log_->mutex);
       where.run = log_->prepared++;
@@ -57,7 +56,6 @@ class FaultyBackend : public Backend {
   }
 
  private:
-  std::unique_ptr<Backend> conforming_;
   std::vector<FaultSpec> faults_;
   uint64_t seed_;
   std::shared_ptr<FaultLog> log_;

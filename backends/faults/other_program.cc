@@ -4,17 +4,16 @@
 
 #include <utility>
 
+#include "backends/core/wrapped.h"
 #include "program/graph/shard_plan.h"
 
 namespace twinrun {
 namespace {
 
-class OtherEngine : public Engine {
+class OtherEngine : public WrappedEngine {
  public:
-  OtherEngine(std::unique_ptr<Engine> conforming, Program asked, Program fed)
-      : conforming_(std::move(conforming)), asked_(std::move(asked)), fed_(std::move(fed)) {}
-
-  const Program& program() const override { return conforming_->program(); }
+  OtherEngine(std::unique_ptr<Engine> conforming, const Program& asked, Program fed)
+      : WrappedEngine(std::move(conforming)), asked_(asked), fed_(std::move(fed)) {}
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
@@ -32,7 +31,7 @@ class OtherEngine : public Engine {
     }
     misfeed(fed_, own);
     StepOutputs all;
-    TWINRUN_RETURN_IF_ERROR(conforming_->step(step, states, own, all, sink, hooks));
+    TWINRUN_RETURN_IF_ERROR(inner_->step(step, states, own, all, sink, hooks));
     // Return the outputs in the order of the requested program.
     outputs.assign(all.size(), {});
     for (size_t core = 0; core < all.size(); ++core) {
@@ -46,25 +45,21 @@ class OtherEngine : public Engine {
   }
 
  private:
-  std::unique_ptr<Engine> conforming_;
   // asked_: the requested program. fed_: the executed one, with the misfeeding that is still to be
   // applied to its inputs in sharding.feeding.
   Program asked_, fed_;
 };
 
-class OtherBackend : public Backend {
+class OtherBackend : public WrappedBackend {
  public:
   OtherBackend(std::unique_ptr<Backend> conforming, std::function<Sharding(Sharding)> change)
-      : conforming_(std::move(conforming)), change_(std::move(change)) {}
-
-  Capabilities capabilities() const override { return conforming_->capabilities(); }
+      : WrappedBackend(std::move(conforming)), change_(std::move(change)) {}
 
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    if (program.sharding.cores == 1 || program.recipe == nullptr)
-      return conforming_->prepare(program);
+    if (program.sharding.cores == 1 || program.recipe == nullptr) return inner_->prepare(program);
     const Sharding other = change_(program.sharding);
     if (program.sharding.feeding != Feeding{} && program.sharding.feeding != other.feeding)
-      return Error{"the asked program is misfed already", "with_other_program", ""};
+      return Error{"the requested program is already misfed", "with_other_program", ""};
     Program executed;
     try {
       executed = reshard(program, other);
@@ -74,13 +69,10 @@ class OtherBackend : public Backend {
     Program fed = executed;
     if (program.sharding.feeding == other.feeding) fed.sharding.feeding = {};
     executed.sharding.feeding = program.sharding.feeding;
-    TWINRUN_ASSIGN(auto engine, conforming_->prepare(executed));
-    return std::unique_ptr<Engine>(
-        std::make_unique<OtherEngine>(std::move(engine), program, std::move(fed)));
+    return wrap<OtherEngine>(executed, program, std::move(fed));
   }
 
  private:
-  std::unique_ptr<Backend> conforming_;
   std::function<Sharding(Sharding)> change_;
 };
 

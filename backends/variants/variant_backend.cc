@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backends/core/interpreter.h"
+#include "backends/core/wrapped.h"
 #include "backends/kernels/arithmetic.h"
 #include "backends/variants/variant.h"
 
@@ -123,20 +124,19 @@ class VariantHooks : public OpHooks {
   std::vector<bool> theirs_;                   // ops that the caller's hooks watch in this step
 };
 
-class VariantEngine : public Engine {
+class VariantEngine : public WrappedEngine {
  public:
   VariantEngine(const Variant& variant, const Program& program, Arithmetic arithmetic,
                 const BackendOptions& options)
-      : interpreter_(program, arithmetic, options), hooks_(variant, program) {}
-  const Program& program() const override { return interpreter_.program(); }
+      : WrappedEngine(std::make_unique<Interpreter>(program, arithmetic, options)),
+        hooks_(variant, program) {}
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
     hooks_.begin_step(hooks);
-    return interpreter_.step(step, states, inputs, outputs, sink, &hooks_);
+    return inner_->step(step, states, inputs, outputs, sink, &hooks_);
   }
 
  private:
-  Interpreter interpreter_;
   VariantHooks hooks_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/core/wrapped.h"
 #include "backends/faults/other_program.h"
 #include "backends/registry.h"
 #include "harness/sharding/causes.h"
@@ -10,73 +11,58 @@
 namespace twinrun::drill {
 namespace {
 
-// Forwards all calls, and counts the runs and their steps.
-class CountedEngine : public Engine {
+// Counts the runs and their steps.
+class CountedEngine : public WrappedEngine {
  public:
   CountedEngine(std::unique_ptr<Engine> engine, std::shared_ptr<Usage> usage)
-      : engine_(std::move(engine)), usage_(std::move(usage)) {}
-  const Program& program() const override { return engine_->program(); }
+      : WrappedEngine(std::move(engine)), usage_(std::move(usage)) {}
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
     if (!used_) ++usage_->executions;
     used_ = true;
     ++usage_->steps;
-    return engine_->step(step, states, inputs, outputs, sink, hooks);
+    return inner_->step(step, states, inputs, outputs, sink, hooks);
   }
 
  private:
-  std::unique_ptr<Engine> engine_;
   std::shared_ptr<Usage> usage_;
   bool used_ = false;
 };
 
-class CountedBackend : public Backend {
+class CountedBackend : public WrappedBackend {
  public:
   CountedBackend(std::unique_ptr<Backend> backend, std::shared_ptr<Usage> usage)
-      : backend_(std::move(backend)), usage_(std::move(usage)) {}
-  Capabilities capabilities() const override { return backend_->capabilities(); }
+      : WrappedBackend(std::move(backend)), usage_(std::move(usage)) {}
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, backend_->prepare(program));
-    return std::unique_ptr<Engine>(std::make_unique<CountedEngine>(std::move(engine), usage_));
+    return wrap<CountedEngine>(program, usage_);
   }
 
  private:
-  std::unique_ptr<Backend> backend_;
   std::shared_ptr<Usage> usage_;
 };
 
-class EngineWithoutTrace : public Engine {
+class EngineWithoutTrace : public WrappedEngine {
  public:
   // Reports the requested program, whatever program runs inside.
   EngineWithoutTrace(std::unique_ptr<Engine> engine, Program asked)
-      : engine_(std::move(engine)), asked_(std::move(asked)) {}
+      : WrappedEngine(std::move(engine)), asked_(std::move(asked)) {}
   const Program& program() const override { return asked_; }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* /*sink*/, OpHooks* hooks) override {
-    return engine_->step(step, states, inputs, outputs, nullptr, hooks);
+    return inner_->step(step, states, inputs, outputs, nullptr, hooks);
   }
 
  private:
-  std::unique_ptr<Engine> engine_;
   Program asked_;
 };
 
-class BackendWithoutTrace : public Backend {
+class BackendWithoutTrace : public WrappedBackend {
  public:
-  explicit BackendWithoutTrace(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
-  Capabilities capabilities() const override {
-    Capabilities c = backend_->capabilities();
-    c.op_trace = false;
-    return c;
-  }
+  explicit BackendWithoutTrace(std::unique_ptr<Backend> backend)
+      : WrappedBackend(std::move(backend), [](Capabilities& c) { c.op_trace = false; }) {}
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, backend_->prepare(program));
-    return std::unique_ptr<Engine>(
-        std::make_unique<EngineWithoutTrace>(std::move(engine), program));
+    return wrap<EngineWithoutTrace>(program, program);
   }
-
- private:
-  std::unique_ptr<Backend> backend_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "backends/core/wrapped.h"
 #include "backends/exec/messages.h"
 #include "backends/registry.h"
 #include "backends/variants/variant.h"
@@ -47,12 +48,12 @@ Program with_mean_held(const Program& step) {
   return layers ? with_layers_shown(out) : out;
 }
 
-class UpdateAlone : public Engine, public OpHooks {
+class UpdateAlone : public WrappedEngine, public OpHooks {
  public:
   UpdateAlone(std::unique_ptr<Engine> engine, const Program& asked,
               const std::vector<ProbedState>& steps)
-      : engine_(std::move(engine)), steps_(steps) {
-    const Program& program = engine_->program();
+      : WrappedEngine(std::move(engine)), steps_(steps) {
+    const Program& program = inner_->program();
     const auto n = static_cast<size_t>(program.graph.size());
     shown_.assign(n, kNotShown);
     needed_.assign(n, false);
@@ -72,11 +73,10 @@ class UpdateAlone : public Engine, public OpHooks {
         needed_[static_cast<size_t>(operand)] = true;
     }
   }
-  const Program& program() const override { return engine_->program(); }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks*) override {
     now_ = &*std::ranges::find(steps_, step, &ProbedState::step);
-    return engine_->step(step, states, inputs, outputs, sink, this);
+    return inner_->step(step, states, inputs, outputs, sink, this);
   }
 
   bool watches(const Program& program, ValueId id, int64_t) override {
@@ -105,7 +105,6 @@ class UpdateAlone : public Engine, public OpHooks {
     std::ranges::copy(shown, output.as<float>().begin());
   }
 
-  std::unique_ptr<Engine> engine_;
   const std::vector<ProbedState>& steps_;
   const ProbedState* now_ = nullptr;
   std::vector<size_t> shown_;  // by value: the index of the subject's output, or kNotShown

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "backends/core/wrapped.h"
 #include "backends/variants/contraction.h"
 #include "backends/variants/variant.h"
 #include "program/base/bits.h"
@@ -239,36 +240,31 @@ class Chained : public OpHooks {
   std::vector<Watched> watched_;
 };
 
-class RoundingEngine : public Engine {
+class RoundingEngine : public WrappedEngine {
  public:
   RoundingEngine(std::unique_ptr<Engine> engine, std::shared_ptr<OpHooks> hooks)
-      : engine_(std::move(engine)), hooks_(std::move(hooks)) {}
-  const Program& program() const override { return engine_->program(); }
+      : WrappedEngine(std::move(engine)), hooks_(std::move(hooks)) {}
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
-    if (hooks == nullptr) return engine_->step(step, states, inputs, outputs, sink, hooks_.get());
+    if (hooks == nullptr) return inner_->step(step, states, inputs, outputs, sink, hooks_.get());
     Chained both(*hooks_, *hooks, program());
-    return engine_->step(step, states, inputs, outputs, sink, &both);
+    return inner_->step(step, states, inputs, outputs, sink, &both);
   }
 
  private:
-  std::unique_ptr<Engine> engine_;
   std::shared_ptr<OpHooks> hooks_;
 };
 
-class RoundingBackend : public Backend {
+class RoundingBackend : public WrappedBackend {
  public:
   RoundingBackend(std::unique_ptr<Backend> backend, const PrecisionClass& of, uint64_t member)
-      : backend_(std::move(backend)),
-        hooks_(std::make_shared<RoundingHooks>(of, member, backend_->capabilities())) {}
-  Capabilities capabilities() const override { return backend_->capabilities(); }
+      : WrappedBackend(std::move(backend)),
+        hooks_(std::make_shared<RoundingHooks>(of, member, inner_->capabilities())) {}
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(auto engine, backend_->prepare(program));
-    return std::unique_ptr<Engine>(std::make_unique<RoundingEngine>(std::move(engine), hooks_));
+    return wrap<RoundingEngine>(program, hooks_);
   }
 
  private:
-  std::unique_ptr<Backend> backend_;
   std::shared_ptr<OpHooks> hooks_;
 };
 

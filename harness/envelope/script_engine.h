@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "backends/core/wrapped.h"
 #include "harness/envelope/envelope.h"
 
 namespace twinrun {
@@ -39,11 +40,10 @@ struct StateMap {
 std::optional<StateMap> map_states(const Program& asked, const Program& own, uint64_t seed,
                                    bool powers_anew);
 
-class ScriptEngine : public Engine {
+class ScriptEngine : public WrappedEngine {
  public:
   ScriptEngine(std::unique_ptr<Engine> inner, const Program& asked, const StateMap& map)
-      : inner_(std::move(inner)), asked_(asked), map_(map) {}
-  const Program& program() const override { return inner_->program(); }
+      : WrappedEngine(std::move(inner)), asked_(asked), map_(map) {}
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override;
   // Computes the private state before each of the `wanted` steps: repeats the run from its first
@@ -56,7 +56,6 @@ class ScriptEngine : public Engine {
   States own_states(int64_t step, const States& asked, const Hidden* hidden) const;
   void give_back(const States& own, States& asked) const;
 
-  std::unique_ptr<Engine> inner_;
   const Program& asked_;
   StateMap map_;
   std::map<int64_t, Hidden> hidden_;

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <optional>
 
+#include "backends/core/wrapped.h"
+
 namespace twinrun {
 namespace {
 
@@ -62,17 +64,16 @@ class OpStopwatch : public OpHooks {
   std::vector<bool> theirs_;
 };
 
-class TimedEngine : public Engine {
+class TimedEngine : public WrappedEngine {
  public:
   TimedEngine(std::unique_ptr<Engine> engine, OpTimes& times, bool ops)
-      : engine_(std::move(engine)), times_(times), ops_(ops) {}
-  const Program& program() const override { return engine_->program(); }
+      : WrappedEngine(std::move(engine)), times_(times), ops_(ops) {}
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
     const int64_t place = done_++;
     if (place < times_.first || place >= times_.first + times_.count)
-      return engine_->step(step, states, inputs, outputs, sink, hooks);
+      return inner_->step(step, states, inputs, outputs, sink, hooks);
     if (!zero_) {
       zero_ = Clock::now();
       times_.zero = std::chrono::duration<double>(zero_->time_since_epoch()).count();
@@ -85,32 +86,28 @@ class TimedEngine : public Engine {
     };
     timed.begin = seconds();
     TWINRUN_RETURN_IF_ERROR(
-        engine_->step(step, states, inputs, outputs, sink, ops_ ? &watch : hooks));
+        inner_->step(step, states, inputs, outputs, sink, ops_ ? &watch : hooks));
     timed.end = seconds();
     times_.steps.push_back(std::move(timed));
     return Ok{};
   }
 
  private:
-  std::unique_ptr<Engine> engine_;
   OpTimes& times_;
   bool ops_;
   int64_t done_ = 0;
   std::optional<Clock::time_point> zero_;
 };
 
-class TimedBackend : public Backend {
+class TimedBackend : public WrappedBackend {
  public:
   TimedBackend(std::unique_ptr<Backend> backend, OpTimes& times, bool ops)
-      : backend_(std::move(backend)), times_(times), ops_(ops) {}
-  Capabilities capabilities() const override { return backend_->capabilities(); }
+      : WrappedBackend(std::move(backend)), times_(times), ops_(ops) {}
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, backend_->prepare(program));
-    return std::unique_ptr<Engine>(std::make_unique<TimedEngine>(std::move(engine), times_, ops_));
+    return wrap<TimedEngine>(program, times_, ops_);
   }
 
  private:
-  std::unique_ptr<Backend> backend_;
   OpTimes& times_;
   bool ops_;
 };

@@ -4,10 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "backends/core/backend.h"
+#include "backends/core/wrapped.h"
 #include "harness/envelope/envelope.h"
 #include "harness/run/run.h"
 
@@ -17,27 +18,20 @@ namespace twinrun::tiny {
 // engines that this subject has prepared, from 0.
 using Spoil = std::function<bool(const OpSite& site, int64_t run, Tensor& output)>;
 
-class Spoiled : public Backend {
+class Spoiled : public WrappedBackend {
  public:
   Spoiled(std::unique_ptr<Backend> inner, Spoil spoil,
           std::function<void(Capabilities&)> declare = nullptr)
-      : inner_(std::move(inner)), spoil_(std::move(spoil)), declare_(std::move(declare)) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    if (declare_) declare_(c);
-    return c;
-  }
+      : WrappedBackend(std::move(inner), std::move(declare)), spoil_(std::move(spoil)) {}
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(auto engine, inner_->prepare(program));
-    return std::unique_ptr<Engine>(new Run(std::move(engine), spoil_, runs_++));
+    return wrap<Run>(program, spoil_, runs_++);
   }
 
  private:
-  class Run : public Engine, public OpHooks {
+  class Run : public WrappedEngine, public OpHooks {
    public:
     Run(std::unique_ptr<Engine> inner, Spoil spoil, int64_t run)
-        : inner_(std::move(inner)), spoil_(std::move(spoil)), run_(run) {}
-    const Program& program() const override { return inner_->program(); }
+        : WrappedEngine(std::move(inner)), spoil_(std::move(spoil)), run_(run) {}
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                 TraceSink* sink, OpHooks* hooks) override {
       return inner_->step(step, states, inputs, outputs, sink, spoil_ ? this : hooks);
@@ -49,39 +43,41 @@ class Spoiled : public Backend {
     }
 
    private:
-    std::unique_ptr<Engine> inner_;
     Spoil spoil_;
     int64_t run_;
   };
-  std::unique_ptr<Backend> inner_;
   Spoil spoil_;
-  std::function<void(Capabilities&)> declare_;
   int64_t runs_ = 0;
 };
 
+// What an engine declares whose ops are not visible.
+inline void as_foreign(Capabilities& c) { c.ours = c.op_trace = false; }
+
+// The same for one that declares this precision, or none.
+inline std::function<void(Capabilities&)> as_declaring(std::optional<Precision> declares) {
+  return [declares](Capabilities& c) {
+    as_foreign(c);
+    c.declares_arithmetic = declares.has_value();
+    c.vocabulary = declares;
+    c.precision = declares ? row_of(*declares).dots : DotPrecision::kBf16;
+  };
+}
+
 // An engine that runs a program of its own, whatever program is requested, and feeds itself from
 // its own scenario. Only its tensors are visible.
-class OwnScript : public Backend {
+class OwnScript : public WrappedBackend {
  public:
   OwnScript(Experiment own, Sharding sharding, std::unique_ptr<Backend> inner)
-      : own_(std::move(own)), sharding_(sharding), inner_(std::move(inner)) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.ours = c.op_trace = false;
-    return c;
-  }
+      : WrappedBackend(std::move(inner), as_foreign), own_(std::move(own)), sharding_(sharding) {}
   Result<std::unique_ptr<Engine>> prepare(const Program&) override {
-    TWINRUN_ASSIGN(auto engine,
-                   inner_->prepare(sharding_.cores > 1 ? own_.sharded(sharding_) : own_.whole()));
-    return std::unique_ptr<Engine>(new Run(std::move(engine), own_));
+    return wrap<Run>(sharding_.cores > 1 ? own_.sharded(sharding_) : own_.whole(), own_);
   }
 
  private:
-  class Run : public Engine {
+  class Run : public WrappedEngine {
    public:
     Run(std::unique_ptr<Engine> inner, const Experiment& own)
-        : inner_(std::move(inner)), own_(own) {}
-    const Program& program() const override { return inner_->program(); }
+        : WrappedEngine(std::move(inner)), own_(own) {}
     Status step(int64_t step, States& states, const StepInputs&, StepOutputs& outputs,
                 TraceSink* sink, OpHooks* hooks) override {
       StepFeed feed(own_, inner_->program());
@@ -90,12 +86,10 @@ class OwnScript : public Backend {
     }
 
    private:
-    std::unique_ptr<Engine> inner_;
     const Experiment& own_;
   };
   Experiment own_;
   Sharding sharding_;
-  std::unique_ptr<Backend> inner_;
 };
 
 // Keeps all steps of a run: the state before each, the state after it, and the outputs.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "backends/core/wrapped.h"
 #include "harness/bisect/divergence.h"
 #include "harness/diagnose/pipeline.h"
 #include "tests/harness/tiny.h"
@@ -137,26 +138,11 @@ TEST(BisectOp, ADifferenceThatIsGoneIsNotReproducible) {
   EXPECT_GT(gone, 0);
 }
 
-// An engine that shows no ops, as engines of other processes do.
-class Silent : public Backend {
- public:
-  explicit Silent(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.op_trace = false;
-    return c;
-  }
-  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    return inner_->prepare(program);
-  }
-
- private:
-  std::unique_ptr<Backend> inner_;
-};
-
 TEST(BisectOp, WithoutOpsTheFirstTensor) {
   Planted p = planted(tiny::scenario(tiny::kDense), "scale@dense2/bias.grad,step=2,magnitude=2");
-  p.b = std::make_unique<Silent>(std::move(p.b));
+  // Engines of other processes show no ops.
+  p.b =
+      std::make_unique<WrappedBackend>(std::move(p.b), [](Capabilities& c) { c.op_trace = false; });
   const Diverged diverged = must(part_of_engines(p.twins()));
   const OpDivergence op = must(op_of_step(p.twins(), diverged.kept));
   EXPECT_EQ(op.by, OpDivergence::By::kTensor);

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "backends/core/wrapped.h"
 #include "backends/faults/other_program.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/identify/judge_steps.h"
@@ -31,22 +32,11 @@ Rows own(int n) {
 Rows shards(std::vector<int> of_cores) { return rows_of_shards(own(32), of_cores); }
 
 // A foreign engine that shows tensors only and whose script runs a changed program.
-class Script : public Backend {
+class Script : public WrappedBackend {
  public:
   Script(std::unique_ptr<Backend> inner, Change change)
-      : inner_(with_other_program(std::move(inner), std::move(change))) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.op_trace = false;
-    c.deterministic = false;
-    return c;
-  }
-  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    return inner_->prepare(program);
-  }
-
- private:
-  std::unique_ptr<Backend> inner_;
+      : WrappedBackend(with_other_program(std::move(inner), std::move(change)),
+                       [](Capabilities& c) { c.op_trace = c.deterministic = false; }) {}
 };
 
 std::unique_ptr<Backend> f32() { return tiny::backend("tpu", 1, DotPrecision::kF32); }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "backends/core/wrapped.h"
 #include "backends/variants/variant.h"
 #include "harness/identify/identify.h"
 #include "harness/identify/judge_steps.h"
@@ -129,27 +130,19 @@ TEST(Formulas, AConformingEngineIsInside) {
 
 // Runs another program, keeps that program's state from step to step, and reports only the
 // variables that the scenario's program has.
-class Stateful : public Backend {
+class Stateful : public WrappedBackend {
  public:
-  Stateful(const Experiment& own, const Program& asked) : own_(own), asked_(asked) {}
-  Capabilities capabilities() const override {
-    Capabilities c = tiny::backend("cpu")->capabilities();
-    c.ours = c.op_trace = false;
-    return c;
-  }
+  Stateful(const Experiment& own, const Program& asked)
+      : WrappedBackend(tiny::backend("cpu"), tiny::as_foreign), own_(own), asked_(asked) {}
   Result<std::unique_ptr<Engine>> prepare(const Program&) override {
-    TWINRUN_ASSIGN(auto inner, tiny::backend("cpu")->prepare(own_.whole()));
-    return std::unique_ptr<Engine>(new Run(std::move(inner), own_, asked_));
+    return wrap<Run>(own_.whole(), own_, asked_);
   }
 
  private:
-  class Run : public Engine {
+  class Run : public WrappedEngine {
    public:
     Run(std::unique_ptr<Engine> inner, const Experiment& own, const Program& asked)
-        : inner_(std::move(inner)),
-          asked_(asked),
-          states_(initial_states(own, inner_->program())) {}
-    const Program& program() const override { return inner_->program(); }
+        : WrappedEngine(std::move(inner)), asked_(asked), states_(initial_states(own, program())) {}
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                 TraceSink*, OpHooks*) override {
       const Program& own = inner_->program();
@@ -162,7 +155,6 @@ class Stateful : public Backend {
     }
 
    private:
-    std::unique_ptr<Engine> inner_;
     const Program& asked_;
     States states_;
   };
@@ -319,21 +311,8 @@ TEST(Formulas, AFaultOfOneOpIsNotExplainedAway) {
   const Experiment e = on_one_core(tiny::kConvolutional, {{"optimizer.kind", "momentum"}});
   for (const char* fault : {"scale@dense1/kernel.grad", "zero_rows@dense1/kernel.grad"}) {
     const FaultSpec parsed = tiny::must(parse_fault(fault));
-    class Hidden : public Backend {
-     public:
-      explicit Hidden(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
-      Capabilities capabilities() const override {
-        Capabilities c = inner_->capabilities();
-        c.ours = c.op_trace = false;
-        return c;
-      }
-      Result<std::unique_ptr<Engine>> prepare(const Program& p) override {
-        return inner_->prepare(p);
-      }
-
-     private:
-      std::unique_ptr<Backend> inner_;
-    } subject(with_faults(tiny::backend("cpu"), {parsed}, 3, nullptr));
+    WrappedBackend subject(with_faults(tiny::backend("cpu"), {parsed}, 3, nullptr),
+                           tiny::as_foreign);
     const Identification m = identify_script(e, subject);
     EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained)
         << fault << ": " << text_of_script(m);

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 
+#include "backends/core/wrapped.h"
 #include "backends/faults/other_program.h"
 #include "backends/variants/variant.h"
 #include "harness/envelope/precision_class.h"
 #include "harness/run/run.h"
+#include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun {
@@ -397,30 +399,9 @@ TEST(IdentifyProgram, AnOperandRoundedTheOtherWayIsConforming) {
 }
 // ---- precision
 
-// An engine that computes as a member of a class does, and declares something else.
-class Declaring : public Backend {
- public:
-  Declaring(std::unique_ptr<Backend> backend, std::optional<Precision> declares)
-      : backend_(std::move(backend)), declares_(declares) {}
-  Capabilities capabilities() const override {
-    Capabilities c = backend_->capabilities();
-    c.ours = c.op_trace = false;
-    c.declares_arithmetic = declares_.has_value();
-    c.vocabulary = declares_;
-    c.precision = declares_ ? row_of(*declares_).dots : DotPrecision::kBf16;
-    return c;
-  }
-  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    return backend_->prepare(program);
-  }
-
- private:
-  std::unique_ptr<Backend> backend_;
-  std::optional<Precision> declares_;
-};
-
 // A number that no matching uses for a member.
 constexpr uint64_t kSubject = 9001;
+// An engine that computes as a member of a class does, and declares something else.
 std::unique_ptr<Backend> computing_as(Precision precision, std::optional<Precision> declares,
                                       const Experiment& e, const std::string& fault = "") {
   const Capabilities declared = draw_variant(kSubject, DotPrecision::kF32).declared;
@@ -432,7 +413,7 @@ std::unique_ptr<Backend> computing_as(Precision precision, std::optional<Precisi
   if (c.how == PrecisionClass::How::kDrawn) c.how = PrecisionClass::How::kNearest;
   auto backend = member_of(c, kSubject, declared, {});
   if (!fault.empty()) backend = tiny::faulty(std::move(backend), fault);
-  return std::make_unique<Declaring>(std::move(backend), declares);
+  return std::make_unique<WrappedBackend>(std::move(backend), tiny::as_declaring(declares));
 }
 
 // Exact results are inside for every declared precision, and so are those of any precision finer

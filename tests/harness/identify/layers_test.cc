@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "backends/core/wrapped.h"
 #include "backends/variants/variant.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/identify/judge_steps.h"
@@ -44,31 +45,28 @@ struct Wrong {
   int64_t runs = 1 << 20;  // how many of its engines are wrong, from the first
 };
 
-class ShowsLayers : public Backend {
+class ShowsLayers : public WrappedBackend {
  public:
   ShowsLayers(std::unique_ptr<Backend> inner, Wrong own)
-      : inner_(std::move(inner)), own_(std::move(own)) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.op_trace = c.ours = c.deterministic = false;
-    c.activations = true;
-    c.elementary_ulps = 4;
-    c.contracts = true;
-    return c;
-  }
+      : WrappedBackend(std::move(inner),
+                       [](Capabilities& c) {
+                         c.op_trace = c.ours = c.deterministic = false;
+                         c.activations = true;
+                         c.elementary_ulps = 4;
+                         c.contracts = true;
+                       }),
+        own_(std::move(own)) {}
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     for (const Output& output : program.outputs) asked_ = asked_ || output.of_layer;
-    TWINRUN_ASSIGN(auto engine, inner_->prepare(program));
-    return std::unique_ptr<Engine>(new Run(std::move(engine), own_, prepared_++ < own_.runs));
+    return wrap<Run>(program, own_, prepared_++ < own_.runs);
   }
   bool asked() const { return asked_; }
 
  private:
-  class Run : public Engine, public OpHooks {
+  class Run : public WrappedEngine, public OpHooks {
    public:
     Run(std::unique_ptr<Engine> inner, const Wrong& own, bool wrong)
-        : inner_(std::move(inner)), own_(own), wrong_(wrong) {}
-    const Program& program() const override { return inner_->program(); }
+        : WrappedEngine(std::move(inner)), own_(own), wrong_(wrong) {}
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                 TraceSink*, OpHooks*) override {
       TWINRUN_RETURN_IF_ERROR(
@@ -96,11 +94,9 @@ class ShowsLayers : public Backend {
     }
 
    private:
-    std::unique_ptr<Engine> inner_;
     Wrong own_;
     bool wrong_;
   };
-  std::unique_ptr<Backend> inner_;
   Wrong own_;
   int64_t prepared_ = 0;
   bool asked_ = false;

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <functional>
 
+#include "backends/core/wrapped.h"
 #include "backends/variants/variant.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/envelope/members.h"
 #include "harness/identify/judge_steps.h"
 #include "harness/run/one_step.h"
+#include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun {
@@ -22,37 +24,30 @@ using After =
 
 // A foreign engine that rounds to nearest as `computes` specifies, and may run a program of its
 // own.
-class MixedEngine : public Backend {
+class MixedEngine : public WrappedBackend {
  public:
   MixedEngine(Precision computes, std::optional<Precision> declares, const Program& program,
               After after = {}, std::optional<Experiment> own = std::nullopt)
-      : declares_(declares), after_(std::move(after)), own_(std::move(own)) {
+      : WrappedBackend(member(computes, program), tiny::as_declaring(declares)),
+        after_(std::move(after)),
+        own_(std::move(own)) {}
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    return wrap<Run>(own_ ? own_->whole() : program, after_);
+  }
+
+ private:
+  static std::unique_ptr<Backend> member(Precision computes, const Program& program) {
+    constexpr uint64_t kNumber = 9002;  // a number that no matching uses for a member
     const Capabilities declared = draw_variant(kNumber, DotPrecision::kF32).declared;
     const std::vector<PrecisionClass> classes = classes_within(computes, declared, program);
     PrecisionClass c = *std::ranges::find(classes, computes, &PrecisionClass::precision);
     if (c.how == PrecisionClass::How::kDrawn) c.how = PrecisionClass::How::kNearest;
-    inner_ = member_of(c, kNumber, declared, {});
+    return member_of(c, kNumber, declared, {});
   }
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.ours = c.op_trace = false;
-    c.declares_arithmetic = declares_.has_value();
-    c.vocabulary = declares_;
-    c.precision = declares_ ? row_of(*declares_).dots : DotPrecision::kBf16;
-    return c;
-  }
-  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(auto engine, inner_->prepare(own_ ? own_->whole() : program));
-    return std::unique_ptr<Engine>(new Run(std::move(engine), after_));
-  }
-
- private:
-  static constexpr uint64_t kNumber = 9002;  // a number that no matching uses for a member
-  class Run : public Engine {
+  class Run : public WrappedEngine {
    public:
     Run(std::unique_ptr<Engine> inner, const After& after)
-        : inner_(std::move(inner)), after_(after) {}
-    const Program& program() const override { return inner_->program(); }
+        : WrappedEngine(std::move(inner)), after_(after) {}
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                 TraceSink*, OpHooks* hooks) override {
       const States before = states;
@@ -62,13 +57,10 @@ class MixedEngine : public Backend {
     }
 
    private:
-    std::unique_ptr<Engine> inner_;
     const After& after_;
   };
-  std::optional<Precision> declares_;
   After after_;
   std::optional<Experiment> own_;
-  std::unique_ptr<Backend> inner_;
 };
 
 Experiment one_core(const char* layers, Overrides overrides) {

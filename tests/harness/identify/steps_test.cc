@@ -7,12 +7,14 @@
 #include <cstring>
 #include <functional>
 
+#include "backends/core/wrapped.h"
 #include "backends/variants/variant.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/envelope/screen_steps.h"
 #include "harness/identify/judge_steps.h"
 #include "harness/run/one_step.h"
 #include "program/base/philox.h"
+#include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun {
@@ -28,29 +30,26 @@ struct Mishap {
       after;
 };
 
-class Foreign : public Backend {
+class Foreign : public WrappedBackend {
  public:
   Foreign(std::unique_ptr<Backend> inner, Mishap mishap, bool deterministic)
-      : inner_(std::move(inner)), mishap_(std::move(mishap)), deterministic_(deterministic) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.op_trace = c.ours = false;
-    c.deterministic = deterministic_;
-    c.elementary_ulps = 4;
-    c.contracts = true;
-    return c;
-  }
+      : WrappedBackend(std::move(inner),
+                       [deterministic](Capabilities& c) {
+                         tiny::as_foreign(c);
+                         c.deterministic = deterministic;
+                         c.elementary_ulps = 4;
+                         c.contracts = true;
+                       }),
+        mishap_(std::move(mishap)) {}
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    TWINRUN_ASSIGN(auto engine, inner_->prepare(program));
-    return std::unique_ptr<Engine>(new Run(std::move(engine), mishap_));
+    return wrap<Run>(program, mishap_);
   }
 
  private:
-  class Run : public Engine {
+  class Run : public WrappedEngine {
    public:
     Run(std::unique_ptr<Engine> inner, const Mishap& mishap)
-        : inner_(std::move(inner)), mishap_(mishap) {}
-    const Program& program() const override { return inner_->program(); }
+        : WrappedEngine(std::move(inner)), mishap_(mishap) {}
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                 TraceSink*, OpHooks* hooks) override {
       const States before = states;
@@ -62,12 +61,9 @@ class Foreign : public Backend {
     }
 
    private:
-    std::unique_ptr<Engine> inner_;
     Mishap mishap_;
   };
-  std::unique_ptr<Backend> inner_;
   Mishap mishap_;
-  bool deterministic_;
 };
 
 struct Setting {
@@ -326,29 +322,24 @@ TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
     const tiny::Folder folder;
     // Computes the step as requested while its own count agrees with the step; otherwise multiplies
     // one update by 1.25.
-    class Counting : public Backend {
+    class Counting : public WrappedBackend {
      public:
       Counting(std::unique_ptr<Backend> inner, const Program& p)
-          : inner_(std::move(inner)), p_(p) {}
-      Capabilities capabilities() const override { return inner_->capabilities(); }
+          : WrappedBackend(std::move(inner)), p_(p) {}
       Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-        auto count = std::make_shared<int64_t>(0);
-        const Program& asked = p_;
-        TWINRUN_ASSIGN(auto engine, inner_->prepare(program));
-        return std::unique_ptr<Engine>(new Counted(std::move(engine), count, asked));
+        return wrap<Counted>(program, p_);
       }
 
      private:
-      class Counted : public Engine {
+      class Counted : public WrappedEngine {
        public:
-        Counted(std::unique_ptr<Engine> inner, std::shared_ptr<int64_t> count, const Program& p)
-            : inner_(std::move(inner)), count_(std::move(count)), p_(p) {}
-        const Program& program() const override { return inner_->program(); }
+        Counted(std::unique_ptr<Engine> inner, const Program& p)
+            : WrappedEngine(std::move(inner)), p_(p) {}
         Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                     TraceSink* sink, OpHooks* hooks) override {
           const States before = states;
           TWINRUN_RETURN_IF_ERROR(inner_->step(step, states, inputs, outputs, sink, hooks));
-          const bool late = ++*count_ != step + 1;
+          const bool late = ++count_ != step + 1;
           const int at = p_.state_index("dense1/kernel");
           if (!late || at < 0 || program().sharding.cores == 1) return Ok{};
           for (size_t r = 0; r < states.size(); ++r) {
@@ -362,11 +353,9 @@ TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
         }
 
        private:
-        std::unique_ptr<Engine> inner_;
-        std::shared_ptr<int64_t> count_;
+        int64_t count_ = 0;
         const Program& p_;
       };
-      std::unique_ptr<Backend> inner_;
       const Program& p_;
     };
     DiagnoseOptions o;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "backends/core/wrapped.h"
 #include "harness/tensors/pattern.h"
 #include "tests/harness/subjects.h"
 #include "tests/harness/watched.h"
@@ -146,17 +147,15 @@ TEST(Links, StatisticsOfEachCoreMayPart) {
 // ---- another program
 
 // Runs the program of another sharding than the requested one.
-class Elsewhere : public Backend {
+class Elsewhere : public WrappedBackend {
  public:
   Elsewhere(std::unique_ptr<Backend> inner, Program other)
-      : inner_(std::move(inner)), other_(std::move(other)) {}
-  Capabilities capabilities() const override { return inner_->capabilities(); }
+      : WrappedBackend(std::move(inner)), other_(std::move(other)) {}
   Result<std::unique_ptr<Engine>> prepare(const Program&) override {
     return inner_->prepare(other_);
   }
 
  private:
-  std::unique_ptr<Backend> inner_;
   Program other_;
 };
 
