@@ -1,5 +1,5 @@
-// From evidence to verdict: the table of docs/method/diagnosis.md. It stands between the stages
-// (stages.h) and the report. Of an engine it knows only the declared capabilities.
+// From evidence to verdict, by the table of docs/method/diagnosis.md (verdict_rows.h). It stands
+// between the stages (stages.h) and the report. Of an engine it knows only the declared capabilities.
 //
 //   Judgement j = classify(evidence);       // class, headline, confidence, findings
 #pragma once
@@ -90,5 +90,8 @@ struct Judgement {
 };
 
 Judgement classify(const Evidence& evidence);
+
+// The table of verdicts, as docs/method/diagnosis.md has it: order, condition, class and exit code.
+std::string verdict_table_markdown();
 
 }  // namespace twinrun

@@ -175,7 +175,6 @@ std::string subject_name(const Evidence& e) {
 }
 
 void engine_bug(const Evidence& e, Judgement& j) {
-  j.verdict = VerdictClass::kEngineBug;
   // Violations are ordered by step and, within a step, by program order, so the first one leads.
   // Later ones may follow from it, but each op was judged on its own inputs, so each is listed.
   std::vector<std::string> seen;
@@ -233,7 +232,6 @@ std::string compared_text(const EnsembleRow& row) {
 }
 
 void identical(const Evidence& e, Judgement& j) {
-  j.verdict = VerdictClass::kIdentical;
   j.headline = "The subject's run is the reference's, bit for bit.";
   j.confidence = "certain: digests are equal";
   Finding f;
@@ -249,7 +247,6 @@ void identical(const Evidence& e, Judgement& j) {
 }
 
 void noise(const Evidence& e, Judgement& j) {
-  j.verdict = VerdictClass::kNoise;
   Finding f;
   f.verdict = VerdictClass::kNoise;
   f.level = e.level;

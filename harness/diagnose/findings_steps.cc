@@ -163,10 +163,9 @@ void split_finding(const Evidence& e, Judgement& j) {
       "on all of them: its change is {} of its size off{}.",
       s.variable, s.replica, s.step, text::relative(s.relative),
       s.for_good ? ", and the cores differ to the end" : "");
-  const bool alone = j.findings.empty() || j.verdict != VerdictClass::kEngineBug;
+  const bool alone = j.findings.empty() || j.headline.empty();
   j.findings.push_back(std::move(f));
   if (!alone) return;
-  j.verdict = VerdictClass::kEngineBug;
   j.headline =
       fmt::format("{} (framework or script) updates {} otherwise on core {}, seen at step {}.",
                   e.subject.name, s.variable, s.replica, s.step);

@@ -221,7 +221,6 @@ void unrepeatable_finding(const Evidence& e, Judgement& j) {
 
 void tensor_findings(const Evidence& e, Judgement& j) {
   const Identification& m = *e.match;
-  j.verdict = VerdictClass::kEngineBug;
   const std::vector<Told> reported = grouped(m.outside);
   if (!m.undeclared.empty()) {
     undeclared_finding(e, j);
