@@ -32,7 +32,7 @@ std::string box(const Report& r, std::string_view name) {
   } else {
     out += fmt::format("last loss <b>{}</b>", text::number(run->train_loss, 5));
   }
-  if (run->ended != "completed") out += "<br><b>" + text(run->ended, 120) + "</b>";
+  if (!run->ended.completed()) out += "<br><b>" + text(to_string(run->ended), 120) + "</b>";
   return out + "</div>\n";
 }
 
@@ -86,7 +86,7 @@ std::string corners(const Report& r) {
                run.evaluated ? text::percent(run.eval_accuracy) : "",
                run.root_digest.empty() ? "" : code(text::digest8(run.root_digest)),
                run.kept ? "kept" : text::duration(run.seconds),
-               run.ended == "completed" ? "" : text(run.ended, 160)});
+               run.ended.completed() ? "" : text(to_string(run.ended), 160)});
   }
   return out + table.str();
 }

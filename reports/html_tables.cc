@@ -87,7 +87,7 @@ std::string trajectories(const Report& r) {
                text::count(static_cast<int64_t>(t.differences.size())), text::change_of(t, t.mean),
                text::interval_of(t), t.detectable > 0 ? text::size_of(t, t.detectable) : "",
                text::margin_of(t),
-               outcome == "harmful" ? "<b class=\"bad\">harmful</b>" : outcome});
+               t.outcome == PairedOutcome::kHarmful ? "<b class=\"bad\">harmful</b>" : outcome});
   }
   if (table.empty()) return "";
   const std::string words = text::trials_of(r);
@@ -111,7 +111,7 @@ std::string cures(const Report& r) {
                fmt::format("{} → {}", text::number(c.loss_before, 4), text::number(c.loss, 4)),
                text::number(c.loss_reference, 4),
                fmt::format("{} → {}", text::percent(c.accuracy_before), text::percent(c.accuracy)),
-               text::percent(c.accuracy_reference), text(c.outcome, 40)});
+               text::percent(c.accuracy_reference), std::string(to_string(c.outcome))});
     words += paragraph(text::cure_of(c));
     if (!c.command.empty()) words += block(c.command, 4000);
   }
@@ -131,7 +131,7 @@ std::string ensembles(const Report& r) {
     table.add({code(f.run, 40), text(f.metric, 80), text::count(f.steps),
                fmt::format("{}", f.members), text::number(f.subject),
                fmt::format("{} to {}", text::number(f.low), text::number(f.high)),
-               fmt::format("{:.3f}", f.p), text(f.outcome, 40)});
+               fmt::format("{:.3f}", f.p), std::string(to_string(f.outcome))});
   }
   return table.str();
 }

@@ -177,7 +177,7 @@ class Page {
            text::number(run.train_loss, 6), run.evaluated ? text::number(run.eval_loss, 6) : "",
            run.evaluated ? text::percent(run.eval_accuracy) : "",
            run.root_digest.empty() ? "" : md_.cell_code(text::digest8(run.root_digest), 32),
-           run.ended == "completed" ? "" : md_.prose(run.ended, 160)});
+           run.ended.completed() ? "" : md_.prose(to_string(run.ended), 160)});
     }
     if (rows.empty()) return;
     std::string body =
@@ -341,7 +341,7 @@ class Page {
       rows.push_back({md_.prose(f.run, 40), md_.prose(f.metric, 80), fmt::format("{}", f.steps),
                       fmt::format("{}", f.members), text::number(f.subject),
                       fmt::format("{} to {}", text::number(f.low), text::number(f.high)),
-                      fmt::format("{:.3f}", f.p), md_.prose(f.outcome, 40)});
+                      fmt::format("{:.3f}", f.p), std::string(to_string(f.outcome))});
     }
     if (rows.empty()) return;
     section(

@@ -313,7 +313,7 @@ class Screen {
                              : "",
              evaluated && run.evaluated ? text::percent(run.eval_accuracy) : "",
              cell(text::digest8(run.root_digest)), run.kept ? "kept" : text::duration(run.seconds),
-             run.ended == "completed" ? "" : cell(run.ended)});
+             run.ended.completed() ? "" : cell(to_string(run.ended))});
     }
     table(t);
     if (rows > kMax) more(rows - kMax);
@@ -361,7 +361,8 @@ class Screen {
       const std::string outcome = cell(text::outcome_of(row));
       t.add({cell(row.pair), cell(row.metric), text::change_of(row, row.mean),
              text::interval_of(row), row.detectable > 0 ? text::size_of(row, row.detectable) : "",
-             text::margin_of(row), outcome == "harmful" ? paint(kRed, outcome) : outcome});
+             text::margin_of(row),
+             row.outcome == PairedOutcome::kHarmful ? paint(kRed, outcome) : outcome});
     }
     table(t);
     if (r_.trajectories.size() > kMax) more(r_.trajectories.size() - kMax);
@@ -391,11 +392,12 @@ class Screen {
     constexpr size_t kMax = 8;
     for (size_t i = 0; i < std::min(r_.ensembles.size(), kMax); ++i) {
       const EnsembleRow& f = r_.ensembles[i];
+      const std::string outcome(to_string(f.outcome));
       t.add({cell(f.run), cell(f.metric), text::count(f.steps), text::count(f.members),
              text::number(f.subject),
              fmt::format("{} to {}", text::number(f.low), text::number(f.high)),
              fmt::format("{:.3f}", f.p),
-             f.outcome == "outside" ? paint(kRed, f.outcome) : cell(f.outcome)});
+             f.outcome == EnsembleOutcome::kOutside ? paint(kRed, outcome) : outcome});
     }
     table(t);
     if (r_.ensembles.size() > kMax) more(r_.ensembles.size() - kMax);

@@ -159,7 +159,7 @@ class ScenarioOracle {
       if (of_foreign_engine(run.error())) return run.error();
       return Answer{std::nullopt, run.error().what};
     }
-    if (run->file.ended == "interrupted") return interrupted();
+    if (run->file.ended.interrupted()) return interrupted();
     if (options_.test == Test::kDigest)
       return Answer{run->file.checkpoints.back().root_digest().hex(), ""};
     const double loss = run->file.evaluations.empty() ? run->file.steps.back().loss

@@ -53,10 +53,10 @@ int record_verb(const Args& args) {
   o.stop = &stop;
   const auto golden = record_golden(*experiment, o);
   if (!golden) return fail(golden.error());
-  if (golden->ended == "interrupted")
+  if (golden->ended.interrupted())
     return fail({"interrupted: nothing was written", "", ""}, kExitInterrupted);
-  if (golden->ended != "completed")
-    return fail({golden->ended + ": no golden run", path, "lower optimizer.lr"}, 1);
+  if (!golden->ended.completed())
+    return fail({to_string(golden->ended) + ": no golden run", path, "lower optimizer.lr"}, 1);
   if (const Status written = write_run(path, *golden); !written) return fail(written.error());
   const auto facts = golden_facts(*golden, path);
   if (!facts) return fail(facts.error());

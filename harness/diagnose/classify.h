@@ -87,6 +87,7 @@ struct Judgement {
   std::string headline, confidence;
   std::vector<Finding> findings;
   std::vector<std::string> next_steps, notes;
+  bool to_file = false;  // an engine bug that its makers should hear of, unless it was injected
 };
 
 Judgement classify(const Evidence& evidence);

@@ -216,11 +216,11 @@ void engine_bug(const Evidence& e, Judgement& j) {
     j.notes.push_back(
         "The step before the first finding was not probed; the fault may begin earlier "
         "(diagnose.probe = \"every\").");
-  j.next_steps.insert(j.next_steps.begin(), std::string(kFileIt));
+  j.to_file = true;
 }
 
 std::string compared_text(const EnsembleRow& row) {
-  const bool outside = row.outcome == "outside";
+  const bool outside = row.outcome == EnsembleOutcome::kOutside;
   return fmt::format(
       "compared with {} simulated correct engines by {} over {} steps: {}, rank p = {:.2f}; "
       "{}flagged, as a correct "
@@ -346,7 +346,7 @@ void undecided_finding(const Evidence& e, Judgement& j, const TrajectoryRow* row
   j.findings.push_back(std::move(f));
 }
 
-void control_finding(const Evidence& e, Judgement& j, std::string_view control, std::string cause,
+void control_finding(const Evidence& e, Judgement& j, ControlKind control, std::string cause,
                      std::string sentence) {
   Finding f;
   f.verdict = j.verdict;
@@ -354,7 +354,7 @@ void control_finding(const Evidence& e, Judgement& j, std::string_view control, 
   f.sentence = std::move(sentence);
   f.level = e.level;
   const auto failed = std::ranges::find_if(
-      e.controls, [&](const Control& c) { return !c.passed && c.name.starts_with(control); });
+      e.controls, [&](const Control& c) { return !c.passed && c.kind == control; });
   f.number_text = failed == e.controls.end() ? "the bits differ" : failed->detail;
   f.bound_source =
       "bits must be equal: the same program on the same inputs, by arithmetic that is defined to "

@@ -87,9 +87,8 @@ void noise(const Evidence& evidence, Judgement& judgement);
 // nothing, or nullptr.
 void undecided_finding(const Evidence& evidence, Judgement& judgement, const TrajectoryRow* row,
                        std::string sentence);
-// Adds a finding, of the judgement's class, for a control that failed. `control`: how its name
-// begins.
-void control_finding(const Evidence& evidence, Judgement& judgement, std::string_view control,
+// Adds a finding, of the judgement's class, for a control that failed.
+void control_finding(const Evidence& evidence, Judgement& judgement, ControlKind control,
                      std::string cause, std::string sentence);
 // How many seeds, or which margin, would decide: "about 34 seeds would decide, ...: --set
 // diagnose.max_seeds=34; or, ..."
@@ -101,10 +100,5 @@ std::string unresolved_text(const TrajectoryRow& row);
 std::string inside_text(const EngineProbe& probe, const std::string& sum, double ratio);
 // Sets the finding's number to the last losses of a run that ended in NaN or Inf.
 void tell_losses(Finding& finding, std::span<const float> losses);
-
-// What to do about an engine bug.
-inline constexpr std::string_view kFileIt = "file it: report.md is made to be pasted";
-inline constexpr std::string_view kNothingToFile =
-    "nothing to file: the fault was put there on purpose";
 
 }  // namespace twinrun

@@ -74,7 +74,7 @@ bool has_interval(const TrajectoryRow* row) {
 
 std::string effect_words(const TrajectoryRow& row) {
   const std::string metric = capitalized(row.metric);
-  if (row.outcome == "identical")
+  if (row.outcome == PairedOutcome::kIdentical)
     return fmt::format("{} is the same in each of {}", metric, seeds_text(row));
   if (!std::isfinite(row.mean)) return "A run ended in NaN or Inf";
   if (row.differences.size() < 2)
@@ -103,12 +103,12 @@ std::string effect_words(const TrajectoryRow& row) {
 std::string effect_number(const TrajectoryRow& row) {
   const std::string mean =
       fmt::format("{} of {} {}", row.pair, row.metric, text::change_of(row, row.mean));
-  if (row.outcome == "identical")
+  if (row.outcome == PairedOutcome::kIdentical)
     return fmt::format("{} of {} is 0 in every seed", row.pair, row.metric);
   if (!std::isfinite(row.mean)) return mean + ": a run ended in NaN or Inf";
   if (row.differences.size() < 2) return mean + " in one seed: no interval";
   return fmt::format("{}, interval {}, in {}: {}", mean, text::interval_of(row), seeds_text(row),
-                     row.outcome);
+                     to_string(row.outcome));
 }
 
 void set_effect(const TrajectoryRow& row, Finding& f) {
@@ -136,7 +136,7 @@ std::string what_decides(const std::vector<const TrajectoryRow*>& rows) {
     if (row == nullptr) continue;
     several = several || row->differences.size() > 1;
     if (widest == nullptr || accepting_margin(*row) > accepting_margin(*widest)) widest = row;
-    if (row->outcome != "undecided") continue;
+    if (row->outcome != PairedOutcome::kUndecided) continue;
     reachable = reachable && row->would_decide > 0;
     seeds = std::max(seeds, row->would_decide);
     spread = std::max(spread, row->seed_spread);

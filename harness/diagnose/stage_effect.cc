@@ -173,7 +173,7 @@ Status compare_trajectories(DiagnosisState& diagnosis) {
                    compare_ensemble(diagnosis.experiment, diagnosis.programs["T"], *engine, o));
     if (diagnosis.progress != nullptr)
       diagnosis.progress->end(
-          fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
+          fmt::format("p {:.2f}, {}", e.ensembles.back().p, to_string(e.ensembles.back().outcome)));
   }
   if (!e.held_out) return Ok{};
   TWINRUN_RETURN_IF_ERROR(judge_effect(diagnosis, wanted, *cpu, engine.get()));

@@ -87,7 +87,8 @@ Status repeat_subject(DiagnosisState& diagnosis, const Program& program, Backend
                           *parts,
                           engine.capabilities().op_trace
                               ? "each op was judged on the inputs that it read"
-                              : "each step was judged from the state that it began with")});
+                              : "each step was judged from the state that it began with"),
+       ControlKind::kSubjectRepeats});
   return Ok{};
 }
 

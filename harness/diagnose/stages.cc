@@ -101,7 +101,8 @@ Status run_references(DiagnosisState& diagnosis) {
        !diagnosis.evidence.reference_diverges_at, true,
        diagnosis.evidence.reference_diverges_at
            ? fmt::format("states part after step {}", *diagnosis.evidence.reference_diverges_at)
-           : fmt::format("{} state digests equal", r.file.state_digests.size())});
+           : fmt::format("{} state digests equal", r.file.state_digests.size()),
+       "", ControlKind::kReferenceRepeats});
   if (r.first_non_finite) {
     diagnosis.evidence.reference_non_finite = r.first_non_finite;
     diagnosis.evidence.reference_non_finite_run = "R";
@@ -148,7 +149,8 @@ Status check_emulator(DiagnosisState& diagnosis) {
       {fmt::format("emulator at precision f32 = {}, first steps", diagnosis.sharded() ? "S" : "R"),
        !parts, true,
        parts ? fmt::format("states part after step {}", *parts)
-             : fmt::format("{} state digests equal", f32.file.state_digests.size())});
+             : fmt::format("{} state digests equal", f32.file.state_digests.size()),
+       "", ControlKind::kEmulator});
   TWINRUN_ASSIGN(const auto cpu, baseline(diagnosis, diagnosis.options.threads));
   TWINRUN_ASSIGN(const auto declared, subject(diagnosis));
   o.tpu.precision = DotPrecision::kBf16x6;

@@ -143,7 +143,8 @@ constexpr VerdictRow kRows[] = {
      "than these are from each other",
      VerdictClass::kInconclusive,
      [](const Evidence& e) {
-       return std::ranges::find(e.ensembles, "outside", &EnsembleRow::outcome) != e.ensembles.end();
+       return std::ranges::find(e.ensembles, EnsembleOutcome::kOutside, &EnsembleRow::outcome) !=
+              e.ensembles.end();
      },
      verdicts::ensemble_outside},
     {"imported", "… an imported step, which comes without held-out samples", VerdictClass::kNoise,

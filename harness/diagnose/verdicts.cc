@@ -45,7 +45,7 @@ void reference_diverges(const Evidence& e, Judgement& j) {
                            *e.reference_diverges_at,
                            e.reference_diverges_op.empty() ? "" : " in " + e.reference_diverges_op);
   j.confidence = "certain: digests of the same program on the same engine differ";
-  control_finding(e, j, "R =", "reference_parts",
+  control_finding(e, j, ControlKind::kReferenceRepeats, "reference_parts",
                   "The same training run twice on the reference gives other bits.");
   j.next_steps.push_back(
       "nothing else is concluded from this machine until this is found: memory test, then "
@@ -103,7 +103,7 @@ void emulator_fails(const Evidence& e, Judgement& j) {
       "The emulator fails its own control: at precision f32 it is not the reference, bit for bit.";
   j.confidence = "it may accuse nobody before that holds";
   j.next_steps.push_back("report this with the scenario: it is a bug of twinrun");
-  control_finding(e, j, "emulator", "emulator",
+  control_finding(e, j, ControlKind::kEmulator, "emulator",
                   "The emulated engine, set to full float32, gives other bits than the reference.");
 }
 

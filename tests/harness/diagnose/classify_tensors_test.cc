@@ -26,7 +26,7 @@ TEST(Classify, TensorsThatNothingExplains) {
   EXPECT_FALSE(contains(j.confidence, "certain:")) << j.confidence;
   e.level = 'A';
   e.other_program = true;
-  e.trajectories = {trajectory("T - R", "harmful")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful)};
   j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "another program")) << j.headline;
