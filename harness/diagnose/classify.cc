@@ -13,7 +13,7 @@ namespace {
 void note_subject(const Evidence& e, Judgement& j) {
   if (e.subject_diverges_at) {
     j.notes.push_back(
-        fmt::format("The subject is not deterministic{}: T and T' part at step {}.{}{}",
+        fmt::format("The subject is not deterministic{}: T and T' diverge at step {}.{}{}",
                     e.subject.deterministic ? "" : ", as it declares", *e.subject_diverges_at,
                     !e.violations.empty() ? ""
                     : e.level == 'C' ? " Each step is judged from the state that it began with."
@@ -24,7 +24,7 @@ void note_subject(const Evidence& e, Judgement& j) {
     j.notes.push_back(fmt::format(
         "The subject ends in {} at step {}{}; the references do not.", e.subject_non_finite->what,
         e.subject_non_finite->step,
-        e.subject_non_finite->op.empty() ? "" : ", born in " + e.subject_non_finite->op));
+        e.subject_non_finite->op.empty() ? "" : ", first in " + e.subject_non_finite->op));
   }
 }
 

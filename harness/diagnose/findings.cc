@@ -120,11 +120,11 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
     const BiasFinding& b = *v.bias;
     f.number = std::abs(b.score.value);
     f.bound = std::max(std::abs(b.score.high), std::abs(b.score.low));
-    f.number_text = fmt::format("score {}; honest engines stay within {}", text::number(f.number),
-                                text::number(f.bound));
+    f.number_text = fmt::format("score {}; conforming engines stay within {}",
+                                text::number(f.number), text::number(f.bound));
     f.fingerprint = "";
     f.bound_source = fmt::format(
-        "{} simulated engines that are honest within the same declaration, on the same inputs "
+        "{} simulated engines that conform to the same declaration, on the same inputs "
         "(docs/method/bounds.md, "
         "Bias below the bound)",
         b.members);
@@ -204,14 +204,15 @@ void engine_bug(const Evidence& e, Judgement& j) {
   }
   j.confidence =
       first.what == Violation::What::kStatistic
-          ? "statistical: honest engines are accused so in fewer than 1 of 10,000 diagnoses "
+          ? "statistical: conforming engines are accused so in fewer than 1 of 10,000 diagnoses "
             "(docs/method/bounds.md)"
       : first.what == Violation::What::kResult
           ? "certain: the op was recomputed in binary64 on the engine's own inputs, within the "
             "arithmetic that it declares"
           : "certain: bits that must be equal are not";
   if (e.level == 'B')
-    j.confidence += "; the engine declares no arithmetic: held to the loosest of its precision";
+    j.confidence +=
+        "; the engine declares no arithmetic, so it is held to the loosest bounds of its precision";
   if (!e.localised)
     j.notes.push_back(
         "The step before the first finding was not probed; the fault may begin earlier "
@@ -257,8 +258,9 @@ void noise(const Evidence& e, Judgement& j) {
   const std::string inside =
       !tensors ? "every op is inside its bound"
       : as.empty() || as == declared_word(e.subject)
-          ? "every tensor is where honest engines of this declaration put it"
-          : fmt::format("every tensor is where honest engines that compute as \"{}\" put it", as);
+          ? "every tensor is where conforming engines of this declaration put it"
+          : fmt::format("every tensor is where conforming engines that compute as \"{}\" put it",
+                        as);
   // If sharding changes the meaning, the engine's own part is T - S.
   const TrajectoryRow* whole = find_row(e, "T - R");
   const TrajectoryRow* effect =
@@ -308,19 +310,19 @@ void noise(const Evidence& e, Judgement& j) {
   }
   if (tensors) {
     f.evidence.push_back(fmt::format(
-        "the farthest tensor is {} from the mean of honest engines; allowed {} ({})",
+        "the farthest tensor is {} from the mean of conforming engines; allowed {} ({})",
         text::times(e.match->ratio), text::number(e.match->threshold), envelope_source(*e.match)));
   }
   for (const EnsembleRow& row : e.ensembles) f.evidence.push_back(compared_text(row));
   const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
-  j.headline =
-      fmt::format("What differs is noise, from {}{}: no {}{}.",
-                  only_algebra             ? "the update's algebra"
-                  : f.cause == "precision" ? (declared ? "the declared precision" : "the precision")
-                                           : "rounding",
-                  also_algebra ? " and the update's algebra" : "",
-                  tensors ? "tensor is outside what honest engines do" : "op is outside its bound",
-                  has_interval(whole) ? fmt::format(". {}", effect_words(*whole)) : "");
+  j.headline = fmt::format(
+      "What differs is noise, from {}{}: no {}{}.",
+      only_algebra             ? "the update's algebra"
+      : f.cause == "precision" ? (declared ? "the declared precision" : "the precision")
+                               : "rounding",
+      also_algebra ? " and the update's algebra" : "",
+      tensors ? "tensor is outside what conforming engines do" : "op is outside its bound",
+      has_interval(whole) ? fmt::format(". {}", effect_words(*whole)) : "");
   j.confidence = inside + (has_interval(whole) ? "; the effect: " + trials_text(*whole) : "");
   j.findings.push_back(std::move(f));
   if (!also_algebra) return;

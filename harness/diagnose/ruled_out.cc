@@ -40,8 +40,8 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
         text::number(meaning.drift), text::number(meaning.threshold),
         proof == nullptr              ? ""
         : !proof->unproven.empty()    ? "; it is not proven: " + proof->unproven
-        : !proof->diverges_at.empty() ? "; on other data they part at " + proof->diverges_at
-                                      : "; on other data they part"));
+        : !proof->diverges_at.empty() ? "; on other data they diverge at " + proof->diverges_at
+                                      : "; on other data they diverge"));
     return out;
   }
   for (const AblationRow& row : r.ablations) {

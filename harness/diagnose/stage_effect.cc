@@ -168,7 +168,7 @@ Status compare_trajectories(DiagnosisState& diagnosis) {
       o.as = class_of(e.match->computes_as, e.match->computes, engine->capabilities(),
                       diagnosis.programs["T"]);
     if (diagnosis.progress != nullptr)
-      diagnosis.progress->begin("ensemble: is it one of the honest", 1);
+      diagnosis.progress->begin("ensemble: does the subject conform", 1);
     TWINRUN_ASSIGN(e.ensembles,
                    compare_ensemble(diagnosis.experiment, diagnosis.programs["T"], *engine, o));
     if (diagnosis.progress != nullptr)

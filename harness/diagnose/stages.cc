@@ -100,7 +100,7 @@ Status run_references(DiagnosisState& diagnosis) {
       {fmt::format("R = R' (other thread count: {} and {}; poisoned memory)", threads, other),
        !diagnosis.evidence.reference_diverges_at, true,
        diagnosis.evidence.reference_diverges_at
-           ? fmt::format("states part after step {}", *diagnosis.evidence.reference_diverges_at)
+           ? fmt::format("states diverge after step {}", *diagnosis.evidence.reference_diverges_at)
            : fmt::format("{} state digests equal", r.file.state_digests.size()),
        "", ControlKind::kReferenceRepeats});
   if (r.first_non_finite) {
@@ -148,7 +148,7 @@ Status check_emulator(DiagnosisState& diagnosis) {
   diagnosis.evidence.controls.push_back(
       {fmt::format("emulator at precision f32 = {}, first steps", diagnosis.sharded() ? "S" : "R"),
        !parts, true,
-       parts ? fmt::format("states part after step {}", *parts)
+       parts ? fmt::format("states diverge after step {}", *parts)
              : fmt::format("{} state digests equal", f32.file.state_digests.size()),
        "", ControlKind::kEmulator});
   TWINRUN_ASSIGN(const auto cpu, baseline(diagnosis, diagnosis.options.threads));
@@ -172,7 +172,7 @@ Status compare_meaning(DiagnosisState& diagnosis) {
   states.emplace_back(e.scenario.train.steps - 1,
                       to_checkpoint(whole, r.states, e.scenario, e.scenario.train.steps));
   if (diagnosis.progress != nullptr)
-    diagnosis.progress->begin("switches: meaning of the sharded program, in binary64", 1);
+    diagnosis.progress->begin("ablations: meaning of the sharded program, in binary64", 1);
   TWINRUN_ASSIGN(diagnosis.evidence.meaning, probe_meaning(e, states, diagnosis.options.threads));
   if (diagnosis.progress != nullptr) {
     diagnosis.progress->end(
@@ -203,10 +203,11 @@ Status prove_sharding(DiagnosisState& diagnosis) {
     diagnosis.evidence.proofs.push_back(row_of(names[i], proofs[i]));
   if (diagnosis.progress != nullptr) {
     const FieldProof& sharded = proofs.front();
-    diagnosis.progress->end(!sharded.unproven.empty()     ? "not proven"
-                            : sharded.equal()             ? "the same function"
-                            : sharded.diverges_at.empty() ? "other functions"
-                                                          : "they part at " + sharded.diverges_at);
+    diagnosis.progress->end(!sharded.unproven.empty() ? "not proven"
+                            : sharded.equal()         ? "the same function"
+                            : sharded.diverges_at.empty()
+                                ? "other functions"
+                                : "they diverge at " + sharded.diverges_at);
   }
   return Ok{};
 }

@@ -32,6 +32,12 @@ std::string reason_of(const std::string& what) {
   return step + ": " + first + (first.ends_with('.') ? "" : ".");
 }
 
+// "conv1 first produces Inf"; for an engine that does not show its ops, "Inf first appears".
+std::string first_produces(const FirstNonFinite& first) {
+  return first.op.empty() ? first.what + " first appears"
+                          : fmt::format("{} first produces {}", first.op, first.what);
+}
+
 void add_sharding(const Evidence& e, Judgement& j) {
   if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
 }
@@ -41,15 +47,15 @@ void add_sharding(const Evidence& e, Judgement& j) {
 namespace verdicts {
 
 void reference_diverges(const Evidence& e, Judgement& j) {
-  j.headline = fmt::format("The reference is not deterministic: R and R' part at step {}{}.",
+  j.headline = fmt::format("The reference is not deterministic: R and R' diverge at step {}{}.",
                            *e.reference_diverges_at,
                            e.reference_diverges_op.empty() ? "" : " in " + e.reference_diverges_op);
   j.confidence = "certain: digests of the same program on the same engine differ";
   control_finding(e, j, ControlKind::kReferenceRepeats, "reference_parts",
-                  "The same training run twice on the reference gives other bits.");
+                  "The same training, run twice on the reference, gives different bits.");
   j.next_steps.push_back(
-      "nothing else is concluded from this machine until this is found: memory test, then "
-      "--threads 1");
+      "nothing else can be concluded on this machine until the cause is found: run a memory test, "
+      "then --threads 1");
 }
 
 void reference_not_finite(const Evidence& e, Judgement& j) {
@@ -61,16 +67,16 @@ void reference_not_finite(const Evidence& e, Judgement& j) {
   f.op = first.op;
   f.phase = first.phase;
   f.sentence =
-      fmt::format("{} is born in {} ({} phase) at step {} of {}, the cpu reference itself.",
-                  first.what, first.op, first.phase, first.step, e.reference_non_finite_run);
+      fmt::format("{} ({} phase) at step {} of {}, on the cpu reference itself.",
+                  first_produces(first), first.phase, first.step, e.reference_non_finite_run);
   for (const Control& control : e.controls) {
     if (control.run && control.passed)
       f.evidence.push_back(fmt::format("{}: {}", control.name, control.detail));
   }
   f.reproduce = e.command;
   j.findings.push_back(std::move(f));
-  j.headline = fmt::format("The reference diverges: {} is born in {} at step {} ({}).", first.what,
-                           first.op, first.step, e.reference_non_finite_run);
+  j.headline = fmt::format("The reference diverges: {} at step {} ({}).", first_produces(first),
+                           first.step, e.reference_non_finite_run);
   j.confidence = "a subject cannot be judged against a reference that fails";
   j.next_steps.push_back("lower optimizer.lr, or clip the gradient, until cpu trains");
 }
@@ -94,14 +100,15 @@ void engine_failed(const Evidence& e, Judgement& j) {
   j.findings.push_back(std::move(f));
   j.headline = fmt::format("The engine failed in run {}{}", e.engine_failure_run, reason_of(what));
   j.confidence = "an engine that does not answer cannot be judged";
-  j.next_steps.push_back("is it the engine, or what it is asked? twinrun doctor --engine ENGINE");
+  j.next_steps.push_back(
+      "to see whether the engine answers at all: twinrun doctor --engine ENGINE");
   if (!e.engine_failure->fix.empty()) j.next_steps.push_back(e.engine_failure->fix);
 }
 
 void emulator_fails(const Evidence& e, Judgement& j) {
   j.headline =
       "The emulator fails its own control: at precision f32 it is not the reference, bit for bit.";
-  j.confidence = "it may accuse nobody before that holds";
+  j.confidence = "no engine can be accused until this control passes";
   j.next_steps.push_back("report this with the scenario: it is a bug of twinrun");
   control_finding(e, j, ControlKind::kEmulator, "emulator",
                   "The emulated engine, set to full float32, gives other bits than the reference.");
@@ -113,24 +120,25 @@ void violation(const Evidence& e, Judgement& j) {
   if (explained) program_findings(e, j, VerdictClass::kSharding);
   engine_bug(e, j);
   if (explained)
-    j.headline += fmt::format(" Its script runs another program besides ({}).", explained_by(e));
+    j.headline += fmt::format(" Its script also runs another program ({}).", explained_by(e));
   if (e.meaning.differs()) {
     j.headline +=
-        fmt::format(" Sharding changes the program's meaning besides ({}).", named_causes(e));
+        fmt::format(" Sharding also changes the program's meaning ({}).", named_causes(e));
     j.notes.push_back(
-        "Whether the change of meaning matters is not judged beside an engine bug: its runs "
-        "cannot be compared before that is mended.");
+        "Whether the change of meaning matters is not judged beside an engine bug: the runs cannot "
+        "be compared until the bug is fixed.");
   }
 }
 
 void unrepeatable(const Evidence& e, Judgement& j) {
   unrepeatable_finding(e, j);
   j.headline = fmt::format(
-      "{} (framework or script) does not repeat itself: the same step, run twice, is {} apart, "
+      "{} (framework or script) does not repeat itself: the same step, run twice, differs by {}, "
       "which is more than rounding.",
       e.subject.name, text::relative(e.match->apart));
   j.confidence =
-      "what differs from run to run cannot be held against what is due: it is not accused";
+      "an engine that differs from run to run cannot be compared with what is expected, so it is "
+      "not accused";
   j.next_steps.push_back(
       e.match->draws
           ? "let its random ops use the numbers of `random` (docs/reference/engine-protocol.md), "
@@ -161,8 +169,8 @@ void other_formula(const Evidence& e, Judgement& j) {
   j.headline = fmt::format("{} and the scenario do not compute the same function: {} {}.",
                            e.subject.name, e.subject.name, explained_by(e));
   j.confidence = fmt::format(
-      "statistical (level C, tensors only): with the scenario changed so, every tensor of {} steps "
-      "is where honest engines put it; without, {} is not",
+      "statistical (level C, tensors only): with this change to the scenario, every tensor of {} "
+      "steps is where conforming engines put it; without it, {} is not",
       e.match->states, e.match->outside.empty() ? "one" : e.match->outside.front().tensor);
 }
 

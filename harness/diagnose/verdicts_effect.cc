@@ -13,13 +13,13 @@ namespace twinrun {
 namespace {
 
 const char* nothing_outside(const Evidence& e) {
-  return e.level == 'C' ? "No tensor is outside what honest engines do"
+  return e.level == 'C' ? "No tensor is outside what conforming engines do"
                         : "No op is outside its bound";
 }
 
 constexpr std::string_view kSeedsUndecided =
     "the seeds do not decide: the interval of the effect contains 0, and an effect that matters "
-    "would not have been seen for sure";
+    "may have been missed";
 constexpr std::string_view kNothingLearnt =
     "a run that learns nothing shows no effect on what is learnt";
 constexpr std::string_view kProbeEvery =
@@ -38,9 +38,9 @@ std::string script_text(const Evidence& e) {
 
 std::string script_confidence(const Evidence& e) {
   return fmt::format("{}; {}", trials_text(*effect_of_script(e)),
-                     e.match->read ? "the cause was told from what the ops read, bit by bit"
-                                   : "the cause was matched tensor by tensor, one step from "
-                                     "the subject's own states");
+                     e.match->read ? "the cause was identified from what the ops read, bit by bit"
+                                   : "the cause was identified tensor by tensor, in single steps "
+                                     "from the subject's own states");
 }
 
 // The findings of a change of meaning whose effect is open.
@@ -136,9 +136,10 @@ void sharding_undecided(const Evidence& e, Judgement& j) {
       "Sharding changes the program's meaning ({}), but {} do not decide whether that matters.",
       named_causes(e),
       text::plural(sr == nullptr ? 0 : static_cast<int64_t>(sr->differences.size()), "seed"));
-  j.confidence = is_significant(tr)
-                     ? "the user's drift is significant, sharding alone does not show it"
-                     : kSeedsUndecided;
+  j.confidence =
+      is_significant(tr)
+          ? "the whole drift (T - R) is significant, but sharding alone (S - R) does not show it"
+          : kSeedsUndecided;
   j.next_steps.push_back(what_decides({tr, sr}));
 }
 
@@ -146,10 +147,10 @@ void quick(const Evidence& e, Judgement& j) {
   undecided_finding(e, j, find_row(e, "T - R"),
                     fmt::format("{}; whether the remaining difference matters takes several seeds.",
                                 nothing_outside(e)));
-  j.headline = "Nothing wrong was found in the quick look, and the runs are not bit-equal.";
+  j.headline = "The quick look found nothing wrong, but the runs do not have equal bits.";
   j.confidence =
-      "--quick runs no seeds: it can show a fault, another program or exact agreement, not what "
-      "noise may do";
+      "--quick runs no seeds: it can show a fault, another program or exact agreement, but not "
+      "whether a difference is noise";
   j.next_steps.push_back("run again without --quick: it trains the seeds that decide");
 }
 
@@ -158,11 +159,11 @@ void ensemble_outside(const Evidence& e, Judgement& j) {
                     "The engine's first steps lie farther from those of correct engines than "
                     "these lie from each other.");
   j.headline =
-      "The subject's first steps are not those of an honest engine of its declaration, yet "
+      "The subject's first steps are not those of a conforming engine of its declaration, yet "
       "nothing wrong was found in them.";
   j.confidence =
-      "farther from honest engines than they are from each other; a bias below the bounds, or a "
-      "cause outside every switch";
+      "farther from conforming engines than these are from each other: a bias below the bounds, or "
+      "a cause that no ablation covers";
   j.next_steps = {std::string(kProbeEvery),
                   "compare with more engines: --set diagnose.ensemble=40"};
 }
@@ -194,8 +195,9 @@ void beyond_rounding(const Evidence& e, Judgement& j) {
       "{}, which is more than {}; yet every {} and the program means the same.", effect_words(row),
       row.margin > 0 ? "the margin that " + row.margin_source + " declares"
                      : "what another seed does",
-      e.level == 'C' ? "tensor is where honest engines put it" : "probed op is inside its bound");
-  j.confidence = "cause outside every switch, or a bias below the bounds";
+      e.level == 'C' ? "tensor is where conforming engines put it"
+                     : "probed op is inside its bound");
+  j.confidence = "a cause that no ablation covers, or a bias below the bounds";
   j.next_steps = {std::string(kProbeEvery),
                   "see whether it is the operands' precision: --set tpu.precision=highest"};
 }

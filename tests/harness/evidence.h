@@ -86,7 +86,7 @@ inline Identification matched(Identification::Outcome outcome) {
   t.step = 8;
   t.ratio = 512;
   t.relative = 0.5;
-  t.pattern = "8 times what was due";
+  t.pattern = "8 times what was expected";
   m.outside = {t};
   if (outcome == Identification::Outcome::kExplained)
     m.explanations = {{{{"unscaled", true}}, 1.5}, {{{"rate_times_cores", true}}, 2}};

@@ -22,7 +22,7 @@ TEST(Classify, TensorsThatNothingExplains) {
   EXPECT_EQ(j.findings[0].level, 'C');
   EXPECT_EQ(j.findings[0].op, "dense1/kernel.grad");
   EXPECT_EQ(j.findings[0].core, 3);
-  EXPECT_TRUE(contains(j.findings[0].sentence, "8 times what was due"));
+  EXPECT_TRUE(contains(j.findings[0].sentence, "8 times what was expected"));
   EXPECT_FALSE(contains(j.confidence, "certain:")) << j.confidence;
   e.level = 'A';
   e.other_program = true;

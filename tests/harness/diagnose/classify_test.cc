@@ -38,7 +38,7 @@ TEST(Classify, DivergingReference) {
   e.reference_non_finite_run = "S";
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "Inf is born in loss/value at step 6 (S)")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "loss/value first produces Inf at step 6 (S)")) << j.headline;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].op, "loss/value");
   EXPECT_EQ(j.findings[0].step, 6);
@@ -402,7 +402,7 @@ TEST(Classify, SubjectThatIsNotDeterministic) {
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes[0], "T and T' part at step 1")) << j.notes[0];
+  EXPECT_TRUE(contains(j.notes[0], "T and T' diverge at step 1")) << j.notes[0];
   EXPECT_TRUE(contains(j.notes[0], "inside its bound in both")) << j.notes[0];
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   e.violations[0].persistence = Violation::Persistence::kTransient;
@@ -422,7 +422,7 @@ TEST(Classify, DivergingSubject) {
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, born in dense2/dot_general")) << j.notes[0];
+  EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, first in dense2/dot_general")) << j.notes[0];
 }
 
 // The algebra of the update is a source of noise with a name of its own, alone or beside another
@@ -473,9 +473,9 @@ TEST(Classify, ScriptOfAnotherProgram) {
             "The training script differs from the scenario: nobody divides by 8.");
   EXPECT_TRUE(contains(j.findings[0].number_text, "T - R of held-out loss +0.400"))
       << j.findings[0].number_text;
-  EXPECT_TRUE(contains(j.confidence, "matched tensor by tensor")) << j.confidence;
+  EXPECT_TRUE(contains(j.confidence, "identified tensor by tensor")) << j.confidence;
   e.match->read = true;
-  EXPECT_TRUE(contains(classify(e).confidence, "told from what the ops read, bit by bit"))
+  EXPECT_TRUE(contains(classify(e).confidence, "identified from what the ops read, bit by bit"))
       << classify(e).confidence;
   e.match->read = false;
   e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
@@ -493,7 +493,7 @@ TEST(Classify, ScriptOfAnotherProgram) {
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   ASSERT_EQ(j.findings.size(), 3u);
   EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
-  EXPECT_TRUE(contains(j.headline, "another program besides")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "also runs another program")) << j.headline;
 }
 
 // A finding of bias is statistical, and its score is given beside that of conforming engines.
@@ -515,7 +515,7 @@ TEST(Classify, BiasBelowTheBound) {
   EXPECT_TRUE(contains(j.confidence, "statistical")) << j.confidence;
   EXPECT_DOUBLE_EQ(j.findings.at(0).number, 0.93);
   EXPECT_DOUBLE_EQ(j.findings.at(0).bound, 0.34);
-  EXPECT_EQ(j.findings.at(0).number_text, "score 0.930; honest engines stay within 0.340");
+  EXPECT_EQ(j.findings.at(0).number_text, "score 0.930; conforming engines stay within 0.340");
   EXPECT_TRUE(contains(j.findings.at(0).sentence, "seen 6 times, on 3 steps, from step 0 on"))
       << j.findings[0].sentence;
 }
