@@ -67,7 +67,7 @@ Digest RunFile::root_digest() const {
   }
   add_count(builder, checkpoints);
   for (const Checkpoint& checkpoint : checkpoints) builder.add(checkpoint.root_digest());
-  builder.add(ended);
+  builder.add(to_string(ended));
   return builder.finish();
 }
 
@@ -286,7 +286,7 @@ Status write_attributes(Hdf5Group& root, const RunFile& run) {
   TWINRUN_RETURN_IF_ERROR(root.set_int("cores", run.cores));
   TWINRUN_RETURN_IF_ERROR(root.set_int("first_step", run.first_step));
   TWINRUN_RETURN_IF_ERROR(root.set_int("batch", run.batch));
-  TWINRUN_RETURN_IF_ERROR(root.set_text("ended", run.ended));
+  TWINRUN_RETURN_IF_ERROR(root.set_text("ended", to_string(run.ended)));
   TWINRUN_RETURN_IF_ERROR(root.set_text("root_digest", run.root_digest().hex()));
   TWINRUN_RETURN_IF_ERROR(root.set_text("header_digest", header_digest(run).hex()));
   TWINRUN_ASSIGN(Hdf5Group environment, root.create_group("environment"));
@@ -305,7 +305,8 @@ Status read_attributes(const Hdf5Group& root, RunFile& run) {
   TWINRUN_ASSIGN(run.cores, read_int(root, "cores", 1));
   TWINRUN_ASSIGN(run.first_step, root.integer("first_step"));
   TWINRUN_ASSIGN(run.batch, root.integer("batch"));
-  TWINRUN_ASSIGN(run.ended, root.text("ended"));
+  TWINRUN_ASSIGN(const std::string ended, root.text("ended"));
+  TWINRUN_ASSIGN(run.ended, parse_run_end(ended));
   TWINRUN_ASSIGN(const Hdf5Group environment, root.group("environment"));
   TWINRUN_ASSIGN(const std::vector<std::string> keys, environment.attributes());
   for (const std::string& key : keys) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoints/checkpoint.h"
+#include "program/base/run_end.h"
 
 namespace twinrun {
 
@@ -58,7 +59,7 @@ struct RunFile {
   std::vector<Evaluation> evaluations;
   std::vector<OpTraceRow> trace;
   std::vector<Checkpoint> checkpoints;  // periodic ones and the last one, in step order
-  std::string ended;                    // "completed" | "interrupted" | "diverged: ..."
+  RunEnd ended;
   Digest root_digest() const;  // over everything above but the environment and the scenario text
 };
 

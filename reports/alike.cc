@@ -108,18 +108,20 @@ std::string margin_of(const TrajectoryRow& row) {
 }
 
 std::string outcome_of(const TrajectoryRow& row) {
-  return row.differences.size() < 2 && row.outcome != "identical" && row.outcome != "harmful"
+  return row.differences.size() < 2 && row.outcome != PairedOutcome::kIdentical &&
+                 row.outcome != PairedOutcome::kHarmful
              ? "not tested"
-             : row.outcome;
+             : std::string(to_string(row.outcome));
 }
 
 std::string cured(const CureRow& c) {
-  return c.outcome == "undecided"
+  return c.outcome == CureOutcome::kUndecided
              ? fmt::format(
                    "with {} the seeds do not decide whether the subject ends within the seed "
                    "noise of the reference",
                    c.cure)
-             : fmt::format("with {} the subject ends {} of the reference", c.cure, c.outcome);
+             : fmt::format("with {} the subject ends {} of the reference", c.cure,
+                           to_string(c.outcome));
 }
 
 std::string cure_of(const CureRow& c) {

@@ -24,7 +24,7 @@ Json numbers(const std::vector<double>& values) {
 
 Json of(const CompareArm& arm) {
   Json ended = Json::array();
-  for (const std::string& how : arm.ended) ended.push_back(text::clean(how));
+  for (const RunEnd& how : arm.ended) ended.push_back(text::clean(to_string(how)));
   return {{"asked", text::clean(arm.asked)},
           {"engine", text::clean(arm.engine)},
           {"settings", text::clean(arm.settings)},
@@ -91,8 +91,9 @@ std::string to_terminal(const Comparison& c, int width) {
                      {.title = "", .flexible = true}});
   for (size_t i = 0; i < c.row.differences.size(); ++i) {
     std::string ended;
-    if (c.a.ended[i] != "completed") ended = "A " + c.a.ended[i];
-    if (c.b.ended[i] != "completed") ended += (ended.empty() ? "B " : "; B ") + c.b.ended[i];
+    if (!c.a.ended[i].completed()) ended = "A " + to_string(c.a.ended[i]);
+    if (!c.b.ended[i].completed())
+      ended += (ended.empty() ? "B " : "; B ") + to_string(c.b.ended[i]);
     table.add({std::to_string(c.seeds[i]), text::number(c.a.values[i], 6),
                text::number(c.b.values[i], 6), text::signed_number(c.row.differences[i]),
                text::clean(ended)});
@@ -104,7 +105,7 @@ std::string to_terminal(const Comparison& c, int width) {
   add("mean", text::signed_number(r.mean));
   if (r.differences.size() < 2) return out;
   const bool differ = r.low > 0 || r.high < 0;
-  const bool inside = r.outcome == "equivalent";
+  const bool inside = r.outcome == PairedOutcome::kEquivalent;
   add("95%", fmt::format("{}, {}", text::interval(r.low, r.high),
                          differ ? "excludes 0: A and B differ" : "contains 0"));
   add("90%", fmt::format("{}, {}", text::interval(r.tost_low, r.tost_high),

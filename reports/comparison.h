@@ -25,10 +25,10 @@ std::string_view to_string(CompareOutcome outcome);  // "identical" "equivalent"
 int exit_code(CompareOutcome outcome);               // 0 0 1 125 130
 
 struct CompareArm {
-  std::string engine, settings;    // "tpu", "cores=8 batch=64 precision=default"
-  std::string asked;               // as on the command line: "tpu --b-set loss.reduction=sum"
-  std::vector<double> values;      // of the metric, one per seed
-  std::vector<std::string> ended;  // "completed", "diverged: ..."
+  std::string engine, settings;  // "tpu", "cores=8 batch=64 precision=default"
+  std::string asked;             // as on the command line: "tpu --b-set loss.reduction=sum"
+  std::vector<double> values;    // of the metric, one per seed
+  std::vector<RunEnd> ended;
 };
 
 struct Comparison {

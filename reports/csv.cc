@@ -31,7 +31,9 @@ std::string cell(std::string_view text) { return field_of(text); }
 std::string cell(const std::string& text) { return field_of(text); }
 std::string cell(bool value) { return value ? "true" : "false"; }
 std::string cell(char value) { return field_of(std::string(1, value)); }
-std::string cell(VerdictClass value) { return std::string(to_string(value)); }
+std::string cell(const RunEnd& value) { return field_of(to_string(value)); }
+template <typename T>
+requires std::is_enum_v<T> std::string cell(T value) { return std::string(to_string(value)); }
 // The shortest decimal that reads back as the same binary64 or binary32.
 std::string cell(double value) { return fmt::format("{}", value); }
 std::string cell(float value) { return fmt::format("{}", value); }

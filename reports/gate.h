@@ -22,7 +22,7 @@ enum class GateOutcome : uint8_t {
   kBadInput,     // the golden run cannot be read, or is inconsistent
   kInterrupted,  // stopped before it was decided
 };
-std::string_view to_string(GateOutcome outcome);  // "same" "inside_noise" "divergence" ...
+std::string_view to_string(GateOutcome outcome);  // "same" "inside_noise" "moved" ...
 int exit_code(GateOutcome outcome);               // 0 0 1 125 128 130
 
 // A place in a step, and the values before and now.

@@ -32,7 +32,7 @@ std::string box(const Report& r, std::string_view name) {
   } else {
     out += fmt::format("last loss <b>{}</b>", text::number(run->train_loss, 5));
   }
-  if (run->ended != "completed") out += "<br><b>" + text(run->ended, 120) + "</b>";
+  if (!run->ended.completed()) out += "<br><b>" + text(to_string(run->ended), 120) + "</b>";
   return out + "</div>\n";
 }
 

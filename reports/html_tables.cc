@@ -96,7 +96,7 @@ std::string cures(const Report& r) {
                fmt::format("{} → {}", text::number(c.loss_before, 4), text::number(c.loss, 4)),
                text::number(c.loss_reference, 4),
                fmt::format("{} → {}", text::percent(c.accuracy_before), text::percent(c.accuracy)),
-               text::percent(c.accuracy_reference), text(c.outcome, 40)});
+               text::percent(c.accuracy_reference), std::string(to_string(c.outcome))});
     words += paragraph(text::cure_of(c));
     if (!c.command.empty()) words += block(c.command, 4000);
   }

@@ -51,7 +51,7 @@ class Writer {
       return number(value);
     } else if constexpr (std::is_same_v<T, char>) {
       return std::string(1, value);
-    } else if constexpr (std::is_same_v<T, VerdictClass> || std::is_same_v<T, Effect>) {
+    } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, RunEnd>) {
       return to_string(value);
     } else {
       return value;

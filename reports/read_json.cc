@@ -99,6 +99,18 @@ class Reader {
     } else if constexpr (std::is_same_v<T, Effect>) {
       using enum Effect;
       word(found, place, value, {kNoneDetected, kWithinMargin, kHarmful, kBeneficial, kUndecided});
+    } else if constexpr (std::is_same_v<T, PairedOutcome>) {
+      using enum PairedOutcome;
+      word(found, place, value,
+           {kIdentical, kNoneDetected, kWithinMargin, kHarmful, kBeneficial, kUndecided,
+            kEquivalent, kOutside, kUndetermined});
+    } else if constexpr (std::is_same_v<T, CureOutcome>) {
+      using enum CureOutcome;
+      word(found, place, value, {kWithinNoise, kOutsideNoise, kUndecided});
+    } else if constexpr (std::is_same_v<T, EnsembleOutcome>) {
+      word(found, place, value, {EnsembleOutcome::kInside, EnsembleOutcome::kOutside});
+    } else if constexpr (std::is_same_v<T, RunEnd>) {
+      run_end(found, place, value);
     } else if constexpr (std::is_floating_point_v<T>) {
       number(found, place, value);
     } else {
@@ -154,6 +166,12 @@ class Reader {
     } else {
       value = static_cast<T>(x);
     }
+  }
+
+  void run_end(const Json& found, const std::string& place, RunEnd& value) {
+    const auto end = parse_run_end(found.is_string() ? found.get<std::string>() : "");
+    if (!end) return refuse(found, place, R"(completed, interrupted or "diverged: REASON")");
+    value = *end;
   }
 
   // The writer replaces a byte that is not a character by U+FFFD.

@@ -41,6 +41,46 @@ std::string_view to_string(Effect effect) {
   return "undecided";
 }
 
+std::string_view to_string(PairedOutcome outcome) {
+  switch (outcome) {
+    case PairedOutcome::kIdentical:
+      return "identical";
+    case PairedOutcome::kNoneDetected:
+      return to_string(Effect::kNoneDetected);
+    case PairedOutcome::kWithinMargin:
+      return to_string(Effect::kWithinMargin);
+    case PairedOutcome::kHarmful:
+      return to_string(Effect::kHarmful);
+    case PairedOutcome::kBeneficial:
+      return to_string(Effect::kBeneficial);
+    case PairedOutcome::kUndecided:
+      return to_string(Effect::kUndecided);
+    case PairedOutcome::kEquivalent:
+      return "equivalent";
+    case PairedOutcome::kOutside:
+      return "outside";
+    case PairedOutcome::kUndetermined:
+      return "undetermined";
+  }
+  return "undetermined";
+}
+
+std::string_view to_string(CureOutcome outcome) {
+  switch (outcome) {
+    case CureOutcome::kWithinNoise:
+      return "within the seed noise";
+    case CureOutcome::kOutsideNoise:
+      return "outside the seed noise";
+    case CureOutcome::kUndecided:
+      return "undecided";
+  }
+  return "undecided";
+}
+
+std::string_view to_string(EnsembleOutcome outcome) {
+  return outcome == EnsembleOutcome::kInside ? "inside" : "outside";
+}
+
 int exit_code(VerdictClass verdict, Effect effect) {
   switch (verdict) {
     case VerdictClass::kIdentical:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "program/base/result.h"
+#include "program/base/run_end.h"
 
 namespace twinrun {
 
@@ -38,6 +39,26 @@ std::string_view to_string(Effect effect);  // "none detected" "within the margi
 // 0 0 10 15 20 30 125, in the order of the classes; 0 also for kSharding whose effect lies inside a
 // margin that the user has declared.
 int exit_code(VerdictClass verdict, Effect effect = Effect::kUndecided);
+
+// What paired seeds show of a difference. A diagnosis gives kIdentical or one of the words of
+// Effect; `compare` gives kIdentical or one of the last three.
+enum class PairedOutcome : uint8_t {
+  kIdentical,
+  kNoneDetected,
+  kWithinMargin,
+  kHarmful,
+  kBeneficial,
+  kUndecided,
+  kEquivalent,
+  kOutside,
+  kUndetermined
+};
+std::string_view to_string(PairedOutcome outcome);
+// How near a cure brings the subject to the reference, measured by what another seed does.
+enum class CureOutcome : uint8_t { kWithinNoise, kOutsideNoise, kUndecided };
+std::string_view to_string(CureOutcome outcome);  // "within the seed noise" ...
+enum class EnsembleOutcome : uint8_t { kInside, kOutside };
+std::string_view to_string(EnsembleOutcome outcome);  // "inside" "outside"
 
 // A tensor that came out wrong, reduced to at most 64 x 64 cells: elements in row-major order, the
 // trailing dimensions across. A cell is the worst |error| / bound of its elements, as one
@@ -86,7 +107,7 @@ struct RunSummary {
   double train_loss = 0;  // of the last step
   double eval_loss = 0, eval_accuracy = 0;
   double seconds = 0;
-  std::string ended = "completed";
+  RunEnd ended;
   std::vector<float> losses;  // per step
   bool kept = false;          // a reference run of an earlier diagnosis, read back
   bool evaluated = true;  // on held-out samples; if false, eval_loss and eval_accuracy mean nothing
@@ -130,12 +151,16 @@ struct StepCoverage {
   std::vector<std::string> not_exercised;  // parts of the scenario, in words
 };
 
+// Which control of the experiment it is. Not part of report.json.
+enum class ControlKind : uint8_t { kOther, kReferenceRepeats, kSubjectRepeats, kEmulator };
+
 struct Control {
   std::string name;  // "R = R' (2 threads, poisoned memory)"
   bool passed = true;
   bool run = true;
   std::string detail;
   std::string failure;  // consequence if this control fails; "": nothing below is certain
+  ControlKind kind = ControlKind::kOther;
 };
 
 // Worst ratio |subject - oracle| / bound of one op over all probed steps and cores.
@@ -200,9 +225,7 @@ struct TrajectoryRow {
   double level = 0.95;  // of one interval, so that all looks and metrics together hold with 95 %
   double margin = 0;    // declared by the user; 0: none
   std::string margin_source;  // "diagnose.margin"
-  // From a diagnosis: "identical", or an Effect as text. From `compare`: "identical" | "equivalent"
-  // | "outside" | "undetermined".
-  std::string outcome;
+  PairedOutcome outcome = PairedOutcome::kUndecided;
   // The smallest mean that these seeds would show to differ from 0, with 80 % power; 0: one seed.
   double detectable = 0;
   // The seeds suffice for "none detected" where `detectable` is at most this.
@@ -226,7 +249,7 @@ struct CureRow {
   // NaN: labels are not classes.
   double accuracy_before = 0, accuracy = 0, accuracy_reference = 0;
   std::vector<TrajectoryRow> left;  // "C - R" for each metric
-  std::string outcome;  // "within the seed noise" | "outside the seed noise" | "undecided"
+  CureOutcome outcome = CureOutcome::kUndecided;
 };
 
 // Whether the subject behaves like a conforming engine: a statistic of its first steps, ranked
@@ -239,8 +262,8 @@ struct EnsembleRow {
   int members = 0;  // number of conforming engines
   // Median distance from the others: the subject's, and the least and largest of the members'.
   double subject = 0, low = 0, high = 0;
-  double p = 1;         // share of all, subject included, that are at least as far away
-  std::string outcome;  // "inside" | "outside"
+  double p = 1;  // share of all, subject included, that are at least as far away
+  EnsembleOutcome outcome = EnsembleOutcome::kInside;
 };
 
 struct Series {

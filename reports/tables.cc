@@ -60,7 +60,7 @@ Section runs(const Report& r) {
            run.evaluated ? text::percent(run.eval_accuracy) : "",
            run.root_digest.empty() ? "" : code(text::digest8(run.root_digest), 32),
            run.kept ? "kept" : text::duration(run.seconds),
-           words(run.ended == "completed" ? "" : run.ended, 160)},
+           words(run.ended.completed() ? "" : to_string(run.ended), 160)},
           formats);
   };
   for (const RunSummary& run : r.runs) add(run, run.name, kPages);
@@ -101,7 +101,7 @@ Section trajectories(const Report& r) {
     t.add({code(row.pair, 40), words(row.meaning), words(row.metric, 80),
            count_of(row.differences.size()), text::change_of(row, row.mean), text::interval_of(row),
            row.detectable > 0 ? text::size_of(row, row.detectable) : "", text::margin_of(row),
-           marked(words(outcome, 40), outcome == "harmful")});
+           marked(words(outcome, 40), row.outcome == PairedOutcome::kHarmful)});
   }
   return section("Does it matter", std::move(t), text::trials_of(r));
 }
@@ -115,7 +115,9 @@ Section ensembles(const Report& r) {
     t.add({code(row.run, 40), words(row.metric, 80), text::count(row.steps),
            text::count(row.members), text::number(row.subject),
            fmt::format("{} to {}", text::number(row.low), text::number(row.high)),
-           fmt::format("{:.3f}", row.p), marked(words(row.outcome, 40), row.outcome == "outside")});
+           fmt::format("{:.3f}", row.p),
+           marked(words(std::string(to_string(row.outcome)), 40),
+                  row.outcome == EnsembleOutcome::kOutside)});
   }
   return section("Among conforming engines", std::move(t),
                  "The members are simulated engines that conform to the declaration; all start "

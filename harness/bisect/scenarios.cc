@@ -158,7 +158,7 @@ class ScenarioOracle {
       if (run.error().of_foreign_engine()) return run.error();
       return Answer{std::nullopt, run.error().what};
     }
-    if (run->file.ended == "interrupted") return interrupted();
+    if (run->file.ended.interrupted()) return interrupted();
     if (options_.test == Test::kDigest)
       return Answer{run->file.checkpoints.back().root_digest().hex(), ""};
     const double loss = run->file.evaluations.empty() ? run->file.steps.back().loss

@@ -48,7 +48,7 @@ void print(const Checkpoint& c) {
 void print(const RunFile& r) {
   fmt::print("run on {} ({}), steps {} to {}, {}\nrun digest   {}\nscenario     {}\n", r.engine,
              r.engine_settings, r.first_step, r.first_step + static_cast<int64_t>(r.steps.size()),
-             r.ended, r.root_digest().hex(), r.scenario_digest);
+             to_string(r.ended), r.root_digest().hex(), r.scenario_digest);
   for (const auto& [key, value] : r.environment) fmt::print("  {:<12} {}\n", key, value);
   for (const auto& e : r.evaluations) {
     fmt::print("after {:>6} steps: held-out loss {:.6f}, accuracy {:.2f} %\n", e.step, e.loss,
@@ -140,7 +140,7 @@ Result<int> inspect_verb(const Args& args) {
               {"cores", r.cores},
               {"first_step", r.first_step},
               {"steps", r.steps.size()},
-              {"ended", r.ended},
+              {"ended", to_string(r.ended)},
               {"scenario_digest", r.scenario_digest},
               {"root_digest", r.root_digest().hex()},
               {"environment", r.environment}};

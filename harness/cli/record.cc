@@ -50,10 +50,11 @@ Result<int> record_verb(const Args& args) {
   o.progress = &printer;
   o.stop = &stop;
   TWINRUN_ASSIGN(const auto golden, record_golden(experiment, o));
-  if (golden.ended == "interrupted")
+  if (golden.ended.interrupted())
     return Error{"interrupted: nothing was written", "", "", Error::Kind::kInterrupted};
-  if (golden.ended != "completed")
-    return Error{golden.ended + ": no golden run", path, "lower optimizer.lr", Error::Kind::kRun};
+  if (!golden.ended.completed())
+    return Error{to_string(golden.ended) + ": no golden run", path, "lower optimizer.lr",
+                 Error::Kind::kRun};
   TWINRUN_RETURN_IF_ERROR(write_run(path, golden));
   TWINRUN_ASSIGN(const auto facts, golden_facts(golden, path));
 

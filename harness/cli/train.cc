@@ -231,11 +231,11 @@ Result<int> train_verb(const Args& args) {
                                       {"eval_accuracy", e.accuracy},
                                       {"root_digest", file.root_digest().hex()},
                                       {"state_digest", file.checkpoints.back().root_digest().hex()},
-                                      {"ended", file.ended}};
+                                      {"ended", to_string(file.ended)}};
     fmt::print("{}\n", j.dump());
   } else {
     const std::string part =
-        file.ended == "interrupted" ? outcome(file, scenario.train.steps) + "; " : "";
+        file.ended.interrupted() ? outcome(file, scenario.train.steps) + "; " : "";
     fmt::print(
         "{}: {}{} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  "
         "run "
@@ -250,13 +250,13 @@ Result<int> train_verb(const Args& args) {
                                                changes.front().step));
     }
   }
-  if (file.ended == "interrupted") {
+  if (file.ended.interrupted()) {
     say(fmt::format("interrupted after step {}; go on with --resume {}\n",
                     file.first_step + static_cast<int64_t>(file.steps.size()), path));
     return kExitInterrupted;
   }
   if (result->first_non_finite)
-    return Error{file.ended, path, "lower optimizer.lr", Error::Kind::kRun};
+    return Error{to_string(file.ended), path, "lower optimizer.lr", Error::Kind::kRun};
   return 0;
 }
 

@@ -1,5 +1,5 @@
-// From evidence to verdict: the table of docs/method/diagnosis.md. It stands between the stages
-// (stages.h) and the report. Of an engine it knows only the declared capabilities.
+// From evidence to verdict, by the table of docs/method/diagnosis.md (verdict_rows.h). It stands
+// between the stages (stages.h) and the report. Of an engine it knows only the declared capabilities.
 //
 //   Judgement j = classify(evidence);       // class, headline, confidence, findings
 #pragma once
@@ -87,8 +87,12 @@ struct Judgement {
   std::string headline, confidence;
   std::vector<Finding> findings;
   std::vector<std::string> next_steps, notes;
+  bool to_file = false;  // an engine bug that its makers should hear of, unless it was injected
 };
 
 Judgement classify(const Evidence& evidence);
+
+// The table of verdicts, as docs/method/diagnosis.md has it: order, condition, class and exit code.
+std::string verdict_table_markdown();
 
 }  // namespace twinrun

@@ -120,11 +120,11 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
     const BiasFinding& b = *v.bias;
     f.number = std::abs(b.score.value);
     f.bound = std::max(std::abs(b.score.high), std::abs(b.score.low));
-    f.number_text = fmt::format("score {}; honest engines stay within {}", text::number(f.number),
-                                text::number(f.bound));
+    f.number_text = fmt::format("score {}; conforming engines stay within {}",
+                                text::number(f.number), text::number(f.bound));
     f.fingerprint = "";
     f.bound_source = fmt::format(
-        "{} simulated engines that are honest within the same declaration, on the same inputs "
+        "{} simulated engines that conform to the same declaration, on the same inputs "
         "(docs/method/bounds.md, "
         "Bias below the bound)",
         b.members);
@@ -175,7 +175,6 @@ std::string subject_name(const Evidence& e) {
 }
 
 void engine_bug(const Evidence& e, Judgement& j) {
-  j.verdict = VerdictClass::kEngineBug;
   // Violations are ordered by step and, within a step, by program order, so the first one leads.
   // Later ones may follow from it, but each op was judged on its own inputs, so each is listed.
   std::vector<std::string> seen;
@@ -205,23 +204,24 @@ void engine_bug(const Evidence& e, Judgement& j) {
   }
   j.confidence =
       first.what == Violation::What::kStatistic
-          ? "statistical: honest engines are accused so in fewer than 1 of 10,000 diagnoses "
+          ? "statistical: conforming engines are accused so in fewer than 1 of 10,000 diagnoses "
             "(docs/method/bounds.md)"
       : first.what == Violation::What::kResult
           ? "certain: the op was recomputed in binary64 on the engine's own inputs, within the "
             "arithmetic that it declares"
           : "certain: bits that must be equal are not";
   if (e.level == 'B')
-    j.confidence += "; the engine declares no arithmetic: held to the loosest of its precision";
+    j.confidence +=
+        "; the engine declares no arithmetic, so it is held to the loosest bounds of its precision";
   if (!e.localised)
     j.notes.push_back(
         "The step before the first finding was not probed; the fault may begin earlier "
         "(diagnose.probe = \"every\").");
-  j.next_steps.insert(j.next_steps.begin(), std::string(kFileIt));
+  j.to_file = true;
 }
 
 std::string compared_text(const EnsembleRow& row) {
-  const bool outside = row.outcome == "outside";
+  const bool outside = row.outcome == EnsembleOutcome::kOutside;
   return fmt::format(
       "compared with {} simulated correct engines by {} over {} steps: {}, rank p = {:.2f}; "
       "{}flagged, as a correct "
@@ -233,7 +233,6 @@ std::string compared_text(const EnsembleRow& row) {
 }
 
 void identical(const Evidence& e, Judgement& j) {
-  j.verdict = VerdictClass::kIdentical;
   j.headline = "The subject's run is the reference's, bit for bit.";
   j.confidence = "certain: digests are equal";
   Finding f;
@@ -249,7 +248,6 @@ void identical(const Evidence& e, Judgement& j) {
 }
 
 void noise(const Evidence& e, Judgement& j) {
-  j.verdict = VerdictClass::kNoise;
   Finding f;
   f.verdict = VerdictClass::kNoise;
   f.level = e.level;
@@ -260,8 +258,9 @@ void noise(const Evidence& e, Judgement& j) {
   const std::string inside =
       !tensors ? "every op is inside its bound"
       : as.empty() || as == declared_word(e.subject)
-          ? "every tensor is where honest engines of this declaration put it"
-          : fmt::format("every tensor is where honest engines that compute as \"{}\" put it", as);
+          ? "every tensor is where conforming engines of this declaration put it"
+          : fmt::format("every tensor is where conforming engines that compute as \"{}\" put it",
+                        as);
   // If sharding changes the meaning, the engine's own part is T - S.
   const TrajectoryRow* whole = find_row(e, "T - R");
   const TrajectoryRow* effect =
@@ -311,19 +310,19 @@ void noise(const Evidence& e, Judgement& j) {
   }
   if (tensors) {
     f.evidence.push_back(fmt::format(
-        "the farthest tensor is {} from the mean of honest engines; allowed {} ({})",
+        "the farthest tensor is {} from the mean of conforming engines; allowed {} ({})",
         text::times(e.match->ratio), text::number(e.match->threshold), envelope_source(*e.match)));
   }
   for (const EnsembleRow& row : e.ensembles) f.evidence.push_back(compared_text(row));
   const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
-  j.headline =
-      fmt::format("What differs is noise, from {}{}: no {}{}.",
-                  only_algebra             ? "the update's algebra"
-                  : f.cause == "precision" ? (declared ? "the declared precision" : "the precision")
-                                           : "rounding",
-                  also_algebra ? " and the update's algebra" : "",
-                  tensors ? "tensor is outside what honest engines do" : "op is outside its bound",
-                  has_interval(whole) ? fmt::format(". {}", effect_words(*whole)) : "");
+  j.headline = fmt::format(
+      "What differs is noise, from {}{}: no {}{}.",
+      only_algebra             ? "the update's algebra"
+      : f.cause == "precision" ? (declared ? "the declared precision" : "the precision")
+                               : "rounding",
+      also_algebra ? " and the update's algebra" : "",
+      tensors ? "tensor is outside what conforming engines do" : "op is outside its bound",
+      has_interval(whole) ? fmt::format(". {}", effect_words(*whole)) : "");
   j.confidence = inside + (has_interval(whole) ? "; the effect: " + trials_text(*whole) : "");
   j.findings.push_back(std::move(f));
   if (!also_algebra) return;
@@ -349,7 +348,7 @@ void undecided_finding(const Evidence& e, Judgement& j, const TrajectoryRow* row
   j.findings.push_back(std::move(f));
 }
 
-void control_finding(const Evidence& e, Judgement& j, std::string_view control, std::string cause,
+void control_finding(const Evidence& e, Judgement& j, ControlKind control, std::string cause,
                      std::string sentence) {
   Finding f;
   f.verdict = j.verdict;
@@ -357,7 +356,7 @@ void control_finding(const Evidence& e, Judgement& j, std::string_view control, 
   f.sentence = std::move(sentence);
   f.level = e.level;
   const auto failed = std::ranges::find_if(
-      e.controls, [&](const Control& c) { return !c.passed && c.name.starts_with(control); });
+      e.controls, [&](const Control& c) { return !c.passed && c.kind == control; });
   f.number_text = failed == e.controls.end() ? "the bits differ" : failed->detail;
   f.bound_source =
       "bits must be equal: the same program on the same inputs, by arithmetic that is defined to "

@@ -1,5 +1,5 @@
-// Findings, sentences and numbers for each kind of evidence. classify.cc, which calls these
-// functions, decides which kind of evidence determines the verdict.
+// Findings, sentences and numbers for each kind of evidence. The table of verdicts (verdict_rows.h)
+// decides which kind determines the class, which the judgement has before these are called.
 #pragma once
 
 #include <span>
@@ -39,8 +39,7 @@ bool has_interval(const TrajectoryRow* row);  // two seeds or more
 std::string spreads(double ratio, double threshold);
 std::string envelope_source(const Identification& match);
 
-// Adds the violations as findings, the first wrong op first, and sets headline and confidence of an
-// ENGINE_BUG.
+// Adds the violations as findings, the first wrong op first, and sets headline and confidence.
 void engine_bug(const Evidence& evidence, Judgement& judgement);
 // "equal at 2 random points of the field of 2^61 - 1 elements, as another function of degree 58 or
 // less is with ..."
@@ -60,7 +59,7 @@ std::string explained_by(const Evidence& evidence);
 // its tensors or from what its ops read.
 void program_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
 // Adds findings for tensors that neither conforming engines nor a known cause explain, and sets
-// headline and confidence of an ENGINE_BUG.
+// headline and confidence.
 void tensor_findings(const Evidence& evidence, Judgement& judgement);
 // Adds to tensor_findings: at how many steps tensors are outside, and whether the first of these
 // steps began from another state than the engine had reported.
@@ -69,7 +68,7 @@ void step_findings(const Evidence& evidence, Judgement& judgement);
 // outputs of its layers.
 void layer_finding(const Evidence& evidence, Judgement& judgement);
 // Adds a finding for cores that diverge in one step by more than rounding; sets headline and
-// confidence of an ENGINE_BUG unless the judgement has another one.
+// confidence unless another finding has set them.
 void split_finding(const Evidence& evidence, Judgement& judgement);
 // Adds a finding, beside any verdict, if resuming from the subject's own state gives another step
 // than its run did.
@@ -80,16 +79,16 @@ std::string coverage_text(const StepCoverage& coverage);
 // Adds a finding for a subject whose tensors, when a step is run again, differ from the first run
 // as much as from the expected ones.
 void unrepeatable_finding(const Evidence& evidence, Judgement& judgement);
+// The judgement of IDENTICAL.
 void identical(const Evidence& evidence, Judgement& judgement);
-// Sets the verdict NOISE, with its kind: precision, rounding or update algebra.
+// The judgement of NOISE, with its kind: precision, rounding or update algebra.
 void noise(const Evidence& evidence, Judgement& judgement);
 // The finding of an INCONCLUSIVE verdict. `row`: the difference of a held-out metric that decides
 // nothing, or nullptr.
 void undecided_finding(const Evidence& evidence, Judgement& judgement, const TrajectoryRow* row,
                        std::string sentence);
-// Adds a finding, of the judgement's class, for a control that failed. `control`: how its name
-// begins.
-void control_finding(const Evidence& evidence, Judgement& judgement, std::string_view control,
+// Adds a finding, of the judgement's class, for a control that failed.
+void control_finding(const Evidence& evidence, Judgement& judgement, ControlKind control,
                      std::string cause, std::string sentence);
 // How many seeds, or which margin, would decide: "about 34 seeds would decide, ...: --set
 // diagnose.max_seeds=34; or, ..."
@@ -101,10 +100,5 @@ std::string unresolved_text(const TrajectoryRow& row);
 std::string inside_text(const EngineProbe& probe, const std::string& sum, double ratio);
 // Sets the finding's number to the last losses of a run that ended in NaN or Inf.
 void tell_losses(Finding& finding, std::span<const float> losses);
-
-// What to do about an engine bug.
-inline constexpr std::string_view kFileIt = "file it: report.md is made to be pasted";
-inline constexpr std::string_view kNothingToFile =
-    "nothing to file: the fault was put there on purpose";
 
 }  // namespace twinrun

@@ -28,10 +28,10 @@ double accepting_margin(const TrajectoryRow& row) {
 // Why the effect was not tested.
 std::string not_asked(const Evidence& e, VerdictClass verdict) {
   if (e.reference_diverges_at || e.reference_non_finite)
-    return "the reference fails its control, so nothing can be held against it";
+    return "the reference fails its control, so nothing can be compared with it";
   if (e.engine_failure) return "the engine failed";
   if (verdict == VerdictClass::kEngineBug)
-    return "not tested beside a fault of the engine, whose runs say nothing of what is meant";
+    return "not tested: the runs of a faulty engine say nothing about the program";
   if (!e.held_out) return "an imported step comes with no held-out samples";
   if (e.quick) return "not tested: --quick trains no seeds";
   if (e.trajectories.empty()) return "not tested";
@@ -74,7 +74,7 @@ bool has_interval(const TrajectoryRow* row) {
 
 std::string effect_words(const TrajectoryRow& row) {
   const std::string metric = capitalized(row.metric);
-  if (row.outcome == "identical")
+  if (row.outcome == PairedOutcome::kIdentical)
     return fmt::format("{} is the same in each of {}", metric, seeds_text(row));
   if (!std::isfinite(row.mean)) return "A run ended in NaN or Inf";
   if (row.differences.size() < 2)
@@ -103,12 +103,12 @@ std::string effect_words(const TrajectoryRow& row) {
 std::string effect_number(const TrajectoryRow& row) {
   const std::string mean =
       fmt::format("{} of {} {}", row.pair, row.metric, text::change_of(row, row.mean));
-  if (row.outcome == "identical")
+  if (row.outcome == PairedOutcome::kIdentical)
     return fmt::format("{} of {} is 0 in every seed", row.pair, row.metric);
   if (!std::isfinite(row.mean)) return mean + ": a run ended in NaN or Inf";
   if (row.differences.size() < 2) return mean + " in one seed: no interval";
   return fmt::format("{}, interval {}, in {}: {}", mean, text::interval_of(row), seeds_text(row),
-                     row.outcome);
+                     to_string(row.outcome));
 }
 
 void set_effect(const TrajectoryRow& row, Finding& f) {
@@ -136,12 +136,12 @@ std::string what_decides(const std::vector<const TrajectoryRow*>& rows) {
     if (row == nullptr) continue;
     several = several || row->differences.size() > 1;
     if (widest == nullptr || accepting_margin(*row) > accepting_margin(*widest)) widest = row;
-    if (row->outcome != "undecided") continue;
+    if (row->outcome != PairedOutcome::kUndecided) continue;
     reachable = reachable && row->would_decide > 0;
     seeds = std::max(seeds, row->would_decide);
     spread = std::max(spread, row->seed_spread);
   }
-  if (!several) return "let several seeds tell the spread: --set diagnose.seeds=3";
+  if (!several) return "run several seeds to measure the spread: --set diagnose.seeds=3";
   const std::string more =
       !reachable  ? "not even 1000 seeds would decide: the difference is too small for its spread"
       : seeds > 0 ? fmt::format(
@@ -185,7 +185,7 @@ void answer_effect(const Evidence& e, Judgement& j) {
     j.effect_text = not_learnt_text(*e.learning);
     if (is_significant(row)) j.effect_text += fmt::format(". {}", effect_words(*row));
     j.next_steps.push_back(
-        fmt::format("let the reference learn, so that an effect can be told: --set train.steps={}",
+        fmt::format("let the reference learn, so that an effect can be seen: --set train.steps={}",
                     e.learning->steps_to_try));
     return;
   }

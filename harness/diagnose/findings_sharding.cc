@@ -224,8 +224,8 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       const std::string identified_by =
           m.read ? "what the ops read is bit by bit what this cause feeds"
                  : fmt::format(
-                       "its tensors are {} off as this cause predicts ({}), and {} as the scenario "
-                       "does",
+                       "its tensors lie {} the spread from what this cause predicts ({}), and {} "
+                       "the spread from what the scenario predicts",
                        text::times(explanation.ratio), envelope_source(m), text::times(m.ratio));
       if (has_interval(effect)) {
         set_effect(*effect, f);
@@ -247,9 +247,8 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                                          t.pattern.empty() ? "" : " (" + t.pattern + ")"));
       }
       if (m.explanations.size() > 1)
-        f.evidence.push_back((explanation.has_formula()
-                                  ? "the tensors do not tell apart whether it "
-                                  : "the same tensors follow from ") +
+        f.evidence.push_back((explanation.has_formula() ? "the tensors do not decide whether it "
+                                                        : "the same tensors follow from ") +
                              explained_by(e));
       if (part.formula) {
         const std::string both = fmt::format(
@@ -260,7 +259,7 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       }
       if (e.level == 'C' && known_cause && !known->twin.empty())
         f.evidence.push_back("an engine fault would look the same: " + known->twin +
-                             "; the list of executed ops would tell");
+                             "; the list of executed ops would decide");
       if (known_cause && part.introduced) {
         f.evidence.push_back("cure: " + known->cure);
         j.next_steps.push_back(known->cure);
@@ -274,11 +273,11 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
 void harmless_notes(const Evidence& e, Judgement& j) {
   for (const Explanation::Part& part : e.match->harmless->parts) {
     const ShardingCause& cause = part.sharding->cause;
-    j.notes.push_back(fmt::format(
-        "{} differs from the scenario in a way that changes nothing of what the batch "
-        "means ({}): {}. It was judged as such, and every tensor is where honest engines put "
-        "it. {}.",
-        e.subject.name, cause.name, cause.meaning, capitalized(cause.cure)));
+    j.notes.push_back(
+        fmt::format("{} differs from the scenario in a way that changes nothing of what the batch "
+                    "means ({}): {}. It was judged as such, and every tensor is where conforming "
+                    "engines put it. {}.",
+                    e.subject.name, cause.name, cause.meaning, capitalized(cause.cure)));
   }
 }
 

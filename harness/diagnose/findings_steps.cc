@@ -50,8 +50,9 @@ void step_findings(const Evidence& e, Judgement& j) {
               "it wrong is not in that state, or does not repeat");
   }
   if (!e.layers_error.empty())
-    first.evidence.push_back("asked what its layers give in that step, the engine failed: " +
-                             e.layers_error);
+    first.evidence.push_back(
+        "the engine failed when it was asked for the outputs of its layers in that step: " +
+        e.layers_error);
   if (!e.other_start) return;
   const OtherStart& other = *e.other_start;
   Finding f = finding_at(e, "other_start", other.step, other.variable, other.replica);
@@ -69,8 +70,8 @@ void step_findings(const Evidence& e, Judgement& j) {
       other.step, other.step - 1, other.variable, other.replica, other.elements);
   f.evidence = first.evidence;
   j.headline = fmt::format(
-      "{} (framework or script): step {} does not follow from the state that it reported; {} was "
-      "another one.",
+      "{} (framework or script): step {} does not follow from the state that it reported: {} had "
+      "another value.",
       e.subject.name, other.step, other.variable);
   j.findings.insert(j.findings.begin(), std::move(f));
 }
@@ -138,7 +139,8 @@ void layer_finding(const Evidence& e, Judgement& j) {
   std::string what = value_named(l);
   if (l.of_layer) what.front() = 'T';
   f.sentence = fmt::format(
-      "{} on core {} at step {} is {} as far from what is expected as honest engines spread ({}).",
+      "{} on core {} at step {} is {} as far from what is expected as conforming engines spread "
+      "({}).",
       what, l.replica, l.step, text::times(l.ratio), text::relative(l.relative));
   if (!l.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", l.pattern);
   f.evidence.push_back(described);
@@ -158,21 +160,19 @@ void split_finding(const Evidence& e, Judgement& j) {
       "twice what binary32 engines of other orders of summation differ by on that step, and four "
       "roundings of what is stored (docs/method/diagnosis.md, Every step at level C)";
   f.sentence = fmt::format(
-      "{} on core {} parts from the other cores' at step {}, although the program computes the "
-      "same "
-      "on all of them: its change is {} of its size off{}.",
+      "{} on core {} diverges from the other cores at step {}, although the program computes the "
+      "same on all of them: its change differs by {} of its size{}.",
       s.variable, s.replica, s.step, text::relative(s.relative),
       s.for_good ? ", and the cores differ to the end" : "");
-  const bool alone = j.findings.empty() || j.verdict != VerdictClass::kEngineBug;
+  const bool alone = j.findings.empty() || j.headline.empty();
   j.findings.push_back(std::move(f));
   if (!alone) return;
-  j.verdict = VerdictClass::kEngineBug;
   j.headline =
-      fmt::format("{} (framework or script) updates {} otherwise on core {}, seen at step {}.",
+      fmt::format("{} (framework or script) updates {} differently on core {}, seen at step {}.",
                   e.subject.name, s.variable, s.replica, s.step);
   j.confidence =
-      "statistical (level C, tensors only): cores that compute the same are farther apart than "
-      "rounding brings them";
+      "statistical (level C, tensors only): cores that compute the same differ by more than "
+      "rounding";
   j.next_steps.push_back(
       "give the engine an op trace: then the op is named, and the claim is certain");
 }
@@ -184,10 +184,10 @@ void hidden_state_finding(const Evidence& e, Judgement& j) {
   f.number = h.relative;
   f.number_text = fmt::format("{} (relative, the step resumed against the step of the run)",
                               text::number(h.relative));
-  f.bound_source = h.promised
-                       ? "bits must be equal: the engine promises to repeat them"
-                       : "what honest engines of the declared arithmetic, and the engine itself "
-                         "run twice, differ by on that step";
+  f.bound_source =
+      h.promised ? "bits must be equal: the engine promises to repeat them"
+                 : "what conforming engines of the declared arithmetic, and the engine itself "
+                   "run twice, differ by on that step";
   f.sentence = fmt::format(
       "Resuming from the engine's own state of step {0} gives another step {0} ({1} differs by {2} "
       "of its size): the script or engine keeps something that the state does not hold, such as a "
@@ -195,28 +195,27 @@ void hidden_state_finding(const Evidence& e, Judgement& j) {
       h.step, h.tensor, text::relative(h.relative));
   j.findings.push_back(std::move(f));
   j.notes.push_back(
-      "The run cannot be resumed from its own state to the same end; what is said of its steps "
-      "holds for the run as it was made.");
+      "The run cannot be resumed from its own state to the same end; the findings about its steps "
+      "hold for the run as it was made.");
 }
 
 std::string coverage_text(const StepCoverage& c) {
   std::string out;
   if (!c.left_out.empty())
     out = fmt::format(
-        "The update of {} was left out by the script (loss scaler skipped step{} {}): the loss or "
-        "a "
+        "The script left out the update of {} (its loss scaler skipped step{} {}): the loss or a "
         "gradient was not finite, and the state stayed as it was. {}",
         c.left_out.size() == 1 ? "one step" : fmt::format("{} steps", c.left_out.size()),
         c.left_out.size() == 1 ? "" : "s", listed(c.left_out),
         c.screened == 0 ? "No other step was seen." : "");
   if (c.screened == 0) return out;
   out += fmt::format(
-      "{} of {} steps were taken again by the reference from the subject's own states, and {} of "
-      "them, the most unlike and a sample, were held against honest engines.",
+      "The reference repeated {} of {} steps from the subject's own states, and {} of them, those "
+      "that differ most and a sample, were compared with conforming engines.",
       c.screened, c.steps, c.judged);
   if (c.set_aside > 0)
     out += fmt::format(
-        " {} of these {} set aside: a decision that hangs on a rounding (a relu, a maximum) "
+        " {} of these {} set aside: a decision that depends on a rounding (a relu, a maximum) "
         "explains what was outside.",
         c.set_aside, c.set_aside == 1 ? "was" : "were");
   if (!c.not_exercised.empty()) {

@@ -68,12 +68,12 @@ std::string cores_text(const std::vector<int>& cores, int all) {
 std::string amount(const TensorMismatch& t) {
   if (!std::isfinite(t.distance)) return "it has NaN or Inf";
   if (std::isfinite(t.relative) && (t.known || t.expected == 0)) return text::relative(t.relative);
-  return fmt::format("{} in size, where {} was due", text::number(t.distance),
+  return fmt::format("{} in size, where {} was expected", text::number(t.distance),
                      t.expected == 0 ? "exactly zero" : "nothing but rounding");
 }
 
-// The signature of the fault: "in column 7 of 32 it looks like 2 times what was due"; "" if none is
-// known.
+// The signature of the fault: "in column 7 of 32 it looks like 2 times what was expected"; "" if
+// none is known.
 std::string signature(const TensorMismatch& t) {
   if (t.pattern.empty())
     return t.elements.empty() ? "" : fmt::format("what is wrong is {}", t.elements);
@@ -117,8 +117,8 @@ Finding tensor_finding(const Evidence& e, const TensorMismatch& t) {
   if (!std::isfinite(t.ratio) && std::isfinite(t.distance)) {
     f.number = t.distance;
     f.bound = 0;
-    f.number_text =
-        fmt::format("{} from what all honest engines give; allowed 0", text::number(t.distance));
+    f.number_text = fmt::format("{} from what all conforming engines give; allowed 0",
+                                text::number(t.distance));
   }
   f.bound_source = envelope_source(m);
   f.reproduce = e.command;
@@ -131,12 +131,13 @@ Finding reported_finding(const Evidence& e, const Told& reported) {
   const std::string cores = cores_text(reported.cores, e.cores);
   if (cores.empty() && e.cores > 1) f.core.reset();
   const std::string where = fmt::format("{}{} at step {}", t.tensor, cores, t.step);
-  f.sentence = std::isfinite(t.ratio)
-                   ? fmt::format(
-                         "{} is {} as far from what is expected as honest engines spread "
-                         "({}).",
-                         where, text::times(t.ratio), amount(t))
-                   : fmt::format("{} is not what all honest engines give ({}).", where, amount(t));
+  f.sentence =
+      std::isfinite(t.ratio)
+          ? fmt::format(
+                "{} is {} as far from what is expected as conforming engines spread "
+                "({}).",
+                where, text::times(t.ratio), amount(t))
+          : fmt::format("{} is not what all conforming engines give ({}).", where, amount(t));
   if (const std::string like = signature(t); !like.empty()) f.sentence += " " + sentence_of(like);
   if (t.follows) f.sentence += " It is the update that follows from the gradient as reported.";
   if (t.wrong_besides)
@@ -189,9 +190,8 @@ std::string headline(const Evidence& e, const Told& reported) {
 
 std::string envelope_source(const Identification& m) {
   return fmt::format(
-      "spread of honest engines of the declared arithmetic over the same step{}; an honest engine "
-      "exceeds it with "
-      "probability {} (docs/method/diagnosis.md, instrument 2)",
+      "spread of conforming engines of the declared arithmetic over the same step{}; a conforming "
+      "engine exceeds it with probability {} (docs/method/diagnosis.md, instrument 2)",
       m.elements_kept == m.elements
           ? ""
           : fmt::format(", on a sample of {} of {} elements", text::count(m.elements_kept),
@@ -200,7 +200,7 @@ std::string envelope_source(const Identification& m) {
 }
 
 std::string spreads(double ratio, double threshold) {
-  return fmt::format("{} the spread of honest engines; allowed {}", text::times(ratio),
+  return fmt::format("{} the spread of conforming engines; allowed {}", text::times(ratio),
                      text::number(threshold));
 }
 
@@ -211,23 +211,23 @@ void unrepeatable_finding(const Evidence& e, Judgement& j) {
   f.cause = "unrepeatable";
   f.core.reset();
   f.sentence = fmt::format(
-      "A step run twice from the same state gives tensors that are {} of their size apart, as far "
-      "as they are from what is due: {}.",
+      "A step run twice from the same state gives tensors that differ by {} of their size, as much "
+      "as they differ from what is expected: {}.",
       text::relative(m.apart),
-      m.draws ? "it draws random numbers of its own, where the scenario has some for it"
-              : "it uses numbers that are not those of the step");
+      m.draws ? "it draws random numbers of its own instead of those that the scenario provides"
+              : "it uses numbers that are not inputs of the step");
   j.findings.push_back(std::move(f));
 }
 
 void tensor_findings(const Evidence& e, Judgement& j) {
   const Identification& m = *e.match;
-  j.verdict = VerdictClass::kEngineBug;
   const std::vector<Told> reported = grouped(m.outside);
   if (!m.undeclared.empty()) {
     undeclared_finding(e, j);
   } else if (reported.empty()) {
-    j.headline = fmt::format("{} (framework or script) does not do the step it was asked to.",
-                             e.subject.name);
+    j.headline =
+        fmt::format("{} (framework or script) does not compute the step that it was asked for.",
+                    e.subject.name);
   } else {
     j.headline = headline(e, reported.front());
     std::string following;
@@ -263,7 +263,7 @@ void tensor_findings(const Evidence& e, Judgement& j) {
             m.signature->of));
   }
   if (m.beside) {
-    j.headline += fmt::format(" Besides, its script is not the scenario's: it {}{}.",
+    j.headline += fmt::format(" Its script also differs from the scenario: it {}{}.",
                               m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
     Finding f;
     f.verdict = m.beside->has_formula() ? VerdictClass::kProgram : VerdictClass::kSharding;
@@ -272,7 +272,7 @@ void tensor_findings(const Evidence& e, Judgement& j) {
                   : m.beside->parts.front().cause;
     f.level = 'C';
     f.sentence = fmt::format(
-        "The tensors above are held against the scenario as the script has it: it {}{}.",
+        "The tensors above are compared with the scenario as the script runs it: it {}{}.",
         m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
     f.number = m.beside->ratio;
     f.bound = m.threshold;
@@ -282,8 +282,8 @@ void tensor_findings(const Evidence& e, Judgement& j) {
     j.findings.push_back(std::move(f));
   }
   j.confidence = fmt::format(
-      "statistical (level C, tensors only): an honest engine is accused so with probability {}; no "
-      "known formula or sharding cause explains it{}",
+      "statistical (level C, tensors only): a conforming engine is accused so with probability {}; "
+      "no known formula or sharding cause explains it{}",
       rate(m.false_alarm),
       declared_precision(e.subject) ? "" : ", and no precision that an engine can declare does");
   j.next_steps.push_back(

@@ -194,8 +194,10 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.confidence = j.confidence;
   r.findings = j.findings;
   r.next_steps = j.next_steps;
-  if (!r.injected.empty())
-    std::ranges::replace(r.next_steps, std::string(kFileIt), std::string(kNothingToFile));
+  if (j.to_file)
+    r.next_steps.insert(r.next_steps.begin(),
+                        r.injected.empty() ? "file it: report.md is made to be pasted"
+                                           : "nothing to file: the fault was put there on purpose");
   r.notes = j.notes;
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
     r.notes.push_back(coverage);
@@ -261,7 +263,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   if (!e.trajectories.empty()) {
     const TrajectoryRow& tr = e.trajectories.front();
     r.smallest_effect =
-        tr.outcome == "identical" ? "any: the losses are equal to the bit"
+        tr.outcome == PairedOutcome::kIdentical ? "any: the losses are equal to the bit"
         : tr.differences.size() > 1
             ? fmt::format("{}: a mean change of {} of {} (95% confidence, 80% power, {} seeds)",
                           tr.pair, tr.metric, text::size_of(tr, tr.detectable),

@@ -21,7 +21,7 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
                     text::plural(probe->elements, "element")));
   }
   const bool repeats = std::ranges::any_of(r.controls, [](const Control& c) {
-    return c.name.starts_with("T = T'") && c.run && c.passed;
+    return c.kind == ControlKind::kSubjectRepeats && c.run && c.passed;
   });
   if (repeats && !e.subject_diverges_at && r.verdict == VerdictClass::kEngineBug)
     out.push_back("chance: the subject gave the same bits when its first steps were run again");
@@ -40,8 +40,8 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
         text::number(meaning.drift), text::number(meaning.threshold),
         proof == nullptr              ? ""
         : !proof->unproven.empty()    ? "; it is not proven: " + proof->unproven
-        : !proof->diverges_at.empty() ? "; on other data they part at " + proof->diverges_at
-                                      : "; on other data they part"));
+        : !proof->diverges_at.empty() ? "; on other data they diverge at " + proof->diverges_at
+                                      : "; on other data they diverge"));
     return out;
   }
   for (const AblationRow& row : r.ablations) {

@@ -27,7 +27,7 @@ std::string title(const std::string& name, const Capabilities& engine, const Pro
 Status take(DiagnosisState& diagnosis, const std::string& name, Program program, RunResult result,
             bool keep) {
   if (keep) {
-    if (result.file.ended != "interrupted")
+    if (!result.file.ended.interrupted())
       TWINRUN_RETURN_IF_ERROR(write_run(run_path(diagnosis, name), result.file));
     diagnosis.programs[name] = std::move(program);
   }

@@ -52,15 +52,15 @@ std::string settings_text(const Overrides& settings) {
 
 // Whether the whole interval lies within what another seed of the reference does: must_see, two
 // standard deviations between seeds.
-std::string outcome_of(const std::vector<TrajectoryRow>& left) {
+CureOutcome outcome_of(const std::vector<TrajectoryRow>& left) {
   bool inside = true;
   for (const TrajectoryRow& row : left) {
-    if (row.outcome == "identical") continue;
+    if (row.outcome == PairedOutcome::kIdentical) continue;
     if (!std::isfinite(row.mean) || row.low > row.must_see || row.high < -row.must_see)
-      return "outside the seed noise";
+      return CureOutcome::kOutsideNoise;
     inside = inside && -row.must_see < row.low && row.high < row.must_see;
   }
-  return inside ? "within the seed noise" : "undecided";
+  return inside ? CureOutcome::kWithinNoise : CureOutcome::kUndecided;
 }
 
 // Trains one run of a cure. The run of the first seed is kept, so that the report can show its
@@ -114,7 +114,7 @@ Status apply_cure(DiagnosisState& diagnosis, const Cure& cure) {
     row.left = trials.compare(fmt::format("{} - {}", cure.run, cure.reference),
                               "what is left with the cure", c, paired, paired);
     row.outcome = outcome_of(row.left);
-    if (row.outcome != "undecided") break;
+    if (row.outcome != CureOutcome::kUndecided) break;
   }
   row.seeds = static_cast<int>(c.size());
   r.resize(c.size());

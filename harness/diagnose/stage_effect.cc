@@ -168,12 +168,12 @@ Status compare_trajectories(DiagnosisState& diagnosis) {
       o.as = class_of(e.match->computes_as, e.match->computes, engine->capabilities(),
                       diagnosis.programs["T"]);
     if (diagnosis.progress != nullptr)
-      diagnosis.progress->begin("ensemble: is it one of the honest", 1);
+      diagnosis.progress->begin("ensemble: does the subject conform", 1);
     TWINRUN_ASSIGN(e.ensembles,
                    compare_ensemble(diagnosis.experiment, diagnosis.programs["T"], *engine, o));
     if (diagnosis.progress != nullptr)
       diagnosis.progress->end(
-          fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
+          fmt::format("p {:.2f}, {}", e.ensembles.back().p, to_string(e.ensembles.back().outcome)));
   }
   if (!e.held_out) return Ok{};
   TWINRUN_RETURN_IF_ERROR(judge_effect(diagnosis, wanted, *cpu, engine.get()));

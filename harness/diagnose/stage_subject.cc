@@ -78,7 +78,7 @@ Status repeat_subject(DiagnosisState& diagnosis, const Program& program, Backend
        : kept ? fmt::format("not required: the engine declares itself nondeterministic (bits "
                             "differ after step {})",
                             *parts)
-              : fmt::format("states part after step {}", *parts),
+              : fmt::format("states diverge after step {}", *parts),
        kept ? ""
             : fmt::format("The engine gave different bits when run twice (T = T' failed at step "
                           "{}). The verdict does not depend on "
@@ -86,7 +86,8 @@ Status repeat_subject(DiagnosisState& diagnosis, const Program& program, Backend
                           *parts,
                           engine.capabilities().op_trace
                               ? "each op was judged on the inputs that it read"
-                              : "each step was judged from the state that it began with")});
+                              : "each step was judged from the state that it began with"),
+       ControlKind::kSubjectRepeats});
   return Ok{};
 }
 
@@ -266,7 +267,7 @@ Status identify_subject(DiagnosisState& diagnosis) {
       diagnosis.probe_t->executed_program() != nullptr || std::ranges::any_of(e.violations, misfed);
   if (e.level != 'C' && !e.other_program) return Ok{};
   if (diagnosis.progress != nullptr)
-    diagnosis.progress->begin("matching: which program did the subject run", 1);
+    diagnosis.progress->begin("identification: which program did the subject run", 1);
   TWINRUN_ASSIGN(const auto engine, subject(diagnosis));
   IdentifyOptions o;
   o.threads = diagnosis.options.threads;

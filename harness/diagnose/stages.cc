@@ -100,8 +100,9 @@ Status run_references(DiagnosisState& diagnosis) {
       {fmt::format("R = R' (other thread count: {} and {}; poisoned memory)", threads, other),
        !diagnosis.evidence.reference_diverges_at, true,
        diagnosis.evidence.reference_diverges_at
-           ? fmt::format("states part after step {}", *diagnosis.evidence.reference_diverges_at)
-           : fmt::format("{} state digests equal", r.file.state_digests.size())});
+           ? fmt::format("states diverge after step {}", *diagnosis.evidence.reference_diverges_at)
+           : fmt::format("{} state digests equal", r.file.state_digests.size()),
+       "", ControlKind::kReferenceRepeats});
   if (r.first_non_finite) {
     diagnosis.evidence.reference_non_finite = r.first_non_finite;
     diagnosis.evidence.reference_non_finite_run = "R";
@@ -147,8 +148,9 @@ Status check_emulator(DiagnosisState& diagnosis) {
   diagnosis.evidence.controls.push_back(
       {fmt::format("emulator at precision f32 = {}, first steps", diagnosis.sharded() ? "S" : "R"),
        !parts, true,
-       parts ? fmt::format("states part after step {}", *parts)
-             : fmt::format("{} state digests equal", f32.file.state_digests.size())});
+       parts ? fmt::format("states diverge after step {}", *parts)
+             : fmt::format("{} state digests equal", f32.file.state_digests.size()),
+       "", ControlKind::kEmulator});
   TWINRUN_ASSIGN(const auto cpu, baseline(diagnosis, diagnosis.options.threads));
   TWINRUN_ASSIGN(const auto declared, subject(diagnosis));
   o.tpu.precision = DotPrecision::kBf16x6;
@@ -170,7 +172,7 @@ Status compare_meaning(DiagnosisState& diagnosis) {
   states.emplace_back(e.scenario.train.steps - 1,
                       to_checkpoint(whole, r.states, e.scenario, e.scenario.train.steps));
   if (diagnosis.progress != nullptr)
-    diagnosis.progress->begin("switches: meaning of the sharded program, in binary64", 1);
+    diagnosis.progress->begin("ablations: meaning of the sharded program, in binary64", 1);
   TWINRUN_ASSIGN(diagnosis.evidence.meaning, probe_meaning(e, states, diagnosis.options.threads));
   if (diagnosis.progress != nullptr) {
     diagnosis.progress->end(
@@ -201,10 +203,11 @@ Status prove_sharding(DiagnosisState& diagnosis) {
     diagnosis.evidence.proofs.push_back(row_of(names[i], proofs[i]));
   if (diagnosis.progress != nullptr) {
     const FieldProof& sharded = proofs.front();
-    diagnosis.progress->end(!sharded.unproven.empty()     ? "not proven"
-                            : sharded.equal()             ? "the same function"
-                            : sharded.diverges_at.empty() ? "other functions"
-                                                          : "they part at " + sharded.diverges_at);
+    diagnosis.progress->end(!sharded.unproven.empty() ? "not proven"
+                            : sharded.equal()         ? "the same function"
+                            : sharded.diverges_at.empty()
+                                ? "other functions"
+                                : "they diverge at " + sharded.diverges_at);
   }
   return Ok{};
 }

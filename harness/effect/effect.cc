@@ -75,15 +75,15 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
   row.differences = std::move(differences);
   row.mean = row.low = row.high = mean_of(row.differences);
   row.seed_spread = deviation_of(reference);
-  row.outcome = "undecided";
+  row.outcome = PairedOutcome::kUndecided;
   if (broken) {  // a run of `a` diverged; the mean of its loss is no number
-    row.outcome = "harmful";
+    row.outcome = PairedOutcome::kHarmful;
     return row;
   }
   const auto n = static_cast<double>(row.differences.size());
   if (n < 2) return row;
   if (std::ranges::all_of(row.differences, [](double d) { return d == 0; })) {
-    row.outcome = "identical";
+    row.outcome = PairedOutcome::kIdentical;
     return row;
   }
   if (!std::isfinite(row.mean)) return row;  // a reference run of another seed diverged
@@ -110,16 +110,16 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
     const bool inside = -metric.margin < row.low && row.high < metric.margin;
     const bool beyond = row.low > metric.margin || row.high < -metric.margin;
     if (inside && (significant || last || stops_early)) {
-      row.outcome = significant ? "within the margin" : "none detected";
+      row.outcome = significant ? PairedOutcome::kWithinMargin : PairedOutcome::kNoneDetected;
     } else if (beyond || (significant && last)) {
-      row.outcome = worse ? "harmful" : "beneficial";
+      row.outcome = worse ? PairedOutcome::kHarmful : PairedOutcome::kBeneficial;
     }
   } else if (significant) {
-    row.outcome = worse ? "harmful" : "beneficial";
+    row.outcome = worse ? PairedOutcome::kHarmful : PairedOutcome::kBeneficial;
   } else if (row.detectable <= row.must_see && (last || stops_early)) {
-    row.outcome = "none detected";
+    row.outcome = PairedOutcome::kNoneDetected;
   }
-  if (row.outcome != "undecided") return row;
+  if (row.outcome != PairedOutcome::kUndecided) return row;
   constexpr int kMax = 1000;
   for (int more = static_cast<int>(n) + 1; more <= kMax; ++more) {
     const double at = alpha(looks_of(first_, more).size()) / 2, root = std::sqrt(more);
@@ -164,12 +164,19 @@ bool is_worse(const TrajectoryRow& row) {
 }
 
 Effect effect_of(const TrajectoryRow& row) {
-  if (row.outcome == "identical") return Effect::kNoneDetected;
-  for (const Effect effect :
-       {Effect::kNoneDetected, Effect::kWithinMargin, Effect::kHarmful, Effect::kBeneficial}) {
-    if (row.outcome == to_string(effect)) return effect;
+  switch (row.outcome) {
+    case PairedOutcome::kIdentical:
+    case PairedOutcome::kNoneDetected:
+      return Effect::kNoneDetected;
+    case PairedOutcome::kWithinMargin:
+      return Effect::kWithinMargin;
+    case PairedOutcome::kHarmful:
+      return Effect::kHarmful;
+    case PairedOutcome::kBeneficial:
+      return Effect::kBeneficial;
+    default:
+      return Effect::kUndecided;
   }
-  return Effect::kUndecided;
 }
 
 bool is_significant(const TrajectoryRow* row) {

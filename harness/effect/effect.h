@@ -6,7 +6,7 @@
 //   for (int seeds : trials.looks()) {
 //     ... train R, S and T up to so many seeds ...
 //     rows = trials.compare("S - R", "what sharding alone does, on cpu", s, r, r);
-//     if (speaking(rows, "S - R")->outcome != "undecided") break;
+//     if (speaking(rows, "S - R")->outcome != PairedOutcome::kUndecided) break;
 //   }
 #pragma once
 

@@ -35,15 +35,15 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   const bool identical = std::ranges::all_of(row.differences, [](double d) { return d == 0; });
   row.mean = row.low = row.high = row.tost_low = row.tost_high = mean_of(row.differences);
   if (identical) {
-    row.outcome = "identical";
+    row.outcome = PairedOutcome::kIdentical;
     return row;
   }
   if (!std::isfinite(row.mean)) {
-    row.outcome = "outside";  // one of them ended in NaN or Inf
+    row.outcome = PairedOutcome::kOutside;  // one of them ended in NaN or Inf
     return row;
   }
   const auto n = static_cast<double>(row.differences.size());
-  row.outcome = "undetermined";
+  row.outcome = PairedOutcome::kUndetermined;
   if (n < 2) return row;
   const boost::math::students_t t(n - 1);
   const double error = deviation_of(row.differences) / std::sqrt(n);
@@ -55,9 +55,9 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   row.tost_low = row.mean - narrow;
   row.tost_high = row.mean + narrow;
   if (margin.value > 0 && row.tost_low > -margin.value && row.tost_high < margin.value) {
-    row.outcome = "equivalent";
+    row.outcome = PairedOutcome::kEquivalent;
   } else if (row.low > margin.value || row.high < -margin.value) {
-    row.outcome = "outside";
+    row.outcome = PairedOutcome::kOutside;
   }
   return row;
 }

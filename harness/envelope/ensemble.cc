@@ -91,7 +91,7 @@ EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   row.high = *std::max_element(distance.begin() + 1, distance.end());
   const auto as_far = [&](double d) { return d >= row.subject; };
   row.p = static_cast<double>(std::ranges::count_if(distance, as_far)) / static_cast<double>(n);
-  row.outcome = "inside";
+  row.outcome = EnsembleOutcome::kInside;
   if (row.subject <= row.high) return row;
   // The subject is farther away than every member. Compare it with Student's prediction interval
   // for one more logarithm of a distance. Distances are known only up to the resolution.
@@ -106,7 +106,7 @@ EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   const double limit =
       mean + boost::math::quantile(boost::math::complement(t, kFalseAlarm)) * error;
   if (!(row.subject - unknown <= 0 || std::log(row.subject - unknown) <= limit))
-    row.outcome = "outside";
+    row.outcome = EnsembleOutcome::kOutside;
   return row;
 }
 

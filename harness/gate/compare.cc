@@ -29,9 +29,9 @@ class Comparing {
     for (int i = 0; i < c_.asked_seeds; ++i) {
       const uint64_t seed = s.seed + static_cast<uint64_t>(i);
       TWINRUN_ASSIGN(const RunFile a, train_arm("A", *a_, o_.a, seed, c_.a, c_.seconds_a));
-      if (a.ended == "interrupted") return interrupted();
+      if (a.ended.interrupted()) return interrupted();
       TWINRUN_ASSIGN(const RunFile b, train_arm("B", *b_, o_.b, seed, c_.b, c_.seconds_b));
-      if (b.ended == "interrupted") return interrupted();
+      if (b.ended.interrupted()) return interrupted();
       c_.seeds.push_back(seed);
       take(a, c_.a);
       take(b, c_.b);
@@ -111,7 +111,7 @@ class Comparing {
   void take(const RunFile& file, CompareArm& arm) const {
     const Evaluation& e = file.evaluations.back();
     // A diverged model still has an accuracy, but it means nothing.
-    const bool whole = file.ended == "completed";
+    const bool whole = file.ended.completed();
     arm.values.push_back(!whole ? std::nan("") : accuracy() ? e.accuracy : e.loss);
     arm.ended.push_back(file.ended);
   }
@@ -148,9 +148,7 @@ class Comparing {
                                 c_.seeds.front());
       return;
     }
-    const auto diverged = [](const CompareArm& arm, size_t i) {
-      return arm.ended[i] != "completed";
-    };
+    const auto diverged = [](const CompareArm& arm, size_t i) { return !arm.ended[i].completed(); };
     for (size_t i = 0; i < c_.seeds.size(); ++i) {
       if (diverged(c_.a, i) == diverged(c_.b, i)) continue;
       c_.outcome = CompareOutcome::kDiffers;
@@ -173,7 +171,7 @@ class Comparing {
       case CompareOutcome::kDiffers:
         c_.headline = fmt::format(
             "The mean difference of {}, {}, is other than 0 (95% confidence){}.", c_.metric, mean,
-            c_.row.outcome == "outside" ? ", and beyond the margin" : "");
+            c_.row.outcome == PairedOutcome::kOutside ? ", and beyond the margin" : "");
         break;
       default:
         c_.needed = seeds_for_power(c_.row);
@@ -204,9 +202,10 @@ class Comparing {
 CompareOutcome decide(const TrajectoryRow& row) {
   // "identical" here: equal values (as accuracies can be) of states that differ, with no spread and
   // a mean of 0.
-  if (row.outcome == "equivalent" || (row.outcome == "identical" && row.differences.size() > 1))
+  if (row.outcome == PairedOutcome::kEquivalent ||
+      (row.outcome == PairedOutcome::kIdentical && row.differences.size() > 1))
     return CompareOutcome::kEquivalent;
-  if (row.outcome == "outside") return CompareOutcome::kDiffers;
+  if (row.outcome == PairedOutcome::kOutside) return CompareOutcome::kDiffers;
   if (row.differences.size() > 1 && (row.low > 0 || row.high < 0)) return CompareOutcome::kDiffers;
   return CompareOutcome::kUndetermined;
 }

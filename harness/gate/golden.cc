@@ -180,7 +180,7 @@ Result<RunFile> record_golden(const Experiment& e, const GoldenOptions& o) {
   run.stop = o.stop;
   TWINRUN_ASSIGN(RunResult result, train(e, setup.program, *setup.backend, run));
   RunFile& file = result.file;
-  if (file.ended != "completed") return std::move(file);
+  if (!file.ended.completed()) return std::move(file);
   file.trace = std::move(recorder.rows);
   Checkpoint last = std::move(file.checkpoints.back());
   file.checkpoints.clear();
@@ -214,9 +214,9 @@ Result<GoldenFacts> golden_facts(const RunFile& golden, const std::string& path)
   }
   const auto& text = golden.environment;
   const std::string fix = "record it again: twinrun record";
-  if (golden.ended != "completed" || golden.steps.empty() || golden.first_step != 0)
-    return Error{fmt::format("its run is not a whole one ({}, {} steps from step {})", golden.ended,
-                             golden.steps.size(), golden.first_step),
+  if (!golden.ended.completed() || golden.steps.empty() || golden.first_step != 0)
+    return Error{fmt::format("its run is not a whole one ({}, {} steps from step {})",
+                             to_string(golden.ended), golden.steps.size(), golden.first_step),
                  path, fix};
   if (golden.checkpoints.empty() || golden.checkpoints.front().step != 0)
     return Error{"it lacks the state before step 0", path, fix};

@@ -160,7 +160,7 @@ class Verification {
   Status judge() {
     if (diverged_before()) return Ok{};
     TWINRUN_ASSIGN(const RunFile now, train_from_golden(0, true));
-    if (now.ended == "interrupted") return interrupted();
+    if (now.ended.interrupted()) return interrupted();
     gate_.divergence = first_divergence(golden_, now, same_engine_);
     if (!gate_.divergence) {
       gate_.outcome = GateOutcome::kSame;
@@ -170,7 +170,7 @@ class Verification {
                        : "");
       return Ok{};
     }
-    if (now.ended != "completed") gate_.notes.push_back("the run now " + now.ended);
+    if (!now.ended.completed()) gate_.notes.push_back("the run now " + to_string(now.ended));
     TWINRUN_RETURN_IF_ERROR(look_at_noise());
     if (same_engine_) TWINRUN_RETURN_IF_ERROR(look_for_repeats(now));
     decide();
@@ -280,7 +280,7 @@ class Verification {
       run.evaluate = run.digest_states = false;
       TWINRUN_ASSIGN(const RunResult result,
                      train(*experiment_, setup_.program, *setup_.backend, run));
-      if (result.file.ended == "interrupted") return interrupted();
+      if (result.file.ended.interrupted()) return interrupted();
       TWINRUN_ASSIGN(const Gate::Noise own, noise_of(*experiment_, setup_.program, *setup_.backend,
                                                      recorder.states, options_.threads));
       if (own.inside || !own.outside) break;  // keep the result from the recorded state
@@ -304,9 +304,10 @@ class Verification {
     o.progress = options_.progress;
     o.stop = options_.stop;
     TWINRUN_ASSIGN(const RunFile anew, record_golden(*experiment_, o));
-    if (anew.ended == "interrupted") return interrupted();
-    if (anew.ended != "completed")
-      return Error{"cannot be recorded anew: the run " + anew.ended, path_, "keep the old one"};
+    if (anew.ended.interrupted()) return interrupted();
+    if (!anew.ended.completed())
+      return Error{"cannot be recorded anew: the run " + to_string(anew.ended), path_,
+                   "keep the old one"};
     TWINRUN_RETURN_IF_ERROR(write_run(path_, anew));
     gate_.updated = true;
     return Ok{};

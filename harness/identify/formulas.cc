@@ -391,7 +391,7 @@ FormulaChange fitted_rates(const Experiment& e, const std::map<int64_t, double>&
   c.values = {{"optimizer.schedule", ""}};
   c.setting = "the script's schedule of the learning rate (optimizer.schedule, optimizer.lr)";
   c.meaning = fmt::format("takes other learning rates than the scenario's schedule: {}", steps);
-  c.frameworks = "a schedule that is stepped elsewhere, counts otherwise, or is another one";
+  c.frameworks = "a schedule that is stepped elsewhere, counts differently, or is another one";
   c.cure = "give the script the scenario's schedule";
   return c;
 }
@@ -468,7 +468,7 @@ FormulaChange of_parameters(const Experiment& e, const std::string& key,
     c.frameworks =
         "a parameter group left out, optax.masked, trainable = False (an engine that does not "
         "write this update would look the same: "
-        "the list of executed ops would tell)";
+        "the list of executed ops would decide)";
     return c;
   }
   c.meaning =
@@ -476,7 +476,7 @@ FormulaChange of_parameters(const Experiment& e, const std::string& key,
   c.frameworks =
       "requires_grad = False, detach(), jax.lax.stop_gradient, trainable = False (an engine that "
       "does not compute this gradient would look "
-      "the same: the list of executed ops would tell)";
+      "the same: the list of executed ops would decide)";
   if (!still.empty()) {
     c.values.emplace_back("optimizer.frozen", value(still));
     c.setting += fmt::format(", optimizer.frozen = {}", as_list(still));

@@ -48,7 +48,7 @@ class Identifier : public ProgramSearch {
       if (!again.empty()) part = again.front();
     }
     std::optional<Hypothesis> h = hypothesis(own);
-    if (!h) return Error{"there is no program with these changes", "matching", ""};
+    if (!h) return Error{"there is no program with these changes", "identification", ""};
     TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.few));
     std::vector<Distance> found = distances_from(*h);
     result_.threshold = threshold(h->members.size(), found.size());
@@ -71,7 +71,7 @@ class Identifier : public ProgramSearch {
     std::optional<Hypothesis> h;
     if (!parts.empty()) h = hypothesis(parts);
     if (!parts.empty() && !h)
-      return Error{"there is no program with these changes", "matching", ""};
+      return Error{"there is no program with these changes", "identification", ""};
     std::vector<Observed> members;
     TWINRUN_RETURN_IF_ERROR(add_deciders(of, h ? h->program : asked_, members,
                                          h ? h->experiment.get() : nullptr, h ? &h->map : nullptr));
@@ -105,7 +105,7 @@ class Identifier : public ProgramSearch {
     TWINRUN_RETURN_IF_ERROR(find_class());
     if (untestable_) {
       result_.outcome = Identification::Outcome::kUntestable;
-      result_.why = "honest engines end this step in NaN or Inf themselves";
+      result_.why = "conforming engines end this step in NaN or Inf themselves";
       return result_;
     }
     const Fit& held = fits_[held_];
@@ -291,7 +291,7 @@ Result<std::vector<TensorMismatch>> outside_of(const Experiment& e, const Progra
                                                const std::vector<Explanation::Part>& parts,
                                                const PrecisionClass& of,
                                                const IdentifyOptions& options) {
-  if (states.empty()) return Error{"no state to match from", "matching", ""};
+  if (states.empty()) return Error{"no state to identify the program from", "identification", ""};
   return Identifier(e, asked, states, options, subject.capabilities())
       .outside_of(subject, parts, of);
 }
@@ -309,7 +309,7 @@ Result<std::set<int64_t>> steps_that_stand(const Experiment& e, const Program& a
 Result<Identification> identify_program(const Experiment& e, const Program& asked, Backend& subject,
                                         const std::vector<ProbedState>& states,
                                         const IdentifyOptions& options) {
-  if (states.empty()) return Error{"no state to match from", "matching", ""};
+  if (states.empty()) return Error{"no state to identify the program from", "identification", ""};
   return Identifier(e, asked, states, options, subject.capabilities()).run(subject);
 }
 

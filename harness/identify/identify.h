@@ -64,7 +64,7 @@ struct TensorMismatch {
   bool all_steps = false;
   std::vector<int> cores;  // those with this very value; `replica` is the first
   std::string elements;    // which are wrong: "column 7 of 32"; "": all, or only all together
-  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", "".
+  // "1.5 times what was expected", "unchanged: an update of zero", "without core 3's part", "".
   std::string pattern;
   // For a state at the first step that is outside. `follows`: the update follows from the reported
   // gradient. `wrong_besides`: it does not, and that gradient is outside as well.

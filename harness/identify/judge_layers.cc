@@ -131,14 +131,15 @@ std::shared_ptr<const std::vector<float>> multiplied(double factor, const std::v
   return std::make_shared<const std::vector<float>>(std::move(out));
 }
 
-// "1.01 times what was due" if that factor brings the value within the range of conforming engines.
+// "1.01 times what was expected" if that factor brings the value within the range of conforming
+// engines.
 std::string signature(const std::vector<float>& x, const Envelope::Around& around, double allowed) {
   if (!std::ranges::all_of(x, [](float v) { return std::isfinite(v); })) return "NaN or Inf";
   if (norm2(x) == 0) return "zero";
   const double factor = factor_of(x, *around.mean);
   const bool near = x.size() > 1 && gap2(x, *multiplied(factor, *around.mean)) <=
                                         allowed * std::max(1.0, std::fabs(factor));
-  return near ? fmt::format("{:.6g} times what was due", factor) : "";
+  return near ? fmt::format("{:.6g} times what was expected", factor) : "";
 }
 
 // Whether anything but the update went wrong.

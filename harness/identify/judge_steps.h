@@ -72,7 +72,7 @@ struct LayerFault {
   std::vector<std::string> from;    // the nearest values inside; none: the step's inputs
   double ratio = 0, threshold = 0;  // in units of the spread of conforming engines
   double relative = 0;              // as a share of the expected value
-  std::string pattern;              // "1.01 times what was due", "zero", "NaN or Inf", ""
+  std::string pattern;              // "1.01 times what was expected", "zero", "NaN or Inf", ""
   int64_t shown = 0;                // how many values of layers were shown, gradients included
 };
 

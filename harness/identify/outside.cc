@@ -100,7 +100,7 @@ class Describer {
   // Describes a tensor of which no element is outside by itself.
   static void along(const Distance& d, TensorMismatch& m) {
     if (d.look == Look::kSize || d.look == Look::kSizes) {
-      m.pattern = fmt::format("{:.8g} times what was due", 1 + d.distance);
+      m.pattern = fmt::format("{:.8g} times what was expected", 1 + d.distance);
     } else if (d.look != Look::kDistance) {
       m.pattern = fmt::format("{}values that lie {:.2g} of their size {} zero",
                               m.distance < kRoundingToOneSide ? "rounding to one side: " : "",
@@ -170,15 +170,16 @@ class Describer {
     const int64_t step = step_of(value);
     if (!c.is_state && c.kept == c.elements) {
       if (const auto was = v_.before.find(step); was != v_.before.end())
-        add("what was due at the step before (stale)", *was->second.values[value % one_step].data);
+        add("what was expected at the step before (stale)",
+            *was->second.values[value % one_step].data);
       if (const auto was = v_.gave.find(step); was != v_.gave.end())
         add("what it was at the step before (stale)", *was->second.values[value % one_step].data);
       if (const auto was = v_.gave.find(step); was != v_.gave.end()) {
         const std::vector<float>& earlier = *was->second.values[value % one_step].data;
         std::vector<float>& sum = kept.emplace_back(*v_.exact.values[value].data);
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += earlier[i];
-        add("what was due plus what it was at the step before: gradients add up over steps, as "
-            "without zero_grad()",
+        add("what was expected plus what it was at the step before: gradients add up over steps, "
+            "as without zero_grad()",
             sum);
       }
     }
@@ -193,14 +194,14 @@ class Describer {
       const size_t there = value / one_step * one_step + other * v_.subject.replicas + core;
       const Value& expected = v_.exact.values[there];
       if (!c.is_state) {
-        add("what was due of " + u.tensor, *expected.data);
+        add("what was expected of " + u.tensor, *expected.data);
         continue;
       }
       if (!expected.stored || w.left.empty() || kept.size() == kept.capacity()) continue;
       std::vector<float>& change = kept.emplace_back(w.left.size());
       for (size_t i = 0; i < change.size(); ++i)
         change[i] = (*expected.stored)[i] - (w.left[i] - w.got[i]);
-      add("what was due of " + u.tensor, change);
+      add("what was expected of " + u.tensor, change);
     }
   }
 

@@ -132,7 +132,7 @@ class Looker {
     const auto i = static_cast<size_t>(wrong_.front());
     const float is = is_change() ? t_.left[i] : t_.got[i];
     const float was_expected = is_change() ? t_.left_expected[i] : t_.expected[i];
-    out_.signature = fmt::format("{:.9g} where {:.9g} was due", is, was_expected);
+    out_.signature = fmt::format("{:.9g} where {:.9g} was expected", is, was_expected);
     for (int bit = 31; bit >= 0; --bit) {
       const float other = from_bits(to_bits(is) ^ (1u << bit));
       if (std::fabs(static_cast<double>(other) - static_cast<double>(was_expected)) <=
@@ -171,8 +171,8 @@ class Looker {
       if (whole != 0 && std::fabs(f - whole) <= known) f = whole;
     }
     if (f == 0 || f == 1) return false;
-    const std::string text = f == -1 ? std::string("what was due with its sign turned")
-                                     : fmt::format("{:.6g} times what was due", f);
+    const std::string text = f == -1 ? std::string("what was expected with its sign turned")
+                                     : fmt::format("{:.6g} times what was expected", f);
     return tell(
         text, [this, f](size_t i) { return f * expected(i); },
         [this, f, known](size_t i) {
@@ -188,7 +188,7 @@ class Looker {
                fmt::format("the constant {:.6g}", first), [first](size_t) { return first; },
                [](size_t) { return 0.0; }) ||
            tell(
-               fmt::format("what was due {} {:.4g}", offset < 0 ? "minus" : "plus",
+               fmt::format("what was expected {} {:.4g}", offset < 0 ? "minus" : "plus",
                            std::fabs(offset)),
                [this, offset](size_t i) { return expected(i) + offset; },
                [this](size_t i) {
@@ -291,13 +291,13 @@ class Looker {
     if (!missing.empty() && twice.empty() && more.empty())
       return 2 * missing.size() >= times.size() && once.size() > 1
                  ? fmt::format("{} alone", named_parts(once))
-                 : "what was due without " + named_parts(missing);
+                 : "what was expected without " + named_parts(missing);
     std::string out;
     if (!twice.empty()) out = named_parts(twice) + " twice";
     for (const size_t k : more)
       out += fmt::format("{}core {}'s part {:g} times", out.empty() ? "" : ", ", k, times[k]);
     if (!missing.empty()) out += ", without " + named_parts(missing);
-    return "what was due with " + out;
+    return "what was expected with " + out;
   }
 
   // ---- the right numbers in other places
@@ -348,9 +348,9 @@ class Looker {
           }
           return source;
         };
-        if (moved(
-                fmt::format("what was due with {} and {} exchanged (transposed)", axis(a), axis(b)),
-                from))
+        if (moved(fmt::format("what was expected with {} and {} exchanged (transposed)", axis(a),
+                              axis(b)),
+                  from))
           return true;
       }
     }
@@ -358,11 +358,11 @@ class Looker {
       return (dims[d] - 1 - 2 * (i / strides[d] % dims[d])) * strides[d];
     };
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (dims[d] > 1 && moved(fmt::format("what was due, {} in reverse order", axis(d)),
+      if (dims[d] > 1 && moved(fmt::format("what was expected, {} in reverse order", axis(d)),
                                [&](int64_t i) { return i + flip(i, d); }))
         return true;
     }
-    if (dims.size() == 4 && moved("what was due, the kernel turned by half a turn",
+    if (dims.size() == 4 && moved("what was expected, the kernel turned by half a turn",
                                   [&](int64_t i) { return i + flip(i, 0) + flip(i, 1); }))
       return true;
     for (size_t d = 0; d < dims.size(); ++d) {
@@ -372,8 +372,9 @@ class Looker {
             const int64_t index = i / strides[d] % dims[d] + shift;
             return index < 0 || index >= dims[d] ? -1 : i + shift * strides[d];
           };
-          if (moved(fmt::format("what was due {} {} {} along {}", by, by == 1 ? "place" : "places",
-                                shift < 0 ? "before" : "after", axis(d)),
+          if (moved(fmt::format("what was expected {} {} {} along {}", by,
+                                by == 1 ? "place" : "places", shift < 0 ? "before" : "after",
+                                axis(d)),
                     from))
             return true;
         }
@@ -407,7 +408,8 @@ class Looker {
       }
       if (!all || counted < kFew + 1) continue;
       out_.elements = "";
-      out_.signature = fmt::format("what was due {} to {}", shorter ? "cut" : "rounded", f.name);
+      out_.signature =
+          fmt::format("what was expected {} to {}", shorter ? "cut" : "rounded", f.name);
       return;
     }
   }

@@ -4,7 +4,7 @@
 // other. None comes from a list of faults that can be injected.
 //
 //   signature_of({.dims = {16, 32}, .got = g, .due = d, .allowed = a, ...});
-//   // {.elements = "column 7 of 32", .likeness = "2 times what was due"}
+//   // {.elements = "column 7 of 32", .likeness = "2 times what was expected"}
 //
 // harness/lockstep/hypotheses.h does the same for an op whose operands are known.
 #pragma once
@@ -20,7 +20,7 @@ namespace twinrun {
 
 // Values that may stand in the place of the tensor.
 struct InsteadOf {
-  std::string text;  // "what was due at the step before (stale)"
+  std::string text;  // "what was expected at the step before (stale)"
   std::span<const float> values;
 };
 

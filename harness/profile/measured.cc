@@ -61,8 +61,8 @@ Result<RunResult> Measurer::train_timed(bool ops, OpTimes& times) {
   o.stop = options_.stop;
   TWINRUN_ASSIGN(RunResult result, train(*experiment_, program_, *timed, o));
   if (static_cast<int64_t>(times.steps.size()) != times.count)
-    return Error{"the run ended before its steps were timed: " + result.file.ended, options_.engine,
-                 ""};
+    return Error{"the run ended before its steps were timed: " + to_string(result.file.ended),
+                 options_.engine, ""};
   return result;
 }
 

@@ -79,7 +79,7 @@ std::optional<RunResult> ReferenceCache::find(const Experiment& experiment, cons
   auto run = read_run(file);
   const auto whole = [&] {
     const auto steps = static_cast<size_t>(experiment.scenario.train.steps);
-    return run->ended == "completed" && run->steps.size() == steps && !run->checkpoints.empty() &&
+    return run->ended.completed() && run->steps.size() == steps && !run->checkpoints.empty() &&
            (!run->evaluations.empty() || experiment.imported) &&
            run->contract == kContractVersion &&
            run->state_digests.size() == (options.digest_states ? steps : 0) &&
@@ -108,7 +108,7 @@ std::optional<RunResult> ReferenceCache::find(const Experiment& experiment, cons
 void ReferenceCache::keep(const Experiment& experiment, const Program& program,
                           const std::string& engine, const RunOptions& options,
                           const RunResult& result) const {
-  if (folder_.empty() || result.file.ended != "completed" || result.first_non_finite) return;
+  if (folder_.empty() || !result.file.ended.completed() || result.first_non_finite) return;
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error || !write_run(path(experiment, program, engine, options), result.file)) return;

@@ -110,6 +110,8 @@ void report_step(Progress& progress, const HostLoop& loop, int64_t log_every, in
   }
 }
 
+RunEnd diverged(std::string reason) { return {RunEnd::Kind::kDiverged, std::move(reason)}; }
+
 struct Runner {
   const Experiment& experiment;
   const Program& program;
@@ -193,14 +195,13 @@ struct Runner {
       const bool lost = !std::isfinite(s.loss);
       const bool nan = std::isnan(lost ? s.loss : s.gradient_norm);
       result.first_non_finite = FirstNonFinite{step, 0, "", "", nan ? "NaN" : "Inf"};
-      result.file.ended =
-          fmt::format("diverged: {} in {} at step {}", result.first_non_finite->what,
-                      lost ? "the loss" : "the gradients", step);
+      result.file.ended = diverged(fmt::format("{} in {} at step {}", result.first_non_finite->what,
+                                               lost ? "the loss" : "the gradients", step));
       return false;
     }
     result.file.ended =
-        fmt::format("diverged: {} born at step {} in {} on core {}", result.first_non_finite->what,
-                    step, result.first_non_finite->op, result.first_non_finite->replica);
+        diverged(fmt::format("{} born at step {} in {} on core {}", result.first_non_finite->what,
+                             step, result.first_non_finite->op, result.first_non_finite->replica));
     return false;
   }
 };
@@ -240,13 +241,13 @@ std::optional<FirstNonFinite> find_first_non_finite(Engine& engine, int64_t step
 }
 
 std::string outcome(const RunFile& file, int64_t last) {
-  if (file.ended == "interrupted")
+  if (file.ended.interrupted())
     return fmt::format("partial: interrupted at step {} of {}",
                        file.first_step + static_cast<int64_t>(file.steps.size()), last);
   if (file.evaluations.empty())
-    return file.ended == "completed" && !file.steps.empty()
+    return file.ended.completed() && !file.steps.empty()
                ? fmt::format("loss {:.6g}", file.steps.back().loss)
-               : file.ended;
+               : to_string(file.ended);
   const Evaluation& e = file.evaluations.back();
   return fmt::format("held-out loss {:.4f}, accuracy {:.2f} %", e.loss, 100 * e.accuracy);
 }
@@ -272,7 +273,6 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
       fmt::format("cores={} batch={} {}", file.cores, total, capabilities.settings);
   file.environment = environment();
   file.environment["data"] = experiment.data->digest.hex();
-  file.ended = "completed";
 
   run.result.states = run.start();
   file.environment[std::string(kInitialState)] =
@@ -288,7 +288,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   for (int64_t step = options.first_step; step < last; ++step) {
     if (options.stop != nullptr && options.stop->load()) {
       if (step == options.first_step || loop.returns(step)) {
-        file.ended = "interrupted";
+        file.ended = {RunEnd::Kind::kInterrupted, ""};
         break;
       }
       if (options.progress != nullptr) options.progress->note(loop.stopping(step, last));

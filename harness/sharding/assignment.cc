@@ -283,8 +283,8 @@ ShardingChange dealt_otherwise(const Experiment& e, Deal deal) {
 
 ShardingChange dealt_by_steps(const Experiment& e, std::map<int64_t, Deal> deals) {
   ShardingChange c = dealt_otherwise(e, deals.begin()->second);
-  c.cause.meaning =
-      fmt::format("at step {}, and otherwise at others, {}", deals.begin()->first, c.cause.meaning);
+  c.cause.meaning = fmt::format("at step {}, and differently at others, {}", deals.begin()->first,
+                                c.cause.meaning);
   c.to.feeding.deal = {};
   c.deals = std::move(deals);
   return c;
@@ -297,11 +297,10 @@ ShardingChange losses_together(const Experiment& e, bool one_loss) {
   if (one_loss) {
     c.cause.name = "averaged_loss";
     c.subject = "one loss for all cores";
-    c.cause.meaning =
-        "every core reports the mean of the cores' losses, where its own is asked for";
+    c.cause.meaning = "every core reports the mean of the cores' losses, where its own is expected";
     c.cause.cure =
-        "nothing has to change: gradients are as due. To let each core's loss be judged, report it "
-        "before it is averaged";
+        "nothing has to change: gradients are as expected. To let each core's loss be judged, "
+        "report it before it is averaged";
     c.cause.divergence = "the loss of each core";
     return c;
   }
@@ -338,7 +337,7 @@ ShardingChange kept_by_cores(const Experiment& e, const std::vector<std::string>
     c.cause.meaning =
         "gradients are never all-reduced, so that each core descends the gradient of its own "
         "samples "
-        "and the cores' weights part after the first step";
+        "and the cores' weights diverge after the first step";
     return c;
   }
   c.cause.name = "unreduced_gradients";
@@ -349,7 +348,7 @@ ShardingChange kept_by_cores(const Experiment& e, const std::vector<std::string>
     names += (i == 0 ? "" : ", ") + parameters[i];
   if (parameters.size() > kMax) names += fmt::format(" and {} more", parameters.size() - kMax);
   c.cause.meaning = fmt::format(
-      "each core descends the gradient of its own samples for {}, so that these weights part "
+      "each core descends the gradient of its own samples for {}, so that these weights diverge "
       "between "
       "the cores",
       names);
@@ -377,7 +376,7 @@ std::vector<ShardingChange> group_changes(const Experiment& e, const Sharding& s
         c.subject = fmt::format("gradients reduced within groups of {}", size);
         c.cause.name = "grouped_reduction";
         c.cause.meaning = fmt::format(
-            "gradients are {} within groups {} only, so that the weights of the groups part",
+            "gradients are {} within groups {} only, so that the weights of the groups diverge",
             scaling == Scaling::kByGroup ? "averaged"
             : mean ? fmt::format("divided by all {} cores and added up", cores)
                    : "added up",

@@ -399,7 +399,8 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.reduce_gradients = true; },
      [](E, Sharding& s) { s.reduce_gradients = false; },
      [](E) -> std::string {
-       return "gradients are never all-reduced, so the replicas' weights part after the first step";
+       return "gradients are never all-reduced, so the replicas' weights diverge after the first "
+              "step";
      },
      [](E) -> std::string {
        return "wrap the optimizer (CrossShardOptimizer), or all-reduce each gradient";

@@ -104,7 +104,7 @@ inline RunFile run() {
   r.trace = {{2, 0, "dense1/dot", {1, 2}, -1.5, 2.5, 0.125, 0, 1},
              {2, 7, "x", {3, 4}, 0, 0, 0, 9, 0}};
   r.checkpoints = {checkpoint(2), checkpoint(10), checkpoint(12)};
-  r.ended = "diverged: loss is NaN";
+  r.ended = {RunEnd::Kind::kDiverged, "loss is NaN"};
   return r;
 }
 

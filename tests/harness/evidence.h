@@ -19,11 +19,12 @@ inline Evidence clean() {
   e.subject.precision = DotPrecision::kBf16;
   e.cores = 8;
   e.command = "twinrun diagnose digits_mlp";
-  e.controls = {{"R = R'", true, true, ""}, {"T = T'", true, true, ""}};
+  e.controls = {{"R = R'", true, true, "", "", ControlKind::kReferenceRepeats},
+                {"T = T'", true, true, "", "", ControlKind::kSubjectRepeats}};
   return e;
 }
 
-inline TrajectoryRow trajectory(const std::string& pair, const std::string& outcome,
+inline TrajectoryRow trajectory(const std::string& pair, PairedOutcome outcome,
                                 double mean = 0.01) {
   TrajectoryRow row;
   row.pair = pair;
@@ -85,7 +86,7 @@ inline Identification matched(Identification::Outcome outcome) {
   t.step = 8;
   t.ratio = 512;
   t.relative = 0.5;
-  t.pattern = "8 times what was due";
+  t.pattern = "8 times what was expected";
   m.outside = {t};
   if (outcome == Identification::Outcome::kExplained)
     m.explanations = {{{{"unscaled", true}}, 1.5}, {{{"rate_times_cores", true}}, 2}};

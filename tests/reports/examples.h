@@ -34,17 +34,17 @@ inline Report base(const std::string& cores = "8") {
   r.directory = "twinrun-results/digits-cnn-8f3a21b0";
   r.runs = {
       {"R", "cpu", "batch 256", "reference, whole batch", "8f3a21b05d0e4c11", 40, 0, 0.231145,
-       0.9297, 12.4, "completed", curve(40, 0)},
+       0.9297, 12.4, RunEnd{}, curve(40, 0)},
       {"R2", "cpu", "batch 256, other threads", "reference again", "8f3a21b05d0e4c11", 40, 0,
-       0.231145, 0.9297, 12.9, "completed", curve(40, 0)},
+       0.231145, 0.9297, 12.9, RunEnd{}, curve(40, 0)},
       {"R1", "cpu", "batch 32", "reference, batch of one core", "77a0b1c2d3e4f506", 40, 0, 0.310011,
-       0.9012, 2.1, "completed", curve(40, 0.0625f)},
+       0.9012, 2.1, RunEnd{}, curve(40, 0.0625f)},
       {"E1", "tpu", "batch 32", "subject, one core", "51c3aa02be9d7704", 40, 0, 0.310019, 0.9012,
-       3.0, "completed", curve(40, 0.06250766f)},
+       3.0, RunEnd{}, curve(40, 0.06250766f)},
       {"S", "cpu", "8 cores x 32, reduction mean", "reference, sharded", "9e0d3f5540aa1b2c", 40, 0,
-       0.231146, 0.9297, 13.3, "completed", curve(40, 2e-6f, 1)},
+       0.231146, 0.9297, 13.3, RunEnd{}, curve(40, 2e-6f, 1)},
       {"T", "tpu", "8 cores x 32, reduction mean", "what you see", "c0ffee00d15ea5e5", 40, 0,
-       0.231172, 0.9297, 18.8, "completed", curve(40, 3.1e-5f, 1)},
+       0.231172, 0.9297, 18.8, RunEnd{}, curve(40, 3.1e-5f, 1)},
   };
   for (RunSummary& run : r.runs) {
     run.train_loss = run.losses.back();
@@ -126,7 +126,7 @@ inline Report noise() {
                      0.99,
                      0,
                      "",
-                     "none detected",
+                     PairedOutcome::kNoneDetected,
                      1.6e-5,
                      2e-3,
                      1e-3}};
@@ -192,7 +192,7 @@ inline Report sharding() {
                      0.99,
                      0,
                      "",
-                     "harmful",
+                     PairedOutcome::kHarmful,
                      0.08,
                      2e-3,
                      1e-3},
@@ -206,7 +206,7 @@ inline Report sharding() {
                      0.99,
                      0,
                      "",
-                     "none detected",
+                     PairedOutcome::kNoneDetected,
                      4.5e-4,
                      2e-3,
                      1e-3}};
@@ -294,7 +294,7 @@ inline Report engine_bug() {
                      0.95,
                      2e-3,
                      "diagnose.margin",
-                     "undecided"}};
+                     PairedOutcome::kUndecided}};
   r.program_excerpt =
       "%12 = reshape(%3) : f32[32,28,28,1]  # conv1/input forward\n"
       "%41 = select(%39, %40, %7) : f32[32,28,28,16]  # relu1.grad gradient\n"
@@ -313,9 +313,17 @@ inline Report inconclusive() {
   r.confidence = "none: evidence of tensors only";
   r.command = "twinrun diagnose digits-cnn --subject 'exec:python3 adapters/pytorch/engine.py'";
   r.runs.resize(3);
-  r.runs.push_back({"T", "exec", "8 cores x 32", "what you see", "", 17, 0,
+  r.runs.push_back({"T",
+                    "exec",
+                    "8 cores x 32",
+                    "what you see",
+                    "",
+                    17,
+                    0,
                     std::numeric_limits<double>::quiet_NaN(),
-                    std::numeric_limits<double>::quiet_NaN(), 61.5, "NaN at step 17",
+                    std::numeric_limits<double>::quiet_NaN(),
+                    61.5,
+                    {RunEnd::Kind::kDiverged, "NaN at step 17"},
                     curve(18, 0.0078125f, 1)});
   r.runs.back().losses.back() = std::numeric_limits<float>::quiet_NaN();
   r.runs.back().train_loss = std::numeric_limits<double>::quiet_NaN();
@@ -367,7 +375,8 @@ inline Report hostile() {
   r.next_steps = r.ruled_out = r.notes = {p, p};
   for (RunSummary& run : r.runs) {
     run.name += p;
-    run.engine = run.settings = run.meaning = run.root_digest = run.ended = p;
+    run.engine = run.settings = run.meaning = run.root_digest = p;
+    run.ended = {RunEnd::Kind::kDiverged, p};
     run.eval_loss = std::numeric_limits<double>::infinity();
     run.core_digests = {p, "", p};
   }
@@ -392,7 +401,8 @@ inline Report hostile() {
   for (AblationRow& s : r.ablations) s.cause = s.direction = s.note = p;
   for (ProofRow& proof : r.proofs)
     proof.program = proof.diverges_at = proof.diverging_operand = proof.unproven = p;
-  r.trajectories = {{p, p, p, {1e300}, 1e300, -1e300, 1e300, 0.95, 1e300, p, p}};
+  r.trajectories = {
+      {p, p, p, {1e300}, 1e300, -1e300, 1e300, 0.95, 1e300, p, PairedOutcome::kUndecided}};
   return r;
 }
 

@@ -21,7 +21,7 @@ Report unusual() {
   r.runs[2].losses.clear();
   r.runs[3].train_loss = -std::numeric_limits<double>::infinity();
   r.controls[0].run = false;
-  r.ensembles = {{"T", "weights", 20, 12, 0.25, 0.125, 0.5, 0.0769, "inside"}};
+  r.ensembles = {{"T", "weights", 20, 12, 0.25, 0.125, 0.5, 0.0769, EnsembleOutcome::kInside}};
   r.unexplained = -0.125;
   r.notes = {"one", "two"};
   r.findings[0].level = 'C';

@@ -197,7 +197,7 @@ TEST(Markdown, StaysBelowTheLimitHoweverMuchThereIs) {
       [](Report& r, size_t n) { r.trajectories.assign(n, r.trajectories.front()); },
       [](Report& r, size_t n) {
         r.ensembles.assign(n, {examples::poison(), examples::poison(), 20, 12, 0.25, 0.125, 0.5,
-                               0.0769, examples::poison()});
+                               0.0769, EnsembleOutcome::kOutside});
       },
       [](Report& r, size_t n) { r.notes.assign(n, examples::poison()); },
       [](Report& r, size_t n) { r.findings.front().evidence.assign(n, examples::poison()); },

@@ -99,7 +99,7 @@ TEST(Text, OneSeedHasNoInterval) {
   TrajectoryRow row;
   row.differences = {0.1};
   row.mean = row.low = row.high = 0.1;
-  row.outcome = "undecided";
+  row.outcome = PairedOutcome::kUndecided;
   EXPECT_EQ(interval_of(row), "- (one seed)");
   EXPECT_EQ(margin_of(row), "none");
   EXPECT_EQ(outcome_of(row), "not tested");

@@ -1,8 +1,13 @@
 // Tests the second answer of a verdict: what the drift does to what is learnt, beside the class,
-// which rests on the mechanism.
+// which rests on the mechanism. Tests the table of verdicts as well: each row decides some
+// evidence, and the page prints it.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <set>
+
 #include "harness/diagnose/classify.h"
+#include "harness/diagnose/verdict_rows.h"
 #include "tests/harness/evidence.h"
 
 namespace twinrun {
@@ -14,7 +19,7 @@ using namespace by_hand;
 // every op is inside its bound.
 TEST(ClassifyEffect, UndecidedDriftOfEqualMeaning) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "undecided")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_EQ(j.effect, Effect::kUndecided);
@@ -23,7 +28,7 @@ TEST(ClassifyEffect, UndecidedDriftOfEqualMeaning) {
 
 TEST(ClassifyEffect, PrecisionThatCosts) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "harmful")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_EQ(j.effect, Effect::kHarmful);
@@ -35,7 +40,7 @@ TEST(ClassifyEffect, PrecisionThatCosts) {
 // does.
 TEST(ClassifyEffect, LargeDriftWithoutACause) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "harmful", 0.4)};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful, 0.4)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "more than what another seed does")) << j.headline;
@@ -51,18 +56,19 @@ TEST(ClassifyEffect, LargeDriftWithoutACause) {
 TEST(ClassifyEffect, ASmallEffectOfAnotherMeaningIsSharding) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "undecided", 0.002), trajectory("S - R", "harmful", 0.002)};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided, 0.002),
+                    trajectory("S - R", PairedOutcome::kHarmful, 0.002)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_EQ(j.effect, Effect::kHarmful);
   EXPECT_TRUE(contains(j.headline, "held-out loss is 0.00200 higher (worse), [+0.00100, +0.00300]"))
       << j.headline;
-  e.trajectories[1].outcome = "beneficial";
+  e.trajectories[1].outcome = PairedOutcome::kBeneficial;
   expect_verdict(classify(e), VerdictClass::kSharding, 10);
   for (TrajectoryRow& row : e.trajectories) {
     row.margin = 0.05;
     row.margin_source = "diagnose.margin";
-    row.outcome = "within the margin";
+    row.outcome = PairedOutcome::kWithinMargin;
   }
   j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 0);
@@ -70,7 +76,7 @@ TEST(ClassifyEffect, ASmallEffectOfAnotherMeaningIsSharding) {
   EXPECT_TRUE(contains(j.effect_text, "diagnose.margin declares a margin of 0.0500"))
       << j.effect_text;
   // The engine's own effect is beyond the margin.
-  e.trajectories[0].outcome = "harmful";
+  e.trajectories[0].outcome = PairedOutcome::kHarmful;
   expect_verdict(classify(e), VerdictClass::kSharding, 10);
 }
 
@@ -78,10 +84,10 @@ TEST(ClassifyEffect, ASmallEffectOfAnotherMeaningIsSharding) {
 TEST(ClassifyEffect, TheWorseMetricSpeaks) {
   Evidence e = clean();
   add_meaning(e);
-  TrajectoryRow accuracy = trajectory("S - R", "harmful", -0.02);
+  TrajectoryRow accuracy = trajectory("S - R", PairedOutcome::kHarmful, -0.02);
   accuracy.metric = "held-out accuracy";
-  e.trajectories = {trajectory("S - R", "beneficial", -0.1), accuracy,
-                    trajectory("T - R", "undecided")};
+  e.trajectories = {trajectory("S - R", PairedOutcome::kBeneficial, -0.1), accuracy,
+                    trajectory("T - R", PairedOutcome::kUndecided)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_EQ(j.effect, Effect::kHarmful);
@@ -98,22 +104,110 @@ TEST(ClassifyEffect, AReferenceThatHasNotLearnt) {
                         .prior = 2.303,
                         .learnt = false,
                         .steps_to_try = 300};
-  e.trajectories = {trajectory("T - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_EQ(j.effect, Effect::kUndecided);
   EXPECT_TRUE(j.effect_text.starts_with("the reference has not learnt")) << j.effect_text;
   EXPECT_TRUE(contains(j.effect_text, "train.steps=300")) << j.effect_text;
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected),
+                    trajectory("S - R", PairedOutcome::kNoneDetected)};
   j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "the reference has not learnt")) << j.headline;
-  e.trajectories[1].outcome = "beneficial";
+  e.trajectories[1].outcome = PairedOutcome::kBeneficial;
   j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_EQ(j.effect, Effect::kUndecided);
   EXPECT_TRUE(contains(j.effect_text, "the reference has not learnt")) << j.effect_text;
+}
+
+// Evidence in which a row decides, by the name of the row.
+std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
+  std::vector<std::pair<std::string_view, Evidence>> out;
+  const auto add = [&](std::string_view row, Evidence e) -> Evidence& {
+    out.emplace_back(row, std::move(e));
+    return out.back().second;
+  };
+  add("reference_diverges", clean()).reference_diverges_at = 3;
+  add("reference_not_finite", clean()).reference_non_finite = FirstNonFinite{};
+  add("engine_failed", clean()).engine_failure = Error{"exited", "exec:engine", ""};
+  add("emulator_fails", clean()).emulator_fails = true;
+  add("violation", clean()).violations = {violation("dense1/kernel.grad", 3, 0, 8)};
+  add("unrepeatable", clean()).match = matched(Identification::Outcome::kUnrepeatable);
+  Evidence& tensors = add("tensor_outside", clean());
+  tensors.match = matched(Identification::Outcome::kUnexplained);
+  tensors.level = 'C';
+  add("replicas_diverge", clean()).replica_split = ReplicaSplit{};
+  add("identical", clean()).identical = true;
+  Evidence& formula = add("other_formula", clean());
+  formula.match = matched(Identification::Outcome::kExplained);
+  formula.match->explanations.front().parts.front().formula.emplace().values = {{"loss.scale", ""}};
+  add("other_program", clean()).match = matched(Identification::Outcome::kUnexplained);
+  add("quick", clean()).quick = true;
+
+  const auto with_rows = [](Evidence e, PairedOutcome tr, PairedOutcome sr) {
+    e.trajectories = {trajectory("T - R", tr), trajectory("S - R", sr)};
+    return e;
+  };
+  const auto not_learnt = [](Evidence e) {
+    e.learning.emplace().learnt = false;
+    return e;
+  };
+  Evidence script = clean();
+  script.match = matched(Identification::Outcome::kExplained);
+  add("script_matters", with_rows(script, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
+  add("script_harmless",
+      with_rows(script, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected));
+  add("script_not_learnt",
+      not_learnt(with_rows(script, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected)));
+  add("script_undecided", with_rows(script, PairedOutcome::kHarmful, PairedOutcome::kUndecided));
+
+  Evidence sharding = clean();
+  add_meaning(sharding);
+  add("sharding_matters", with_rows(sharding, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
+  add("sharding_harmless",
+      with_rows(sharding, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected));
+  add("sharding_not_learnt",
+      not_learnt(with_rows(sharding, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected)));
+  add("sharding_undecided",
+      with_rows(sharding, PairedOutcome::kHarmful, PairedOutcome::kUndecided));
+  sharding.meaning.residual = 0.1;
+  add("sharding_unexplained",
+      with_rows(sharding, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
+
+  const Evidence drift = with_rows(clean(), PairedOutcome::kHarmful, PairedOutcome::kNoneDetected);
+  add("ensemble_outside", drift).ensembles.emplace_back().outcome = EnsembleOutcome::kOutside;
+  add("imported", clean()).held_out = false;
+  add("not_tested", clean());
+  add("beyond_rounding", drift).trajectories.front().must_see = 0;
+  add("noise", drift);
+  return out;
+}
+
+TEST(VerdictRows, EachDecidesSomeEvidence) {
+  std::set<std::string_view> decided;
+  for (const auto& [name, evidence] : evidence_by_row()) {
+    const VerdictRow& row = deciding_row(evidence);
+    EXPECT_EQ(row.name, name);
+    const Judgement j = classify(evidence);
+    EXPECT_EQ(j.verdict, row.verdict) << name;
+    EXPECT_FALSE(j.headline.empty() || j.confidence.empty() || j.findings.empty()) << name;
+    decided.insert(row.name);
+  }
+  EXPECT_EQ(decided.size(), verdict_rows().size());
+}
+
+TEST(VerdictRows, ThePageHasThisTable) {
+  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/method/diagnosis.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  const std::string begin = "<!-- verdict table: begin (generated) -->\n",
+                    end = "<!-- verdict table: end -->\n";
+  const size_t from = page.find(begin), to = page.find(end);
+  ASSERT_TRUE(from < to && to != std::string::npos);
+  EXPECT_EQ(page.substr(from + begin.size(), to - from - begin.size()), verdict_table_markdown())
+      << verdict_table_markdown();
 }
 
 }  // namespace

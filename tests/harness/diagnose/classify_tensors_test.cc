@@ -22,11 +22,11 @@ TEST(Classify, TensorsThatNothingExplains) {
   EXPECT_EQ(j.findings[0].level, 'C');
   EXPECT_EQ(j.findings[0].op, "dense1/kernel.grad");
   EXPECT_EQ(j.findings[0].core, 3);
-  EXPECT_TRUE(contains(j.findings[0].sentence, "8 times what was due"));
+  EXPECT_TRUE(contains(j.findings[0].sentence, "8 times what was expected"));
   EXPECT_FALSE(contains(j.confidence, "certain:")) << j.confidence;
   e.level = 'A';
   e.other_program = true;
-  e.trajectories = {trajectory("T - R", "harmful")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful)};
   j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "another program")) << j.headline;

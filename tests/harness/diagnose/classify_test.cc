@@ -38,7 +38,7 @@ TEST(Classify, DivergingReference) {
   e.reference_non_finite_run = "S";
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "Inf is born in loss/value at step 6 (S)")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "loss/value first produces Inf at step 6 (S)")) << j.headline;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].op, "loss/value");
   EXPECT_EQ(j.findings[0].step, 6);
@@ -140,7 +140,8 @@ TEST(Classify, EngineBugBesideSharding) {
   Evidence e = clean();
   add_meaning(e);
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
-  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful),
+                    trajectory("S - R", PairedOutcome::kHarmful)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
@@ -175,7 +176,7 @@ TEST(Classify, Identical) {
 TEST(Classify, QuickConcludesNoNoise) {
   Evidence e = clean();
   e.quick = true;
-  e.trajectories = {trajectory("T - R", "undecided")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.next_steps.empty());
@@ -190,7 +191,8 @@ TEST(Classify, QuickConcludesNoNoise) {
 TEST(Classify, Sharding) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "harmful", 0.4), trajectory("S - R", "harmful", 0.25)};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful, 0.4),
+                    trajectory("S - R", PairedOutcome::kHarmful, 0.25)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
@@ -220,7 +222,8 @@ TEST(Classify, SharingCausesAreSortedByShare) {
   add_meaning(e);
   e.meaning.rows[0].share = 0.2;
   e.meaning.rows[2].share = 0.8;
-  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful),
+                    trajectory("S - R", PairedOutcome::kHarmful)};
   const Judgement j = classify(e);
   EXPECT_EQ(j.findings.at(0).cause, "batch_norm");
   EXPECT_EQ(j.findings.at(1).cause, "reduction");
@@ -231,14 +234,16 @@ TEST(Classify, UnexplainedMeaningIsNotSharding) {
   Evidence e = clean();
   add_meaning(e);
   e.meaning.residual = 0.3;
-  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful),
+                    trajectory("S - R", PairedOutcome::kHarmful)};
   expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
 }
 
 TEST(Classify, ShardingInsideTheMarginIsNoise) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected),
+                    trajectory("S - R", PairedOutcome::kNoneDetected)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
@@ -250,7 +255,7 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
   EXPECT_TRUE(contains(j.notes.back(), "does not mean the same")) << j.notes.back();
   for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
   // Each finding is given its own part of the drift, T - S or S - R.
-  e.trajectories.push_back(trajectory("T - S", "none detected", 0.002));
+  e.trajectories.push_back(trajectory("T - S", PairedOutcome::kNoneDetected, 0.002));
   const Judgement shared = classify(e);
   ASSERT_EQ(shared.findings.size(), 3u);
   EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part (T - S) is"))
@@ -271,7 +276,8 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
 TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "undecided"), trajectory("S - R", "undecided")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided),
+                    trajectory("S - R", PairedOutcome::kUndecided)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "3 seeds do not decide")) << j.headline;
@@ -297,7 +303,7 @@ TEST(Classify, PrecisionNoise) {
   Evidence e = clean();
   e.default_drift = 0.004;
   e.highest_drift = 1e-7;
-  e.trajectories = {trajectory("T - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "precision")) << j.headline;
@@ -326,7 +332,7 @@ TEST(Classify, PrecisionNoise) {
 TEST(Classify, RoundingNoise) {
   Evidence e = clean();
   e.subject.precision = DotPrecision::kF32;
-  e.trajectories = {trajectory("T - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_EQ(j.findings.at(0).cause, "rounding");
@@ -346,7 +352,8 @@ TEST(Classify, MeaningBelowTheThresholdIsIgnored) {
   Evidence e = clean();
   add_meaning(e);
   e.meaning.drift = kMeaningThreshold / 2;
-  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected),
+                    trajectory("S - R", PairedOutcome::kNoneDetected)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   ASSERT_EQ(j.findings.size(), 1u);
@@ -358,7 +365,7 @@ TEST(Classify, EmulatorThatFailsItsControl) {
   Evidence e = clean();
   e.emulator_fails = true;
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
-  e.trajectories = {trajectory("T - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "emulator fails its own control")) << j.headline;
@@ -391,11 +398,11 @@ TEST(Classify, EngineThatFailed) {
 TEST(Classify, SubjectThatIsNotDeterministic) {
   Evidence e = clean();
   e.subject_diverges_at = 1;
-  e.trajectories = {trajectory("T - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes[0], "T and T' part at step 1")) << j.notes[0];
+  EXPECT_TRUE(contains(j.notes[0], "T and T' diverge at step 1")) << j.notes[0];
   EXPECT_TRUE(contains(j.notes[0], "inside its bound in both")) << j.notes[0];
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   e.violations[0].persistence = Violation::Persistence::kTransient;
@@ -411,18 +418,18 @@ TEST(Classify, SubjectThatIsNotDeterministic) {
 TEST(Classify, DivergingSubject) {
   Evidence e = clean();
   e.subject_non_finite = FirstNonFinite{9, 5, "dense2/dot_general", "forward", "Inf"};
-  e.trajectories = {trajectory("T - R", "harmful", std::nan(""))};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful, std::nan(""))};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, born in dense2/dot_general")) << j.notes[0];
+  EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, first in dense2/dot_general")) << j.notes[0];
 }
 
 // The algebra of the update is a source of noise with a name of its own, alone or beside another
 // source.
 TEST(Classify, UpdateAlgebraIsNamed) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   e.algebra_drift = 3e-8;
   Judgement j = classify(e);
   EXPECT_EQ(j.verdict, VerdictClass::kNoise);
@@ -454,7 +461,7 @@ TEST(Classify, ScriptOfAnotherProgram) {
   e.known_causes = {
       {"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
       {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
-  e.trajectories = {trajectory("T - R", "harmful", 0.4)};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful, 0.4)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores"))
@@ -466,16 +473,16 @@ TEST(Classify, ScriptOfAnotherProgram) {
             "The training script differs from the scenario: nobody divides by 8.");
   EXPECT_TRUE(contains(j.findings[0].number_text, "T - R of held-out loss +0.400"))
       << j.findings[0].number_text;
-  EXPECT_TRUE(contains(j.confidence, "matched tensor by tensor")) << j.confidence;
+  EXPECT_TRUE(contains(j.confidence, "identified tensor by tensor")) << j.confidence;
   e.match->read = true;
-  EXPECT_TRUE(contains(classify(e).confidence, "told from what the ops read, bit by bit"))
+  EXPECT_TRUE(contains(classify(e).confidence, "identified from what the ops read, bit by bit"))
       << classify(e).confidence;
   e.match->read = false;
-  e.trajectories = {trajectory("T - R", "none detected")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "never scaled")) << j.headline;
-  e.trajectories = {trajectory("T - R", "undecided")};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided)};
   j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_EQ(j.findings.size(), 2u);
@@ -486,7 +493,7 @@ TEST(Classify, ScriptOfAnotherProgram) {
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   ASSERT_EQ(j.findings.size(), 3u);
   EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
-  EXPECT_TRUE(contains(j.headline, "another program besides")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "also runs another program")) << j.headline;
 }
 
 // A finding of bias is statistical, and its score is given beside that of conforming engines.
@@ -508,7 +515,7 @@ TEST(Classify, BiasBelowTheBound) {
   EXPECT_TRUE(contains(j.confidence, "statistical")) << j.confidence;
   EXPECT_DOUBLE_EQ(j.findings.at(0).number, 0.93);
   EXPECT_DOUBLE_EQ(j.findings.at(0).bound, 0.34);
-  EXPECT_EQ(j.findings.at(0).number_text, "score 0.930; honest engines stay within 0.340");
+  EXPECT_EQ(j.findings.at(0).number_text, "score 0.930; conforming engines stay within 0.340");
   EXPECT_TRUE(contains(j.findings.at(0).sentence, "seen 6 times, on 3 steps, from step 0 on"))
       << j.findings[0].sentence;
 }

@@ -175,7 +175,7 @@ TEST(Report, TheCureIsRunAndShown) {
   const CureRow& cure = r.cures[0];
   EXPECT_EQ(cure.cure, "tpu.reduction = mean");
   EXPECT_EQ(cure.command, "twinrun diagnose tiny --set tpu.reduction=mean");
-  EXPECT_EQ(cure.outcome, "within the seed noise");
+  EXPECT_EQ(cure.outcome, CureOutcome::kWithinNoise);
   EXPECT_LT(std::abs(cure.loss - cure.loss_reference),
             std::abs(cure.loss_before - cure.loss_reference));
   const auto run = std::ranges::find(r.runs, "C", &RunSummary::name);

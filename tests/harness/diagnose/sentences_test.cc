@@ -80,9 +80,9 @@ TEST(Sentences, RerunsAreCountedAndComeFirst) {
 TEST(Sentences, ShardingSaysWhichWayAndWhatIsNotResolved) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "beneficial", -0.76),
-                    trajectory("S - R", "beneficial", -0.758),
-                    trajectory("T - S", "undecided", 0.01)};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kBeneficial, -0.76),
+                    trajectory("S - R", PairedOutcome::kBeneficial, -0.758),
+                    trajectory("T - S", PairedOutcome::kUndecided, 0.01)};
   e.trajectories[2].detectable = 0.13;
   Judgement j = classify(e);
   EXPECT_TRUE(contains(j.headline, "0.758 lower (better)")) << j.headline;
@@ -114,14 +114,14 @@ TEST(Sentences, WhatDecidesHasValues) {
     return SeedTrials(asked, false, 0).compare("S - R", "", a, b, b);
   };
   e.trajectories = rows({0.001, -0.0023, 0.0012}, 3, 3, 0);
-  ASSERT_EQ(e.trajectories[0].outcome, "undecided");
+  ASSERT_EQ(e.trajectories[0].outcome, PairedOutcome::kUndecided);
   const std::string next = classify(e).next_steps.back();
   EXPECT_TRUE(contains(next, "not even 1000 seeds would decide")) << next;
   EXPECT_TRUE(contains(next, "--set diagnose.margin=")) << next;
   const double margin = std::stod(next.substr(next.rfind('=') + 1));
-  EXPECT_EQ(rows({0.001, -0.0023, 0.0012}, 3, 3, margin)[0].outcome, "none detected");
+  EXPECT_EQ(rows({0.001, -0.0023, 0.0012}, 3, 3, margin)[0].outcome, PairedOutcome::kNoneDetected);
   e.trajectories = rows({0.001, 0.0023, 0.0012}, 3, 3, 0);
-  ASSERT_EQ(e.trajectories[0].outcome, "undecided");
+  ASSERT_EQ(e.trajectories[0].outcome, PairedOutcome::kUndecided);
   EXPECT_TRUE(contains(classify(e).next_steps.back(),
                        fmt::format("--set diagnose.max_seeds={}", e.trajectories[0].would_decide)))
       << classify(e).next_steps.back();
@@ -154,8 +154,8 @@ TEST(Sentences, AProgramHasTwoCures) {
 
 TEST(Sentences, AnEnsembleSaysWhatItsRankMeans) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "none detected")};
-  e.ensembles = {{"T", "loss curve", 20, 8, 1.1e-6, 1e-8, 1e-6, 1.0 / 9, "inside"}};
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
+  e.ensembles = {{"T", "loss curve", 20, 8, 1.1e-6, 1e-8, 1e-6, 1.0 / 9, EnsembleOutcome::kInside}};
   const std::string line = classify(e).findings.at(0).evidence.at(0);
   EXPECT_TRUE(contains(line, "compared with 8 simulated correct engines")) << line;
   EXPECT_TRUE(contains(line, "farther from the rest than all of them, rank p = 0.11; not flagged"))

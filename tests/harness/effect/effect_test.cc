@@ -63,36 +63,37 @@ TEST(Effect, EachLookHasItsPartOfTheError) {
 }
 
 TEST(Effect, WithoutAMarginWhatLeavesZeroCounts) {
-  EXPECT_EQ(judged(asked(3, 3), {0.010, 0.011, 0.012}).outcome, "harmful");
-  EXPECT_EQ(judged(asked(3, 3), {-0.010, -0.011, -0.012}).outcome, "beneficial");
+  EXPECT_EQ(judged(asked(3, 3), {0.010, 0.011, 0.012}).outcome, PairedOutcome::kHarmful);
+  EXPECT_EQ(judged(asked(3, 3), {-0.010, -0.011, -0.012}).outcome, PairedOutcome::kBeneficial);
   // If the interval contains 0, nothing is detected provided that the seeds would have shown what
   // another seed does; otherwise it is undecided.
-  EXPECT_EQ(judged(asked(3, 3), {0.010, -0.011, 0.012}, 1).outcome, "none detected");
+  EXPECT_EQ(judged(asked(3, 3), {0.010, -0.011, 0.012}, 1).outcome, PairedOutcome::kNoneDetected);
   const TrajectoryRow open = judged(asked(3, 3), {0.010, -0.011, 0.012}, 0.001);
-  EXPECT_EQ(open.outcome, "undecided");
+  EXPECT_EQ(open.outcome, PairedOutcome::kUndecided);
   EXPECT_GT(open.detectable, open.must_see);
-  EXPECT_EQ(judged(asked(3, 3), {0, 0, 0}).outcome, "identical");
-  EXPECT_EQ(judged(asked(1, 3), {0.1}).outcome, "undecided");
+  EXPECT_EQ(judged(asked(3, 3), {0, 0, 0}).outcome, PairedOutcome::kIdentical);
+  EXPECT_EQ(judged(asked(1, 3), {0.1}).outcome, PairedOutcome::kUndecided);
 }
 
 TEST(Effect, ADeclaredMarginIsHeldAgainstTheInterval) {
   DiagnoseSpec spec = asked(3, 3);
   spec.margin = 0.02;
-  EXPECT_EQ(judged(spec, {0.010, 0.011, 0.012}).outcome, "within the margin");
-  EXPECT_EQ(judged(spec, {0.001, -0.001, 0.0005}).outcome, "none detected");
-  EXPECT_EQ(judged(spec, {0.030, 0.031, 0.032}).outcome, "harmful");
-  EXPECT_EQ(judged(spec, {0.001, -0.02, 0.02}).outcome, "undecided");
+  EXPECT_EQ(judged(spec, {0.010, 0.011, 0.012}).outcome, PairedOutcome::kWithinMargin);
+  EXPECT_EQ(judged(spec, {0.001, -0.001, 0.0005}).outcome, PairedOutcome::kNoneDetected);
+  EXPECT_EQ(judged(spec, {0.030, 0.031, 0.032}).outcome, PairedOutcome::kHarmful);
+  EXPECT_EQ(judged(spec, {0.001, -0.02, 0.02}).outcome, PairedOutcome::kUndecided);
   // Differs from 0, and is neither inside the margin nor beyond it: more seeds are needed, and at
   // the last look it counts as an effect.
-  EXPECT_EQ(judged(spec, {0.0190, 0.0195, 0.0215}).outcome, "harmful");
+  EXPECT_EQ(judged(spec, {0.0190, 0.0195, 0.0215}).outcome, PairedOutcome::kHarmful);
   spec.max_seeds = 20;
-  EXPECT_EQ(judged(spec, {0.001, -0.001, 0.0005}).outcome, "undecided") << "all seeds acquit";
-  EXPECT_EQ(judged(spec, {0.0190, 0.0195, 0.0215}).outcome, "undecided");
+  EXPECT_EQ(judged(spec, {0.001, -0.001, 0.0005}).outcome, PairedOutcome::kUndecided)
+      << "all seeds acquit";
+  EXPECT_EQ(judged(spec, {0.0190, 0.0195, 0.0215}).outcome, PairedOutcome::kUndecided);
 }
 
 TEST(Effect, WhatSeedsWouldDecide) {
   const TrajectoryRow open = judged(asked(3, 3), {0.01, 0.02, 0.06}, 0.001);
-  ASSERT_EQ(open.outcome, "undecided");
+  ASSERT_EQ(open.outcome, PairedOutcome::kUndecided);
   ASSERT_GT(open.would_decide, 3);
   // That many seeds of this mean and spread decide, and fewer do not.
   const auto repeated = [&](int n) {
@@ -103,17 +104,17 @@ TEST(Effect, WhatSeedsWouldDecide) {
     return judged(asked(3, n), d, 0.001).outcome;
   };
   const int even = open.would_decide + open.would_decide % 2;
-  EXPECT_EQ(repeated(even), "harmful");
-  EXPECT_EQ(repeated(open.would_decide - 2 - open.would_decide % 2), "undecided");
+  EXPECT_EQ(repeated(even), PairedOutcome::kHarmful);
+  EXPECT_EQ(repeated(open.would_decide - 2 - open.would_decide % 2), PairedOutcome::kUndecided);
 }
 
 TEST(Effect, ARunThatEndsInNaNHarms) {
-  EXPECT_EQ(judged(asked(3, 3), {kNaN, 0.1, 0.1}).outcome, "harmful");
+  EXPECT_EQ(judged(asked(3, 3), {kNaN, 0.1, 0.1}).outcome, PairedOutcome::kHarmful);
   const auto row =
       SeedTrials(asked(3, 3), false, 0)
           .compare("S - R", "", losses({1, 1, 1}), losses({1, kNaN, 1}), losses({1, kNaN, 1}))
           .front();
-  EXPECT_EQ(row.outcome, "undecided") << "the reference of a seed diverged";
+  EXPECT_EQ(row.outcome, PairedOutcome::kUndecided) << "the reference of a seed diverged";
 }
 
 TEST(Effect, MetricsAreTheLossAndTheAccuracyOfClasses) {
@@ -156,8 +157,8 @@ TEST(Effect, AccuracyIsCountedInSamples) {
   };
   const TrajectoryRow one = of(-0.01);
   EXPECT_NEAR(one.high - one.mean, 4.3026527 * 0.01 / std::sqrt(12.0) / std::sqrt(3.0), 1e-8);
-  EXPECT_EQ(of(-0.1).outcome, "harmful");
-  EXPECT_EQ(of(0.1).outcome, "beneficial");
+  EXPECT_EQ(of(-0.1).outcome, PairedOutcome::kHarmful);
+  EXPECT_EQ(of(0.1).outcome, PairedOutcome::kBeneficial);
 }
 
 // Two runs whose losses differ by one unit in the last place in each of two seeds are not shown to
@@ -167,7 +168,7 @@ TEST(Effect, ALossIsABinary32Number) {
   const std::vector<Evaluation> r = losses({20, 21}), t = losses({20 + ulp, 21 + ulp});
   const TrajectoryRow row = SeedTrials(asked(2, 2), false, 0).compare("T - R", "", t, r, r).front();
   EXPECT_LT(row.low, 0);
-  EXPECT_EQ(row.outcome, "none detected");
+  EXPECT_EQ(row.outcome, PairedOutcome::kNoneDetected);
 }
 
 TEST(Effect, WhetherTheReferenceHasLearnt) {

@@ -10,7 +10,7 @@
 namespace twinrun {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 // df = 2: t(0.975), t(0.95); df = 1: t(0.975), t(0.95).
 constexpr double kWide2 = 4.30265273, kNarrow2 = 2.91998558;
 constexpr double kWide1 = 12.7062047, kNarrow1 = 6.31375151;
@@ -34,7 +34,7 @@ TEST(Trajectory, IntervalIsStudents) {
   // The 90 % interval is the one that the two one-sided tests use.
   EXPECT_NEAR(row.tost_low, 0.02 - kNarrow2 * error, 1e-9);
   EXPECT_NEAR(row.tost_high, 0.02 + kNarrow2 * error, 1e-9);
-  EXPECT_EQ(row.outcome, "equivalent");
+  EXPECT_EQ(row.outcome, PairedOutcome::kEquivalent);
 }
 
 TEST(Trajectory, TwoPairsHaveOneDegreeOfFreedom) {
@@ -42,27 +42,36 @@ TEST(Trajectory, TwoPairsHaveOneDegreeOfFreedom) {
   const double error = 0.1;  // deviation sqrt(0.02), over sqrt(2)
   EXPECT_NEAR(row.low, 0.2 - kWide1 * error, 1e-7);
   EXPECT_NEAR(row.high, 0.2 + kWide1 * error, 1e-7);
-  EXPECT_EQ(row.outcome, "equivalent");
-  EXPECT_EQ(compare({0.1, 0.3}, {0, 0}, 0.2 + kNarrow1 * error - 1e-6).outcome, "undetermined");
-  EXPECT_EQ(compare({0.1, 0.3}, {0, 0}, 0.2 + kNarrow1 * error + 1e-6).outcome, "equivalent");
+  EXPECT_EQ(row.outcome, PairedOutcome::kEquivalent);
+  EXPECT_EQ(compare({0.1, 0.3}, {0, 0}, 0.2 + kNarrow1 * error - 1e-6).outcome,
+            PairedOutcome::kUndetermined);
+  EXPECT_EQ(compare({0.1, 0.3}, {0, 0}, 0.2 + kNarrow1 * error + 1e-6).outcome,
+            PairedOutcome::kEquivalent);
 }
 
 // "Equivalent" is two one-sided tests at 5 %: the 90 % interval lies inside the margin.
 TEST(Trajectory, EquivalentNeedsThe90PercentIntervalInside) {
   const double edge = 0.02 + kNarrow2 * 0.01 / std::sqrt(3.0);
-  EXPECT_EQ(compare({0.01, 0.02, 0.03}, {0, 0, 0}, edge + 1e-7).outcome, "equivalent");
-  EXPECT_EQ(compare({0.01, 0.02, 0.03}, {0, 0, 0}, edge - 1e-7).outcome, "undetermined");
-  EXPECT_EQ(compare({-0.01, -0.02, -0.03}, {0, 0, 0}, edge + 1e-7).outcome, "equivalent");
-  EXPECT_EQ(compare({-0.01, -0.02, -0.03}, {0, 0, 0}, edge - 1e-7).outcome, "undetermined");
+  EXPECT_EQ(compare({0.01, 0.02, 0.03}, {0, 0, 0}, edge + 1e-7).outcome,
+            PairedOutcome::kEquivalent);
+  EXPECT_EQ(compare({0.01, 0.02, 0.03}, {0, 0, 0}, edge - 1e-7).outcome,
+            PairedOutcome::kUndetermined);
+  EXPECT_EQ(compare({-0.01, -0.02, -0.03}, {0, 0, 0}, edge + 1e-7).outcome,
+            PairedOutcome::kEquivalent);
+  EXPECT_EQ(compare({-0.01, -0.02, -0.03}, {0, 0, 0}, edge - 1e-7).outcome,
+            PairedOutcome::kUndetermined);
 }
 
 // "Outside" means that the whole 95 % interval lies beyond the margin, on either side.
 TEST(Trajectory, OutsideNeedsThe95PercentIntervalBeyond) {
   const double edge = 1 - kWide2 * 0.01 / std::sqrt(3.0);
-  EXPECT_EQ(compare({0.99, 1.00, 1.01}, {0, 0, 0}, edge - 1e-7).outcome, "outside");
-  EXPECT_EQ(compare({0.99, 1.00, 1.01}, {0, 0, 0}, edge + 1e-7).outcome, "undetermined");
-  EXPECT_EQ(compare({-0.99, -1.00, -1.01}, {0, 0, 0}, edge - 1e-7).outcome, "outside");
-  EXPECT_EQ(compare({-0.99, -1.00, -1.01}, {0, 0, 0}, edge + 1e-7).outcome, "undetermined");
+  EXPECT_EQ(compare({0.99, 1.00, 1.01}, {0, 0, 0}, edge - 1e-7).outcome, PairedOutcome::kOutside);
+  EXPECT_EQ(compare({0.99, 1.00, 1.01}, {0, 0, 0}, edge + 1e-7).outcome,
+            PairedOutcome::kUndetermined);
+  EXPECT_EQ(compare({-0.99, -1.00, -1.01}, {0, 0, 0}, edge - 1e-7).outcome,
+            PairedOutcome::kOutside);
+  EXPECT_EQ(compare({-0.99, -1.00, -1.01}, {0, 0, 0}, edge + 1e-7).outcome,
+            PairedOutcome::kUndetermined);
 }
 
 TEST(Trajectory, TheSignIsSubjectMinusReference) {
@@ -72,36 +81,37 @@ TEST(Trajectory, TheSignIsSubjectMinusReference) {
 
 // Equal differences have no deviation. The interval is a point and must still be judged.
 TEST(Trajectory, ConstantDifference) {
-  EXPECT_EQ(compare({1.5, 2.5, 3.5}, {1, 2, 3}, 0.6).outcome, "equivalent");
-  EXPECT_EQ(compare({1.5, 2.5, 3.5}, {1, 2, 3}, 0.4).outcome, "outside");
+  EXPECT_EQ(compare({1.5, 2.5, 3.5}, {1, 2, 3}, 0.6).outcome, PairedOutcome::kEquivalent);
+  EXPECT_EQ(compare({1.5, 2.5, 3.5}, {1, 2, 3}, 0.4).outcome, PairedOutcome::kOutside);
 }
 
 TEST(Trajectory, OneSeedDecidesNothing) {
-  EXPECT_EQ(compare({1.0001}, {1}, 100).outcome, "undetermined");
+  EXPECT_EQ(compare({1.0001}, {1}, 100).outcome, PairedOutcome::kUndetermined);
   const TrajectoryRow row = compare({9}, {1}, 0.1);
-  EXPECT_EQ(row.outcome, "undetermined");
+  EXPECT_EQ(row.outcome, PairedOutcome::kUndetermined);
   EXPECT_EQ(row.low, row.mean);
   EXPECT_EQ(row.high, row.mean);
 }
 
 TEST(Trajectory, NoMarginIsNeverEquivalent) {
-  EXPECT_NE(compare({1.001, 1.002, 0.999}, {1, 1, 1}, 0).outcome, "equivalent");
+  EXPECT_NE(compare({1.001, 1.002, 0.999}, {1, 1, 1}, 0).outcome, PairedOutcome::kEquivalent);
 }
 
 TEST(Trajectory, EqualLossesAreIdenticalEvenWithOneSeed) {
-  EXPECT_EQ(compare({1.25}, {1.25}, 0).outcome, "identical");
+  EXPECT_EQ(compare({1.25}, {1.25}, 0).outcome, PairedOutcome::kIdentical);
   const TrajectoryRow row = compare({1, 2, 3}, {1, 2, 3}, 0.1);
-  EXPECT_EQ(row.outcome, "identical");
+  EXPECT_EQ(row.outcome, PairedOutcome::kIdentical);
   EXPECT_EQ(row.low, 0);
   EXPECT_EQ(row.high, 0);
   // One seed that differs by one unit in the last place is not identity.
-  EXPECT_NE(compare({1, 2, std::nextafter(3.0, 4.0)}, {1, 2, 3}, 0.1).outcome, "identical");
+  EXPECT_NE(compare({1, 2, std::nextafter(3.0, 4.0)}, {1, 2, 3}, 0.1).outcome,
+            PairedOutcome::kIdentical);
 }
 
 TEST(Trajectory, NaNAndInfinityAreOutside) {
-  EXPECT_EQ(compare({kNaN, 1, 1}, {1, 1, 1}, 1e9).outcome, "outside");
-  EXPECT_EQ(compare({INFINITY, 1, 1}, {1, 1, 1}, 1e9).outcome, "outside");
-  EXPECT_EQ(compare({kNaN}, {1}, 1e9).outcome, "outside");
+  EXPECT_EQ(compare({kNotANumber, 1, 1}, {1, 1, 1}, 1e9).outcome, PairedOutcome::kOutside);
+  EXPECT_EQ(compare({INFINITY, 1, 1}, {1, 1, 1}, 1e9).outcome, PairedOutcome::kOutside);
+  EXPECT_EQ(compare({kNotANumber}, {1}, 1e9).outcome, PairedOutcome::kOutside);
 }
 
 TEST(ChooseMargin, TheUsersComesFirst) {

@@ -20,7 +20,7 @@ TEST(Ensemble, RankByHand) {
   EXPECT_DOUBLE_EQ(row.low, 4);
   EXPECT_DOUBLE_EQ(row.high, 6);
   EXPECT_DOUBLE_EQ(row.p, 0.5);
-  EXPECT_EQ(row.outcome, "inside");
+  EXPECT_EQ(row.outcome, EnsembleOutcome::kInside);
   EXPECT_EQ(row.members, 3);
 }
 
@@ -29,10 +29,10 @@ TEST(Ensemble, FarFromAllIsOutsideAndSoIsNaN) {
   for (const double x : {0.1, -0.2, 0.3, -0.4, 0.5, -0.15, 0.25, -0.35}) curves.push_back({x});
   const EnsembleRow far = rank_of_first(curves);
   EXPECT_DOUBLE_EQ(far.p, 1.0 / 9);
-  EXPECT_EQ(far.outcome, "outside");
+  EXPECT_EQ(far.outcome, EnsembleOutcome::kOutside);
   EXPECT_LT(far.high, 1);
   curves[0] = {std::nan("")};
-  EXPECT_EQ(rank_of_first(curves).outcome, "outside");
+  EXPECT_EQ(rank_of_first(curves).outcome, EnsembleOutcome::kOutside);
 }
 
 // Short runs may have losses that are equal to the bit. A subject that is one ulp away from them
@@ -40,9 +40,9 @@ TEST(Ensemble, FarFromAllIsOutsideAndSoIsNaN) {
 TEST(Ensemble, AnUlpIsNoDistance) {
   std::vector<std::vector<double>> curves(9, {2.3, 2.2});
   curves[0] = {std::nextafterf(2.3f, 3), 2.2};
-  EXPECT_EQ(rank_of_first(curves).outcome, "inside");
+  EXPECT_EQ(rank_of_first(curves).outcome, EnsembleOutcome::kInside);
   curves[0] = {2.31, 2.2};
-  EXPECT_EQ(rank_of_first(curves).outcome, "outside");
+  EXPECT_EQ(rank_of_first(curves).outcome, EnsembleOutcome::kOutside);
 }
 
 Result<std::vector<EnsembleRow>> compare(const Experiment& e, Backend& subject, int members,
@@ -55,13 +55,13 @@ TEST(Ensemble, ConformingIsInsideAndAFactorIsNot) {
   const Experiment e = tiny::experiment(tiny::kNormalized);
   auto tpu = tiny::backend("tpu");
   for (const EnsembleRow& row : tiny::must(compare(e, *tpu, 9, 1))) {
-    EXPECT_EQ(row.outcome, "inside") << row.metric;
+    EXPECT_EQ(row.outcome, EnsembleOutcome::kInside) << row.metric;
     EXPECT_GT(row.p, 0.1 - 1e-9);
   }
   const auto broken = tiny::faulty(tiny::backend("tpu"), "scale@dense1/kernel.grad,magnitude=1.5");
   EXPECT_DOUBLE_EQ(tiny::must(compare(e, *broken, 9, 1)).back().p, 0.1);
   const auto worse = tiny::faulty(tiny::backend("tpu"), "scale@dense1/kernel.grad,magnitude=1000");
-  EXPECT_EQ(tiny::must(compare(e, *worse, 19, 1)).back().outcome, "outside");
+  EXPECT_EQ(tiny::must(compare(e, *worse, 19, 1)).back().outcome, EnsembleOutcome::kOutside);
 }
 
 // Sixty conforming subjects with nine others each: ten ranks of equal probability. Chi squared with

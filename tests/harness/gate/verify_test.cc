@@ -25,7 +25,7 @@ class Verify : public testing::Test {
                  const Overrides& overrides = {}) {
     const Experiment e = tiny::experiment(layers, overrides);
     RunFile golden = must(record_golden(e, {.spec = {.engine = engine, .cores = cores}}));
-    EXPECT_EQ(golden.ended, "completed");
+    EXPECT_TRUE(golden.ended.completed());
     keep(golden);
     return golden;
   }
@@ -74,7 +74,7 @@ TEST_F(Verify, AChangeIsNamedByStepAndTensor) {
   ASSERT_TRUE(tensor.noise->outside);
   EXPECT_EQ(tensor.noise->outside->step, 6);  // the first recorded state at which it acts
   EXPECT_EQ(tensor.noise->outside->tensor, "dense1/kernel.grad");
-  EXPECT_NE(tensor.noise->outside->now.find("1.5 times what was due"), std::string::npos)
+  EXPECT_NE(tensor.noise->outside->now.find("1.5 times what was expected"), std::string::npos)
       << tensor.noise->outside->now;
 
   const Gate op = verify_with("bit_flip@dense2/dot_general,step=6");

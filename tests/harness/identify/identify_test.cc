@@ -207,7 +207,7 @@ TEST(IdentifyProgram, TellsACoreThatIsLeftOut) {
   const Identification m = match(e, *dropped, {0});
   EXPECT_EQ(m.outcome, Identification::Outcome::kUnexplained) << text_of(m);
   ASSERT_FALSE(m.outside.empty());
-  EXPECT_EQ(m.outside[0].pattern, "what was due without core 3's part");
+  EXPECT_EQ(m.outside[0].pattern, "what was expected without core 3's part");
 }
 
 // The first tensor that is named must come with its wrong elements, its signature, the cores and
@@ -268,7 +268,7 @@ TEST(IdentifyProgram, DescribesWhatIsOutside) {
                 {2, 3},
                 "dense1/kernel.grad",
                 "",
-                "what was due at the step before (stale)",
+                "what was expected at the step before (stale)",
                 all,
                 own},
            Told{"wrong_stride@dense1/kernel.update,step=0",

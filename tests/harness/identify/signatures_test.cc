@@ -77,23 +77,23 @@ TEST(Signatures, NumbersThatStandThere) {
   expect(column, "column 7 of 12", "zero");
   SignatureCase doubled;
   doubled.change([](size_t, size_t k) { return k == 7; }, [](size_t, float x) { return 2 * x; });
-  expect(doubled, "column 7 of 12", "2 times what was due");
+  expect(doubled, "column 7 of 12", "2 times what was expected");
   SignatureCase row;
   row.change([](size_t r, size_t) { return r == 7; }, [](size_t, float x) { return x / 3; });
-  expect(row, "the last of 8 rows", "0.333333 times what was due");
+  expect(row, "the last of 8 rows", "0.333333 times what was expected");
   SignatureCase tail;
   tail.change([](size_t, size_t k) { return k >= 9; }, [](size_t, float) { return 0.25f; });
   expect(tail, "the last 3 of 12 columns", "the constant 0.25");
   SignatureCase turned;
   turned.change(everywhere, [](size_t, float x) { return -x; });
-  expect(turned, "", "what was due with its sign turned");
+  expect(turned, "", "what was expected with its sign turned");
   SignatureCase offset;
   offset.change([](size_t r, size_t) { return r % 2 == 1; },
                 [](size_t, float x) { return x + 0.5f; });
-  expect(offset, "every 2nd of 8 rows, from 1", "what was due plus 0.5");
+  expect(offset, "every 2nd of 8 rows, from 1", "what was expected plus 0.5");
   SignatureCase all;
   all.change(everywhere, [](size_t, float x) { return 1.5f * x; });
-  expect(all, "", "1.5 times what was due");
+  expect(all, "", "1.5 times what was expected");
 }
 
 // A column that is set to zero is recognised as a column although most of its numbers were nearly
@@ -140,9 +140,9 @@ TEST(Signatures, PartsOfCores) {
     }
   };
   counting({1, 1, 1, 0}, 0, 96);
-  expect(c, "", "what was due without core 3's part");
+  expect(c, "", "what was expected without core 3's part");
   counting({1, 2, 1, 1}, 0, 96);
-  expect(c, "", "what was due with core 1's part twice");
+  expect(c, "", "what was expected with core 1's part twice");
   counting({1, 1, 0, 0}, 0, 96);
   expect(c, "", "the parts of cores 0 and 1 alone");
   counting({0, 0, 1, 0}, 0, 96);
@@ -150,10 +150,11 @@ TEST(Signatures, PartsOfCores) {
   counting({1, 0, 1, 0}, 0, 96);
   expect(c, "", "the parts of cores 0 and 2 alone");
   counting({1, 3, 1, 0}, 0, 96);
-  expect(c, "", "what was due with core 1's part 3 times, without core 3's part");
+  expect(c, "", "what was expected with core 1's part 3 times, without core 3's part");
   // A ring all-reduce passes on a tensor in stretches; here one stretch is not passed on.
   counting({1, 0, 1, 1}, 32, 58);
-  expect(c, "elements 32 to 57 of 96, a stretch in memory", "what was due without core 1's part");
+  expect(c, "elements 32 to 57 of 96, a stretch in memory",
+         "what was expected without core 1's part");
   // A bias has too few elements to solve for a factor per core.
   counting({1, 1, 0, 1}, 0, 96);
   c.dims = {4};
@@ -162,7 +163,7 @@ TEST(Signatures, PartsOfCores) {
   c.expected.resize(4);
   c.allowed.resize(4);
   for (auto& part : c.parts) part.resize(4);
-  expect(c, "", "what was due without core 2's part");
+  expect(c, "", "what was expected without core 2's part");
 }
 
 TEST(Signatures, RightNumbersInOtherPlaces) {
@@ -175,14 +176,14 @@ TEST(Signatures, RightNumbersInOtherPlaces) {
   };
   // Written as 12 rows of 8, read as 8 rows of 12.
   for (size_t i = 0; i < 96; ++i) c.got[i] = c.expected[i % 8 * 12 + i / 8];
-  expect(c, "", "what was due with rows and columns exchanged (transposed)");
+  expect(c, "", "what was expected with rows and columns exchanged (transposed)");
   from([](size_t r, size_t k) { return r * 12 + (11 - k); });
-  expect(c, "", "what was due, columns in reverse order");
+  expect(c, "", "what was expected, columns in reverse order");
   from([](size_t r, size_t k) { return (r + 7) % 8 * 12 + k; });
-  EXPECT_EQ(c.look().signature, "what was due 1 place before along rows");
+  EXPECT_EQ(c.look().signature, "what was expected 1 place before along rows");
   // One tile holds the values of its neighbour.
   from([](size_t r, size_t k) { return r * 12 + (k >= 4 && k < 8 ? k - 4 : k); });
-  expect(c, "columns 4 to 7 of 12", "what was due 4 places before along columns");
+  expect(c, "columns 4 to 7 of 12", "what was expected 4 places before along columns");
   c.dims = {4, 2, 3, 4};
   c.axes = {};
   c.expected.resize(96);
@@ -190,10 +191,10 @@ TEST(Signatures, RightNumbersInOtherPlaces) {
     return ((a * 2 + b) * 3 + d) * 4 + e;
   };
   for (size_t i = 0; i < 96; ++i) c.got[i] = c.expected[flat(i % 4, i / 12 % 2, i / 4 % 3, i / 24)];
-  expect(c, "", "what was due with dimension 0 and dimension 3 exchanged (transposed)");
+  expect(c, "", "what was expected with dimension 0 and dimension 3 exchanged (transposed)");
   for (size_t i = 0; i < 96; ++i)
     c.got[i] = c.expected[flat(3 - i / 24, 1 - i / 12 % 2, i / 4 % 3, i % 4)];
-  expect(c, "", "what was due, the kernel turned by half a turn");
+  expect(c, "", "what was expected, the kernel turned by half a turn");
 }
 
 TEST(Signatures, AnotherTensor) {
@@ -210,12 +211,12 @@ TEST(Signatures, FewerBits) {
   SignatureCase c;
   c.allowed.assign(96, 1e-7);
   c.change(everywhere, [](size_t, float x) { return bf16_to_f32(bf16_round(x)); });
-  expect(c, "", "what was due rounded to bfloat16");
+  expect(c, "", "what was expected rounded to bfloat16");
   c.change(everywhere, [](size_t, float x) { return bf16_to_f32(bf16_truncate(x)); });
-  expect(c, "", "what was due cut to bfloat16");
+  expect(c, "", "what was expected cut to bfloat16");
   c.change(everywhere,
            [](size_t, float x) { return from_bits((to_bits(x) + 0x1000u) & ~0x1FFFu); });
-  expect(c, "", "what was due rounded to tf32");
+  expect(c, "", "what was expected rounded to tf32");
 }
 
 TEST(Signatures, AStateThatDidNotMove) {

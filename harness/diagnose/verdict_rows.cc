@@ -1,0 +1,172 @@
+// The rows of the table of verdicts, and their conditions.
+#include "harness/diagnose/verdict_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/diagnose/findings.h"
+#include "harness/diagnose/verdicts.h"
+
+namespace twinrun {
+namespace {
+
+bool is_identified_as(const Evidence& e, Identification::Outcome outcome) {
+  return e.match && e.match->outcome == outcome;
+}
+
+// Whether known causes explain the other program that the subject ran.
+bool is_explained(const Evidence& e) {
+  return is_identified_as(e, Identification::Outcome::kExplained);
+}
+
+bool is_unexplained(const Evidence& e) {
+  return is_identified_as(e, Identification::Outcome::kUnexplained);
+}
+
+bool has_no_effect(const TrajectoryRow* row) {
+  return row != nullptr && effect_of(*row) == Effect::kNoneDetected;
+}
+
+const TrajectoryRow* seen_by_user(const Evidence& e) { return find_row(e, "T - R"); }
+const TrajectoryRow* of_sharding(const Evidence& e) { return find_row(e, "S - R"); }
+
+bool has_learnt(const Evidence& e) { return !e.learning || e.learning->learnt; }
+
+// Neither the other program alone nor the whole drift has an effect.
+bool script_has_no_effect(const Evidence& e) {
+  return has_no_effect(effect_of_script(e)) && has_no_effect(seen_by_user(e));
+}
+
+// Whether the whole interval of the effect lies beyond what the declared margin, or another seed,
+// allows (must_see). Rounding explains a smaller effect; a larger one is not attributed to it.
+bool is_beyond_rounding(const Evidence& e) {
+  const TrajectoryRow* row = seen_by_user(e);
+  return row != nullptr && !has_no_effect(row) &&
+         (!std::isfinite(row->mean) || row->low > row->must_see || row->high < -row->must_see);
+}
+
+constexpr VerdictRow kRows[] = {
+    {"reference_diverges", "R and R′ diverge", VerdictClass::kNondeterministic,
+     [](const Evidence& e) { return e.reference_diverges_at.has_value(); },
+     verdicts::reference_diverges, false},
+    {"reference_not_finite", "R or S ends in NaN or Inf", VerdictClass::kInconclusive,
+     [](const Evidence& e) { return e.reference_non_finite.has_value(); },
+     verdicts::reference_not_finite, false},
+    {"engine_failed",
+     "the subject, an engine of another process, exits, hangs or returns an invalid answer",
+     VerdictClass::kInconclusive, [](const Evidence& e) { return e.engine_failure.has_value(); },
+     verdicts::engine_failed, false},
+    {"emulator_fails", "the emulator at precision `f32` does not have the bits of S",
+     VerdictClass::kInconclusive, [](const Evidence& e) { return e.emulator_fails; },
+     verdicts::emulator_fails, false},
+    {"violation", "an op of T, or else of E1, is outside its bound", VerdictClass::kEngineBug,
+     [](const Evidence& e) { return !e.violations.empty(); }, verdicts::violation},
+    {"unrepeatable",
+     "a tensor is outside, and the step run again is as far from itself as from what is expected",
+     VerdictClass::kInconclusive,
+     [](const Evidence& e) { return is_identified_as(e, Identification::Outcome::kUnrepeatable); },
+     verdicts::unrepeatable},
+    {"tensor_outside",
+     "only tensors are seen (level C), one is outside the envelope of conforming engines, and no "
+     "cause and no formula explains it",
+     VerdictClass::kEngineBug,
+     [](const Evidence& e) { return is_unexplained(e) && e.level == 'C'; },
+     verdicts::tensor_outside},
+    {"replicas_diverge",
+     "only tensors are seen, and cores that compute the same diverge in one step by more than "
+     "rounding",
+     VerdictClass::kEngineBug, [](const Evidence& e) { return e.replica_split.has_value(); },
+     verdicts::replicas_diverge},
+    {"identical", "T has the bits of R, and E1 those of R1, after every step",
+     VerdictClass::kIdentical, [](const Evidence& e) { return e.identical; }, identical},
+    {"other_formula",
+     "the subject ran another program: another formula, alone or with a cause of sharding, "
+     "explains all its tensors",
+     VerdictClass::kProgram,
+     [](const Evidence& e) {
+       return is_explained(e) && e.match->explanations.front().has_formula();
+     },
+     verdicts::other_formula},
+    {"other_program", "the subject ran another program, and no known cause explains it",
+     VerdictClass::kInconclusive, is_unexplained, verdicts::other_program},
+    {"quick", "`--quick`, and no cause was identified", VerdictClass::kInconclusive,
+     [](const Evidence& e) { return e.quick && e.held_out && !is_explained(e); }, verdicts::quick},
+
+    {"script_matters",
+     "a cause explains the other program of the subject's script, whose own effect (S − R, or "
+     "T − R if S was not trained) is significant",
+     VerdictClass::kSharding,
+     [](const Evidence& e) { return is_explained(e) && is_significant(effect_of_script(e)); },
+     verdicts::script_matters},
+    {"script_harmless",
+     "… neither that effect nor one of T − R is detected, and the reference has learnt",
+     VerdictClass::kNoise,
+     [](const Evidence& e) { return is_explained(e) && script_has_no_effect(e) && has_learnt(e); },
+     verdicts::script_harmless},
+    {"script_not_learnt", "… neither is detected, but the reference has not learnt",
+     VerdictClass::kInconclusive,
+     [](const Evidence& e) { return is_explained(e) && script_has_no_effect(e); },
+     verdicts::script_not_learnt},
+    {"script_undecided", "… the seeds do not decide", VerdictClass::kInconclusive, is_explained,
+     verdicts::script_undecided},
+
+    {"sharding_matters",
+     "sharding changes the meaning: S − R is significant, and the known causes explain the change",
+     VerdictClass::kSharding,
+     [](const Evidence& e) {
+       return e.meaning.differs() && is_significant(of_sharding(e)) && e.meaning.explained();
+     },
+     verdicts::sharding_matters},
+    {"sharding_harmless", "… no effect of S − R or T − R is detected, and the reference has learnt",
+     VerdictClass::kNoise,
+     [](const Evidence& e) {
+       return e.meaning.differs() && has_no_effect(of_sharding(e)) &&
+              has_no_effect(seen_by_user(e)) && has_learnt(e);
+     },
+     verdicts::sharding_harmless},
+    {"sharding_unexplained",
+     "… S − R is significant, but the known causes leave a part of the change unexplained",
+     VerdictClass::kInconclusive,
+     [](const Evidence& e) { return e.meaning.differs() && is_significant(of_sharding(e)); },
+     verdicts::sharding_unexplained},
+    {"sharding_not_learnt", "… the reference has not learnt", VerdictClass::kInconclusive,
+     [](const Evidence& e) {
+       const TrajectoryRow* row = of_sharding(e);
+       return e.meaning.differs() && !has_learnt(e) && (row == nullptr || has_interval(row));
+     },
+     verdicts::sharding_not_learnt},
+    {"sharding_undecided", "… the seeds do not decide", VerdictClass::kInconclusive,
+     [](const Evidence& e) { return e.meaning.differs(); }, verdicts::sharding_undecided},
+
+    {"ensemble_outside",
+     "the meaning is the same; the first steps of T are farther from those of conforming engines "
+     "than these are from each other",
+     VerdictClass::kInconclusive,
+     [](const Evidence& e) {
+       return std::ranges::find(e.ensembles, EnsembleOutcome::kOutside, &EnsembleRow::outcome) !=
+              e.ensembles.end();
+     },
+     verdicts::ensemble_outside},
+    {"imported", "… an imported step, which comes without held-out samples", VerdictClass::kNoise,
+     [](const Evidence& e) { return !e.held_out; }, verdicts::imported},
+    {"not_tested", "… one seed only", VerdictClass::kInconclusive,
+     [](const Evidence& e) {
+       return !has_interval(seen_by_user(e)) && !has_no_effect(seen_by_user(e));
+     },
+     verdicts::not_tested},
+    {"beyond_rounding",
+     "… the whole interval of T − R lies beyond the declared margin, or beyond what another seed "
+     "does",
+     VerdictClass::kInconclusive, is_beyond_rounding, verdicts::beyond_rounding},
+    {"noise", "… otherwise", VerdictClass::kNoise, [](const Evidence&) { return true; }, noise},
+};
+
+}  // namespace
+
+std::span<const VerdictRow> verdict_rows() { return kRows; }
+
+const VerdictRow& deciding_row(const Evidence& evidence) {
+  return *std::ranges::find_if(kRows, [&](const VerdictRow& row) { return row.holds(evidence); });
+}
+
+}  // namespace twinrun

@@ -1,0 +1,206 @@
+// The judgements of a subject in which nothing is wrong: whether another program, sharding or the
+// engine's rounding matters for what is learnt.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "harness/diagnose/findings.h"
+#include "harness/diagnose/verdicts.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+const char* nothing_outside(const Evidence& e) {
+  return e.level == 'C' ? "No tensor is outside what conforming engines do"
+                        : "No op is outside its bound";
+}
+
+constexpr std::string_view kSeedsUndecided =
+    "the seeds do not decide: the interval of the effect contains 0, and an effect that matters "
+    "may have been missed";
+constexpr std::string_view kNothingLearnt =
+    "a run that learns nothing shows no effect on what is learnt";
+constexpr std::string_view kProbeEvery =
+    "replay every op of every step: --set diagnose.probe=every";
+
+void script_findings(const Evidence& e, Judgement& j) {
+  if (e.meaning.differs()) sharding_findings(e, j, j.verdict);
+  program_findings(e, j, j.verdict);
+}
+
+// "The subject's script runs another program than it was asked to (a missing all-reduce)"
+std::string script_text(const Evidence& e) {
+  return fmt::format("The subject's script runs another program than it was asked to ({})",
+                     explained_by(e));
+}
+
+std::string script_confidence(const Evidence& e) {
+  return fmt::format("{}; {}", trials_text(*effect_of_script(e)),
+                     e.match->read ? "the cause was identified from what the ops read, bit by bit"
+                                   : "the cause was identified tensor by tensor, in single steps "
+                                     "from the subject's own states");
+}
+
+// The findings of a change of meaning whose effect is open.
+void open_sharding_findings(const Evidence& e, Judgement& j) {
+  sharding_findings(e, j, VerdictClass::kInconclusive);
+  if (j.findings.empty())
+    undecided_finding(e, j, find_row(e, "S - R"),
+                      "Sharding changes what the program means, and no known cause explains it.");
+}
+
+}  // namespace
+
+const TrajectoryRow* effect_of_script(const Evidence& e) {
+  const TrajectoryRow* alone = find_row(e, "S - R");
+  return alone != nullptr ? alone : find_row(e, "T - R");
+}
+
+namespace verdicts {
+
+void script_matters(const Evidence& e, Judgement& j) {
+  script_findings(e, j);
+  j.headline = fmt::format("{}. {}.", script_text(e), effect_words(*effect_of_script(e)));
+  j.confidence = script_confidence(e);
+}
+
+void script_harmless(const Evidence& e, Judgement& j) {
+  script_findings(e, j);
+  j.headline = fmt::format("Noise: {}. {}.", script_text(e), effect_words(*effect_of_script(e)));
+  j.confidence = script_confidence(e);
+}
+
+void script_not_learnt(const Evidence& e, Judgement& j) {
+  script_findings(e, j);
+  j.headline =
+      fmt::format("{}, but the reference has not learnt: what it does to learning cannot be seen.",
+                  script_text(e));
+  j.confidence = kNothingLearnt;
+}
+
+void script_undecided(const Evidence& e, Judgement& j) {
+  script_findings(e, j);
+  j.headline = fmt::format("{}, but the seeds do not decide whether that matters.", script_text(e));
+  j.confidence = kSeedsUndecided;
+  j.next_steps.push_back(what_decides({find_row(e, "T - R"), find_row(e, "S - R")}));
+}
+
+void sharding_matters(const Evidence& e, Judgement& j) {
+  const TrajectoryRow& effect = *find_row(e, "S - R");
+  sharding_findings(e, j, VerdictClass::kSharding);
+  j.headline = fmt::format(
+      "Sharding changes what the program means (cause: {}). On cpu alone, without the engine, {}.",
+      named_causes(e), lower_first(effect_words(effect)));
+  j.confidence = trials_text(effect) + "; no op of the engine is outside its bound";
+}
+
+void sharding_harmless(const Evidence& e, Judgement& j) {
+  noise(e, j);
+  sharding_findings(e, j, VerdictClass::kNoise);
+  std::ranges::stable_sort(j.findings, std::less<>(),
+                           [](const Finding& f) { return f.share.has_value(); });
+  j.headline = fmt::format("Noise: sharding changes the program's meaning ({}), but {}.",
+                           named_causes(e), lower_first(effect_words(*find_row(e, "S - R"))));
+  j.next_steps.clear();
+  j.notes.push_back(
+      "The sharded program does not mean the same; the seeds would have shown an effect as large "
+      "as what another seed does.");
+}
+
+void sharding_unexplained(const Evidence& e, Judgement& j) {
+  open_sharding_findings(e, j);
+  j.headline = fmt::format(
+      "Sharding changes what the program means, but the known causes ({}) do not explain all of "
+      "it. {}.",
+      named_causes(e), effect_words(*find_row(e, "S - R")));
+  j.confidence = fmt::format("with every known cause undone, one step still differs by {}",
+                             text::relative(e.meaning.residual));
+  j.next_steps.push_back("compare the two programs: `twinrun inspect SCENARIO --program`");
+}
+
+void sharding_not_learnt(const Evidence& e, Judgement& j) {
+  open_sharding_findings(e, j);
+  j.headline = fmt::format(
+      "Sharding changes the program's meaning ({}), but the reference has not learnt: what it does "
+      "to learning cannot be seen.",
+      named_causes(e));
+  j.confidence = kNothingLearnt;
+}
+
+void sharding_undecided(const Evidence& e, Judgement& j) {
+  const TrajectoryRow *tr = find_row(e, "T - R"), *sr = find_row(e, "S - R");
+  open_sharding_findings(e, j);
+  j.headline = fmt::format(
+      "Sharding changes the program's meaning ({}), but {} do not decide whether that matters.",
+      named_causes(e),
+      text::plural(sr == nullptr ? 0 : static_cast<int64_t>(sr->differences.size()), "seed"));
+  j.confidence =
+      is_significant(tr)
+          ? "the whole drift (T - R) is significant, but sharding alone (S - R) does not show it"
+          : kSeedsUndecided;
+  j.next_steps.push_back(what_decides({tr, sr}));
+}
+
+void quick(const Evidence& e, Judgement& j) {
+  undecided_finding(e, j, find_row(e, "T - R"),
+                    fmt::format("{}; whether the remaining difference matters takes several seeds.",
+                                nothing_outside(e)));
+  j.headline = "The quick look found nothing wrong, but the runs do not have equal bits.";
+  j.confidence =
+      "--quick runs no seeds: it can show a fault, another program or exact agreement, but not "
+      "whether a difference is noise";
+  j.next_steps.push_back("run again without --quick: it trains the seeds that decide");
+}
+
+void ensemble_outside(const Evidence& e, Judgement& j) {
+  undecided_finding(e, j, find_row(e, "T - R"),
+                    "The engine's first steps lie farther from those of correct engines than "
+                    "these lie from each other.");
+  j.headline =
+      "The subject's first steps are not those of a conforming engine of its declaration, yet "
+      "nothing wrong was found in them.";
+  j.confidence =
+      "farther from conforming engines than these are from each other: a bias below the bounds, or "
+      "a cause that no ablation covers";
+  j.next_steps = {std::string(kProbeEvery),
+                  "compare with more engines: --set diagnose.ensemble=40"};
+}
+
+void imported(const Evidence& e, Judgement& j) {
+  noise(e, j);
+  j.notes.push_back(
+      "Whether the drift matters for what is learnt was not judged: an imported step comes with "
+      "one initial state and no held-out samples.");
+}
+
+void not_tested(const Evidence& e, Judgement& j) {
+  const TrajectoryRow* row = find_row(e, "T - R");
+  undecided_finding(e, j, row, "Whether the engine's drift matters was not tested.");
+  j.headline = fmt::format(
+      "{} and the program means the same, but whether the drift matters was not tested.",
+      nothing_outside(e));
+  j.confidence = "one seed gives no interval";
+  j.next_steps.push_back(what_decides({row}));
+}
+
+void beyond_rounding(const Evidence& e, Judgement& j) {
+  const TrajectoryRow& row = *find_row(e, "T - R");
+  undecided_finding(
+      e, j, &row,
+      "The drift is larger than rounding is known to make it, and neither an op nor a "
+      "cause of sharding explains it.");
+  j.headline = fmt::format(
+      "{}, which is more than {}; yet every {} and the program means the same.", effect_words(row),
+      row.margin > 0 ? "the margin that " + row.margin_source + " declares"
+                     : "what another seed does",
+      e.level == 'C' ? "tensor is where conforming engines put it"
+                     : "probed op is inside its bound");
+  j.confidence = "a cause that no ablation covers, or a bias below the bounds";
+  j.next_steps = {std::string(kProbeEvery),
+                  "see whether it is the operands' precision: --set tpu.precision=highest"};
+}
+
+}  // namespace verdicts
+}  // namespace twinrun
