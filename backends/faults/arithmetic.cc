@@ -48,10 +48,8 @@ bool four_operations(const Program& p, ValueId id) {
 bool is_constant(const Program& p, ValueId id) {
   return op_at(p, id).kind == OpKind::kConstant && is_f32(op_at(p, id));
 }
-bool is_mean(const Program& p, ValueId id) {
-  const Op& op = op_at(p, id);
-  return (op.kind == OpKind::kReduce || op.kind == OpKind::kReduceWindow) &&
-         op.attrs.reducer == Reducer::kMean && is_f32(op);
+bool f32_mean(const Program& p, ValueId id) {
+  return is_mean(op_at(p, id)) && is_f32(op_at(p, id));
 }
 // A maximum that a later op subtracts, directly or after a broadcast or reshape.
 bool is_shift(const Program& p, ValueId id) {
@@ -216,7 +214,8 @@ void padded_mean(Strike& s) {
     return (n + tile - 1) / tile * tile;
   };
   std::vector<int64_t> count(static_cast<size_t>(s.output.elements()), 0);
-  each_term(s.op(), s.inputs, {}, [&](int64_t e, double) { ++count[static_cast<size_t>(e)]; });
+  for_each_term(s.op(), s.inputs,
+                [&](const SumTerm& t) { ++count[static_cast<size_t>(t.result)]; });
   const auto out = s.own_output();
   for (size_t i = 0; i < out.size(); ++i) {
     if (const int64_t n = padded(count[i]); n != count[i])
@@ -276,7 +275,7 @@ std::vector<FaultKind> arithmetic_faults() {
               "divided by the padded count: tiles of 8, or of 128 where 8 divides it; a pooling "
               "window's "
               "full size",
-              is_mean, padded_mean, {Unit::kCount, kVaries, "number of elements of a tile"}),
+              f32_mean, padded_mean, {Unit::kCount, kVaries, "number of elements of a tile"}),
       results("unstable_softmax", "a maximum that is subtracted",
               "0 instead of the maximum: no shift before the exponentials", is_shift,
               unstable_softmax),

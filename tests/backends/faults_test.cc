@@ -9,6 +9,7 @@
 
 #include "backends/registry.h"
 #include "program/base/bits.h"
+#include "program/ops/contraction.h"
 #include "tests/backends/fault_trials.h"
 
 namespace twinrun::faults_test {
@@ -322,6 +323,18 @@ TEST(FaultKinds, DropKTailOfAnInputGradient) {
                b = small::generic_f32({3, 3, 4, 15}, -1, 1, 2);
   expect_tail(p, a, b, false, "drop_k_tail@y",
               [](int64_t i) { return i / 60 * 15 + i % 15 < 128; });
+}
+
+// k is that of one group, and the tail is missing in every group.
+TEST(FaultKinds, DropKTailOfAGroupedInputGradient) {
+  const Window w{{3, 3}, {1, 1}, {1, 1}, {1, 1}};
+  OneOp op({2, 5, 5, 30}, {3, 3, 4, 30});  // two groups: k = (kh, kw, 15 of co), K = 135
+  const Program p = op.program(op.h.b.convolution_input_grad(op.a, op.b, {2, 5, 5, 8}, w, "y", 2));
+  const Tensor a = small::generic_f32({2, 5, 5, 30}, -1, 1, 1),
+               b = small::generic_f32({3, 3, 4, 30}, -1, 1, 2);
+  EXPECT_EQ(k_size(p.graph.op(p.graph.find("y")), std::vector<Tensor>{a, b}), 135);
+  expect_tail(p, a, b, false, "drop_k_tail@y",
+              [](int64_t i) { return i / 120 * 15 + i % 15 < 128; });
 }
 
 TEST(FaultKinds, DropKTailOfAKernelGradient) {
