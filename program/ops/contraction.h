@@ -1,9 +1,9 @@
 // One form for dots, convolutions, their gradients and reductions: result (i, j) of part p is the
 // sum over k of a(i, k) b(k, j). The index of an operand's element is the sum of an offset for its
-// row and an offset for its k, so any panel of it can be gathered. Variants and faults of engines,
-// and the hypotheses about wrong results, find the terms of a sum with it; terms.h lists them one by
-// one. Kernels, oracle and the tests' reference interpreter each have an index arithmetic of their
-// own, so that a mistake in one of them shows.
+// row and an offset for its k, so any panel of it can be gathered. Variants and faults of engines
+// find the terms of a sum with it, and the hypotheses about wrong results; terms.h lists them one
+// by one. Kernels, oracle and the tests' reference interpreter each have an index arithmetic of
+// their own, so that a mistake in one of them shows.
 //
 //   const Contraction c = contraction_of(op, inputs);
 //   c.a.at(p, i, k)                   // flat index into inputs[0]; -1: padding, a factor +0
@@ -55,7 +55,8 @@ struct Contraction {
 };
 
 // For dot_general, the convolutions and their gradients, and reduce. A reduction has m = 1 and no
-// a.terms: its factor a is 1 everywhere. Parts are the matrices of a stack or the groups of a convolution.
+// a.terms: its factor a is 1 everywhere. Parts are the matrices of a stack or the groups of a
+// convolution.
 Contraction contraction_of(const Op& op, std::span<const Tensor> inputs);
 
 // The number of terms in the sum of one element, for the same ops. Taps in the padding count.

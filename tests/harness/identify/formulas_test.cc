@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "backends/variants/variant.h"
 #include "harness/identify/identify.h"
@@ -365,6 +366,11 @@ TEST(Formulas, TheTableOfTheDocsIsTheCatalogue) {
   std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/reference/formulas.md");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const std::string table = formula_table_markdown();
+  std::istringstream rows(table);
+  for (std::string row; std::getline(rows, row);) {
+    EXPECT_NE(text.find(row + "\n"), std::string::npos)
+        << "a formula has no row in docs/reference/formulas.md: " << row;
+  }
   EXPECT_TRUE(text.ends_with(table)) << table;
 }
 
