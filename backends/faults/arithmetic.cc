@@ -254,10 +254,11 @@ std::vector<FaultKind> arithmetic_faults() {
               "results too large by some ulps, always upward; below 1: that part of the elements "
               "by one",
               rounds, ulp_bias, {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
-      results("ulp_toward_zero", "any f32 op that rounds", "the same, always toward zero", rounds,
-              ulp_toward_zero, {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
+      results("ulp_toward_zero", "any f32 op that rounds",
+              "results off by some ulps, always toward zero", rounds, ulp_toward_zero,
+              {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
       results("elementary_ulps", "exp, log, tanh, logistic, erf, log1p",
-              "off by more ulps than declared, up or down as the argument has it", elementary,
+              "off by more ulps than declared, up or down by the bits of the result", elementary,
               elementary_ulps,
               {Unit::kNumber, 4, "ulps beyond the declared", {1, 2, 4, 16, 64, 1024}}),
       computes("table_lookup", "exp, log, tanh, logistic, erf, log1p",
@@ -268,7 +269,7 @@ std::vector<FaultKind> arithmetic_faults() {
                approximate_division,
                {Unit::kCount, 12, "number of bits kept", {20, 18, 16, 14, 12, 10, 8}}),
       results(
-          "wrong_constant", "constants", "an epsilon, a beta, a 1/N that is off", is_constant,
+          "wrong_constant", "constants", "an epsilon, a beta or a 1/N is wrong", is_constant,
           wrong_constant,
           {Unit::kNumber, 0.01, "relative error", {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1}}),
       results("padded_mean", "means",

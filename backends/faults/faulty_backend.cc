@@ -17,7 +17,8 @@ class FaultyEngine : public Engine {
   const Program& program() const override { return conforming_->program(); }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
-    if (hooks != nullptr) return Error{"an engine with faults takes no other hooks", "faults", ""};
+    if (hooks != nullptr)
+      return Error{"an engine with faults does not accept other hooks", "faults", ""};
     return conforming_->step(step, states, inputs, outputs, sink, hooks_.get());
   }
 

@@ -64,7 +64,7 @@ class OtherBackend : public Backend {
       return conforming_->prepare(program);
     const Sharding other = change_(program.sharding);
     if (program.sharding.feeding != Feeding{} && program.sharding.feeding != other.feeding)
-      return Error{"the asked program is misfed already", "with_other_program", ""};
+      return Error{"the requested program is already fed wrongly", "with_other_program", ""};
     Program executed;
     try {
       executed = reshard(program, other);
