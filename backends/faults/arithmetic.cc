@@ -48,10 +48,8 @@ bool four_operations(const Program& p, ValueId id) {
 bool is_constant(const Program& p, ValueId id) {
   return op_at(p, id).kind == OpKind::kConstant && is_f32(op_at(p, id));
 }
-bool is_mean(const Program& p, ValueId id) {
-  const Op& op = op_at(p, id);
-  return (op.kind == OpKind::kReduce || op.kind == OpKind::kReduceWindow) &&
-         op.attrs.reducer == Reducer::kMean && is_f32(op);
+bool f32_mean(const Program& p, ValueId id) {
+  return is_mean(op_at(p, id)) && is_f32(op_at(p, id));
 }
 // A maximum that a later op subtracts, directly or after a broadcast or reshape.
 bool is_shift(const Program& p, ValueId id) {
@@ -216,7 +214,8 @@ void padded_mean(Strike& s) {
     return (n + tile - 1) / tile * tile;
   };
   std::vector<int64_t> count(static_cast<size_t>(s.output.elements()), 0);
-  each_term(s.op(), s.inputs, {}, [&](int64_t e, double) { ++count[static_cast<size_t>(e)]; });
+  for_each_term(s.op(), s.inputs,
+                [&](const SumTerm& t) { ++count[static_cast<size_t>(t.result)]; });
   const auto out = s.own_output();
   for (size_t i = 0; i < out.size(); ++i) {
     if (const int64_t n = padded(count[i]); n != count[i])
@@ -255,10 +254,11 @@ std::vector<FaultKind> arithmetic_faults() {
               "results too large by some ulps, always upward; below 1: that part of the elements "
               "by one",
               rounds, ulp_bias, {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
-      results("ulp_toward_zero", "any f32 op that rounds", "the same, always toward zero", rounds,
-              ulp_toward_zero, {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
+      results("ulp_toward_zero", "any f32 op that rounds",
+              "results off by some ulps, always toward zero", rounds, ulp_toward_zero,
+              {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
       results("elementary_ulps", "exp, log, tanh, logistic, erf, log1p",
-              "off by more ulps than declared, up or down as the argument has it", elementary,
+              "off by more ulps than declared, up or down by the bits of the result", elementary,
               elementary_ulps,
               {Unit::kNumber, 4, "ulps beyond the declared", {1, 2, 4, 16, 64, 1024}}),
       computes("table_lookup", "exp, log, tanh, logistic, erf, log1p",
@@ -269,14 +269,14 @@ std::vector<FaultKind> arithmetic_faults() {
                approximate_division,
                {Unit::kCount, 12, "number of bits kept", {20, 18, 16, 14, 12, 10, 8}}),
       results(
-          "wrong_constant", "constants", "an epsilon, a beta, a 1/N that is off", is_constant,
+          "wrong_constant", "constants", "an epsilon, a beta or a 1/N is wrong", is_constant,
           wrong_constant,
           {Unit::kNumber, 0.01, "relative error", {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1}}),
       results("padded_mean", "means",
               "divided by the padded count: tiles of 8, or of 128 where 8 divides it; a pooling "
               "window's "
               "full size",
-              is_mean, padded_mean, {Unit::kCount, kVaries, "number of elements of a tile"}),
+              f32_mean, padded_mean, {Unit::kCount, kVaries, "number of elements of a tile"}),
       results("unstable_softmax", "a maximum that is subtracted",
               "0 instead of the maximum: no shift before the exponentials", is_shift,
               unstable_softmax),

@@ -84,7 +84,7 @@ std::vector<FaultKind> collective_faults() {
       remembers(computes("stale_core", kOn,
                          "one core's part (default: the last) is that of the step before",
                          collective, stale_core)),
-      computes("first_core_only", kOn, "hoisted: the first core's part stands for the sum",
+      computes("first_core_only", kOn, "the first core's part is used in place of the sum",
                collective, first_core_only),
       copies("no_reduce", kOn, "every core (or the one named) keeps its own part", collective,
              no_reduce),

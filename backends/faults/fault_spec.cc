@@ -28,7 +28,7 @@ Status set_magnitude(FaultSpec& spec, double m, std::string_view value, std::str
   if (magnitude.unit == Unit::kNone)
     return bad(text, std::string(spec.kind->name) + " takes no magnitude", "leave it out");
   if (magnitude.unit == Unit::kCount && (m < 0 || m > 1e9 || m != std::floor(m))) {
-    return bad(text, "magnitude '" + std::string(value) + "' is no count: this kind takes a " +
+    return bad(text, "magnitude '" + std::string(value) + "' is not a count: this kind takes a " +
                          std::string(magnitude.means));
   }
   spec.magnitude = m;
@@ -46,16 +46,16 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value,
   if (key == "magnitude" || key == "rate") {
     double m = 0;
     if (!parse_number(value, m) || !std::isfinite(m))
-      return bad(text, said + " is no finite number");
+      return bad(text, said + " is not a finite number");
     if (key == "magnitude") return set_magnitude(spec, m, value, text);
-    if (m <= 0 || m > 1) return bad(text, said + " is no probability above 0");
+    if (m <= 0 || m > 1) return bad(text, said + " is not a probability above 0");
     spec.rate = m;
     return Ok{};
   }
   int64_t n = 0;
   if (!parse_number(value, n) || n < 0 ||
       n > (key == "core" ? int64_t{1} << 20 : int64_t{1} << 60) || (key == "every" && n == 0)) {
-    return bad(text, said + " is no count");
+    return bad(text, said + " is not a count");
   }
   if (key == "core") {
     spec.core = static_cast<int>(n);

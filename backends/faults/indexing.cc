@@ -8,7 +8,6 @@
 #include "backends/faults/terms.h"
 #include "device/machine.h"
 #include "program/base/bits.h"
-#include "program/ops/k_tail.h"
 
 namespace twinrun {
 namespace {
@@ -165,7 +164,8 @@ void assign_not_add(Strike& s) {
   const Tensor last =
       add_up(s.op(), s.inputs, {}, [](float, double term) { return static_cast<float>(term); });
   std::vector<int> count(static_cast<size_t>(s.output.elements()), 0);
-  each_term(s.op(), s.inputs, {}, [&](int64_t e, double) { ++count[static_cast<size_t>(e)]; });
+  for_each_term(s.op(), s.inputs,
+                [&](const SumTerm& t) { ++count[static_cast<size_t>(t.result)]; });
   const auto out = s.own_output();
   for (size_t i = 0; i < out.size(); ++i) {
     if (count[i] > 1) out[i] = last.as<float>()[i];
@@ -178,7 +178,7 @@ bool selects(const Program& p, ValueId id) {
 void wrong_tie(Strike& s) {
   const auto add = [](float sum, double term) { return sum + static_cast<float>(term); };
   const Tensor first = add_up(s.op(), s.inputs, {}, add);
-  const Tensor last = add_up(s.op(), s.inputs, {.last_maximum = true}, add);
+  const Tensor last = add_up(s.op(), s.inputs, {.ties = Ties::kLast}, add);
   const auto out = s.own_output();
   for (size_t i = 0; i < out.size(); ++i) {
     if (to_bits(first.as<float>()[i]) != to_bits(last.as<float>()[i])) out[i] = last.as<float>()[i];
@@ -196,23 +196,12 @@ void lost_term(Strike& s) {
     s.output = s.inputs[0];
     return;
   }
-  std::set<int64_t> met;             // elements of the result that had their first term
-  if (op.kind == OpKind::kReduce) {  // each_term follows the order of the operand's elements
-    const auto x = s.own_input(0);
-    size_t at = 0;
-    each_term(op, {s.inputs[0].clone()}, {}, [&](int64_t e, double) {
-      if (met.insert(e).second) x[at] = 0;
-      ++at;
-    });
-  } else {
-    const Tensor& ids = s.inputs[0];
-    const int64_t row = ids.elements() == 0 ? 0 : s.inputs[1].elements() / ids.elements();
-    const auto dy = s.own_input(1);
-    for (int64_t i = 0; i < ids.elements(); ++i) {
-      if (met.insert(ids.as<int32_t>()[static_cast<size_t>(i)]).second)
-        std::fill_n(dy.begin() + i * row, row, 0.0f);
-    }
-  }
+  std::set<int64_t> met;  // elements of the result that had their first term
+  const size_t last = s.inputs.size() - 1;
+  const auto x = s.own_input(last);
+  for_each_term(op, s.inputs, [&](const SumTerm& t) {
+    if (met.insert(t.result).second) x[static_cast<size_t>(t.b)] = 0;
+  });
   s.recompute();
 }
 
@@ -231,7 +220,8 @@ std::vector<FaultKind> indexing_faults() {
           "nothing if 128 divides K",
           dot_f32, padding_leak,
           {Unit::kCount, kByOp, "number of cells, at most", {1, 2, 8, 32, 128}}),
-      results("padding_nan", "dots", "the same cells hold NaN", dot_f32, padding_nan),
+      results("padding_nan", "dots", "the padding cells of the last tile of 128 of k hold NaN",
+              dot_f32, padding_nan),
       computes("transposed", "a square operand", "the first such one is read transposed",
                has_square, transposed),
       computes("wrong_stride", "an operand of two dimensions or more",
@@ -246,7 +236,8 @@ std::vector<FaultKind> indexing_faults() {
       results("lane", "any f32 op", "every nth element holds its neighbour's value", computed_f32,
               lane, {Unit::kCount, 128, "number n", {2, 8, 32, 128}}),
       results("assign_not_add", "scatter_add, select_and_scatter, avg_pool_grad",
-              "where several contributions meet, the last one stands", scatters, assign_not_add),
+              "where several contributions meet, only the last one is kept", scatters,
+              assign_not_add),
       results("wrong_tie", "select_and_scatter",
               "of equal maxima the last one gets the gradient instead of the first", selects,
               wrong_tie),

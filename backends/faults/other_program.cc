@@ -59,7 +59,7 @@ class OtherBackend : public WrappedBackend {
     if (program.sharding.cores == 1 || program.recipe == nullptr) return inner_->prepare(program);
     const Sharding other = change_(program.sharding);
     if (program.sharding.feeding != Feeding{} && program.sharding.feeding != other.feeding)
-      return Error{"the requested program is already misfed", "with_other_program", ""};
+      return Error{"the requested program is already fed wrongly", "with_other_program", ""};
     Program executed;
     try {
       executed = reshard(program, other);

@@ -112,47 +112,28 @@ std::vector<double> field_degrees(const Graph& graph) {
       most = std::max(most, d);
       sum += d;
     }
+    const auto of = [&](size_t i) { return degrees[static_cast<size_t>(op.operands[i])]; };
     double degree = most;
-    switch (op.kind) {
-      case OpKind::kParameter:
-        degree = is_floating(op.type.dtype) ? 1 : 0;
+    switch (degree_of(op.kind)) {
+      case Degree::kMost:
         break;
-      case OpKind::kMultiply:
-      case OpKind::kDotGeneral:
-      case OpKind::kConvolution:
-      case OpKind::kConvolutionInputGrad:
-      case OpKind::kConvolutionKernelGrad:
+      case Degree::kSum:
         degree = sum;
         break;
-      case OpKind::kDivide:  // a reciprocal counts as a variable, unless it is that of a constant
-        degree = degrees[static_cast<size_t>(op.operands[0])] +
-                 (degrees[static_cast<size_t>(op.operands[1])] > 0 ? 1 : 0);
+      case Degree::kQuotient:  // a reciprocal is a variable, unless it is that of a constant
+        degree = of(0) + (of(1) > 0 ? 1 : 0);
         break;
-      case OpKind::kMaximum:  // b + (a > b) (a - b)
-      case OpKind::kMinimum:
-      case OpKind::kAbs:
+      case Degree::kOneMore:  // the maximum is b + (a > b) (a - b)
         degree = most + 1;
         break;
-      case OpKind::kSelect:
-        degree = degrees[static_cast<size_t>(op.operands[0])] +
-                 std::max(degrees[static_cast<size_t>(op.operands[1])],
-                          degrees[static_cast<size_t>(op.operands[2])]);
+      case Degree::kChoice:
+        degree = of(0) + std::max(of(1), of(2));
         break;
-      case OpKind::kCompare:
-      case OpKind::kSqrt:
-      case OpKind::kRsqrt:
-      case OpKind::kExponential:
-      case OpKind::kLog:
-      case OpKind::kLog1p:
-      case OpKind::kTanh:
-      case OpKind::kErf:
-      case OpKind::kLogistic:
+      case Degree::kVariable:
+        degree = is_floating(op.type.dtype) ? 1 : 0;
+        break;
+      case Degree::kFunction:
         degree = most > 0 ? 1 : 0;
-        break;
-      case OpKind::kRngUniform:
-        degree = 1;
-        break;
-      default:
         break;
     }
     degrees.push_back(degree);

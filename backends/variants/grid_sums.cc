@@ -7,6 +7,7 @@
 #include "backends/kernels/arithmetic.h"
 #include "backends/variants/internal.h"
 #include "backends/variants/order.h"
+#include "program/ops/terms.h"
 
 namespace twinrun::variants {
 namespace {
@@ -100,8 +101,7 @@ Lanes products(const Variant& v, const Order& order, const Scheme& scheme, int64
 }
 
 float finished(const Op& op, float sum, int64_t terms) {
-  const bool mean = op.kind == OpKind::kReduce && op.attrs.reducer == Reducer::kMean;
-  return mean ? sum / static_cast<float>(terms) : sum;
+  return is_mean(op) ? sum / static_cast<float>(terms) : sum;
 }
 
 // ---- a whole contraction

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "backends/variants/contraction.h"
 #include "backends/variants/variant.h"
 #include "program/base/bits.h"
+#include "program/ops/contraction.h"
 
 namespace twinrun::variants {
 

@@ -4,6 +4,7 @@
 
 #include "backends/kernels/arithmetic.h"
 #include "backends/variants/internal.h"
+#include "program/ops/terms.h"
 
 namespace twinrun {
 namespace variants {
@@ -77,8 +78,7 @@ bool replaces(const Variant& variant, const Op& op) {
     case OpClass::kDot:
     case OpClass::kReduce:
     case OpClass::kWindow:
-      return op.attrs.reducer != Reducer::kMax ||
-             (op.kind != OpKind::kReduce && op.kind != OpKind::kReduceWindow);
+      return is_sum_of_terms(op);
     case OpClass::kCollective:
       // bf16 contributions are rounded at each hop, in the contract's ring: no choice.
       return op.type.dtype == DType::kF32;

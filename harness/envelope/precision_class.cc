@@ -7,10 +7,10 @@
 #include <cmath>
 
 #include "backends/core/wrapped.h"
-#include "backends/variants/contraction.h"
 #include "backends/variants/variant.h"
 #include "program/base/bits.h"
 #include "program/base/philox.h"
+#include "program/ops/contraction.h"
 
 namespace twinrun {
 namespace {
@@ -172,7 +172,7 @@ class RoundingHooks : public OpHooks {
   // Sums in one chain and rounds every partial sum: an engine whose results are narrow may
   // accumulate in that format (XLA on a CPU does).
   void sum_narrow(const Op& op, const std::vector<Tensor>& inputs, Tensor& output) const {
-    const variants::Contraction c = variants::contraction_of(op, inputs);
+    const Contraction c = contraction_of(op, inputs);
     const float* x = inputs[0].as<float>().data();
     float* out = output.as<float>().data();
     for (int64_t p = 0; p < c.parts; ++p) {

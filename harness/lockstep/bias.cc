@@ -9,6 +9,7 @@
 
 #include "program/base/digest.h"
 #include "program/base/philox.h"
+#include "program/ops/contraction.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -25,22 +26,9 @@ constexpr int64_t kBudget = int64_t{1} << 22;
 
 // The number of terms in the sum of one element, as an estimate of the cost of a comparison.
 int64_t terms_of(const Op& op, std::span<const Tensor> inputs) {
-  const int64_t n = std::max<int64_t>(1, op.type.elements());
-  const auto size = [&](size_t i) { return inputs[i].elements(); };
-  switch (op.kind) {
-    case OpKind::kDotGeneral:
-      return inputs[0].dims()[static_cast<size_t>(op.attrs.batch_dims + op.attrs.lhs_contract)];
-    case OpKind::kConvolution:
-      return size(1) / std::max<int64_t>(1, op.type.dims.back());
-    case OpKind::kConvolutionInputGrad:
-      return size(1) / std::max<int64_t>(1, op.type.dims.back());
-    case OpKind::kConvolutionKernelGrad:
-      return size(1) / std::max<int64_t>(1, op.type.dims.back());
-    case OpKind::kAllReduce:
-      return static_cast<int64_t>(inputs.size());
-    default:
-      return std::max<int64_t>(1, inputs.back().elements() / n);
-  }
+  if (class_of(op.kind) == OpClass::kDot) return std::max<int64_t>(1, k_size(op, inputs));
+  if (op.kind == OpKind::kAllReduce) return static_cast<int64_t>(inputs.size());
+  return std::max<int64_t>(1, inputs.back().elements() / std::max<int64_t>(1, op.type.elements()));
 }
 
 // at(i) is the element of the result that residual[i] belongs to.
@@ -135,20 +123,20 @@ void ResidualSums::add(const ResidualSums& o) {
 }
 
 std::string BiasFinding::text() const {
-  const std::string rests =
-      fmt::format("seen {}, on {}, from step {} on; against {} honest engines on the same inputs",
-                  observations == 1 ? "once" : fmt::format("{} times", observations),
-                  text::plural(steps, "step"), first_step, members);
+  const std::string rests = fmt::format(
+      "seen {}, on {}, from step {} on; against {} conforming engines on the same inputs",
+      observations == 1 ? "once" : fmt::format("{} times", observations),
+      text::plural(steps, "step"), first_step, members);
   if (score.name == "size") {
-    return fmt::format("its rounding errors are {} the largest of honest engines ({})",
+    return fmt::format("its rounding errors are {} the largest of conforming engines ({})",
                        text::times(score.value), rests);
   }
   if (score.name == "one element") {
-    return fmt::format("one element's error is {} the largest of honest engines ({})",
+    return fmt::format("one element's error is {} the largest of conforming engines ({})",
                        text::times(score.value), rests);
   }
   return fmt::format(
-      "its rounding errors point {}: score {} of -1 to 1, honest engines within {} ({})",
+      "its rounding errors point {}: score {} of -1 to 1, conforming engines within {} ({})",
       score.name, text::signed_number(score.value), text::interval(score.low, score.high), rests);
 }
 

@@ -168,18 +168,18 @@ std::vector<Signature> from_values(const Suspect& s) {
       s.share([&](int64_t i) { return !std::isfinite(s.got(i)) && std::isfinite(s.expected(i)); });
   if (non_finite > 0) {
     const auto n = static_cast<int64_t>(std::llround(non_finite * static_cast<double>(count)));
-    return {{n == 1 ? std::string("an element that is NaN or Inf where a number was due")
-                    : fmt::format("{} elements that are NaN or Inf where a number was due", n),
+    return {{n == 1 ? std::string("an element that is NaN or Inf where a number was expected")
+                    : fmt::format("{} elements that are NaN or Inf where a number was expected", n),
              1}};
   }
   if (count == 1 && !whole) {
     const int64_t i = s.wrong[0];
-    return {{fmt::format("one element only: {:.9g} where {:.9g} was due{}", s.got(i), s.expected(i),
-                         flipped_bit(s, i)),
+    return {{fmt::format("one element only: {:.9g} where {:.9g} was expected{}", s.got(i),
+                         s.expected(i), flipped_bit(s, i)),
              1}};
   }
   const double zeros = s.share([&](int64_t i) { return s.got(i) == 0; });
-  out.push_back({whole ? "all zeros" : "zeros where numbers were due", zeros});
+  out.push_back({whole ? "all zeros" : "zeros where numbers were expected", zeros});
   if (s.subject.dtype() != DType::kF32) return out;
   if (zeros < 1) {
     factor(s, out);

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "harness/lockstep/hypotheses.h"
-#include "program/ops/k_tail.h"
+#include "program/ops/terms.h"
 
 namespace twinrun {
 namespace {
@@ -240,20 +240,15 @@ void part_of_operand(const Suspect& s, Trials& trials) {
 // Sums over dimensions: the first or the last term is missing.
 void of_reduce(const Suspect& s, Trials& trials) {
   if (s.op.attrs.reducer == Reducer::kMax || s.inputs[0].dtype() != DType::kF32) return;
-  const Dims& dims = s.inputs[0].dims();
   for (const bool last : {false, true}) {
+    std::vector<int64_t> ends(static_cast<size_t>(s.op.type.elements()), -1);
+    for_each_term(s.op, s.inputs, [&](const SumTerm& t) {
+      int64_t& end = ends[static_cast<size_t>(t.result)];
+      if (last || end < 0) end = t.b;
+    });
     Tensor x = s.inputs[0].clone();
-    for (int64_t i = 0; i < x.elements(); ++i) {
-      int64_t rest = i;
-      bool end = true;
-      for (size_t d = dims.size(); d-- > 0;) {
-        const int64_t at = rest % dims[d];
-        rest /= dims[d];
-        const bool reduced =
-            std::ranges::find(s.op.attrs.dims, static_cast<int64_t>(d)) != s.op.attrs.dims.end();
-        end = end && (!reduced || at == (last ? dims[d] - 1 : 0));
-      }
-      if (end) x.as<float>()[static_cast<size_t>(i)] = 0;
+    for (const int64_t end : ends) {
+      if (end >= 0) x.as<float>()[static_cast<size_t>(end)] = 0;
     }
     trials.with(fmt::format("the {} term of the sum is missing", last ? "last" : "first"), {x});
   }
@@ -296,19 +291,14 @@ void of_binary(const Suspect& s, Trials& trials) {
 
 // scatter_add: the last contribution to a row, or the first, in place of their sum.
 void of_scatter_add(const Suspect& s, Trials& trials) {
-  const Tensor &ids = s.inputs[0], &dy = s.inputs[1];
-  const int64_t rows = s.op.type.dims[0], width = s.op.type.elements() / rows;
   for (const bool last : {true, false}) {
-    std::vector<double> kept(static_cast<size_t>(rows * width), 0.0);
-    std::vector<bool> taken(static_cast<size_t>(rows), false);
-    for (int64_t i = 0; i < ids.elements(); ++i) {
-      const int64_t row =
-          std::clamp<int64_t>(ids.as<const int32_t>()[static_cast<size_t>(i)], 0, rows - 1);
-      if (taken[static_cast<size_t>(row)] && !last) continue;
-      taken[static_cast<size_t>(row)] = true;
-      for (int64_t c = 0; c < width; ++c)
-        kept[static_cast<size_t>(row * width + c)] = number_at(dy, i * width + c);
-    }
+    std::vector<double> kept(static_cast<size_t>(s.op.type.elements()), 0.0);
+    std::vector<bool> taken(kept.size(), false);
+    for_each_term(s.op, s.inputs, [&](const SumTerm& t) {
+      const auto i = static_cast<size_t>(t.result);
+      if (last || !taken[i]) kept[i] = number_at(s.inputs[1], t.b);
+      taken[i] = true;
+    });
     trials.values(
         fmt::format("assignment in the place of addition: the {} contribution only",
                     last ? "last" : "first"),
@@ -318,47 +308,27 @@ void of_scatter_add(const Suspect& s, Trials& trials) {
 
 // Gradient of max pooling: assigned instead of added, or ties resolved differently.
 void of_select_and_scatter(const Suspect& s, Trials& trials) {
-  const Dims &image = s.op.type.dims, &grid = s.inputs[1].dims();
-  const Window& w = s.op.attrs.window;
   struct Way {
     const char* text;
-    bool add, last, every;
+    bool add;
+    Ties ties;
   };
   for (const Way& way :
-       {Way{"assignment in the place of addition where windows overlap", false, false, false},
-        Way{"ties go to the last maximum of a window, not to the first", true, true, false},
-        Way{"every maximum of a window that ties gets the gradient", true, false, true}}) {
+       {Way{"assignment in the place of addition where windows overlap", false, Ties::kFirst},
+        Way{"ties go to the last maximum of a window, not to the first", true, Ties::kLast},
+        Way{"every maximum of a window that ties gets the gradient", true, Ties::kAll}}) {
     std::vector<double> dx(static_cast<size_t>(s.op.type.elements()), 0.0), size(dx.size(), 0.0);
-    for (int64_t i = 0; i < s.inputs[1].elements(); ++i) {
-      const int64_t c = i % grid[3], x = i / grid[3] % grid[2], y = i / grid[3] / grid[2] % grid[1],
-                    n = i / grid[3] / grid[2] / grid[1];
-      std::vector<int64_t> best;
-      double most = 0;
-      for (int64_t kh = 0; kh < w.size[0]; ++kh) {
-        for (int64_t kw = 0; kw < w.size[1]; ++kw) {
-          const int64_t ih = y * w.stride[0] - w.pad_low[0] + kh,
-                        iw = x * w.stride[1] - w.pad_low[1] + kw;
-          if (ih < 0 || ih >= image[1] || iw < 0 || iw >= image[2]) continue;
-          const int64_t at = ((n * image[1] + ih) * image[2] + iw) * image[3] + c;
-          const double v = number_at(s.inputs[0], at);
-          if (best.empty() || v > most) {
-            best = {at};
-            most = v;
-          } else if (v == most) {
-            best.push_back(at);
-          }
-        }
-      }
-      if (best.empty()) continue;
-      if (!way.every) best = {way.last ? best.back() : best.front()};
-      const double dy = number_at(s.inputs[1], i);
-      for (const int64_t at : best) {
-        double& sum = dx[static_cast<size_t>(at)];
-        sum = way.add ? sum + dy : dy;
-        size[static_cast<size_t>(at)] += std::fabs(dy);
-      }
-    }
+    for_each_term(
+        s.op, s.inputs,
+        [&](const SumTerm& t) {
+          const double dy = number_at(s.inputs[1], t.b);
+          double& sum = dx[static_cast<size_t>(t.result)];
+          sum = way.add ? sum + dy : dy;
+          size[static_cast<size_t>(t.result)] += std::fabs(dy);
+        },
+        way.ties);
     // At most as many binary32 additions as windows contain an element.
+    const Window& w = s.op.attrs.window;
     const auto depth = static_cast<double>(w.size[0] * w.size[1]);
     trials.values(
         way.text, [&](int64_t i) { return dx[static_cast<size_t>(i)]; },

@@ -111,7 +111,7 @@ class Translator {
     }
     if (c.root < 0) return error(line, fmt::format("{} returns nothing", what));
     if (!out_.by_name.emplace(name, out_.computations.size()).second)
-      return error(line, fmt::format("a second function @{}", name));
+      return error(line, fmt::format("function @{} is defined twice", name));
     out_.computations.push_back(std::move(c));
     return Ok{};
   }
@@ -144,7 +144,7 @@ class Translator {
       const bool there = found != values.end() && i >= 0 &&
                          i < static_cast<int64_t>(found->second.size()) &&
                          (hash < ref.size() || found->second.size() == 1);
-      if (!there) return error(op.line, fmt::format("'%{}' is no earlier value here", ref));
+      if (!there) return error(op.line, fmt::format("'%{}' is not defined before this line", ref));
       out.push_back(found->second[static_cast<size_t>(i)]);
     }
     return out;
@@ -152,7 +152,7 @@ class Translator {
 
   Status define(Values& values, const std::string& name, std::vector<int> of, int line) const {
     if (values.emplace(name, std::move(of)).second) return Ok{};
-    return error(line, fmt::format("a second value '%{}'", name));
+    return error(line, fmt::format("'%{}' is defined twice", name));
   }
 
   Status instruction(HloComputation& c, Values& values, const MlirOp& op) {

@@ -86,14 +86,14 @@ class HloParser : private TextReader {
     }
     if (c.name.empty()) return unexpected("a computation, as in 'ENTRY main.1 {'");
     if (module_.by_name.contains(c.name))
-      return error(fmt::format("a second computation '{}'", c.name));
-    if (entry && module_.entry_index >= 0) return error("a second ENTRY computation");
+      return error(fmt::format("computation '{}' is defined twice", c.name));
+    if (entry && module_.entry_index >= 0) return error("more than one ENTRY computation");
     at_.skip();
     if (at_.peek() != '{') at_.until("{\n");  // "(p: f32[]) -> f32[]"
     if (!at_.take("{")) return unexpected("'{' after the computation's name");
     names_.clear();
     while (!at_.take("}")) {
-      if (at_.at_end()) return error(fmt::format("computation '{}' does not end", c.name));
+      if (at_.at_end()) return error(fmt::format("computation '{}' is not closed", c.name));
       TWINRUN_RETURN_IF_ERROR(instruction(c));
     }
     if (at_.take(",")) at_.rest_of_line();  // execution_thread="main"
@@ -133,7 +133,7 @@ class HloParser : private TextReader {
     TWINRUN_RETURN_IF_ERROR(attributes(in));
     if (in.opcode == "parameter") TWINRUN_RETURN_IF_ERROR(note_parameter(c, in, index));
     if (!names_.emplace(in.name, index).second)
-      return error(fmt::format("a second instruction '{}' in '{}'", in.name, c.name));
+      return error(fmt::format("instruction '{}' is defined twice in '{}'", in.name, c.name));
     c.instructions.push_back(std::move(in));
     return Ok{};
   }
@@ -146,7 +146,7 @@ class HloParser : private TextReader {
           fmt::format("parameter({}); allowed: a number from 0 to {}", in.literal, kMax - 1));
     const auto i = static_cast<size_t>(*n);
     if (c.parameters.size() <= i) c.parameters.resize(i + 1, -1);
-    if (c.parameters[i] >= 0) return error(fmt::format("a second parameter({})", i));
+    if (c.parameters[i] >= 0) return error(fmt::format("parameter({}) is defined twice", i));
     c.parameters[i] = index;
     return Ok{};
   }
@@ -170,7 +170,7 @@ class HloParser : private TextReader {
           if (known.size() < 2000) known.push_back(other);
         }
         const std::string near = nearest(name, known);
-        return error(fmt::format("'{}' is no earlier instruction of this computation", name),
+        return error(fmt::format("'{}' is not an earlier instruction of this computation", name),
                      near.empty() ? "" : fmt::format("did you mean '{}'?", near));
       }
       in.operands.push_back(found->second);

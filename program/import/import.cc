@@ -192,7 +192,7 @@ class Importer {
       const int64_t index = number_attribute(in, "index");
       if (operands.size() != 1 || index < 0 ||
           index >= static_cast<int64_t>(operands[0].parts.size()))
-        throw Unsupported{fmt::format("element {} of no such tuple", index)};
+        throw Unsupported{fmt::format("element {} of a tuple that does not have it", index)};
       return operands[0].parts[static_cast<size_t>(index)];
     }
     if (in.opcode == "opt-barrier" || (in.opcode == "custom-call" && is_marker(in))) {
@@ -206,7 +206,7 @@ class Importer {
         throw Unsupported{
             fmt::format("call of '{}': no such computation", text_attribute(in, "to_apply"))};
       // Callees come before their callers, so that no computation can call itself.
-      if (callee >= &c) throw Unsupported{"a call of a computation that stands later"};
+      if (callee >= &c) throw Unsupported{"a call of a computation that is defined later"};
       return inlined(*callee, operands, here);
     }
     Value out = instruction(in, operands, here);
@@ -328,7 +328,7 @@ class Importer {
       ValueId next =
           r < static_cast<int64_t>(results.size()) ? results[static_cast<size_t>(r)].id : kNoValue;
       if (next == kNoValue || graph().type(next) != var.type) {
-        problem(in, fmt::format("result {} is no next value of state '{}', {}", r, var.name,
+        problem(in, fmt::format("result {} is not a next value of state '{}', {}", r, var.name,
                                 to_string(var.type)));
         continue;
       }
@@ -349,7 +349,7 @@ class Importer {
       return is_floating(t) && graph().type(loss).elements() == 1;
     };
     if (loss == kNoValue || !is_float()) {
-      problem(in, fmt::format("result {} is no loss; allowed: a float scalar", l));
+      problem(in, fmt::format("result {} is not a loss; allowed: a float scalar", l));
       return;
     }
     GraphBuilder b(graph());

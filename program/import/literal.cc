@@ -112,7 +112,8 @@ Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
         "debug_info=True), or --xla_dump_hlo_as_text --xla_dump_large_constants"};
   if (text.starts_with("dense_resource"))
     throw Unsupported{
-        "a literal that stands elsewhere, dense_resource; make the array a parameter of the step"};
+        "a literal that is stored elsewhere, dense_resource; make the array a parameter of the "
+        "step"};
   if (text.starts_with("\"0x") && text.ends_with('"'))
     return blob_of(std::string_view(text).substr(1, text.size() - 2), constant, type);
   // Each element takes at least one word, so the length of the text limits what is allocated.

@@ -191,7 +191,7 @@ ValueId power(Site& s) {
     if (e == 0.5) return s.b.unary(OpKind::kSqrt, s.x[0], s.name());
     if (e == -0.5) return s.b.unary(OpKind::kRsqrt, s.x[0], s.name());
     if (n == std::floor(n) && n <= kMax) {
-      s.note("power with a constant whole exponent is computed by squaring");
+      s.note("power with a constant integer exponent is computed by squaring");
       const ValueId p = integer_power(s, s.x[0], static_cast<int>(n));
       return e > 0 ? p : s.b.div(s.scalar_like(p, 1, "one"), p, s.name("reciprocal"));
     }

@@ -86,7 +86,7 @@ Rows rows_of(Site& s, ValueId operand, ValueId indices, const Indexing& how) {
       if (!implicit && axis > how.vector_dim) --axis;
       if (axis < 0 || axis >= static_cast<int64_t>(batch.size()) ||
           batch[static_cast<size_t>(axis)] != out.front[k])
-        s.refuse("a batching dimension of two sizes");
+        s.refuse("a batching dimension whose sizes differ");
       i = s.b.iota(batch, axis, DType::kI32, s.name("iota"));
     } else {
       const ValueId given =

@@ -80,7 +80,7 @@ ValueId widened(Site& s, ValueId x, const HloPadding& p) {
 ValueId pad(Site& s) {
   s.expect(2);
   const HloPadding p = padding_attribute(s.in, static_cast<size_t>(s.type(0).rank()));
-  if (!s.type(1).dims.empty()) s.refuse("pad with a value that is no scalar");
+  if (!s.type(1).dims.empty()) s.refuse("pad with a value that is not a scalar");
   const auto value = splat_of(s.b.graph(), s.x[1]);
   const ValueId zeros = widened(s, s.x[0], p);
   if ((value && *value == 0 && !std::signbit(*value)) || zeros == s.x[0]) return zeros;

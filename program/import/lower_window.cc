@@ -154,7 +154,7 @@ ValueId select_and_scatter(Site& s) {
   const Pool p = pool_of(s, t);
   const Dims out = {p.dims[0], p.window.out(p.dims[1], 0), p.window.out(p.dims[2], 1), p.dims[3]};
   if (out[1] < 1 || out[2] < 1 || s.type(1).elements() != out[0] * out[1] * out[2] * out[3])
-    s.refuse("a source that is not of the windows' number");
+    s.refuse("a source whose size is not the number of windows");
   const ValueId x = to_image(s, p, s.x[0], p.dims), dy = to_image(s, p, s.x[1], out);
   return from_image(s, p, s.b.select_and_scatter(x, dy, p.window, s.name()), t);
 }

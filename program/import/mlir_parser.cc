@@ -45,7 +45,7 @@ class MlirParser : private TextReader {
         return unexpected("'func.func' or the end of the module");
       }
     }
-    if (open > 0) return error("the module does not end");
+    if (open > 0) return error("the module is not closed");
     if (module_.functions.empty()) return error("the module has no function");
     return std::move(module_);
   }
@@ -110,7 +110,8 @@ class MlirParser : private TextReader {
     f.is_public = visibility == "public" || visibility.empty();
     if (!at_.take("@")) return unexpected("the function's name, as in '@main'");
     f.name = symbol();
-    if (!names_.insert(f.name).second) return error(fmt::format("a second function @{}", f.name));
+    if (!names_.insert(f.name).second)
+      return error(fmt::format("function @{} is defined twice", f.name));
     TWINRUN_RETURN_IF_ERROR(expect("("));
     at_.skip();
     if (at_.peek() == '%' || at_.peek() == ')') {
@@ -150,8 +151,8 @@ class MlirParser : private TextReader {
     if (++depth_ > kMaxMlirNested)
       return error(fmt::format("regions nested more than {} deep", kMaxMlirNested));
     while (!at_.take("}")) {
-      if (at_.at_end()) return error("a region does not end");
-      if (at_.peek() == '^') return error("a second block; allowed: one in a region");
+      if (at_.at_end()) return error("a region is not closed");
+      if (at_.peek() == '^') return error("more than one block; allowed: one in a region");
       TWINRUN_RETURN_IF_ERROR(op(r));
     }
     --depth_;

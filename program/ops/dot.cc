@@ -92,7 +92,7 @@ TensorType infer_input_grad(const Op& op, std::span<const TensorType> in) {
   const Window& window = op.attrs.window;
   if (x.size() != 4 || in[0].dims != Dims{x[0], window.out(x[1], 0), window.out(x[2], 1), w[3]} ||
       x[3] != w[2] * op.attrs.groups) {
-    throw GraphError(op.name + ": " + to_string(in[0]) + " is no result of a convolution of " +
+    throw GraphError(op.name + ": " + to_string(in[0]) + " is not the result of a convolution of " +
                      to_string(x) + " with " + to_string(in[1]));
   }
   return {in[0].dtype, op.attrs.shape};
@@ -103,18 +103,42 @@ TensorType infer_kernel_grad(const Op& op, std::span<const TensorType> in) {
   return {in[0].dtype, op.attrs.shape};
 }
 
+// Two per product of an element of `operand` (the result, if it is -1) with each of `terms`.
+double two_per_term(const Graph& graph, const Op& op, int operand, int64_t terms) {
+  const TensorType& type =
+      operand < 0 ? op.type : graph.type(op.operands[static_cast<size_t>(operand)]);
+  return 2 * static_cast<double>(type.elements()) * static_cast<double>(terms);
+}
+double flops_of_dot(const Graph& graph, const Op& op) {
+  const Dims& a = graph.type(op.operands[0]).dims;
+  return two_per_term(graph, op, -1,
+                      a[static_cast<size_t>(op.attrs.batch_dims + op.attrs.lhs_contract)]);
+}
+double flops_of_convolution(const Graph& graph, const Op& op) {
+  const Dims& w = graph.type(op.operands[1]).dims;
+  return two_per_term(graph, op, -1, w[0] * w[1] * w[2]);
+}
+double flops_of_input_grad(const Graph& graph, const Op& op) {
+  const Dims& w = graph.type(op.operands[1]).dims;
+  return two_per_term(graph, op, 0, w[0] * w[1] * w[2]);
+}
+double flops_of_kernel_grad(const Graph& graph, const Op& op) {
+  const Dims& w = op.type.dims;
+  return two_per_term(graph, op, 1, w[0] * w[1] * w[2]);
+}
+
 }  // namespace
 
 OpDef dot_def(OpKind kind) {
   switch (kind) {
     case OpKind::kDotGeneral:
-      return {infer_dot, gradient_dot};
+      return {infer_dot, gradient_dot, flops_of_dot};
     case OpKind::kConvolution:
-      return {infer_convolution, gradient_convolution};
+      return {infer_convolution, gradient_convolution, flops_of_convolution};
     case OpKind::kConvolutionInputGrad:
-      return {infer_input_grad, gradient_input_grad};
+      return {infer_input_grad, gradient_input_grad, flops_of_input_grad};
     default:
-      return {infer_kernel_grad};
+      return {infer_kernel_grad, nullptr, flops_of_kernel_grad};
   }
 }
 

@@ -44,7 +44,7 @@ ValueId Graph::find(std::string_view name) const {
 }
 
 void Graph::rename(ValueId id, std::string name) {
-  if (by_name_.contains(name)) throw GraphError(name + ": this name is taken");
+  if (by_name_.contains(name)) throw GraphError(name + ": this name is already in use");
   by_name_.erase(ops_[static_cast<size_t>(id)].name);
   by_name_[name] = id;
   ops_[static_cast<size_t>(id)].name = std::move(name);

@@ -66,7 +66,7 @@ TensorType infer_transpose(const Op& op, std::span<const TensorType> in) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t from = op.attrs.dims[i];
     if (from < 0 || from >= static_cast<int64_t>(out.size()) || seen[static_cast<size_t>(from)]) {
-      throw GraphError(op.name + ": " + to_string(op.attrs.dims) + " is no permutation");
+      throw GraphError(op.name + ": " + to_string(op.attrs.dims) + " is not a permutation");
     }
     seen[static_cast<size_t>(from)] = true;
     out[i] = in[0].dims[static_cast<size_t>(from)];

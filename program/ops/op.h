@@ -75,12 +75,12 @@
 namespace twinrun {
 
 enum class OpKind : uint8_t {
-#define X(Enumerator, name, operands, cls) k##Enumerator,
+#define X(Enumerator, name, operands, cls, shown, degree) k##Enumerator,
 #include "program/ops.def"
 #undef X
 };
 inline constexpr int kOpKinds = 0
-#define X(Enumerator, name, operands, cls) +1
+#define X(Enumerator, name, operands, cls, shown, degree) +1
 #include "program/ops.def"
 #undef X
     ;
@@ -96,9 +96,27 @@ enum class OpClass : uint8_t {
   kCollective
 };
 
+// Columns of the table, explained there.
+enum class ShownAttributes : uint8_t {
+  kNone,
+  kValue,
+  kDim,
+  kDims,
+  kReducerAndDims,
+  kReducerAndWindow,
+  kCompare,
+  kContraction,
+  kWindow,
+  kWindowAndGroups,
+  kSeed
+};
+enum class Degree : uint8_t { kMost, kSum, kQuotient, kOneMore, kChoice, kVariable, kFunction };
+
 std::string_view name_of(OpKind kind);  // "dot_general"
 int operand_count(OpKind kind);
 OpClass class_of(OpKind kind);
+ShownAttributes shown_attributes_of(OpKind kind);
+Degree degree_of(OpKind kind);
 
 enum class Phase : uint8_t { kForward, kGradient, kCollective, kUpdate };
 std::string_view to_string(Phase phase);  // "forward", ...

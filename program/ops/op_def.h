@@ -1,4 +1,5 @@
-// The definition of each op kind: how to infer its result type, and how to build its gradient.
+// The definition of each op kind: how to infer its result type, how to build its gradient, and its
+// FLOPs.
 // op_def(kind) finds it; each family of ops has a file in this folder. Graph construction and
 // autodiff use it.
 //
@@ -25,10 +26,13 @@ struct GradientArgs {
 
 using InferFn = TensorType (*)(const Op& op, std::span<const TensorType> in);
 using GradientFn = void (*)(GradientArgs& g);
+using FlopsFn = double (*)(const Graph& graph, const Op& op);
 
 struct OpDef {
   InferFn infer = nullptr;
   GradientFn gradient = nullptr;  // nullptr: no gradient flows through
+  // nullptr: one per result element, or none for sources and moves
+  FlopsFn flops = nullptr;
 };
 
 const OpDef& op_def(OpKind kind);

@@ -10,9 +10,12 @@ struct Row {
   std::string_view name;
   int operands;
   OpClass cls;
+  ShownAttributes shown;
+  Degree degree;
 };
 constexpr std::array<Row, kOpKinds> kRows = {{
-#define X(Enumerator, name, operands, cls) {name, operands, OpClass::k##cls},
+#define X(Enumerator, name, operands, cls, shown, degree) \
+  {name, operands, OpClass::k##cls, ShownAttributes::k##shown, Degree::k##degree},
 #include "program/ops.def"
 #undef X
 }};
@@ -44,6 +47,8 @@ OpDef make_def(OpKind kind) {
 std::string_view name_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].name; }
 int operand_count(OpKind kind) { return kRows[static_cast<size_t>(kind)].operands; }
 OpClass class_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].cls; }
+ShownAttributes shown_attributes_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].shown; }
+Degree degree_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].degree; }
 
 std::string_view to_string(Phase phase) {
   switch (phase) {
@@ -70,38 +75,10 @@ const OpDef& op_def(OpKind kind) {
 
 double flops(const Graph& graph, ValueId id) {
   const Op& op = graph.op(id);
-  const auto n = static_cast<double>(op.type.elements());
-  switch (op.kind) {
-    case OpKind::kDotGeneral: {
-      const Dims& a = graph.type(op.operands[0]).dims;
-      return 2 * n *
-             static_cast<double>(
-                 a[static_cast<size_t>(op.attrs.batch_dims + op.attrs.lhs_contract)]);
-    }
-    case OpKind::kConvolution: {
-      const Dims& w = graph.type(op.operands[1]).dims;
-      return 2 * n * static_cast<double>(w[0] * w[1] * w[2]);
-    }
-    case OpKind::kConvolutionInputGrad: {
-      const Dims& w = graph.type(op.operands[1]).dims;
-      const auto dy = static_cast<double>(graph.type(op.operands[0]).elements());
-      return 2 * dy * static_cast<double>(w[0] * w[1] * w[2]);
-    }
-    case OpKind::kConvolutionKernelGrad: {
-      const auto dy = static_cast<double>(graph.type(op.operands[1]).elements());
-      return 2 * dy * n / static_cast<double>(op.type.dims[3]);
-    }
-    case OpKind::kScatterAdd:
-      return static_cast<double>(graph.type(op.operands[1]).elements());
-    case OpKind::kReduce:
-      return static_cast<double>(graph.type(op.operands[0]).elements());
-    case OpKind::kReduceWindow:
-      return n * static_cast<double>(op.attrs.window.size[0] * op.attrs.window.size[1]);
-    default:
-      break;
-  }
+  if (const FlopsFn own = op_def(op.kind).flops; own != nullptr) return own(graph, op);
   const OpClass cls = class_of(op.kind);
-  return cls == OpClass::kSource || cls == OpClass::kMove ? 0 : n;
+  return cls == OpClass::kSource || cls == OpClass::kMove ? 0
+                                                          : static_cast<double>(op.type.elements());
 }
 
 }  // namespace twinrun

@@ -55,11 +55,16 @@ void gradient_scatter_add(GradientArgs& g) {
   g.d[1] = g.b.gather(g.dy, g.op.operands[0], "grad_gather");
 }
 
+// One addition per element of the last operand.
+double flops_of_sums(const Graph& graph, const Op& op) {
+  return static_cast<double>(graph.type(op.operands.back()).elements());
+}
+
 }  // namespace
 
 OpDef reduce_def(OpKind kind) {
-  if (kind == OpKind::kScatterAdd) return {infer_scatter_add, gradient_scatter_add};
-  return {infer_reduce, gradient_reduce};
+  if (kind == OpKind::kScatterAdd) return {infer_scatter_add, gradient_scatter_add, flops_of_sums};
+  return {infer_reduce, gradient_reduce, flops_of_sums};
 }
 
 }  // namespace twinrun

@@ -22,6 +22,11 @@ void gradient_reduce_window(GradientArgs& g) {
                : g.b.avg_pool_grad(g.dy, g.b.type(x).dims, g.op.attrs.window, "grad_input");
 }
 
+double flops_of_reduce_window(const Graph&, const Op& op) {
+  const Window& w = op.attrs.window;
+  return static_cast<double>(op.type.elements()) * static_cast<double>(w.size[0] * w.size[1]);
+}
+
 TensorType infer_select_and_scatter(const Op&, std::span<const TensorType> in) { return in[0]; }
 TensorType infer_avg_pool_grad(const Op& op, std::span<const TensorType> in) {
   return {in[0].dtype, op.attrs.shape};
@@ -32,7 +37,7 @@ TensorType infer_avg_pool_grad(const Op& op, std::span<const TensorType> in) {
 OpDef window_def(OpKind kind) {
   switch (kind) {
     case OpKind::kReduceWindow:
-      return {infer_reduce_window, gradient_reduce_window};
+      return {infer_reduce_window, gradient_reduce_window, flops_of_reduce_window};
     case OpKind::kSelectAndScatter:
       return {infer_select_and_scatter};
     default:

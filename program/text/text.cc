@@ -28,38 +28,32 @@ std::string text_of(const Window& w) {
 
 std::string attributes(const Op& op) {
   const Attrs& a = op.attrs;
-  switch (op.kind) {
-    case OpKind::kConstant:
+  switch (shown_attributes_of(op.kind)) {
+    case ShownAttributes::kNone:
+      return "";
+    case ShownAttributes::kValue:
       return fmt::format(" {}", a.value);
-    case OpKind::kIota:
+    case ShownAttributes::kDim:
       return fmt::format(" dim={}", a.dims[0]);
-    case OpKind::kBroadcastInDim:
-    case OpKind::kTranspose:
-    case OpKind::kConcatenate:
-    case OpKind::kSlice:
-    case OpKind::kPad:
+    case ShownAttributes::kDims:
       return fmt::format(" dims={}", to_string(a.dims));
-    case OpKind::kReduce:
+    case ShownAttributes::kReducerAndDims:
       return fmt::format(" {} dims={}", text_of(a.reducer), to_string(a.dims));
-    case OpKind::kReduceWindow:
+    case ShownAttributes::kReducerAndWindow:
       return fmt::format(" {} {}", text_of(a.reducer), text_of(a.window));
-    case OpKind::kCompare:
+    case ShownAttributes::kCompare:
       return fmt::format(" {}", text_of(a.compare));
-    case OpKind::kDotGeneral:
+    case ShownAttributes::kContraction:
       return fmt::format(" contract={}x{}", a.lhs_contract, a.rhs_contract) +
              (a.batch_dims > 0 ? fmt::format(" batch={}", a.batch_dims) : "");
-    case OpKind::kConvolution:
-    case OpKind::kConvolutionInputGrad:
-    case OpKind::kConvolutionKernelGrad:
-      return " " + text_of(a.window) + (a.groups > 1 ? fmt::format(" groups={}", a.groups) : "");
-    case OpKind::kSelectAndScatter:
-    case OpKind::kAvgPoolGrad:
+    case ShownAttributes::kWindow:
       return " " + text_of(a.window);
-    case OpKind::kRngUniform:
+    case ShownAttributes::kWindowAndGroups:
+      return " " + text_of(a.window) + (a.groups > 1 ? fmt::format(" groups={}", a.groups) : "");
+    case ShownAttributes::kSeed:
       return fmt::format(" seed={} stream={}", a.seed, a.stream);
-    default:
-      return "";
   }
+  return "";
 }
 
 // Settings that few programs have are written only where they are set, because a program's digest

@@ -395,7 +395,9 @@ const std::map<std::string_view, void (*)()> kEffects = {ROW(one_pass),
 class FaultEffect : public testing::TestWithParam<std::string> {};
 TEST_P(FaultEffect, IsExactly) {
   const auto it = kEffects.find(GetParam());
-  ASSERT_NE(it, kEffects.end()) << "no test says what " << GetParam() << " does";
+  ASSERT_NE(it, kEffects.end())
+      << "fault " << GetParam()
+      << ": no effect in kEffects of tests/backends/fault_effects_test.cc";
   it->second();
 }
 INSTANTIATE_TEST_SUITE_P(All, FaultEffect,

@@ -259,7 +259,8 @@ TEST(FaultCatalogue, IsInTheDocumentation) {
   for (const FaultKind& kind : fault_catalogue()) {
     const std::string row = "| `" + std::string(kind.name) + "` | " + std::string(kind.acts_on) +
                             " | " + std::string(kind.does) + " | ";
-    EXPECT_NE(text.find(row), std::string::npos) << row;
+    EXPECT_NE(text.find(row), std::string::npos)
+        << "fault " << kind.name << ": no row in docs/reference/faults.md: " << row;
   }
 }
 

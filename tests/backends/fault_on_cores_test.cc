@@ -257,7 +257,9 @@ const std::map<std::string_view, void (*)()> kEffects = {ROW(skip_update),
 class FaultOnCores : public testing::TestWithParam<std::string> {};
 TEST_P(FaultOnCores, IsExactly) {
   const auto it = kEffects.find(GetParam());
-  ASSERT_NE(it, kEffects.end()) << "no test says what " << GetParam() << " does";
+  ASSERT_NE(it, kEffects.end())
+      << "fault " << GetParam()
+      << ": no effect in kEffects of tests/backends/fault_on_cores_test.cc";
   it->second();
 }
 INSTANTIATE_TEST_SUITE_P(

@@ -8,6 +8,8 @@
 #include "backends/faults/terms.h"
 #include "program/base/bits.h"
 #include "tests/backends/fault_trials.h"
+#include "tests/reference/interpreter.h"
+#include "tests/reference/op_cases.h"
 
 namespace twinrun::fault_terms_test {
 namespace {
@@ -51,17 +53,15 @@ TEST(FaultTerms, AddUpToTheEnginesResult) {
       const std::vector<Tensor>& inputs = seen.seen.at(name).inputs[0];
       const Tensor& result = seen.output(name);
       std::vector<double> size(static_cast<size_t>(result.elements()), 0), n = size;
-      each_term(op, inputs, {}, [&](int64_t e, double term) {
+      each_addend(op, inputs, {}, [&](int64_t e, double term) {
         size[static_cast<size_t>(e)] += std::fabs(term);
         ++n[static_cast<size_t>(e)];
       });
       const Tensor sum = add_up(op, inputs, {}, [](float s, double term) {
         return static_cast<float>(static_cast<double>(s) + term);
       });
-      const bool mean = op.attrs.reducer == Reducer::kMean &&
-                        (op.kind == OpKind::kReduce || op.kind == OpKind::kReduceWindow);
       for (size_t i = 0; i < size.size(); ++i) {
-        const double divisor = mean ? n[i] : 1;
+        const double divisor = is_mean(op) ? n[i] : 1;
         const double bound = 4 * (n[i] + 1) * 0x1p-24 * size[i] / divisor + 1e-40;
         EXPECT_NEAR(sum.as<float>()[i], result.as<float>()[i], bound) << name << " " << i;
       }
@@ -72,6 +72,39 @@ TEST(FaultTerms, AddUpToTheEnginesResult) {
       (std::set<OpKind>{OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
                         OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kScatterAdd,
                         OpKind::kReduceWindow, OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad}));
+}
+
+// The terms of every case of every kind that has terms sum up to what the reference interpreter
+// computes, whose index arithmetic is another.
+TEST(FaultTerms, AreThoseOfTheReferenceInterpreter) {
+  int compared = 0;
+  for (int kind = 0; kind < kOpKinds; ++kind) {
+    for (const OpCase& c : op_cases(static_cast<OpKind>(kind), DataClass::kNormal, 5)) {
+      if (!is_sum_of_terms(c.op) || c.op.type.dtype != DType::kF32) continue;
+      const Tensor result = reference_op(c.op, c.inputs, {});
+      const Tensor &first = c.inputs.front(), &last = c.inputs.back();
+      std::vector<double> sum(static_cast<size_t>(result.elements()), 0), size = sum, n = sum;
+      for_each_term(c.op, c.inputs, [&](const SumTerm& t) {
+        const auto i = static_cast<size_t>(t.result);
+        const double term = last.as<float>()[static_cast<size_t>(t.b)] /
+                            static_cast<double>(t.count) *
+                            (t.a < 0 ? 1 : first.as<float>()[static_cast<size_t>(t.a)]);
+        sum[i] += term;
+        size[i] += std::fabs(term);
+        ++n[i];
+      });
+      for (size_t i = 0; i < sum.size(); ++i) {
+        if (class_of(c.op.kind) == OpClass::kDot) {
+          EXPECT_LE(n[i], static_cast<double>(k_size(c.op, c.inputs))) << c.name;
+        }
+        const double mean = is_mean(c.op) ? n[i] : 1;
+        EXPECT_NEAR(result.as<float>()[i], sum[i] / mean, 1e-5 * size[i] / mean + 1e-40)
+            << c.name << " " << i;
+      }
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 50);
 }
 
 // The terms of a single product give the result of the emulated TPU, except for the rounding of the
@@ -93,8 +126,8 @@ TEST(FaultTerms, RoundOperandsAsDeclared) {
       t.set("b", b);
       t.step();
       double term = 0;
-      each_term(op.p.graph.op(op.p.graph.find("y")), {a, b}, {.precision = precision},
-                [&](int64_t, double v) { term += v; });
+      each_addend(op.p.graph.op(op.p.graph.find("y")), {a, b}, {.precision = precision},
+                  [&](int64_t, double v) { term += v; });
       EXPECT_NEAR(t.output("y").as<float>()[0], term, 5 * 0x1p-24 * term);
       const double exact = static_cast<double>(a.as<float>()[0]) * b.as<float>()[0];
       gap = std::max(gap, std::fabs(term / exact - 1));

@@ -9,6 +9,7 @@
 
 #include "backends/registry.h"
 #include "program/base/bits.h"
+#include "program/ops/contraction.h"
 #include "tests/backends/fault_trials.h"
 
 namespace twinrun::faults_test {
@@ -58,17 +59,18 @@ TEST(ParseFault, Bad) {
       {"scale@x,step", "'step' is not KEY=VALUE", kUsage},
       {"scale@x,croe=1", "unknown key 'croe' (allowed: core, step, from, every, magnitude, rate)",
        "did you mean 'core'?"},
-      {"scale@x,core=-1", "core '-1' is no count", kUsage},
-      {"scale@x,core=two", "core 'two' is no count", kUsage},
-      {"scale@x,step=1.5", "step '1.5' is no count", kUsage},
-      {"scale@x,step=", "step '' is no count", kUsage},
-      {"scale@x,every=0", "every '0' is no count", kUsage},
-      {"scale@x,rate=0", "rate '0' is no probability above 0", kUsage},
-      {"scale@x,rate=2", "rate '2' is no probability above 0", kUsage},
-      {"scale@x,rate=now", "rate 'now' is no finite number", kUsage},
+      {"scale@x,core=-1", "core '-1' is not a count", kUsage},
+      {"scale@x,core=two", "core 'two' is not a count", kUsage},
+      {"scale@x,step=1.5", "step '1.5' is not a count", kUsage},
+      {"scale@x,step=", "step '' is not a count", kUsage},
+      {"scale@x,every=0", "every '0' is not a count", kUsage},
+      {"scale@x,rate=0", "rate '0' is not a probability above 0", kUsage},
+      {"scale@x,rate=2", "rate '2' is not a probability above 0", kUsage},
+      {"scale@x,rate=now", "rate 'now' is not a finite number", kUsage},
       {"one_pass@x,magnitude=2", "one_pass takes no magnitude", "leave it out"},
-      {"lane@x,magnitude=2.5", "magnitude '2.5' is no count: this kind takes a number n", kUsage},
-      {"scale@x,magnitude=big", "magnitude 'big' is no finite number", kUsage},
+      {"lane@x,magnitude=2.5", "magnitude '2.5' is not a count: this kind takes a number n",
+       kUsage},
+      {"scale@x,magnitude=big", "magnitude 'big' is not a finite number", kUsage},
       {"scale@x,step=1,from=2", "more than one of step, from, every", kUsage},
       {"scale@x,step=1,step=2", "more than one of step, from, every", kUsage},
   };
@@ -322,6 +324,18 @@ TEST(FaultKinds, DropKTailOfAnInputGradient) {
                b = small::generic_f32({3, 3, 4, 15}, -1, 1, 2);
   expect_tail(p, a, b, false, "drop_k_tail@y",
               [](int64_t i) { return i / 60 * 15 + i % 15 < 128; });
+}
+
+// k is that of one group, and the tail is missing in every group.
+TEST(FaultKinds, DropKTailOfAGroupedInputGradient) {
+  const Window w{{3, 3}, {1, 1}, {1, 1}, {1, 1}};
+  OneOp op({2, 5, 5, 30}, {3, 3, 4, 30});  // two groups: k = (kh, kw, 15 of co), K = 135
+  const Program p = op.program(op.h.b.convolution_input_grad(op.a, op.b, {2, 5, 5, 8}, w, "y", 2));
+  const Tensor a = small::generic_f32({2, 5, 5, 30}, -1, 1, 1),
+               b = small::generic_f32({3, 3, 4, 30}, -1, 1, 2);
+  EXPECT_EQ(k_size(p.graph.op(p.graph.find("y")), std::vector<Tensor>{a, b}), 135);
+  expect_tail(p, a, b, false, "drop_k_tail@y",
+              [](int64_t i) { return i / 120 * 15 + i % 15 < 128; });
 }
 
 TEST(FaultKinds, DropKTailOfAKernelGradient) {

@@ -68,7 +68,7 @@ TEST(Infer, ErrorsNameTheOpAndTheTypes) {
   EXPECT_EQ(refusal([](Fixture& f) {
               f.b.transpose(f.f32({2, 3}), {0, 0});
             }),
-            "layer1/transpose: [0,0] is no permutation");
+            "layer1/transpose: [0,0] is not a permutation");
   EXPECT_EQ(refusal([](Fixture& f) {
               f.b.broadcast(f.f32({3}), {3, 2}, {1});
             }),

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "backends/core/wrapped.h"
 #include "backends/variants/variant.h"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include "tests/harness/tiny.h"
 
@@ -270,6 +271,21 @@ TEST(Causes, TheTableIsWhole) {
   const std::vector<std::string> dense = possible_causes(tiny::experiment(tiny::kDense));
   for (const char* absent : {"batch_norm", "statistics", "clipping", "l2", "one_stream"})
     EXPECT_EQ(std::ranges::find(dense, absent), dense.end()) << absent;
+}
+
+TEST(Causes, EachIsInTheDocumentation) {
+  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/method/diagnosis.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t table = text.find("| cause | what it means |");
+  ASSERT_NE(table, std::string::npos);
+  const std::string rows = text.substr(table, text.find("\n\n", table) - table);
+  for (const std::string& cause : cause_names()) {
+    // "`remainder_padded`, `_repeated`, `_dropped`" are three.
+    const bool there = rows.find("`" + cause + "`") != std::string::npos ||
+                       (cause.starts_with("remainder") &&
+                        rows.find("`" + cause.substr(9) + "`") != std::string::npos);
+    EXPECT_TRUE(there) << "cause " << cause << ": no row in docs/method/diagnosis.md";
+  }
 }
 
 // Each cause alone shows in the kinds of values that the documentation lists, and causes that are

@@ -33,13 +33,13 @@ TEST(HloParser, TakesBothWaysOfPrinting) {
 TEST(HloParser, ErrorsNameTheLineAndWhatIsAllowed) {
   EXPECT_NE(error_of("{\"state\": []}").find("step:1: '{\"state\": []}'; allowed: HLO text"),
             std::string::npos);
-  EXPECT_NE(
-      error_of(step_of("  next = f32[4] add(w, y)")).find("step:6: 'y' is no earlier instruction"),
-      std::string::npos);
+  EXPECT_NE(error_of(step_of("  next = f32[4] add(w, y)"))
+                .find("step:6: 'y' is not an earlier instruction"),
+            std::string::npos);
   EXPECT_NE(error_of(step_of("  next = f32[<=4] add(w, x)")).find("step:6: a size of"),
             std::string::npos);
   EXPECT_NE(error_of(step_of("  next = f32[4] add(w, x")).find("step:"), std::string::npos);
-  EXPECT_NE(error_of("HloModule m\nENTRY main {\n").find("does not end"), std::string::npos);
+  EXPECT_NE(error_of("HloModule m\nENTRY main {\n").find("is not closed"), std::string::npos);
   EXPECT_NE(
       error_of("HloModule m\nENTRY main {\n a = f32[99999999999] parameter(0)\n}").find("at most"),
       std::string::npos);
@@ -79,8 +79,9 @@ TEST(Import, DeclaredShapesAreHeldAgainstWhatOperandsGive) {
 TEST(Import, CallsThatNeverEndAreRefused) {
   const std::string itself =
       "f {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] call(a), to_apply=f\n}\n";
-  EXPECT_NE(error_of(step_of("  next = f32[4] call(w), to_apply=f", itself)).find("stands later"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of(step_of("  next = f32[4] call(w), to_apply=f", itself)).find("is defined later"),
+      std::string::npos);
   // Each function calls the one before it twice: 2^40 instructions once they are inlined.
   std::string doubling = "f0 {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] add(a, a)\n}\n";
   for (int i = 1; i <= 40; ++i) {

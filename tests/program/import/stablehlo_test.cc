@@ -263,8 +263,9 @@ TEST(StableHlo, FunctionsMayStandInAnyOrder) {
 TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
   const auto next = [](const std::string& op) { return error_of(mlir_step("  %next = " + op)); };
   const std::pair<std::string, const char*> cases[] = {
-      {next("stablehlo.add %w, %y : tensor<4xf32>"), "step:3: '%y' is no earlier value here"},
-      {next("stablehlo.add %w, %w#1 : tensor<4xf32>"), "'%w#1' is no earlier value here"},
+      {next("stablehlo.add %w, %y : tensor<4xf32>"),
+       "step:3: '%y' is not defined before this line"},
+      {next("stablehlo.add %w, %w#1 : tensor<4xf32>"), "'%w#1' is not defined before this line"},
       {next("stablehlo.add %w, %x : tensor<?xf32>"),
        "step:3: a size of '?'; allowed: static sizes"},
       {next("stablehlo.add %w, %x : tensor<99999999999xf32>"), "at most 2147483648 elements"},
@@ -274,17 +275,17 @@ TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
        "step:4: declares f32[5], but its operands give f32[4]"},
       {next("stablehlo.add %w, %x"), "stablehlo.add of 1 results with 0 types"},
       {next("stablehlo.constant dense_resource<big> : tensor<4xf32>"),
-       "step:3: a literal that stands elsewhere, dense_resource"},
+       "step:3: a literal that is stored elsewhere, dense_resource"},
       {next("stablehlo.add %w, %x : tensor<4xf32> loc("), "step:"},
       {error_of("module @m {\n  func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n"),
-       "a region does not end"},
+       "a region is not closed"},
       {error_of("module @m {\n}\n"), "the module has no function"},
       {error_of("\"builtin.module\"() ({\n}) : () -> ()\n"),
        "allowed: StableHLO text in its pretty form"},
       {error_of("ML\xefR\x01"), "MLIR bytecode"},
       {error_of(mlir_step("  %next = stablehlo.add %w, %x : tensor<4xf32>",
                           "  func.func private @main() {\n    return\n  }\n")),
-       "a second function @main"},
+       "function @main is defined twice"},
   };
   for (const auto& [error, wanted] : cases)
     EXPECT_NE(error.find(wanted), std::string::npos) << wanted << ": " << error;

@@ -1,9 +1,10 @@
 // The index arithmetic of each kind of contraction.
-#include "backends/variants/contraction.h"
+#include "program/ops/contraction.h"
 
 #include <algorithm>
+#include <cstring>
 
-namespace twinrun::variants {
+namespace twinrun {
 namespace {
 
 using Places = std::vector<Side::Place>;
@@ -189,4 +190,23 @@ Contraction contraction_of(const Op& op, std::span<const Tensor> inputs) {
   return c;
 }
 
-}  // namespace twinrun::variants
+std::vector<Tensor> without_k_tail(const Op& op, const std::vector<Tensor>& inputs, int64_t tail) {
+  const Contraction c = contraction_of(op, inputs);
+  const size_t changed = op.kind == OpKind::kDotGeneral ? 0 : 1;
+  const Side& side = changed == 0 ? c.a : c.b;
+  std::vector<Tensor> out = inputs;
+  Tensor& t = out[changed];
+  t = t.clone();
+  const size_t size = size_of(t.dtype());
+  for (int64_t p = 0; p < c.parts; ++p) {
+    for (size_t row = 0; row < side.rows.size(); ++row) {
+      for (int64_t k = std::max<int64_t>(0, c.k - tail); k < c.k; ++k) {
+        const int64_t at = side.at(p, static_cast<int64_t>(row), k);
+        std::memset(t.raw() + static_cast<size_t>(at) * size, 0, size);  // zero in every dtype
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace twinrun

@@ -1,9 +1,13 @@
 // One form for dots, convolutions, their gradients and reductions: result (i, j) of part p is the
 // sum over k of a(i, k) b(k, j). The index of an operand's element is the sum of an offset for its
-// row and an offset for its k, so any panel of it can be gathered.
+// row and an offset for its k, so any panel of it can be gathered. Variants and faults of engines
+// find the terms of a sum with it, and the hypotheses about wrong results; terms.h lists them one
+// by one. Kernels, oracle and the tests' reference interpreter each have an index arithmetic of
+// their own, so that a mistake in one of them shows.
 //
 //   const Contraction c = contraction_of(op, inputs);
-//   c.a.at(p, i, k)                        // flat index into inputs[0]; -1: padding, a factor +0
+//   c.a.at(p, i, k)                   // flat index into inputs[0]; -1: padding, a factor +0
+//   without_k_tail(op, inputs, 32)    // operands for which the last 32 terms of each sum are 0
 #pragma once
 
 #include <cstdint>
@@ -13,7 +17,7 @@
 #include "program/base/tensor.h"
 #include "program/ops/op.h"
 
-namespace twinrun::variants {
+namespace twinrun {
 
 // How to index one operand. A Place is an offset and, for images, also pixel coordinates; the
 // places of the row and of k are added.
@@ -50,8 +54,17 @@ struct Contraction {
   int64_t result(int64_t p, int64_t i, int64_t j) const { return p * part_step + i * row_step + j; }
 };
 
-// For dot_general, the convolutions and their gradients, and reduce, where a is 1 everywhere and m
-// = 1. Parts are the matrices of a stack or the groups of a convolution.
+// For dot_general, the convolutions and their gradients, and reduce. A reduction has m = 1 and no
+// a.terms: its factor a is 1 everywhere. Parts are the matrices of a stack or the groups of a
+// convolution.
 Contraction contraction_of(const Op& op, std::span<const Tensor> inputs);
 
-}  // namespace twinrun::variants
+// The number of terms in the sum of one element, for the same ops. Taps in the padding count.
+inline int64_t k_size(const Op& op, std::span<const Tensor> inputs) {
+  return contraction_of(op, inputs).k;
+}
+// The operands of a dot or convolution, one of them changed so that the terms K - tail .. K - 1 of
+// each sum multiply a zero.
+std::vector<Tensor> without_k_tail(const Op& op, const std::vector<Tensor>& inputs, int64_t tail);
+
+}  // namespace twinrun
