@@ -14,16 +14,16 @@
 namespace twinrun::text {
 namespace {
 
-const RunSummary* find_run(const Report& report, std::string_view name) {
-  const auto found = std::ranges::find(report.runs, name, &RunSummary::name);
-  return found == report.runs.end() ? nullptr : &*found;
-}
-
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::ranges::equal(a, b, {}, to_bits, to_bits);
 }
 
 }  // namespace
+
+const RunSummary* find_run(const Report& report, std::string_view name) {
+  const auto found = std::ranges::find(report.runs, name, &RunSummary::name);
+  return found == report.runs.end() ? nullptr : &*found;
+}
 
 std::vector<DriftRow> drift_of(const Report& report) {
   struct Pair {

@@ -6,11 +6,15 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reports/report.h"
 
 namespace twinrun::text {
+
+// The run of that name; null where there is none.
+const RunSummary* find_run(const Report& report, std::string_view name);
 
 struct DriftRow {
   std::string pair;                   // "T - R"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "reports/drift.h"
 #include "reports/html_parts.h"
@@ -14,13 +13,8 @@
 namespace twinrun::html {
 namespace {
 
-const RunSummary* find_run(const Report& r, std::string_view name) {
-  const auto found = std::ranges::find(r.runs, name, &RunSummary::name);
-  return found == r.runs.end() ? nullptr : &*found;
-}
-
 std::string box(const Report& r, std::string_view name) {
-  const RunSummary* run = find_run(r, name);
+  const RunSummary* run = text::find_run(r, name);
   if (run == nullptr) return "";
   std::string out = fmt::format("<div class=\"corner at-{0}\"><b>{0}</b> {1}<br>{2}, {3}<br>", name,
                                 text(run->meaning, 80), text(text::engine_name(run->engine), 60),

@@ -9,36 +9,26 @@
 #include "reports/run_names.h"
 
 namespace twinrun::html {
-namespace {
-
 std::string escaped(std::string_view clean) {
   std::string out;
   out.reserve(clean.size());
   for (const char c : clean) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else if (c == '\'') {
+      out += "&#39;";
+    } else {
+      out += c;
     }
   }
   return out;
 }
-
-}  // namespace
 
 std::string text(std::string_view raw, int most) {
   // Clean only as much as can be shown, since the text may be megabytes: a code point has at most

@@ -15,6 +15,8 @@
 
 namespace twinrun::html {
 
+// Escapes text that text::clean() has made, for HTML and XML.
+std::string escaped(std::string_view clean);
 // Escaped for text and for attributes in quotes; one line, cut at `most` columns.
 std::string text(std::string_view raw, int most = 1000);
 std::string code(std::string_view raw, int most = 200);  // "" for ""

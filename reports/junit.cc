@@ -3,33 +3,14 @@
 #include <fmt/format.h>
 
 #include "reports/gate.h"
+#include "reports/html_text.h"
 #include "reports/text.h"
-#include "reports/utf8.h"
 
 namespace twinrun {
 namespace {
 
-// Escapes for XML 1.0. clean() leaves no control characters; two noncharacters remain to be
-// replaced.
-std::string escaped(std::string_view raw) {
-  std::string out;
-  const std::string line = text::clean(raw);
-  for (std::string_view rest = line; !rest.empty();) {
-    const char32_t c = text::take(rest);
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      text::append(out, c == 0xFFFE || c == 0xFFFF ? text::kReplacement : c);
-    }
-  }
-  return out;
-}
+// clean() leaves no character that XML 1.0 forbids.
+std::string escaped(std::string_view raw) { return html::escaped(text::clean(raw)); }
 
 // The element that reports how a test case ended; "" where it passed.
 std::string_view element_of(GateOutcome outcome) {

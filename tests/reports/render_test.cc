@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "reports/tables.h"
 #include "reports/text.h"
 #include "reports/utf8.h"
 #include "tests/reports/examples.h"
@@ -95,6 +96,33 @@ TEST(Golden, Markdown) {
   for (const Example& example : all_examples()) {
     expect_golden(example.name + ".md", to_markdown(example.report));
   }
+}
+
+TEST(Tables, EveryRowHasACellForEachColumn) {
+  for (const Report& r : reports_of_all_kinds()) {
+    for (const tables::Section& s :
+         {tables::runs(r), tables::drift(r), tables::trajectories(r), tables::ensembles(r),
+          tables::ablations(r), tables::probes(r, 4), tables::controls(r), tables::environment(r),
+          tables::other_findings(r)}) {
+      for (const tables::Table& t : s.tables) {
+        for (const auto& row : t.rows) EXPECT_EQ(row.cells.size(), t.columns.size()) << s.title;
+      }
+    }
+  }
+}
+
+// A control with the bits of its run has a row of its own on pages only.
+TEST(Tables, RowsAndColumnsAreChosenByFormat) {
+  const tables::Table runs = tables::runs(examples::noise()).tables.front();
+  const auto raw = [](const tables::Cell& cell) { return cell.raw; };
+  const tables::Grid narrow = grid_of(runs, tables::kTerminal, 2, raw);
+  EXPECT_EQ(narrow.rows.size(), 2U);
+  EXPECT_EQ(narrow.left_out, 3U);
+  EXPECT_EQ(narrow.rows.front().front(), "R = R2");
+  const tables::Grid page = grid_of(runs, tables::kMarkdown, 16, raw);
+  EXPECT_EQ(page.rows.size(), 6U);
+  EXPECT_EQ(page.rows.front().front(), "R");
+  EXPECT_GT(page.columns.size(), narrow.columns.size());
 }
 
 TEST(Terminal, NoLineIsWiderThanTheTerminal) {
