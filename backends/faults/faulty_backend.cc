@@ -18,7 +18,8 @@ class FaultyEngine : public WrappedEngine {
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
-    if (hooks != nullptr) return Error{"an engine with faults takes no other hooks", "faults", ""};
+    if (hooks != nullptr)
+      return Error{"an engine with faults does not support other hooks", "faults", ""};
     return inner_->step(step, states, inputs, outputs, sink, hooks_.get());
   }
 

@@ -135,20 +135,20 @@ void ResidualSums::add(const ResidualSums& o) {
 }
 
 std::string BiasFinding::text() const {
-  const std::string rests =
-      fmt::format("seen {}, on {}, from step {} on; against {} honest engines on the same inputs",
-                  observations == 1 ? "once" : fmt::format("{} times", observations),
-                  text::plural(steps, "step"), first_step, members);
+  const std::string rests = fmt::format(
+      "seen {}, on {}, from step {} on; against {} conforming engines on the same inputs",
+      observations == 1 ? "once" : fmt::format("{} times", observations),
+      text::plural(steps, "step"), first_step, members);
   if (score.name == "size") {
-    return fmt::format("its rounding errors are {} the largest of honest engines ({})",
+    return fmt::format("its rounding errors are {} the largest of conforming engines ({})",
                        text::times(score.value), rests);
   }
   if (score.name == "one element") {
-    return fmt::format("one element's error is {} the largest of honest engines ({})",
+    return fmt::format("one element's error is {} the largest of conforming engines ({})",
                        text::times(score.value), rests);
   }
   return fmt::format(
-      "its rounding errors point {}: score {} of -1 to 1, honest engines within {} ({})",
+      "its rounding errors point {}: score {} of -1 to 1, conforming engines within {} ({})",
       score.name, text::signed_number(score.value), text::interval(score.low, score.high), rests);
 }
 

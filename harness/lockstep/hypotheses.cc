@@ -5,15 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace twinrun {
 namespace {
-
-bool same_at(const Tensor& a, const Tensor& b, int64_t i) {
-  const size_t size = size_of(a.dtype()), at = static_cast<size_t>(i) * size;
-  return std::memcmp(a.raw() + at, b.raw() + at, size) == 0;
-}
 
 // Whether an engine may store `x` for a number `value` that is known to within `radius`.
 bool within(double x, double value, double radius) {
@@ -139,7 +133,7 @@ std::vector<Signature> from_memory(const Suspect& s) {
   std::vector<Signature> out;
   const auto equals = [&](const Tensor& t) {
     return t.valid() && t.type() == s.subject.type()
-               ? s.share([&](int64_t i) { return same_at(t, s.subject, i); })
+               ? s.share([&](int64_t i) { return same_bits_at(t, s.subject, i); })
                : 0;
   };
   const bool update = s.op.phase == Phase::kUpdate;
@@ -168,18 +162,18 @@ std::vector<Signature> from_values(const Suspect& s) {
       s.share([&](int64_t i) { return !std::isfinite(s.got(i)) && std::isfinite(s.expected(i)); });
   if (non_finite > 0) {
     const auto n = static_cast<int64_t>(std::llround(non_finite * static_cast<double>(count)));
-    return {{n == 1 ? std::string("an element that is NaN or Inf where a number was due")
-                    : fmt::format("{} elements that are NaN or Inf where a number was due", n),
+    return {{n == 1 ? std::string("an element that is NaN or Inf where a number was expected")
+                    : fmt::format("{} elements that are NaN or Inf where a number was expected", n),
              1}};
   }
   if (count == 1 && !whole) {
     const int64_t i = s.wrong[0];
-    return {{fmt::format("one element only: {:.9g} where {:.9g} was due{}", s.got(i), s.expected(i),
-                         flipped_bit(s, i)),
+    return {{fmt::format("one element only: {:.9g} where {:.9g} was expected{}", s.got(i),
+                         s.expected(i), flipped_bit(s, i)),
              1}};
   }
   const double zeros = s.share([&](int64_t i) { return s.got(i) == 0; });
-  out.push_back({whole ? "all zeros" : "zeros where numbers were due", zeros});
+  out.push_back({whole ? "all zeros" : "zeros where numbers were expected", zeros});
   if (s.subject.dtype() != DType::kF32) return out;
   if (zeros < 1) {
     factor(s, out);

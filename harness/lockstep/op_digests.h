@@ -1,4 +1,4 @@
-// The digests of what every op of a step wrote, on every replica: enough to say where two executions
+// Digests of what every op of a step wrote, on every replica: enough to say where two executions
 // diverge, without the values, which might not fit into memory.
 //
 //   OpDigests first, again;                    // each given to Engine::step as its sink

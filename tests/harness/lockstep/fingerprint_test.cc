@@ -50,13 +50,13 @@ TEST(Fingerprint, OppositeSign) {
 }
 
 TEST(Fingerprint, OneElement) {
-  EXPECT_EQ(look({1, -2, 7, 4.5}), "one element only: 7 where 3 was due");
+  EXPECT_EQ(look({1, -2, 7, 4.5}), "one element only: 7 where 3 was expected");
 }
 
 TEST(Fingerprint, NaNWhereANumberWasExpected) {
   EXPECT_EQ(look({NAN, -2, INFINITY, 4.5}),
-            "2 elements that are NaN or Inf where a number was due");
-  EXPECT_EQ(look({NAN, -2, 3, 4.5}), "an element that is NaN or Inf where a number was due");
+            "2 elements that are NaN or Inf where a number was expected");
+  EXPECT_EQ(look({NAN, -2, 3, 4.5}), "an element that is NaN or Inf where a number was expected");
 }
 
 TEST(Fingerprint, StaleByOneStep) {

@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(
         Alike{"Wire", tiny::kOnce, 8, "wire_bf16@dense1/kernel.grad.all_reduce",
               "dense1/kernel.grad.all_reduce", 0, "bfloat16 on the wire", ""},
         Alike{"ZeroRows", tiny::kOnce, 1, "zero_rows@dense2/kernel.grad,magnitude=0",
-              "dense2/kernel.grad", 0, "zeros where numbers were due", "along dimension 0"},
+              "dense2/kernel.grad", 0, "zeros where numbers were expected", "along dimension 0"},
         Alike{"Lanes", tiny::kOnce, 1, "lane@dense2/kernel.grad,magnitude=4", "dense2/kernel.grad",
               0, "shifted by one", "every 4th element"},
         Alike{"Bit", tiny::kOnce, 8, "bit_flip@dense1/kernel.grad,step=2,core=2,magnitude=30",
