@@ -48,7 +48,7 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
     if (auto conforming = make_conforming(name.substr(kConforming.size()), options))
       return conforming;
     return Error{"the engine '" + std::string(name) + "' has no seed", "",
-                 "an honest variant is named by a number: honest:17"};
+                 "name a conforming variant by its seed: honest:17"};
   }
   std::vector<std::string> names = backend_names();
   names.insert(names.end(), {"honest:SEED", "xla", "exec:COMMAND"});

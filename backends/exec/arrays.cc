@@ -54,7 +54,7 @@ Result<std::vector<Tensor>> ResultArrays::take(const std::string& name, const Te
                                                size_t replicas) const {
   const auto tensor = [&](const NamedArray& array) -> Result<Tensor> {
     if (array.type != element_type(type.dtype) || array.dims != type.dims) {
-      return Error{"is " + describe(array) + ", due is " + to_string(type),
+      return Error{"is " + describe(array) + "; expected " + to_string(type),
                    where_ + ": " + array.name, ""};
     }
     return to_tensor(array, type.dtype, where_);
@@ -70,7 +70,7 @@ Result<std::vector<Tensor>> ResultArrays::take(const std::string& name, const Te
     if (array == nullptr) {
       std::vector<std::string> names;
       for (const NamedArray& a : file_.arrays) names.push_back(a.name);
-      return Error{"there is no array '" + (r == 0 ? name : own) + "'", where_,
+      return Error{"the array '" + (r == 0 ? name : own) + "' is missing", where_,
                    names.empty() ? "the file has none"
                                  : "the nearest is '" + std::string(nearest(name, names)) + "'"};
     }
@@ -100,10 +100,10 @@ Result<ArrayFile> read_result(const std::string& folder, const std::string& name
                               const std::string& where) {
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos ||
       name == "." || name == "..")
-    return Error{"is no file of the session folder", where, ""};
+    return Error{"is not a file of the session folder", where, ""};
   const bool hdf5 = name.ends_with(".h5");
   if (!hdf5 && !name.ends_with(".safetensors"))
-    return Error{"is of no known format", where, "results are .safetensors or .h5 files"};
+    return Error{"has an unknown format", where, "results are .safetensors or .h5 files"};
   // Open first, then check the descriptor: the file behind a name may change in between.
   const Descriptor file(::open((std::filesystem::path(folder) / name).c_str(),
                                O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
@@ -115,8 +115,8 @@ Result<ArrayFile> read_result(const std::string& folder, const std::string& name
   if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
     return Error{"is not a plain file", where, ""};
   if (static_cast<uint64_t>(status.st_size) > most) {
-    return Error{"has " + std::to_string(status.st_size) + " bytes, at most " +
-                     std::to_string(most) + " can be due",
+    return Error{"has " + std::to_string(status.st_size) + " bytes; at most " +
+                     std::to_string(most) + " are expected",
                  where, ""};
   }
   if (!hdf5) {
@@ -124,7 +124,7 @@ Result<ArrayFile> read_result(const std::string& folder, const std::string& name
     return parse_safetensors(bytes, where);
   }
   if (hdf5_reader().empty())
-    return Error{"HDF5 results are not read by this program", where, "write safetensors"};
+    return Error{"this program cannot read HDF5 results", where, "write safetensors"};
   TWINRUN_ASSIGN(Hdf5Tree tree, read_hdf5_tree(hdf5_reader(), file.get(), most, where));
   return ArrayFile{std::move(tree.arrays), {}, std::move(tree.ignored)};
 }

@@ -133,7 +133,7 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   if (failed != 0) {
     child->pid_ = -1;
     return Error{"'" + argv[0] + "' cannot be started: " + std::strerror(failed), name,
-                 "the command of exec: is split as shell words, and found on PATH"};
+                 "the command after exec: is split into shell words and looked up on PATH"};
   }
   child->last_resort_.emplace(child->pid_, folder);
   child->watcher_->guard(child->pid_);
@@ -245,9 +245,9 @@ Status Child::send(const std::string& line) {
       // The child has ended, or is about to report why on its standard error.
       reap(std::chrono::seconds(2));
       drain_errors();
-      return failed(gone_ ? how() : "reads no more");
+      return failed(gone_ ? how() : "no longer reads its standard input");
     }
-    if (Clock::now() > limit) return failed("does not read what it is sent");
+    if (Clock::now() > limit) return failed("does not read its standard input");
     pollfd ready{in_fd_, POLLOUT, 0};
     poll(&ready, 1, 100);
   }

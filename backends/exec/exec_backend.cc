@@ -48,7 +48,7 @@ class ExecEngine : public Engine {
   Status ask_step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                   OpHooks* hooks) {
     if (hooks != nullptr)
-      return Error{"an engine of another process takes no faults", "--fault",
+      return Error{"faults cannot be injected into an engine of another process", "--fault",
                    "inject them into cpu or tpu"};
     // Number the files by request, not by step: then the answer to an earlier request cannot be
     // taken for this one's.
@@ -76,7 +76,7 @@ class ExecEngine : public Engine {
       slowest_ = std::max(slowest_, std::chrono::duration_cast<Milliseconds>(
                                         std::chrono::steady_clock::now() - begin));
     if (reply.result != result + ".safetensors" && reply.result != result + ".h5") {
-      return Error{"names the result " + exec::shown(reply.result) + ", due is '" + result +
+      return Error{"returned the result " + exec::shown(reply.result) + "; expected '" + result +
                        ".safetensors' or '" + result + ".h5'",
                    session_->name(), "docs/reference/engine-protocol.md",
                    Error::Kind::kForeignEngine};
@@ -181,7 +181,7 @@ class ExecBackend : public Backend {
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     if (program.sharding.cores > session_->declared().max_cores) {
       return Error{"has " + std::to_string(session_->declared().max_cores) +
-                       " cores, the program asks for " + std::to_string(program.sharding.cores),
+                       " cores; the program needs " + std::to_string(program.sharding.cores),
                    session_->name(), "set tpu.cores to what it has", Error::Kind::kForeignEngine};
     }
     auto engine = std::make_unique<ExecEngine>(session_, program);

@@ -126,9 +126,8 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
                           const std::string& engine) {
   const json reply = parse_line(line);
   if (!reply.is_object())
-    return Error{
-        "what came on standard output is no message: " + shown(line), engine,
-        "an engine prints messages there and nothing else (docs/reference/engine-protocol.md)"};
+    return Error{"the line on standard output is not a message: " + shown(line), engine,
+                 "print only messages there (docs/reference/engine-protocol.md)"};
   if (const auto said = reply.find("error"); said != reply.end()) {
     constexpr size_t kMax = 8000;
     const std::string text = said->is_string() ? said->get<std::string>() : said->dump();
@@ -144,7 +143,7 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
   }
   const auto found = reply.find(key);
   if (found == reply.end() || (!is.empty() && found->dump() != is))
-    return Error{"expected the answer '" + key + "'" + (is.empty() ? "" : " " + is) + ", found " +
+    return Error{"expected the answer '" + key + "'" + (is.empty() ? "" : " " + is) + "; found " +
                      shown(line),
                  engine, "docs/reference/engine-protocol.md"};
   if (const auto result = reply.find("result"); result != reply.end() && result->is_string())
@@ -158,11 +157,11 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   const json h = message.is_object() ? message.value("hello", json()) : json();
   const auto bad = [&](const std::string& key, const std::string& expected) {
     return Error{"hello: '" + key + "' is " + (h.contains(key) ? shown_value(h[key]) : "missing") +
-                     ", due is " + expected,
+                     "; expected " + expected,
                  engine, "docs/reference/engine-protocol.md"};
   };
   if (!h.is_object())
-    return Error{"hello is no object", engine, "docs/reference/engine-protocol.md"};
+    return Error{"hello is not an object", engine, "docs/reference/engine-protocol.md"};
   if (!h.contains("protocol") || h["protocol"] != kProtocol)
     return bad("protocol", std::to_string(kProtocol));
   Capabilities c;
@@ -193,10 +192,10 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   TWINRUN_RETURN_IF_ERROR(take(
       "max_cores", c.max_cores,
       [](const json& v) { return v.is_number_integer() && v >= 1 && v <= 1 << 20; },
-      "an integer from 1"));
+      "an integer of at least 1"));
   TWINRUN_RETURN_IF_ERROR(take(
       "elementary_ulps", c.elementary_ulps, [](const json& v) { return v >= 0.5 && v <= 1 << 20; },
-      "a number from 0.5"));
+      "a number of at least 0.5"));
   TWINRUN_RETURN_IF_ERROR(take("flush", c.flush, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("contracts", c.contracts, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("deterministic", c.deterministic, any, "true or false"));

@@ -68,7 +68,8 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
   const std::shared_ptr<Session> s(new Session(options));
   std::vector<std::string> words = command_words(options.command);
   if (words.empty())
-    return Error{"no command", "exec:", "exec:COMMAND, for example exec:'python3 engine.py'",
+    return Error{"the command is missing",
+                 "exec:", "exec:COMMAND, for example exec:'python3 engine.py'",
                  Error::Kind::kForeignEngine};
   std::error_code error;
   std::string folder = (fs::temp_directory_path(error) / "twinrun-engine-XXXXXX").string();
@@ -97,7 +98,7 @@ Result<Reply> Session::ask(const std::string& message, const std::string& key,
 
 Result<Reply> Session::ask_engine(const std::string& message, const std::string& key,
                                   const std::string& is, Milliseconds limit) {
-  if (broken_) return Error{"has failed before", name_, ""};
+  if (broken_) return Error{"has already failed", name_, ""};
   broken_ = true;  // until a valid answer has come
   ++asked_;
   // Signs of life may come at any time. Any other unread line is an answer without a request.
@@ -106,8 +107,8 @@ Result<Reply> Session::ask_engine(const std::string& message, const std::string&
     const std::string line = more.substr(at, end - at);
     const auto reply = parse_reply(line, key, is, name_);
     if (!reply || reply->alive.empty()) {
-      return Error{"has said more than it was asked: " + shown(line), name_,
-                   "one reply to each request (docs/reference/engine-protocol.md)"};
+      return Error{"sent a message that was not requested: " + shown(line), name_,
+                   "send one reply to each request (docs/reference/engine-protocol.md)"};
     }
   }
   TWINRUN_RETURN_IF_ERROR(child_->send(message));
@@ -116,7 +117,7 @@ Result<Reply> Session::ask_engine(const std::string& message, const std::string&
     const auto left = std::chrono::ceil<Milliseconds>(end - Clock::now());
     const auto line = child_->receive(std::min(limit, left));
     if (!alive.empty() && Clock::now() >= end) {
-      return Error{"says that it is alive (\"" + alive + "\"), and has not answered within " +
+      return Error{"reports that it is alive (\"" + alive + "\") but has not answered within " +
                        std::to_string(options_.longest.count() / 1000) + " s",
                    name_, ""};
     }

@@ -26,9 +26,9 @@ Status set_magnitude(FaultSpec& spec, double m, std::string_view value, std::str
   using Unit = FaultMagnitude::Unit;
   const FaultMagnitude& magnitude = spec.kind->magnitude;
   if (magnitude.unit == Unit::kNone)
-    return bad(text, std::string(spec.kind->name) + " takes no magnitude", "leave it out");
+    return bad(text, std::string(spec.kind->name) + " has no magnitude", "leave it out");
   if (magnitude.unit == Unit::kCount && (m < 0 || m > 1e9 || m != std::floor(m))) {
-    return bad(text, "magnitude '" + std::string(value) + "' is not a count: this kind takes a " +
+    return bad(text, "magnitude '" + std::string(value) + "' is not a count; expected the " +
                          std::string(magnitude.means));
   }
   spec.magnitude = m;
@@ -61,7 +61,8 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value,
     spec.core = static_cast<int>(n);
     return Ok{};
   }
-  if (spec.step || spec.from || spec.every) return bad(text, "more than one of step, from, every");
+  if (spec.step || spec.from || spec.every)
+    return bad(text, "only one of step, from and every can be given");
   (key == "step" ? spec.step : key == "from" ? spec.from : spec.every) = n;
   return Ok{};
 }
@@ -171,16 +172,17 @@ Result<FaultSpec> parse_fault(std::string_view text) {
   const size_t at = text.find('@');
   const std::string name(text.substr(0, at));
   spec.kind = find_fault_kind(name);
-  if (at == std::string_view::npos) return bad(text, "no '@' between the kind and the op");
+  if (at == std::string_view::npos)
+    return bad(text, "the '@' between the kind and the op is missing");
   if (spec.kind == nullptr) {
     return bad(text,
-               "unknown kind '" + name + "' (--fault help lists the " +
-                   std::to_string(catalogue().size()) + " there are)",
+               "unknown kind '" + name + "' (--fault help lists all " +
+                   std::to_string(catalogue().size()) + ")",
                "did you mean '" + nearest(name, fault_kinds()) + "'?");
   }
   std::string_view rest = text.substr(at + 1);
   spec.glob = rest.substr(0, rest.find(','));
-  if (spec.glob.empty()) return bad(text, "no op pattern after '@'");
+  if (spec.glob.empty()) return bad(text, "the op pattern after '@' is missing");
   while (rest.find(',') != std::string_view::npos) {
     rest = rest.substr(rest.find(',') + 1);
     const std::string_view item = rest.substr(0, rest.find(','));

@@ -29,7 +29,8 @@ class F64Engine : public Engine {
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
-    if (hooks != nullptr) return Error{"cpu:f64 takes no faults: it is the oracle", "cpu:f64", ""};
+    if (hooks != nullptr)
+      return Error{"cpu:f64 does not support faults: it is the oracle", "cpu:f64", ""};
     const auto cores = static_cast<size_t>(program_.sharding.cores);
     std::vector<std::vector<Tensor>> values(
         cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));

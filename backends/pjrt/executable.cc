@@ -126,7 +126,7 @@ Result<std::unique_ptr<Executable>> Executable::compile(std::shared_ptr<const Cl
                                                         size_t replicas) {
   if (replicas > client->devices().size()) {
     return Error{"has " + std::to_string(client->devices().size()) +
-                     " devices, the program asks for " + std::to_string(replicas),
+                     " devices; the program needs " + std::to_string(replicas),
                  client->plugin().place(), "set tpu.cores to what it has"};
   }
   std::vector<int> devices;

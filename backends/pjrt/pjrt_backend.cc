@@ -35,7 +35,8 @@ class PjrtEngine : public Engine {
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
     if (hooks != nullptr)
-      return Error{"takes no faults: its ops are XLA's", "--fault", "inject them into cpu or tpu"};
+      return Error{"does not support faults: its ops are XLA's", "--fault",
+                   "inject them into cpu or tpu"};
     TWINRUN_ASSIGN(const auto drawn, random_.draw(step, states, inputs));
     Arrays arguments;
     for (size_t r = 0; r < states.size(); ++r) {

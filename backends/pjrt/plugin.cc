@@ -52,23 +52,25 @@ Result<std::shared_ptr<const Plugin>> Plugin::load(const std::string& path) {
                  place, kFix};
   }
   const auto get = reinterpret_cast<GetApi>(dlsym(library, "GetPjrtApi"));
-  if (get == nullptr) return Error{"has no function GetPjrtApi: it is no PJRT plugin", place, kFix};
+  if (get == nullptr)
+    return Error{"has no function GetPjrtApi: it is not a PJRT plugin", place, kFix};
   const Api* api = get();
-  if (api == nullptr) return Error{"GetPjrtApi gave nothing", place, kFix};
+  if (api == nullptr) return Error{"GetPjrtApi returned null", place, kFix};
   if (api->struct_size < sizeof(Api) - sizeof(Api::slots))
-    return Error{"its table has " + std::to_string(api->struct_size) + " bytes: not even a version",
-                 place, kFix};
+    return Error{
+        "its table has " + std::to_string(api->struct_size) + " bytes, too few for a version",
+        place, kFix};
   if (api->version.major != kMajor) {
-    return Error{"speaks PJRT " + std::to_string(api->version.major) + "." +
-                     std::to_string(api->version.minor) + ", this engine " +
+    return Error{"implements PJRT " + std::to_string(api->version.major) + "." +
+                     std::to_string(api->version.minor) + "; this engine needs " +
                      std::to_string(kMajor) + ".x",
-                 place, "a plugin of major version " + std::to_string(kMajor)};
+                 place, "use a plugin of major version " + std::to_string(kMajor)};
   }
   if (api->struct_size < sizeof(Api)) {
-    return Error{"speaks PJRT 0." + std::to_string(api->version.minor) + ": its table of " +
+    return Error{"implements PJRT 0." + std::to_string(api->version.minor) + ": its table of " +
                      std::to_string(api->struct_size) + " bytes lacks functions that are needed (" +
                      std::to_string(sizeof(Api)) + " bytes)",
-                 place, "a newer plugin"};
+                 place, "use a newer plugin"};
   }
   for (const Slot slot : {Slot::kErrorDestroy,
                           Slot::kErrorMessage,
@@ -153,7 +155,7 @@ Result<std::shared_ptr<const Client>> Client::open(std::shared_ptr<const Plugin>
     create = {};
     TWINRUN_RETURN_IF_ERROR(plugin->call(Slot::kClientCreate, create, "make a client"));
   }
-  if (create.client == nullptr) return Error{"made no client", plugin->place(), ""};
+  if (create.client == nullptr) return Error{"returned no client", plugin->place(), ""};
   const std::shared_ptr<Client> client(new Client(std::move(plugin), create.client));
   TWINRUN_RETURN_IF_ERROR(client->describe());
   return std::shared_ptr<const Client>(client);

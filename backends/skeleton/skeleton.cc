@@ -19,7 +19,7 @@ class SkeletonEngine : public Engine {
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
     // Without support for hooks, report an error: --fault and `diagnose` need hooks.
-    if (hooks != nullptr) return Error{"this engine takes no hooks", "skeleton", ""};
+    if (hooks != nullptr) return Error{"this engine does not support hooks", "skeleton", ""};
     const auto cores = static_cast<size_t>(program_.sharding.cores);
     if (states.size() != cores || inputs.size() != cores) {
       return Error{"the program has " + std::to_string(cores) + " replicas", "skeleton", ""};

@@ -44,7 +44,7 @@ class TpuBackend : public Backend {
 
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     if (program.sharding.cores > tpu::kMaxCores) {
-      return Error{"a program of " + std::to_string(program.sharding.cores) +
+      return Error{"the program needs " + std::to_string(program.sharding.cores) +
                        " cores; the engine has " + std::to_string(tpu::kMaxCores),
                    "tpu.cores", ""};
     }

@@ -147,7 +147,7 @@ class VariantBackend : public Backend {
   Capabilities capabilities() const override { return variant_.declared; }
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     if (program.sharding.cores > variant_.declared.max_cores) {
-      return Error{"a program of " + std::to_string(program.sharding.cores) +
+      return Error{"the program needs " + std::to_string(program.sharding.cores) +
                        " cores; the engine has " + std::to_string(variant_.declared.max_cores),
                    "tpu.cores", ""};
     }

@@ -2,44 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "harness/bisect/divergence.h"
 #include "harness/experiment/experiment.h"
+#include "harness/lockstep/op_digests.h"
 
 namespace twinrun::bisect {
 namespace {
-
-// Unique names for the ops of one step. The program's names are unique; ops that an engine adds may
-// repeat a name and get a number.
-class OpNames {
- public:
-  std::string next(const std::string& name) {
-    const int n = seen_[name]++;
-    return n == 0 ? name : fmt::format("{}#{}", name, n);
-  }
-
- private:
-  std::map<std::string, int> seen_;
-};
-
-// Keeps digests of what every op wrote. The values of one step of a large model might not fit into
-// memory.
-class DigestSink : public TraceSink {
- public:
-  void on_op(const OpEvent& event) override {
-    auto& row = rows_[names_.next(event.op().name)];
-    for (size_t r = 0; r < event.outputs.size(); ++r) {
-      const bool shared = r > 0 && event.outputs[r].raw() == event.outputs[0].raw();
-      row.push_back(shared ? row[0] : digest(event.outputs[r]));
-    }
-  }
-  const std::map<std::string, std::vector<Digest>>& rows() const { return rows_; }
-
- private:
-  OpNames names_;
-  std::map<std::string, std::vector<Digest>> rows_;
-};
 
 // The values of one op.
 struct Held {
@@ -58,19 +27,19 @@ struct Held {
 // Keeps the values of the first op that wrote other bits than the other engine's.
 class CompareSink : public TraceSink {
  public:
-  explicit CompareSink(const DigestSink& other) : other_(other) {}
+  explicit CompareSink(const OpDigests& other) : other_(other) {}
   void on_op(const OpEvent& event) override {
     if (!key.empty()) return;
     const std::string name = names_.next(event.op().name);
-    const auto theirs = other_.rows().find(name);
-    if (theirs == other_.rows().end()) {
+    const std::vector<Digest>* const theirs = other_.find(name);
+    if (theirs == nullptr) {
       only_here.push_back(name);
       return;
     }
     for (size_t r = 0; r < event.outputs.size(); ++r) {
-      const bool shared = r > 0 && event.outputs[r].raw() == event.outputs[0].raw() &&
-                          theirs->second[r] == theirs->second[0];
-      if (shared || digest(event.outputs[r]) == theirs->second[r]) continue;
+      const bool shared =
+          r > 0 && event.outputs[r].raw() == event.outputs[0].raw() && (*theirs)[r] == (*theirs)[0];
+      if (shared || digest(event.outputs[r]) == (*theirs)[r]) continue;
       key = name;
       held.hold(event);
       return;
@@ -83,7 +52,7 @@ class CompareSink : public TraceSink {
   std::vector<std::string> only_here;
 
  private:
-  const DigestSink& other_;
+  const OpDigests& other_;
   OpNames names_;
 };
 
@@ -157,7 +126,7 @@ Result<OpDivergence> op_of_step(const Twins& t, const KeptStep& kept) {
   OpDivergence p;
   p.step = kept.step;
   const bool traced = t.a.capabilities().op_trace && t.b.capabilities().op_trace;
-  DigestSink ops_a;
+  OpDigests ops_a;
   CompareSink ops_b(ops_a);
   TWINRUN_ASSIGN(const Stepped a,
                  step_of(t.a, t.program_a, kept, traced ? &ops_a : nullptr, p.executions));
@@ -173,7 +142,7 @@ Result<OpDivergence> op_of_step(const Twins& t, const KeptStep& kept) {
     HoldSink again_a(ops_b.key), again_b(ops_b.key);
     TWINRUN_RETURN_IF_ERROR(step_of(t.a, t.program_a, kept, &again_a, p.executions));
     TWINRUN_RETURN_IF_ERROR(step_of(t.b, t.program_b, kept, &again_b, p.executions));
-    const std::vector<Digest>& first_a = ops_a.rows().at(ops_b.key);
+    const std::vector<Digest>& first_a = *ops_a.find(ops_b.key);
     for (size_t r = 0; r < first_a.size(); ++r) {
       if (digest(again_a.held.outputs[r]) != first_a[r]) p.repeats_a = false;
       if (!again_b.held.outputs[r].same_bits(ops_b.held.outputs[r])) p.repeats_b = false;

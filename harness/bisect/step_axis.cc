@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <span>
 
 #include "harness/bisect/divergence.h"
 #include "harness/bisect/search.h"
-#include "harness/run/loop.h"
+#include "harness/run/step_loop.h"
 #include "harness/tensors/element.h"
+#include "harness/tensors/element_diff.h"
 #include "harness/tensors/pattern.h"
 
 namespace twinrun::bisect {
@@ -32,6 +32,18 @@ std::string hex_of(const Tensor& t, int64_t element) {
   }
   return text;
 }
+
+// Keeps the states as a step left them. After end_of_loop, where the host makes replicas equal, a
+// difference on a core other than 0 is gone.
+struct StateAfter : StepObserver {
+  States states;
+  bool needs_before(int64_t) const override { return false; }
+  TraceSink* begin_step(int64_t, const States&, const StepInputs&) override {
+    states.clear();  // so that the engine can update its variables in place
+    return nullptr;
+  }
+  void end_step(int64_t, const States& after, const StepOutputs&) override { states = after; }
+};
 
 bool same_states(const States& a, const States& b) {
   for (size_t r = 0; r < a.size(); ++r) {
@@ -98,22 +110,19 @@ class RunAndEngine {
   Status run_segment(Segment& segment) {
     TWINRUN_ASSIGN(States states, state_at(segment.begin));
     TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend_.prepare(program_));
-    StepFeed feed(experiment_, program_);
-    StepOutputs outputs;
+    StepLoop loop(experiment_, program_, *engine, std::move(states));
     ++divergence.executions;
     if (progress_ != nullptr)
       progress_->begin(fmt::format("steps {} to {}", segment.begin, segment.end - 1),
                        segment.end - segment.begin);
     for (int64_t step = segment.begin; step < segment.end && !segment.parts; ++step) {
       if (stopped(stop_)) return begin_again();
-      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
-      TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
-      end_of_loop(experiment_.scenario, states, step);
+      TWINRUN_RETURN_IF_ERROR(loop.run(step));
       ++divergence.steps_run;
-      const Checkpoint after = to_checkpoint(program_, states, experiment_.scenario, step + 1);
+      const Checkpoint after = to_checkpoint(program_, loop.states, experiment_.scenario, step + 1);
       if (after.root_digest() != run_.state_digests[static_cast<size_t>(step - run_.first_step)]) {
         segment.parts = step;
-        keep_gaps(step + 1, states);
+        keep_gaps(step + 1, loop.states);
       }
       if (progress_ != nullptr) progress_->step(step + 1 - segment.begin, "");
     }
@@ -169,15 +178,11 @@ std::optional<TensorGap> gap_of(const std::string& name, const std::vector<Tenso
       gap->first = fmt::format("{} against {}", to_string(a[r].type()), to_string(b[r].type()));
       continue;
     }
-    const size_t size = size_of(a[r].dtype());
-    for (int64_t i = 0; i < a[r].elements(); ++i) {
-      const size_t at = static_cast<size_t>(i) * size;
-      if (std::memcmp(a[r].raw() + at, b[r].raw() + at, size) == 0) continue;
-      if (gap->different++ > 0) continue;
-      gap->first = index_text(a[r].dims(), i);
-      gap->bits_a = hex_of(a[r], i), gap->bits_b = hex_of(b[r], i);
-      gap->value_a = number_at(a[r], i), gap->value_b = number_at(b[r], i);
-    }
+    const ElementDiff d = diff_elements(a[r], b[r], 0, a[r].elements());
+    gap->different = d.different;
+    gap->first = index_text(a[r].dims(), d.first);
+    gap->bits_a = hex_of(a[r], d.first), gap->bits_b = hex_of(b[r], d.first);
+    gap->value_a = number_at(a[r], d.first), gap->value_b = number_at(b[r], d.first);
   }
   return gap;
 }
@@ -224,14 +229,14 @@ Result<Diverged> part_of_engines(const Twins& t, std::optional<std::pair<States,
   TWINRUN_RETURN_IF_ERROR(check_same_state(t.program_a, t.program_b));
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> a, t.a.prepare(t.program_a));
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> b, t.b.prepare(t.program_b));
-  StepFeed feed_a(t.experiment, t.program_a), feed_b(t.experiment, t.program_b);
   Diverged diverged;
   StepDivergence& p = diverged.divergence;
-  States state_a = start ? std::move(start->first) : initial_states(t.experiment, t.program_a);
-  States state_b = state_a;
+  States state = start ? std::move(start->first) : initial_states(t.experiment, t.program_a);
+  StepLoop loop_a(t.experiment, t.program_a, *a, state);
+  StepLoop loop_b(t.experiment, t.program_b, *b, std::move(state));
+  StateAfter end_a, end_b;
   p.first = start ? start->second : 0;
   const int64_t last = end.value_or(t.experiment.scenario.train.steps);
-  StepOutputs out_a, out_b;
   p.executions = 2;
   p.end = p.first;
   if (t.progress != nullptr)
@@ -240,24 +245,17 @@ Result<Diverged> part_of_engines(const Twins& t, std::optional<std::pair<States,
         last - p.first);
   for (int64_t step = p.first; step < last && !p.step; ++step) {
     if (stopped(t.stop)) return begin_again();
-    TWINRUN_ASSIGN(StepInputs inputs, feed_a.inputs(step));
-    TWINRUN_ASSIGN(const StepInputs inputs_b, feed_b.inputs(step));
-    KeptStep kept{step, state_a, inputs, std::nullopt};
+    TWINRUN_RETURN_IF_ERROR(loop_a.run(step, &end_a, /*keep_before=*/true));
+    TWINRUN_RETURN_IF_ERROR(loop_b.run(step, &end_b));
+    KeptStep kept{step, loop_a.before, loop_a.inputs, std::nullopt};
     if (diverged.kept.step >= 0)
       kept.lead = {std::move(diverged.kept.before), std::move(diverged.kept.inputs)};
     diverged.kept = std::move(kept);
-    TWINRUN_RETURN_IF_ERROR(a->step(step, state_a, inputs, out_a));
-    TWINRUN_RETURN_IF_ERROR(b->step(step, state_b, inputs_b, out_b));
-    // Compare the states as they are before end_of_loop: there the host makes replicas equal, which
-    // removes a difference on a core other than 0.
-    States seen_a = state_a, seen_b = state_b;
-    end_of_loop(t.experiment.scenario, state_a, step);
-    end_of_loop(t.experiment.scenario, state_b, step);
     p.steps_run += 2;
     p.end = step + 1;
-    if (!same_states(seen_a, seen_b)) {
+    if (!same_states(end_a.states, end_b.states)) {
       p.step = step;
-      p.tensors = state_gaps(t.program_a, seen_a, seen_b);
+      p.tensors = state_gaps(t.program_a, end_a.states, end_b.states);
     }
     if (t.progress != nullptr) t.progress->step(step + 1 - p.first, "");
   }

@@ -210,6 +210,7 @@ Result<int> by_bounds(const Pair& pair, int64_t first, int64_t last, std::option
   StepOutputs outputs;
   progress.begin(pair.name_b + " against its bounds", last - first);
   int64_t done = first;
+  // Not a StepLoop: batches that cannot be read and engines that fail exit with different codes.
   for (int64_t step = first; step < last && probe.violations().empty(); ++step, ++done) {
     if (stop.load())
       return Error{"interrupted", "", "run the same command to start again",

@@ -5,105 +5,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <thread>
 
 #include "harness/diff/diff_foreign.h"
 #include "harness/tensors/element.h"
+#include "harness/tensors/element_diff.h"
 #include "harness/tensors/pattern.h"
 #include "program/base/bits.h"
 #include "program/base/thread_pool.h"
 
 namespace twinrun {
 namespace {
-
-// The difference of two tensors over a range of elements.
-struct Gap {
-  double squares = 0, norm = 0, largest = 0;
-  int64_t different = 0, ulps = 0, nans = 0, first = -1;
-  void add(const Gap& next) {
-    squares += next.squares, norm += next.norm;
-    largest = std::max(largest, next.largest), ulps = std::max(ulps, next.ulps);
-    different += next.different, nans += next.nans;
-    if (first < 0) first = next.first;
-  }
-};
-
-Gap gap_of_elements(const Tensor& a, const Tensor& b, int64_t begin, int64_t end) {
-  Gap g;
-  const size_t size = size_of(a.dtype());
-  for (int64_t i = begin; i < end; ++i) {
-    const double y = number_at(b, i);
-    if (y == y) g.norm += y * y;
-    const size_t at = static_cast<size_t>(i) * size;
-    if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
-    const double x = number_at(a, i);
-    if (g.different++ == 0) g.first = i;
-    if (x != x || y != y) {
-      ++g.nans;
-      continue;
-    }
-    g.largest = std::max(g.largest, std::abs(x - y));
-    if (a.dtype() == DType::kF32)
-      g.ulps = std::max(g.ulps, ulp_distance(static_cast<float>(x), static_cast<float>(y)));
-    g.squares += (x - y) * (x - y);
-  }
-  return g;
-}
-
-// The same for kGroup binary32 numbers at once, in lanes that the compiler vectorizes. nullopt: one
-// of them is NaN or Inf.
-constexpr int64_t kLanes = 8, kGroup = 512;
-std::optional<Gap> gap_of_group(const float* a, const float* b, int64_t begin) {
-  constexpr uint32_t kExponent = 0x7F800000u;
-  uint32_t special = 0, different = 0;
-  int64_t ulps[kLanes] = {};
-  double squares[kLanes] = {}, norm[kLanes] = {}, largest[kLanes] = {};
-  for (int64_t i = 0; i < kGroup; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) {
-      const float x = a[i + l], y = b[i + l];
-      const uint32_t u = to_bits(x), v = to_bits(y);
-      special |=
-          static_cast<uint32_t>((u & kExponent) == kExponent || (v & kExponent) == kExponent);
-      different += static_cast<uint32_t>(u != v);
-      const int64_t steps = ordered(x) - ordered(y), distance = steps < 0 ? -steps : steps;
-      ulps[l] = distance > ulps[l] ? distance : ulps[l];
-      const double gap = static_cast<double>(x) - static_cast<double>(y);
-      const double size = gap < 0 ? -gap : gap;
-      squares[l] += gap * gap;
-      norm[l] += static_cast<double>(y) * static_cast<double>(y);
-      largest[l] = size > largest[l] ? size : largest[l];
-    }
-  }
-  if (special != 0) return std::nullopt;
-  Gap g;
-  for (int64_t l = 0; l < kLanes; ++l) {
-    g.squares += squares[l], g.norm += norm[l];
-    g.largest = std::max(g.largest, largest[l]);
-    g.ulps = std::max(g.ulps, ulps[l]);
-  }
-  g.different = different;
-  if (different != 0) {
-    int64_t i = 0;
-    while (to_bits(a[i]) == to_bits(b[i])) ++i;
-    g.first = begin + i;
-  }
-  return g;
-}
-
-Gap gap_of(const Tensor& a, const Tensor& b, int64_t begin, int64_t end) {
-  if (a.dtype() != DType::kF32) return gap_of_elements(a, b, begin, end);
-  const float *x = a.as<float>().data(), *y = b.as<float>().data();
-  Gap all;
-  int64_t i = begin;
-  for (; i + kGroup <= end; i += kGroup) {
-    const auto group = gap_of_group(x + i, y + i, i);
-    all.add(group ? *group : gap_of_elements(a, b, i, i + kGroup));
-  }
-  all.add(gap_of_elements(a, b, i, end));
-  return all;
-}
 
 TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& b,
                         ThreadPool& pool) {
@@ -120,19 +33,20 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
   }
   constexpr int64_t kPiece = 1 << 18;
   const int64_t pieces = (d.elements + kPiece - 1) / kPiece;
-  std::vector<Gap> gaps(static_cast<size_t>(pieces));
+  std::vector<ElementDiff> parts(static_cast<size_t>(pieces));
   pool.parallel_for(pieces, [&](int64_t i) {
-    gaps[static_cast<size_t>(i)] = gap_of(a, b, i * kPiece, std::min(d.elements, (i + 1) * kPiece));
+    parts[static_cast<size_t>(i)] =
+        diff_elements(a, b, i * kPiece, std::min(d.elements, (i + 1) * kPiece));
   });
-  Gap all;
-  for (const Gap& gap : gaps) all.add(gap);
+  ElementDiff all;
+  for (const ElementDiff& part : parts) all.add(part);
   d.different = all.different, d.nans = all.nans;
-  d.max_ulps = all.ulps, d.max_abs = all.largest;
+  d.max_ulps = all.max_ulps, d.max_abs = all.max_abs;
   if (all.first >= 0) {
     d.first = fmt::format("{} {:.9g} against {:.9g}", index_text(a.dims(), all.first),
                           number_at(a, all.first), number_at(b, all.first));
   }
-  d.relative = all.norm > 0 ? std::sqrt(all.squares / all.norm) : std::sqrt(all.squares);
+  d.relative = all.relative();
   return d;
 }
 

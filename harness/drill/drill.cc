@@ -57,7 +57,7 @@ CaseRecord died(const std::string& id) {
   CaseRecord r;
   if (auto drawn = draw_case(id)) r.injected = std::move(*drawn);
   r.injected.id = id;
-  r.error = fmt::format("the process died in this case, {} times", kMaxTries);
+  r.error = fmt::format("the process died in this case {} times", kMaxTries);
   return r;
 }
 
@@ -78,8 +78,9 @@ Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
       wanted.push_back(id);
   }
   if (wanted.empty()) {
-    return Error{fmt::format("no case of {} is of a kind that fits '{}'", ids.size(), o.only),
-                 "--only", "kinds: those of docs/reference/faults.md; more cases: --cases"};
+    return Error{
+        fmt::format("none of the {} cases has a kind that matches '{}'", ids.size(), o.only),
+        "--only", "kinds: those of docs/reference/faults.md; more cases: --cases"};
   }
   return wanted;
 }

@@ -184,7 +184,7 @@ Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scena
     }
     return Ok{};
   }
-  return Error{"no kind of fault has an op to act on", c.id, ""};
+  return Error{"no kind of fault can act on an op of this program", c.id, ""};
 }
 
 // Adds the keys of a declared cause, which the scenario must be able to have: two or more cores,
@@ -204,7 +204,7 @@ Status add_declared(DrillCase& c, const Scenario& s, size_t turn) {
 std::string_view to_string(Stratum stratum) { return kNames[static_cast<size_t>(stratum)]; }
 
 Result<CaseName> parse_id(const std::string& id) {
-  const Error bad{fmt::format("'{}' is no case", id), "--case",
+  const Error bad{fmt::format("'{}' is not a case", id), "--case",
                   "STRATUM[C].SCENARIO.SEED.NUMBER, for example engine.drill_mlp.1.17"};
   const size_t first = id.find('.'), last = id.rfind('.');
   const size_t middle = last == std::string::npos || last == 0 ? first : id.rfind('.', last - 1);
@@ -292,7 +292,8 @@ Result<DrillCase> draw_case(const std::string& id) {
   TWINRUN_ASSIGN(const Experiment e, make_experiment(s));
   if (c.stratum == Stratum::kHidden) {
     const auto causes = hidden_causes(e);
-    if (causes.empty()) return Error{"no other program has another meaning", id, ""};
+    if (causes.empty())
+      return Error{"no sharding cause changes the meaning of this program", id, ""};
     c.cause = causes[turn_of(parts) % causes.size()];
   }
   if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kBias ||

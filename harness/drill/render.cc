@@ -120,7 +120,7 @@ std::string piped(const Table& table) {
 std::string said(const DrillSummary& d, const Drilled& what) {
   std::string text = fmt::format("{} cases, seed {}", d.cases, what.seed);
   if (d.errors > 0) text += fmt::format(", {} of them failed", d.errors);
-  text += fmt::format("; {:.1f} s of one core a case ({:.1f} s of it to decide what is true).",
+  text += fmt::format("; {:.1f} core-seconds per case ({:.1f} of them to determine the truth).",
                       d.seconds + d.truth_seconds, d.truth_seconds);
   return text;
 }
@@ -141,7 +141,7 @@ std::string clean_text(const DrillSummary& d) {
   text += ".";
   if (d.clean_effects.k > 0)
     text += fmt::format(
-        " Of {} of them rounding alone was seen to move held-out metrics (effect harmful or "
+        " In {} of them, rounding alone changed the held-out metrics (effect harmful or "
         "beneficial, class NOISE).",
         short_text(d.clean_effects));
   return text;
@@ -150,18 +150,16 @@ std::string clean_text(const DrillSummary& d) {
 std::string hidden_text(const DrillSummary& d) {
   if (d.hidden.n == 0) return "";
   return fmt::format(
-      "Level C: {} faults more are outside by their op alone; no tensor of a step shows them "
-      "beyond "
-      "honest engines. {} of them were flagged.",
+      "Level C: {} more faults are outside in their op alone; no tensor of a step differs by more "
+      "than among conforming engines. {} of them were flagged.",
       d.hidden.n, d.hidden.k);
 }
 
 std::string runs_text(const DrillSummary& d) {
   if (d.max_executions == 0) return "";
   return fmt::format(
-      "Runs of the subject to step, op and core: {:.1f} on average, {} at most; most of them are "
-      "of single steps: together as "
-      "many steps as {:.1f} whole runs.",
+      "Runs of the subject to find step, op and core: {:.1f} on average, {} at most. Most of them "
+      "are single steps; together they take as many steps as {:.1f} whole runs.",
       d.executions, d.max_executions, d.run_lengths);
 }
 
@@ -196,7 +194,7 @@ std::string to_terminal(const DrillSummary& d, const Drilled& what) {
   for (const auto& line : {clean_text(d), hidden_text(d), runs_text(d)}) {
     if (!line.empty()) text += "\n" + line + "\n";
   }
-  if (!d.misses.empty()) text += "\nMisses (twinrun drill --case ID shows one again)\n";
+  if (!d.misses.empty()) text += "\nMisses (twinrun drill --case ID repeats one)\n";
   for (const auto& miss : d.misses) text += "  " + miss + "\n";
   return text;
 }

@@ -15,6 +15,7 @@
 #include "harness/experiment/engines.h"
 #include "harness/run/evaluate.h"
 #include "harness/run/run.h"
+#include "harness/tensors/distance.h"
 
 namespace twinrun::drill {
 namespace {
@@ -139,20 +140,13 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
   return Ok{};
 }
 
-double distance(const Program& program, const States& a, const States& b, StateRole role) {
-  double gap = 0, norm = 0;
+double relative_distance(const Program& program, const States& a, const States& b, StateRole role) {
+  RelativeDistance distance;
   for (size_t i = 0; i < program.state.size(); ++i) {
     if (program.state[i].role != role) continue;
-    const std::vector<double> y = as_doubles(b[0].vars[i]);
-    for (const ReplicaState& replica : a) {
-      const std::vector<double> x = as_doubles(replica.vars[i]);
-      for (size_t k = 0; k < x.size(); ++k) {
-        gap += (x[k] - y[k]) * (x[k] - y[k]);
-        norm += y[k] * y[k];
-      }
-    }
+    for (const ReplicaState& replica : a) distance.add(replica.vars[i], b[0].vars[i]);
   }
-  return norm > 0 ? std::sqrt(gap / norm) : 0;
+  return distance.value();
 }
 
 // Distance of both programs after their first steps in binary64 (three without accumulation):
@@ -169,7 +163,7 @@ Result<double> meaning_of(const DrillCase& c, const Experiment& e) {
   TWINRUN_ASSIGN(const RunResult b, train(e, whole, *plain, options));
   double worst = 0;
   for (const StateRole role : {StateRole::kParameter, StateRole::kSlot, StateRole::kStatistic})
-    worst = std::max(worst, distance(whole, a.states, b.states, role));
+    worst = std::max(worst, relative_distance(whole, a.states, b.states, role));
   return std::isfinite(worst) ? worst : std::numeric_limits<double>::infinity();
 }
 

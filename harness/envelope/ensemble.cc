@@ -7,6 +7,7 @@
 
 #include "backends/variants/variant.h"
 #include "harness/run/one_step.h"
+#include "harness/tensors/distance.h"
 #include "program/base/philox.h"
 
 namespace twinrun {
@@ -58,9 +59,7 @@ Result<Curves> first_steps(const Experiment& e, const Program& program, Backend&
 
 // Root mean square of the difference; infinite where it is not a number.
 double apart(const std::vector<double>& a, const std::vector<double>& b) {
-  double squares = 0;
-  for (size_t k = 0; k < a.size(); ++k) squares += (a[k] - b[k]) * (a[k] - b[k]);
-  const double d = std::sqrt(squares / static_cast<double>(a.size()));
+  const double d = std::sqrt(squared_distance(a, b) / static_cast<double>(a.size()));
   return std::isnan(d) ? HUGE_VAL : d;
 }
 

@@ -132,6 +132,7 @@ Status ScriptEngine::replay(const Experiment& own, const std::vector<ProbedState
   States visible = history.front().states;
   Hidden now(visible.size(), map_.initial);
   StepFeed feed(own, inner_->program());
+  // Not a StepLoop: the visible state of a step comes from the history, the hidden one from here.
   for (int64_t step = 0; step <= last; ++step) {
     const auto seen = std::ranges::find(history, step, &ProbedState::step);
     if (seen != history.end()) visible = seen->states;

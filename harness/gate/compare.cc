@@ -87,11 +87,11 @@ class Comparing {
     };
     const bool weights = std::ranges::equal(parameters(start_), parameters(start), same);
     if (!weights)
-      c_.notes.push_back("A and B have other initial weights: the pairs share their seed, no more");
+      c_.notes.push_back("A and B have different initial weights: the pairs share only their seed");
     if (a_->data->digest != b_->data->digest)
       c_.notes.push_back(
-          "A and B have other samples, those held out included: the metric is not "
-          "taken on the same ones");
+          "A and B have different samples, held-out ones included: the metric is not "
+          "computed on the same samples");
     if (a_->scenario.train.batch != b_->scenario.train.batch ||
         a_->scenario.train.steps != b_->scenario.train.steps)
       c_.notes.push_back(
@@ -170,23 +170,22 @@ class Comparing {
         break;
       case CompareOutcome::kDiffers:
         c_.headline = fmt::format(
-            "The mean difference of {}, {}, is other than 0 (95% confidence){}.", c_.metric, mean,
+            "The mean difference of {}, {}, differs from 0 (95% confidence){}.", c_.metric, mean,
             c_.row.outcome == PairedOutcome::kOutside ? ", and beyond the margin" : "");
         break;
       default:
         c_.needed = seeds_for_power(c_.row);
         if (c_.needed) c_.needed = std::max(*c_.needed, static_cast<int>(n) + 1);
         c_.headline =
-            n < 2
-                ? "One pair says nothing of the spread between seeds: give --seeds 3 or more."
-                : fmt::format(
-                      "{} do not decide: the difference is neither shown to be inside the "
-                      "margin nor to be other than 0.{}",
-                      text::plural(n, "seed"),
-                      c_.needed ? fmt::format(" {} seeds would, with 80% power (begin anew with "
-                                              "--seeds {}: the number is to be fixed beforehand).",
-                                              *c_.needed, *c_.needed)
-                                : " More than 10,000 seeds would be needed: raise --margin.");
+            n < 2 ? "One pair says nothing about the spread between seeds: give --seeds 3 or more."
+                  : fmt::format(
+                        "{} do not decide: the difference is neither shown to be inside the "
+                        "margin nor to differ from 0.{}",
+                        text::plural(n, "seed"),
+                        c_.needed ? fmt::format(" {} seeds would, with 80% power (begin anew with "
+                                                "--seeds {}: the number must be fixed beforehand).",
+                                                *c_.needed, *c_.needed)
+                                  : " More than 10,000 seeds would be needed: raise --margin.");
     }
   }
 

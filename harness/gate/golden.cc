@@ -78,7 +78,7 @@ std::string why_noise_cannot(const Gate::Noise& noise) {
   if (!noise.unusable.empty()) return noise.unusable;
   if (noise.inside) return "";
   return fmt::format(
-      "the golden run itself lies outside the noise of honest engines: {} at step {} "
+      "the golden run itself lies outside the noise of conforming engines: {} at step {} "
       "({})",
       noise.outside->tensor, noise.outside->step.value_or(0), noise.outside->now);
 }
@@ -160,7 +160,7 @@ Result<Gate::Noise> noise_of(const Experiment& e, const Program& program, Backen
   // A value that all replicas share has one distance, reported for replica 0.
   if (first.replica > 0) noise.outside->core = first.replica;
   noise.outside->now = fmt::format(
-      "{} times as far as honest engines are, {} away{}", text::magnitude(first.ratio),
+      "{} times as far away as conforming engines, by {}{}", text::magnitude(first.ratio),
       text::relative(std::fabs(first.relative)), first.pattern.empty() ? "" : "; " + first.pattern);
   return noise;
 }
@@ -209,13 +209,13 @@ Result<RunFile> record_golden(const Experiment& e, const GoldenOptions& o) {
 Result<GoldenFacts> golden_facts(const RunFile& golden, const std::string& path) {
   for (const char* key : {kEngine, kDeclares, kRepeats, kNoise}) {
     if (!golden.environment.contains(key))
-      return Error{"is a run file, and no golden one", path,
+      return Error{"is a run file but not a golden one", path,
                    "make one: twinrun record SCENARIO --engine ENGINE -o FILE.golden.h5"};
   }
   const auto& text = golden.environment;
   const std::string fix = "record it again: twinrun record";
   if (!golden.ended.completed() || golden.steps.empty() || golden.first_step != 0)
-    return Error{fmt::format("its run is not a whole one ({}, {} steps from step {})",
+    return Error{fmt::format("its run is incomplete ({}, {} steps from step {})",
                              to_string(golden.ended), golden.steps.size(), golden.first_step),
                  path, fix};
   if (golden.checkpoints.empty() || golden.checkpoints.front().step != 0)

@@ -44,8 +44,8 @@ class Verification {
     if (scenario.data.cache == stored.data.cache) forget_cache_file(scenario);
     if (scenario_digest(scenario) != scenario_digest(stored))
       return Error{
-          "changes what the golden run was asked for", "--set",
-          "only keys that decide no bits can be set here, as data.dir; else: twinrun record"};
+          "changes a setting of the golden run", "--set",
+          "set only keys that do not affect bits, such as data.dir; otherwise: twinrun record"};
     if (static_cast<int64_t>(golden_.steps.size()) != scenario.train.steps)
       return Error{fmt::format("it has {} steps, its scenario {}", golden_.steps.size(),
                                scenario.train.steps),
@@ -104,14 +104,14 @@ class Verification {
   bool diverged_before() {
     const std::string data = experiment_->data->digest.hex();
     if (const std::string& was = golden_.environment["data"]; was != data) {
-      diverged_before_training(
-          "data", was, data, "Other samples than the golden run was trained on: nothing was run.");
+      diverged_before_training("data", was, data,
+                               "The samples differ from those of the golden run: nothing was run.");
       return true;
     }
     if (same_engine_ && declaration(declared_) != facts_.declares) {
       diverged_before_training(
           "declaration", facts_.declares, declaration(declared_),
-          "The engine declares other arithmetic than it did: nothing was run.");
+          "The engine declares different arithmetic than in the golden run: nothing was run.");
       return true;
     }
     const Checkpoint now = to_checkpoint(
@@ -122,7 +122,7 @@ class Verification {
       if (at == was.tensors.end() || at->second.digest == entry.digest) continue;
       diverged_before_training(
           name + ", initial value", at->second.digest.hex(), entry.digest.hex(),
-          "The seed gives another initial state than it did: nothing was run.");
+          "The seed gives a different initial state than in the golden run: nothing was run.");
       return true;
     }
     return false;
@@ -198,7 +198,7 @@ class Verification {
     }
     if (options_.progress != nullptr)
       options_.progress->begin(
-          "bits moved: one step from each recorded state, among honest engines", 1);
+          "bits differ: one step from each recorded state, among conforming engines", 1);
     TWINRUN_ASSIGN(gate_.noise, noise_of(*experiment_, setup_.program, *setup_.backend, states,
                                          options_.threads));
     if (options_.progress != nullptr)
@@ -214,10 +214,10 @@ class Verification {
     TWINRUN_ASSIGN(const RunFile again, train_from_golden(to, false));
     const auto parts = first_difference(again, now);
     if (parts && *parts < to) {
-      gate_.notes.push_back(
-          fmt::format("the engine does not repeat its own bits: two runs from the same state part "
-                      "after step {}",
-                      *parts));
+      gate_.notes.push_back(fmt::format(
+          "the engine does not repeat its own bits: two runs from the same state diverge "
+          "after step {}",
+          *parts));
     } else if (!facts_.repeats) {
       gate_.notes.push_back("the engine did not repeat its own bits when the golden run was made");
     }
@@ -233,21 +233,21 @@ class Verification {
     const bool inside = usable && gate_.noise->inside;
     if (inside && !bits_decide_) {
       gate_.outcome = GateOutcome::kInside;
-      gate_.headline = "Bits moved, inside the noise of honest engines.";
+      gate_.headline = "Bits differ, inside the noise of conforming engines.";
       return;
     }
     gate_.outcome = GateOutcome::kDiverged;
     if (bits_decide_) {
       gate_.headline = fmt::format(
-          "Bits moved, first in {}{}{}.", gate_.divergence->tensor,
+          "Bits differ, first in {}{}{}.", gate_.divergence->tensor,
           gate_.divergence->step ? fmt::format(" at step {}", *gate_.divergence->step) : "",
           !usable  ? ""
-          : inside ? "; inside the noise of honest engines, as another order of sums is"
-                   : "; outside the noise of honest engines");
+          : inside ? "; inside the noise of conforming engines, as another order of summation is"
+                   : "; outside the noise of conforming engines");
       return;
     }
     gate_.notes.push_back(
-        fmt::format("bits parted at step {}", gate_.divergence->step.value_or(0)));
+        fmt::format("bits diverge at step {}", gate_.divergence->step.value_or(0)));
     gate_.divergence = gate_.noise->outside;
     gate_.noise->outside.reset();
   }
@@ -292,7 +292,7 @@ class Verification {
         from = state.states;
       }
     }
-    gate_.headline = fmt::format("Outside the noise of honest engines, first in {} at step {}.",
+    gate_.headline = fmt::format("Outside the noise of conforming engines, first in {} at step {}.",
                                  gate_.divergence->tensor, *gate_.divergence->step);
     return Ok{};
   }
@@ -306,7 +306,7 @@ class Verification {
     TWINRUN_ASSIGN(const RunFile anew, record_golden(*experiment_, o));
     if (anew.ended.interrupted()) return interrupted();
     if (!anew.ended.completed())
-      return Error{"cannot be recorded anew: the run " + to_string(anew.ended), path_,
+      return Error{"cannot be recorded again: the run " + to_string(anew.ended), path_,
                    "keep the old one"};
     TWINRUN_RETURN_IF_ERROR(write_run(path_, anew));
     gate_.updated = true;

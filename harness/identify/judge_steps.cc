@@ -15,6 +15,7 @@
 #include "harness/identify/identify_fit.h"
 #include "harness/lockstep/links.h"
 #include "harness/run/one_step.h"
+#include "harness/tensors/distance.h"
 #include "harness/tensors/pattern.h"
 
 namespace twinrun {
@@ -71,9 +72,7 @@ std::vector<ProbedState> three_of(const std::vector<ProbedState>& states, int64_
 }
 
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return std::sqrt(sum);
+  return std::sqrt(squared_distance(a, b));
 }
 
 double norm(const std::vector<double>& a) {

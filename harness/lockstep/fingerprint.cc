@@ -25,7 +25,7 @@ std::string describe(const Suspect& s) {
     xx += expected * expected;
   }
   const double correlation = xx > 0 && ss > 0 ? sx / std::sqrt(ss * xx) : 0;
-  return fmt::format("{} elements between {} and {}, {:.4f} correlated with what was expected",
+  return fmt::format("{} elements between {} and {}, {:.4f} correlated with the expected values",
                      s.wrong.size(), index_text(s.op.type.dims, s.wrong.front()),
                      index_text(s.op.type.dims, s.wrong.back()), correlation);
 }

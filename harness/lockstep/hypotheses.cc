@@ -5,15 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace twinrun {
 namespace {
-
-bool same_at(const Tensor& a, const Tensor& b, int64_t i) {
-  const size_t size = size_of(a.dtype()), at = static_cast<size_t>(i) * size;
-  return std::memcmp(a.raw() + at, b.raw() + at, size) == 0;
-}
 
 // Whether an engine may store `x` for a number `value` that is known to within `radius`.
 bool within(double x, double value, double radius) {
@@ -139,7 +133,7 @@ std::vector<Signature> from_memory(const Suspect& s) {
   std::vector<Signature> out;
   const auto equals = [&](const Tensor& t) {
     return t.valid() && t.type() == s.subject.type()
-               ? s.share([&](int64_t i) { return same_at(t, s.subject, i); })
+               ? s.share([&](int64_t i) { return same_bits_at(t, s.subject, i); })
                : 0;
   };
   const bool update = s.op.phase == Phase::kUpdate;

@@ -160,7 +160,7 @@ void of_all_reduce(const Suspect& s, Trials& trials) {
       if (other == core) continue;
       parts = s.inputs;
       parts[core] = parts[other];
-      trials.with(fmt::format("the sum with core {} in the place of core {}", other, core), parts);
+      trials.with(fmt::format("the sum with core {} instead of core {}", other, core), parts);
     }
   }
   if (trials.done() || s.subject.dtype() != DType::kF32) return;
@@ -283,8 +283,8 @@ void of_binary(const Suspect& s, Trials& trials) {
     if (kind == s.op.kind || trials.done()) continue;
     Op other = s.op;
     other.kind = kind;
-    trials.as(fmt::format("{} in the place of {}", name_of(kind), name_of(s.op.kind)), s.declared,
-              other, s.inputs);
+    trials.as(fmt::format("{} instead of {}", name_of(kind), name_of(s.op.kind)), s.declared, other,
+              s.inputs);
   }
   trials.with("its operands exchanged", {s.inputs[1], s.inputs[0]});
 }
@@ -300,7 +300,7 @@ void of_scatter_add(const Suspect& s, Trials& trials) {
       taken[i] = true;
     });
     trials.values(
-        fmt::format("assignment in the place of addition: the {} contribution only",
+        fmt::format("assignment instead of addition: the {} contribution only",
                     last ? "last" : "first"),
         [&](int64_t i) { return kept[static_cast<size_t>(i)]; }, [](int64_t) { return 0.0; });
   }
@@ -314,7 +314,7 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
     Ties ties;
   };
   for (const Way& way :
-       {Way{"assignment in the place of addition where windows overlap", false, Ties::kFirst},
+       {Way{"assignment instead of addition where windows overlap", false, Ties::kFirst},
         Way{"ties go to the last maximum of a window, not to the first", true, Ties::kLast},
         Way{"every maximum of a window that ties gets the gradient", true, Ties::kAll}}) {
     std::vector<double> dx(static_cast<size_t>(s.op.type.elements()), 0.0), size(dx.size(), 0.0);

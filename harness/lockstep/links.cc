@@ -99,7 +99,7 @@ void Links::begin_step(int64_t step, const States& before, const StepInputs& inp
       if (before[r].vars[i].same_bits(after_[r].vars[i])) continue;
       Violation v = violation_at(step, static_cast<int>(r), asked_.state[i].id,
                                  asked_.graph.op(asked_.state[i].id), Violation::What::kLink);
-      v.link = "the step starts from another state than the step before ended with";
+      v.link = "the step starts from a different state than the previous step ended with";
       return report_(std::move(v));
     }
   }
@@ -197,7 +197,7 @@ void Links::check_replicas(const OpEvent& event) {
   for (size_t r = 1; r < event.outputs.size(); ++r) {
     if (event.outputs[r].same_bits(event.outputs[0])) continue;
     return broken(static_cast<int>(r), event.id,
-                  fmt::format("core {} has another result of the collective than core 0", r));
+                  fmt::format("core {}'s result of the collective differs from core 0's", r));
   }
 }
 
@@ -249,7 +249,7 @@ void Links::check_partings(const States& after) {
                              return &core == &after[0] || core.vars[i].same_bits(after[1].vars[i]);
                            });
         broken(first ? 0 : static_cast<int>(r), var->next,
-               fmt::format("core {}'s {} parts from {}, although the program computes the "
+               fmt::format("core {}'s {} diverges from {}, although the program computes the "
                            "same on all cores",
                            first ? 0 : r, var->name, first ? "all others'" : "core 0's"));
       }

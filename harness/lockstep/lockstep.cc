@@ -393,9 +393,9 @@ EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
   p.dot_residual = median(residuals);
   if (p.dot_residual >= 0) {
     constexpr std::string_view kExpected[] = {
-        "float32 operands are not rounded: what is left is the order of summation",
+        "float32 operands are not rounded: only the order of summation remains",
         "one bf16 pass predicts about 2^-9", "three bf16 passes predict about 2^-16",
-        "six bf16 passes round no operand: what is left is the order of summation"};
+        "six bf16 passes round no operand: only the order of summation remains"};
     p.dot_residual_text = fmt::format("{} ({})", power_of_two(p.dot_residual),
                                       declared_.declares_arithmetic
                                           ? kExpected[static_cast<size_t>(declared_.precision)]

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "harness/lockstep/lockstep.h"
+#include "harness/lockstep/op_digests.h"
 #include "harness/tensors/distance.h"
 #include "reports/text.h"
 
@@ -14,30 +14,6 @@ namespace twinrun {
 namespace {
 
 constexpr int kReruns = 2;
-
-// Passes events on to the probe and remembers the digest of what every op wrote.
-class Recorder : public TraceSink {
- public:
-  explicit Recorder(TraceSink* probe) : probe_(probe) {}
-  void on_op(const OpEvent& event) override {
-    auto& written = written_.emplace_back(event.op().name, std::vector<Digest>{}).second;
-    for (const Tensor& t : event.outputs) written.push_back(digest(t));
-    if (probe_ != nullptr) probe_->on_op(event);
-  }
-  // The first op, in the order of execution, that wrote different bits. All ops before it wrote the
-  // same bits, so it read the same operands.
-  std::string first_difference(const Recorder& other) const {
-    const size_t n = std::min(written_.size(), other.written_.size());
-    for (size_t i = 0; i < n; ++i) {
-      if (written_[i] != other.written_[i]) return written_[i].first;
-    }
-    return "";
-  }
-
- private:
-  TraceSink* probe_;
-  std::vector<std::pair<std::string, std::vector<Digest>>> written_;
-};
 
 double distance(const States& a, const States& b) {
   RelativeDistance all;
@@ -51,7 +27,7 @@ double distance(const States& a, const States& b) {
 
 struct Attempt {
   std::vector<Violation> violations;
-  Recorder trace{nullptr};
+  OpDigests trace;
   States after;
 };
 
@@ -66,7 +42,7 @@ Result<Attempt> attempt(Backend& backend, const Program& program, const KeptStep
   Lockstep probe(program, backend.capabilities(), policy, pool);
   Attempt a;
   a.after = kept.before;
-  a.trace = Recorder(probe.begin_step(kept.step, kept.before, kept.inputs));
+  a.trace = OpDigests(probe.begin_step(kept.step, kept.before, kept.inputs));
   TWINRUN_RETURN_IF_ERROR(engine->step(kept.step, a.after, kept.inputs, outputs, &a.trace));
   ++executions;
   probe.end_step(kept.step, a.after, outputs);

@@ -20,8 +20,8 @@ Experiment::Stack stack_of(const EngineSpec& spec) {
 Status check_cores(const Scenario& scenario, int cores) {
   if (cores >= 1 && scenario.train.batch % cores == 0) return Ok{};
   return Error{
-      fmt::format("train.batch = {} does not divide over {} cores", scenario.train.batch, cores),
-      "--cores", "a divisor of the batch"};
+      fmt::format("train.batch = {} is not divisible by {} cores", scenario.train.batch, cores),
+      "--cores", "give a divisor of the batch"};
 }
 
 Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress* progress) {

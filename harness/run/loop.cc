@@ -43,8 +43,7 @@ std::string HostLoop::note(const TrainSpec& train) const {
   }
   if (out.empty()) return out;
   return fmt::format(
-      "loops of {} steps (tpu.iterations_per_loop); what is due inside a loop waits for its end: "
-      "{}",
+      "loops of {} steps (tpu.iterations_per_loop); actions inside a loop wait for its end: {}",
       iterations_, out);
 }
 

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "harness/run/step_loop.h"
+#include "harness/tensors/distance.h"
+
 namespace twinrun {
 namespace {
 
@@ -47,15 +50,12 @@ Result<StepResult> one_step(const Experiment& e, Engine& engine, int64_t step,
 
 Result<States> run_steps(const Experiment& e, Engine& engine, States states, int64_t steps,
                          const std::function<void(StepOutputs&)>& each) {
-  const Program& program = engine.program();
-  StepFeed feed(e, program);
-  StepOutputs outputs;
+  StepLoop loop(e, engine.program(), engine, std::move(states));
   for (int64_t step = 0; step < steps; ++step) {
-    TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
-    TWINRUN_RETURN_IF_ERROR(engine.step(step, states, inputs, outputs));
-    each(outputs);
+    TWINRUN_RETURN_IF_ERROR(loop.run(step));
+    each(loop.outputs);
   }
-  return states;
+  return std::move(loop.states);
 }
 
 std::vector<double> change(const Tensor& before, const Tensor& after) {
@@ -105,7 +105,7 @@ double squared_gap(const JudgedTensor& a, const JudgedTensor& b) {
   for (size_t r = 0; r < n; ++r) {
     const auto& x = a.replicas[a.replicas.size() > 1 ? r : 0];
     const auto& y = b.replicas[b.replicas.size() > 1 ? r : 0];
-    for (size_t i = 0; i < x.size(); ++i) sum += (x[i] - y[i]) * (x[i] - y[i]);
+    sum += squared_distance(x, y);
   }
   return sum / static_cast<double>(n);
 }

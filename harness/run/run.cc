@@ -9,6 +9,7 @@
 
 #include "harness/host/environment.h"
 #include "harness/run/loop.h"
+#include "harness/run/step_loop.h"
 #include "scenarios/model.h"
 #include "scenarios/schedule.h"
 
@@ -116,26 +117,32 @@ struct Runner {
   const Experiment& experiment;
   const Program& program;
   const RunOptions& options;
+  Engine& engine;
+  StepLoop loop;
   std::optional<Evaluator> evaluator;  // none for an imported step, which has no held-out samples
   RunResult result;
-  StepOutputs outputs;  // kept from step to step, so that the engine can reuse their memory
   bool may_leave_out = false;
   int64_t left_out_in_a_row = 0;
 
-  Runner(const Experiment& e, const Program& p, const RunOptions& o, const Capabilities& engine)
-      : experiment(e), program(p), options(o), may_leave_out(!engine.op_trace) {
+  Runner(const Experiment& e, const Program& p, const RunOptions& o, Engine& on, bool shows_ops)
+      : experiment(e),
+        program(p),
+        options(o),
+        engine(on),
+        loop(e, p, on, start()),
+        may_leave_out(!shows_ops) {
     if (!e.imported) evaluator.emplace(e, o.threads);
   }
 
   Status evaluate(int64_t done) {
     if (!options.evaluate || !evaluator) return Ok{};
-    TWINRUN_ASSIGN(Evaluation e, evaluator->evaluate(program, result.states, done));
+    TWINRUN_ASSIGN(Evaluation e, evaluator->evaluate(program, loop.states, done));
     result.file.evaluations.push_back(e);
     return Ok{};
   }
 
   Status keep(int64_t done, bool periodic) {
-    Checkpoint c = to_checkpoint(program, result.states, experiment.scenario, done);
+    Checkpoint c = to_checkpoint(program, loop.states, experiment.scenario, done);
     c.scenario = result.file.scenario;
     c.scenario_digest = result.file.scenario_digest;
     c.engine = result.file.engine;
@@ -145,15 +152,10 @@ struct Runner {
   }
 
   // The state before a step, by running from the start again; used where it was not kept.
-  Result<States> state_before(Engine& engine, StepFeed& feed, int64_t step) const {
-    States states = start();
-    StepOutputs again;
-    for (int64_t i = options.first_step; i < step; ++i) {
-      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(i));
-      TWINRUN_RETURN_IF_ERROR(engine.step(i, states, inputs, again));
-      end_of_loop(experiment.scenario, states, i);
-    }
-    return states;
+  Result<States> state_before(int64_t step) const {
+    StepLoop again(experiment, program, engine, start());
+    for (int64_t i = options.first_step; i < step; ++i) TWINRUN_RETURN_IF_ERROR(again.run(i));
+    return std::move(again.states);
   }
 
   States start() const {
@@ -161,35 +163,27 @@ struct Runner {
   }
 
   // Returns false when the run is over.
-  Result<bool> one_step(Engine& engine, StepFeed& feed, int64_t step) {
-    TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
-    const bool held =
-        may_leave_out || (options.observer != nullptr && options.observer->needs_before(step));
-    States before = held ? result.states : States{};
-    TraceSink* sink =
-        options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
-    TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink));
-    if (options.observer != nullptr) options.observer->end_step(step, result.states, outputs);
-    end_of_loop(experiment.scenario, result.states, step);
+  Result<bool> one_step(int64_t step) {
+    TWINRUN_RETURN_IF_ERROR(loop.run(step, options.observer, may_leave_out));
     const float rate = learning_rate(experiment.scenario.optimizer, step);
-    const StepScalars s = scalars_of(program, outputs, rate);
+    const StepScalars s = scalars_of(program, loop.outputs, rate);
     result.file.steps.push_back(s);
     if (options.digest_states) {
       result.file.state_digests.push_back(
-          to_checkpoint(program, result.states, experiment.scenario, step + 1).root_digest());
+          to_checkpoint(program, loop.states, experiment.scenario, step + 1).root_digest());
     }
     if (std::isfinite(s.loss) && std::isfinite(s.gradient_norm)) {
       left_out_in_a_row = 0;
       return true;
     }
-    if (may_leave_out && update_left_out(program, before, result.states, outputs)) {
+    if (may_leave_out && update_left_out(program, loop.before, loop.states, loop.outputs)) {
       ++result.left_out;
       if (++left_out_in_a_row <= kMaxLeftOut) return true;
     }
-    if (!held) {
-      TWINRUN_ASSIGN(before, state_before(engine, feed, step));
+    if (loop.before.empty()) {
+      TWINRUN_ASSIGN(loop.before, state_before(step));
     }
-    result.first_non_finite = find_first_non_finite(engine, step, before, inputs);
+    result.first_non_finite = find_first_non_finite(engine, step, loop.before, loop.inputs);
     if (!result.first_non_finite) {
       // The engine does not show its ops.
       const bool lost = !std::isfinite(s.loss);
@@ -199,9 +193,9 @@ struct Runner {
                                                lost ? "the loss" : "the gradients", step));
       return false;
     }
-    result.file.ended =
-        diverged(fmt::format("{} born at step {} in {} on core {}", result.first_non_finite->what,
-                             step, result.first_non_finite->op, result.first_non_finite->replica));
+    result.file.ended = diverged(
+        fmt::format("{} first produces {} at step {} on core {}", result.first_non_finite->op,
+                    result.first_non_finite->what, step, result.first_non_finite->replica));
     return false;
   }
 };
@@ -256,10 +250,9 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
                         const RunOptions& options) {
   const Scenario& s = experiment.scenario;
   const Capabilities capabilities = backend.capabilities();
-  Runner run(experiment, program, options, capabilities);
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
+  Runner run(experiment, program, options, *engine, capabilities.op_trace);
   const int64_t total = program.batch * program.sharding.cores;
-  StepFeed feed(experiment, program);
   const HostLoop loop(s, program.sharding.cores, capabilities.name);
 
   RunFile& file = run.result.file;
@@ -274,9 +267,8 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   file.environment = environment();
   file.environment["data"] = experiment.data->digest.hex();
 
-  run.result.states = run.start();
   file.environment[std::string(kInitialState)] =
-      digest_of_weights(program, run.result.states.front()).hex();
+      digest_of_weights(program, run.loop.states.front()).hex();
   const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   const auto begin = std::chrono::steady_clock::now();
   if (options.progress != nullptr) {
@@ -293,7 +285,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
       }
       if (options.progress != nullptr) options.progress->note(loop.stopping(step, last));
     }
-    TWINRUN_ASSIGN(const bool go_on, run.one_step(*engine, feed, step));
+    TWINRUN_ASSIGN(const bool go_on, run.one_step(step));
     done = step + 1;
     if (options.progress != nullptr)
       report_step(*options.progress, loop, s.train.log_every, done, options.first_step,
@@ -309,10 +301,11 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
     TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
   if (file.checkpoints.empty() || file.checkpoints.back().step != done)
     TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
-  run.result.pipeline = feed.counters();
+  run.result.pipeline = run.loop.counters();
   run.result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.progress != nullptr) options.progress->end(outcome(file, last));
+  run.result.states = std::move(run.loop.states);
   return std::move(run.result);
 }
 

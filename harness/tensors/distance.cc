@@ -7,6 +7,12 @@
 
 namespace twinrun {
 
+double squared_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return sum;
+}
+
 void RelativeDistance::add(const Tensor& a, const Tensor& b) { add(as_doubles(a), as_doubles(b)); }
 
 void RelativeDistance::add(const std::vector<double>& x, const std::vector<double>& y) {

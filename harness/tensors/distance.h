@@ -12,6 +12,9 @@
 
 namespace twinrun {
 
+// |a - b|^2, summed from the first element on.
+double squared_distance(const std::vector<double>& a, const std::vector<double>& b);
+
 class RelativeDistance {
  public:
   // `a` and `b` have the same number of elements.

@@ -1,5 +1,7 @@
-// One element of a tensor as a number, whatever its type.
+// One element of a tensor, whatever its type: as a number, and compared by its bits.
 #pragma once
+
+#include <cstring>
 
 #include "program/base/bits.h"
 #include "program/base/tensor.h"
@@ -21,6 +23,12 @@ inline double number_at(const Tensor& t, int64_t i) {
       return t.as<const double>()[u];
   }
   return 0;
+}
+
+// Of two tensors of one type.
+inline bool same_bits_at(const Tensor& a, const Tensor& b, int64_t i) {
+  const size_t size = size_of(a.dtype()), at = static_cast<size_t>(i) * size;
+  return std::memcmp(a.raw() + at, b.raw() + at, size) == 0;
 }
 
 }  // namespace twinrun

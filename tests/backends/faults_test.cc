@@ -49,12 +49,12 @@ TEST(ParseFault, Good) {
 
 TEST(ParseFault, Bad) {
   const std::tuple<const char*, const char*, const char*> rows[] = {
-      {"scale", "no '@' between the kind and the op", kUsage},
-      {"", "no '@' between the kind and the op", kUsage},
-      {"drop_k_tial@x", "unknown kind 'drop_k_tial' (--fault help lists the 52 there are)",
+      {"scale", "the '@' between the kind and the op is missing", kUsage},
+      {"", "the '@' between the kind and the op is missing", kUsage},
+      {"drop_k_tial@x", "unknown kind 'drop_k_tial' (--fault help lists all 52)",
        "did you mean 'drop_k_tail'?"},
-      {"scale@", "no op pattern after '@'", kUsage},
-      {"scale@,step=1", "no op pattern after '@'", kUsage},
+      {"scale@", "the op pattern after '@' is missing", kUsage},
+      {"scale@,step=1", "the op pattern after '@' is missing", kUsage},
       {"scale@x,", "'' is not KEY=VALUE", kUsage},
       {"scale@x,step", "'step' is not KEY=VALUE", kUsage},
       {"scale@x,croe=1", "unknown key 'croe' (allowed: core, step, from, every, magnitude, rate)",
@@ -67,12 +67,11 @@ TEST(ParseFault, Bad) {
       {"scale@x,rate=0", "rate '0' is not a probability above 0", kUsage},
       {"scale@x,rate=2", "rate '2' is not a probability above 0", kUsage},
       {"scale@x,rate=now", "rate 'now' is not a finite number", kUsage},
-      {"one_pass@x,magnitude=2", "one_pass takes no magnitude", "leave it out"},
-      {"lane@x,magnitude=2.5", "magnitude '2.5' is not a count: this kind takes a number n",
-       kUsage},
+      {"one_pass@x,magnitude=2", "one_pass has no magnitude", "leave it out"},
+      {"lane@x,magnitude=2.5", "magnitude '2.5' is not a count; expected the number n", kUsage},
       {"scale@x,magnitude=big", "magnitude 'big' is not a finite number", kUsage},
-      {"scale@x,step=1,from=2", "more than one of step, from, every", kUsage},
-      {"scale@x,step=1,step=2", "more than one of step, from, every", kUsage},
+      {"scale@x,step=1,from=2", "only one of step, from and every can be given", kUsage},
+      {"scale@x,step=1,step=2", "only one of step, from and every can be given", kUsage},
   };
   for (const auto& [text, what, fix] : rows) {
     const auto f = parse_fault(text);

@@ -322,7 +322,8 @@ TEST(Diagnose, AScenarioCanNameFaults) {
   const Outcome bad =
       twinrun(folder, {"diagnose", "digits_mlp", "-q", "--set", "diagnose.faults=[\"scale\"]"});
   EXPECT_EQ(bad.code, 128);
-  EXPECT_TRUE(bad.says("diagnose.faults: 'scale': no '@' between the kind and the op")) << bad.err;
+  EXPECT_TRUE(bad.says("diagnose.faults: 'scale': the '@' between the kind and the op is missing"))
+      << bad.err;
 }
 
 // Library scenarios state their expected verdict in their first lines; `code` is its exit code.

@@ -77,7 +77,7 @@ TEST_F(Gates, AnotherEngineIsHeldToTheNoise) {
   const Outcome wrong = verify(
       {"g.golden.h5", "--engine", "honest:3", "--fault", "scale@dense1/kernel.grad,magnitude=2"});
   EXPECT_EQ(wrong.code, 1) << wrong.out;
-  EXPECT_TRUE(wrong.prints("Outside the noise of honest engines, first in dense1/kernel.grad"))
+  EXPECT_TRUE(wrong.prints("Outside the noise of conforming engines, first in dense1/kernel.grad"))
       << wrong.out;
 }
 
@@ -102,11 +102,11 @@ TEST_F(Gates, WrongWordsAre128AndNameTheRightOnes) {
   record("g.golden.h5");
   EXPECT_TRUE(twinrun(folder_, with({"train", "digits_mlp", "-o", "run.h5"}, kTiny)).code == 0);
   const std::pair<Words, const char*> cases[] = {
-      {{"verify", "run.h5"}, "no golden one"},
+      {{"verify", "run.h5"}, "not a golden one"},
       {{"verify", "missing.golden.h5"}, "missing.golden.h5"},
       {{"verify"}, "GOLDEN.. is missing"},
       {{"verify", "g.golden.h5", "--bits", "--noise"}, "one of them"},
-      {{"verify", "g.golden.h5", "--set", "train.steps=3"}, "what the golden run was asked for"},
+      {{"verify", "g.golden.h5", "--set", "train.steps=3"}, "changes a setting of the golden run"},
       {{"verify", "g.golden.h5", "--update", "--engine", "tpu"}, "leave out --engine"},
       {{"verify", "g.golden.h5", "--junit", "no/such/v.xml"}, "mkdir"},
       {{"verify", "g.golden.h5", "--fault", "scale@dense9*"}, "dense9"},

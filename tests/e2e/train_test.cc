@@ -82,7 +82,7 @@ TEST(Train, DivergenceEndsWithOneAndStaysJson) {
   const Folder folder;
   const Outcome o = twinrun(folder, {"train", "litmus_nan", "--json", "-q", "-o", "run.h5"});
   EXPECT_EQ(o.code, 1);
-  EXPECT_TRUE(o.says("born at step")) << o.err;
+  EXPECT_TRUE(o.says("first produces")) << o.err;
   EXPECT_TRUE(o.says("lower optimizer.lr")) << o.err;
   const auto j = json_of(o.out);  // "nan" is not JSON
   EXPECT_LT(j["steps"], 50);

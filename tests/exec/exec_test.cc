@@ -125,9 +125,9 @@ TEST_F(Script, HelloOfAnotherKind) {
     return step_error(engine(say(text), prepared(), ""));
   };
   expect_says(hello(R"({"hello":{"protocol":2,"name":"script"}})"),
-              {"'protocol' is 2", "due is 1"});
+              {"'protocol' is 2", "expected 1"});
   expect_says(hello(R"({"hello":{"protocol":1}})"), {"'name' is missing"});
-  expect_says(hello(R"({"hello":3})"), {"hello is no object"});
+  expect_says(hello(R"({"hello":3})"), {"hello is not an object"});
   expect_says(hello(R"({"hello":{"protocol":1,"name":"s","max_cores":0}})"), {"'max_cores' is 0"});
   expect_says(hello(R"({"hello":{"protocol":1,"name":"s","flush":"no"}})"),
               {"'flush' is \"no\"", "true or false"});
@@ -135,8 +135,8 @@ TEST_F(Script, HelloOfAnotherKind) {
               {"f16", "\"default\"", "\"autocast\""});
   expect_says(hello(R"({"hello":{"protocol":1,"name":"s","gradients":"int8"}})"),
               {"'gradients' is \"int8\"", "\"bf16\""});
-  expect_says(hello("Loading model..."), {"no message", "Loading model..."});
-  expect_says(hello("[]"), {"no message"});
+  expect_says(hello("Loading model..."), {"not a message", "Loading model..."});
+  expect_says(hello("[]"), {"not a message"});
   expect_says(hello(R"({"prepared":1})"), {"expected the answer 'hello'"});
   expect_says(hello(R"({"error":"no device"})"), {"the engine says: no device"});
 }
@@ -146,7 +146,7 @@ TEST_F(Script, NoSuchProgram) {
   o.command = "/no/such/engine --fast";
   expect_says(step_error(o), {"/no/such/engine", "cannot be started"});
   o.command = "  ";
-  expect_says(step_error(o), {"no command"});
+  expect_says(step_error(o), {"the command is missing"});
 }
 
 TEST_F(Script, EndsWithAStatusAndItsLastWords) {
@@ -189,7 +189,7 @@ TEST_F(Script, FloodsItsErrorsAndItsOutput) {
 }
 
 TEST_F(Script, MoreCoresThanItHas) {
-  expect_says(step_error(engine(say(kHello), prepared(), ""), 9), {"has 8 cores", "asks for 9"});
+  expect_says(step_error(engine(say(kHello), prepared(), ""), 9), {"has 8 cores", "needs 9"});
 }
 
 // A step's answer may name only the expected result file, in the session folder.
@@ -202,14 +202,14 @@ TEST_F(Script, ResultsThatAreNotThere) {
   expect_says(result(r), {"exec:sh", r.c_str(), "no such file"});
   for (const char* name :
        {"../engine.sh", "/etc/passwd", "", "..", ".", "r.pt", "result-1.safetensors"})
-    expect_says(result(name), {"names the result", "due is 'result-0.safetensors'"});
+    expect_says(result(name), {"returned the result", "expected 'result-0.safetensors'"});
   expect_says(result(r, "ln -s /etc/passwd " + r), {"is a link"});
   expect_says(result(r, "mkdir " + r), {"not a plain file"});
   expect_says(result(r, "mkfifo " + r), {"not a plain file"});
   expect_says(result(r, "head -c 3000000 /dev/zero > " + r), {"at most"});
   expect_says(result(r, "truncate -s 100G " + r), {"has 107374182400 bytes", "at most"});
   expect_says(result(r, "echo short > " + r), {r.c_str(), "too short"});
-  expect_says(result("result-0.h5", "echo short > result-0.h5"), {"HDF5 results are not read"});
+  expect_says(result("result-0.h5", "echo short > result-0.h5"), {"cannot read HDF5 results"});
   expect_says(step_error(engine(say(kHello), prepared(),
                                 say(R"({"stepped":1,"result":"result-0.safetensors"})"))),
               {"expected the answer 'stepped' 0"});

@@ -125,7 +125,7 @@ TEST_F(Hdf5Results, ThatUnpackToMoreThanExpected) {
     H5Pset_fletcher32(how);
     dataset(state, "w", {3}, how, kW);
   });
-  expect_refused({"is float32[3,3], due is f32[3]"}, [&](hid_t state) {
+  expect_refused({"is float32[3,3]; expected f32[3]"}, [&](hid_t state) {
     const float nine[9] = {};
     dataset(state, "w", {3, 3}, H5P_DEFAULT, nine);
   });

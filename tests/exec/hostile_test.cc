@@ -103,10 +103,10 @@ TEST_F(Hostile, ALineOfTwoMebibytes) {
 }
 
 TEST_F(Hostile, BytesThatAreNoText) {
-  expect_says(step_error(engine("printf '\\377\\376\\033[2J\\n'", "", "")), {"no message"});
+  expect_says(step_error(engine("printf '\\377\\376\\033[2J\\n'", "", "")), {"not a message"});
   expect_says(step_error(engine(R"(printf '{"hello":{"protocol":1,"name":"\377"}}\n')", "", "")),
-              {"no message"});
-  expect_says(step_error(engine("printf 'nul\\000nul\\n'", "", "")), {"no message"});
+              {"not a message"});
+  expect_says(step_error(engine("printf 'nul\\000nul\\n'", "", "")), {"not a message"});
   expect_says(step_error(engine(say(kHello), "printf 'last \\377 words\\n' >&2; exit 6", "")),
               {"exit status 6", "words"});
 }
@@ -118,11 +118,11 @@ TEST_F(Hostile, SaysMoreThanItIsAsked) {
   const std::string program = R"({"prepared":"program-1.json"})",
                     step = R"({"stepped":0,"result":"result-0.safetensors"})";
   expect_says(step_error(engine(twice(kHello), prepared(), "")),
-              {"more than it was asked", "hello"});
+              {"that was not requested", "hello"});
   expect_says(step_error(engine(say(kHello), twice(program), "")),
-              {"more than it was asked", "prepared"});
+              {"that was not requested", "prepared"});
   expect_says(step_error(engine(say(kHello), "printf '" + program + "\\n" + step + "\\n'", "")),
-              {"more than it was asked", "stepped"});
+              {"that was not requested", "stepped"});
   // A late answer to an earlier step is recognised, because a result is named after its request.
   const std::string good = keep("good", good_result());
   expect_says(
@@ -130,7 +130,7 @@ TEST_F(Hostile, SaysMoreThanItIsAsked) {
                  "cp " + good + " result-0.safetensors; printf '" + step + "\\n" + step + "\\n'"),
           1, 2)
           .error,
-      {"more than it was asked"});
+      {"that was not requested"});
   expect_says(
       run(engine(say(kHello), prepared(),
                  "cp " + good +
@@ -138,7 +138,7 @@ TEST_F(Hostile, SaysMoreThanItIsAsked) {
                      "echo 1 > n; echo '{\"stepped\":'$n',\"result\":\"result-0.safetensors\"}'"),
           1, 2)
           .error,
-      {"names the result 'result-0.safetensors'", "due is 'result-1.safetensors'"});
+      {"returned the result 'result-0.safetensors'", "expected 'result-1.safetensors'"});
 }
 
 TEST_F(Hostile, AResultThatStillGrows) {
@@ -151,7 +151,7 @@ TEST_F(Hostile, AResultThatStillGrows) {
                  "/writer'; do :; done; sleep 0.1; " +
                  say(R"({"stepped":0,"result":"result-0.safetensors"})")));
   EXPECT_TRUE(error.find("belong to none") != std::string::npos ||
-              error.find("can be due") != std::string::npos)
+              error.find("are expected") != std::string::npos)
       << error;
   EXPECT_TRUE(gone("writer"));
 }
@@ -187,16 +187,17 @@ TEST_F(Hostile, ResultsThatAreNotWhatWasAsked) {
   EXPECT_EQ(error(good_result(), 4), "");
   ArrayFile file = good_result();
   file.arrays[0].name = "state/v";
-  expect_says(error(file), {"there is no array 'state/w'", "nearest is 'state/v'", name.c_str()});
+  expect_says(error(file),
+              {"the array 'state/w' is missing", "nearest is 'state/v'", name.c_str()});
   file = good_result({1, 2, 3, 4});
   file.arrays[0].dims = {4};
-  expect_says(error(file), {"state/w", "is float32[4], due is f32[3]"});
+  expect_says(error(file), {"state/w", "is float32[4]; expected f32[3]"});
   file = good_result();
   file.arrays[0].type = ElementType::kI32;
   expect_says(error(file), {"state/w", "is int32[3]"});
   file = good_result();
   file.arrays[0].name = "state/w@0";
-  expect_says(error(file, 2), {"there is no array 'state/w@1'"});
+  expect_says(error(file, 2), {"the array 'state/w@1' is missing"});
   file.arrays.clear();
   expect_says(error(file), {"the file has none"});
   // Values such as NaN are not errors: they are judged later.

@@ -56,11 +56,11 @@ TEST_F(LayersShown, AnotherNameShapeOrTypeIsAnError) {
   expect_says(answer({f32("output/double\x1b[2J", {3}, {2, 4, 6})}).error,
               {"the program has no 'output/double [2J'"});
   expect_says(answer({f32("output/double", {1, 3}, {2, 4, 6})}).error,
-              {"output/double", "due is f32[3]"});
+              {"output/double", "expected f32[3]"});
   NamedArray whole{"output/double", ElementType::kI32, {3}, std::vector<std::byte>(12)};
-  expect_says(answer({whole}).error, {"output/double", "due is f32[3]"});
+  expect_says(answer({whole}).error, {"output/double", "expected f32[3]"});
   expect_says(answer({f32("output/double@1", {3}, {2, 4, 6})}, layered(2)).error,
-              {"there is no array 'output/double'"});
+              {"the array 'output/double' is missing"});
   // small() requests no layer outputs; unknown arrays are then ignored, as before.
   EXPECT_EQ(answer({f32("output/duoble", {3}, {2, 4, 6})}, small()).error, "");
 }

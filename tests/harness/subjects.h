@@ -2,6 +2,7 @@
 // observer that keeps what a diagnosis keeps of their runs.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -90,6 +91,20 @@ class OwnScript : public WrappedBackend {
   };
   Experiment own_;
   Sharding sharding_;
+};
+
+// Keeps the states of a run before some of its steps.
+class KeptStarts : public StepObserver {
+ public:
+  explicit KeptStarts(std::vector<int64_t> steps) : steps_(std::move(steps)) {}
+  TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
+    if (std::ranges::find(steps_, step) != steps_.end()) states.push_back({step, before});
+    return nullptr;
+  }
+  std::vector<ProbedState> states;
+
+ private:
+  std::vector<int64_t> steps_;
 };
 
 // Keeps all steps of a run: the state before each, the state after it, and the outputs.

@@ -62,8 +62,8 @@ TEST(PjrtPlugin, SaysWhatIsNoPlugin) {
 
 TEST(PjrtPlugin, SaysWhatItsTableLacks) {
   const std::pair<const char*, const char*> cases[] = {
-      {"nothing", "GetPjrtApi gave nothing"},
-      {"version", "speaks PJRT 1.81, this engine 0.x"},
+      {"nothing", "GetPjrtApi returned null"},
+      {"version", "implements PJRT 1.81; this engine needs 0.x"},
       {"old", "its table of 200 bytes lacks functions"},
       {"hole", "function 20 of its table is missing"},
       {"initialise", "could not initialise (internal): no driver of version 7"}};
@@ -114,7 +114,7 @@ TEST(PjrtPlugin, ElsewhereDevicesAreThoseThatAreThere) {
   program.sharding.cores = 3;
   const auto engine = (*backend)->prepare(program);
   ASSERT_FALSE(engine.ok());
-  EXPECT_TRUE(has(engine.error().message(), "has 2 devices, the program asks for 3"));
+  EXPECT_TRUE(has(engine.error().message(), "has 2 devices; the program needs 3"));
   EXPECT_TRUE(engine.error().of_foreign_engine());
 }
 

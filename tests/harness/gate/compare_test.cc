@@ -160,8 +160,8 @@ TEST_F(CompareRuns, WhatThePairsDoNotShareIsSaid) {
       {"model.layers.dense1.units", "13"}, {"data.eval", "32"}, {"train.batch", "16"}};
   const Comparison c = run();
   ASSERT_EQ(c.notes.size(), 3u) << to_terminal(c);
-  EXPECT_NE(c.notes[0].find("other initial weights"), std::string::npos);
-  EXPECT_NE(c.notes[1].find("other samples"), std::string::npos);
+  EXPECT_NE(c.notes[0].find("different initial weights"), std::string::npos);
+  EXPECT_NE(c.notes[1].find("different samples"), std::string::npos);
   EXPECT_NE(c.notes[2].find("A sees 640 samples, B 320"), std::string::npos);
 }
 

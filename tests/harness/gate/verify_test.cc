@@ -248,7 +248,7 @@ TEST_F(Verify, FilesThatCannotBeAreRefusedByName) {
   other = golden;
   other.environment.erase("golden.engine");
   keep(other);
-  says("no golden one");
+  says("not a golden one");
   other = golden;
   other.checkpoints.erase(other.checkpoints.begin());
   keep(other);

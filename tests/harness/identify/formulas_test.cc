@@ -38,14 +38,7 @@ class OwnScript : public tiny::OwnScript {
 Identification identify_script(const Experiment& e, Backend& subject,
                                const IdentifyOptions& how = {}) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
-  class ScriptKeeper : public StepObserver {
-   public:
-    TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
-      if (step == 0 || step == 7) states.push_back({step, before});
-      return nullptr;
-    }
-    std::vector<ProbedState> states;
-  } keeper;
+  tiny::KeptStarts keeper({0, 7});
   RunOptions options;
   options.observer = &keeper;
   options.evaluate = false;

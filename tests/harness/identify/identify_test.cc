@@ -16,24 +16,10 @@
 namespace twinrun {
 namespace {
 
-// Keeps the states of the subject's own run before some of its steps.
-class Keeper : public StepObserver {
- public:
-  explicit Keeper(std::vector<int64_t> steps) : steps_(std::move(steps)) {}
-  TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
-    if (std::ranges::find(steps_, step) != steps_.end()) states.push_back({step, before});
-    return nullptr;
-  }
-  std::vector<ProbedState> states;
-
- private:
-  std::vector<int64_t> steps_;
-};
-
 Identification match(const Experiment& e, Backend& subject, std::vector<int64_t> steps = {0, 3},
                      const IdentifyOptions& how = {}) {
   const Program asked = e.sharded(e.sharding);
-  Keeper keeper(steps);
+  tiny::KeptStarts keeper(steps);
   RunOptions options;
   options.observer = &keeper;
   options.evaluate = false;

@@ -87,7 +87,7 @@ TEST(Links, AStateThatTheStepBeforeDidNotLeave) {
   ASSERT_FALSE(v.empty());
   EXPECT_EQ(v[0].step, 2);
   EXPECT_EQ(v[0].replica, 1);
-  EXPECT_NE(v[0].link.find("starts from another state"), std::string::npos);
+  EXPECT_NE(v[0].link.find("starts from a different state"), std::string::npos);
 }
 
 TEST(Links, ABatchThatWasNotFed) {
@@ -130,7 +130,7 @@ TEST(Links, ReplicasThatPartAreSeenOnEveryStep) {
   EXPECT_EQ(v.step, 5);
   EXPECT_EQ(v.replica, 6);
   EXPECT_EQ(v.op, "dense2/kernel.update");
-  EXPECT_NE(v.link.find("parts from core 0's"), std::string::npos) << v.link;
+  EXPECT_NE(v.link.find("diverges from core 0's"), std::string::npos) << v.link;
   ASSERT_FALSE(w.probe->partings().empty());
   EXPECT_EQ(w.probe->partings()[0].variable, "dense2/kernel");
   EXPECT_TRUE(w.probe->partings()[0].must_be_equal);

@@ -242,10 +242,9 @@ TEST(IterationsPerLoop, NothingIsSilent) {
   Scenario s;
   s.tpu.iterations_per_loop = 5;
   s.train.log_every = 10, s.train.eval_every = 4, s.train.checkpoint_every = 6;
-  EXPECT_EQ(
-      HostLoop(s, 8, "tpu").note(s.train),
-      "loops of 5 steps (tpu.iterations_per_loop); what is due inside a loop waits for its end: "
-      "train.eval_every = 4, train.checkpoint_every = 6");
+  EXPECT_EQ(HostLoop(s, 8, "tpu").note(s.train),
+            "loops of 5 steps (tpu.iterations_per_loop); actions inside a loop wait for its end: "
+            "train.eval_every = 4, train.checkpoint_every = 6");
   EXPECT_EQ(HostLoop(s, 1, "cpu").note(s.train), "");
   s.train.eval_every = 5, s.train.checkpoint_every = 0;
   EXPECT_EQ(HostLoop(s, 8, "tpu").note(s.train), "");
