@@ -4,7 +4,7 @@
 // other. None comes from a list of faults that can be injected.
 //
 //   signature_of({.dims = {16, 32}, .got = g, .due = d, .allowed = a, ...});
-//   // {.elements = "column 7 of 32", .likeness = "2 times what was expected"}
+//   // {.elements = "column 7 of 32", .signature = "2 times what was expected"}
 //
 // harness/lockstep/hypotheses.h does the same for an op whose operands are known.
 #pragma once

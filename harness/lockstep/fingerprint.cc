@@ -43,22 +43,23 @@ std::vector<int64_t> wrong_elements(const OracleResult& oracle, const Tensor& su
   return wrong;
 }
 
-std::vector<Signature> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
-                                  const OracleResult& oracle, const std::vector<Tensor>& inputs,
-                                  ThreadPool* pool, const Past& past) {
+std::vector<OpSignature> op_signatures(const Capabilities& declared, const Op& op,
+                                       const Tensor& subject, const OracleResult& oracle,
+                                       const std::vector<Tensor>& inputs, ThreadPool* pool,
+                                       const Past& past) {
   const Suspect s{declared, op,   subject, oracle,
                   inputs,   pool, past,    wrong_elements(oracle, subject)};
-  std::vector<Signature> all;
+  std::vector<OpSignature> all;
   for (const auto& family : {from_memory, from_operands, from_values}) {
-    for (Signature& e : family(s)) {
+    for (OpSignature& e : family(s)) {
       if (e.share >= kNearlyAll) all.push_back(std::move(e));
     }
     // Stop at a family that explains everything: earlier families name a mechanism, later ones only
     // describe.
-    if (std::ranges::any_of(all, [](const Signature& e) { return e.share == 1; })) break;
+    if (std::ranges::any_of(all, [](const OpSignature& e) { return e.share == 1; })) break;
   }
-  std::ranges::stable_sort(all, std::greater<>(), &Signature::share);
-  for (Signature& e : all) {
+  std::ranges::stable_sort(all, std::greater<>(), &OpSignature::share);
+  for (OpSignature& e : all) {
     if (e.share < 1) e.text += fmt::format(" (explains {:.4g} % of what is wrong)", 100 * e.share);
   }
   if (all.empty() && !s.wrong.empty() && subject.dtype() == DType::kF32)
@@ -71,7 +72,7 @@ std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor
                         ThreadPool* pool, const Tensor* previous) {
   Past past;
   if (previous != nullptr) past.result = *previous;
-  const auto all = likenesses(declared, op, subject, oracle, inputs, pool, past);
+  const auto all = op_signatures(declared, op, subject, oracle, inputs, pool, past);
   return all.empty() ? "" : all[0].text;
 }
 

@@ -3,7 +3,7 @@
 // the subject must then agree inside the bound. Lockstep (harness/lockstep/lockstep.h) calls this
 // for the first violation of an op.
 //
-//   likenesses(declared, op, subject, oracle, inputs, pool, past);
+//   op_signatures(declared, op, subject, oracle, inputs, pool, past);
 //   // {"8 times the expected value", 1}, ...
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace twinrun {
 
-struct Signature {
+struct OpSignature {
   std::string text;
   double share = 1;  // share of the wrong elements that it explains
 };
@@ -29,9 +29,10 @@ struct Past {
 
 // Best first: signatures that explain every wrong element, then those that explain nearly all (90 %
 // or more), else a description in numbers. Never empty for an f32 result with wrong elements.
-std::vector<Signature> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
-                                  const OracleResult& oracle, const std::vector<Tensor>& inputs,
-                                  ThreadPool* pool, const Past& past);
+std::vector<OpSignature> op_signatures(const Capabilities& declared, const Op& op,
+                                       const Tensor& subject, const OracleResult& oracle,
+                                       const std::vector<Tensor>& inputs, ThreadPool* pool,
+                                       const Past& past);
 
 // The text of the best signature; "" if there is none. `previous`: the op's result one step before,
 // or nullptr.

@@ -18,7 +18,7 @@ std::string number(double x) { return fmt::format("{:.4g}", x); }
 
 // got = factor * expected, with one factor that fits all wrong elements. A factor close to a whole
 // number, or to one over a whole number, is rounded to it.
-void factor(const Suspect& s, std::vector<Signature>& out) {
+void factor(const Suspect& s, std::vector<OpSignature>& out) {
   double sx = 0, xx = 0;
   for (const int64_t i : s.wrong) {
     if (!std::isfinite(s.got(i)) || !std::isfinite(s.expected(i))) continue;
@@ -55,7 +55,7 @@ std::string flipped_bit(const Suspect& s, int64_t i) {
 }
 
 // Errors of a few units in the last place, and their direction.
-void roundings(const Suspect& s, std::vector<Signature>& out) {
+void roundings(const Suspect& s, std::vector<OpSignature>& out) {
   int64_t most = 0;
   bool toward_zero = true, away = true, up = true, down = true;
   for (const int64_t i : s.wrong) {
@@ -80,7 +80,7 @@ void roundings(const Suspect& s, std::vector<Signature>& out) {
                  1});
 }
 
-void narrowed(const Suspect& s, std::vector<Signature>& out) {
+void narrowed(const Suspect& s, std::vector<OpSignature>& out) {
   const auto as_bf16 = [&](auto convert) {
     return s.share([&](int64_t i) {
       const auto expected = static_cast<float>(s.expected(i));
@@ -105,7 +105,7 @@ void narrowed(const Suspect& s, std::vector<Signature>& out) {
 }
 
 // The expected numbers in the wrong place: shifted by one along a dimension.
-void shifted(const Suspect& s, std::vector<Signature>& out) {
+void shifted(const Suspect& s, std::vector<OpSignature>& out) {
   const Dims& dims = s.op.type.dims;
   const int64_t all = s.op.type.elements();
   if (dims.empty() || s.wrong.size() < 4) return;
@@ -129,8 +129,8 @@ void shifted(const Suspect& s, std::vector<Signature>& out) {
 
 }  // namespace
 
-std::vector<Signature> from_memory(const Suspect& s) {
-  std::vector<Signature> out;
+std::vector<OpSignature> from_memory(const Suspect& s) {
+  std::vector<OpSignature> out;
   const auto equals = [&](const Tensor& t) {
     return t.valid() && t.type() == s.subject.type()
                ? s.share([&](int64_t i) { return same_bits_at(t, s.subject, i); })
@@ -153,8 +153,8 @@ std::vector<Signature> from_memory(const Suspect& s) {
   return out;
 }
 
-std::vector<Signature> from_values(const Suspect& s) {
-  std::vector<Signature> out;
+std::vector<OpSignature> from_values(const Suspect& s) {
+  std::vector<OpSignature> out;
   if (s.wrong.empty()) return out;
   const auto count = static_cast<int64_t>(s.wrong.size());
   const bool whole = count == s.op.type.elements();
@@ -193,7 +193,8 @@ std::vector<Signature> from_values(const Suspect& s) {
   }
   narrowed(s, out);
   shifted(s, out);
-  if (std::ranges::none_of(out, [](const Signature& e) { return e.share == 1; })) roundings(s, out);
+  if (std::ranges::none_of(out, [](const OpSignature& e) { return e.share == 1; }))
+    roundings(s, out);
   return out;
 }
 

@@ -38,10 +38,10 @@ struct Suspect {
 };
 
 // Stale value, zero update, copy of an operand, one core's contribution in place of the sum.
-std::vector<Signature> from_memory(const Suspect& s);
+std::vector<OpSignature> from_memory(const Suspect& s);
 // The op recomputed by the oracle as the hypothesis says.
-std::vector<Signature> from_operands(const Suspect& s);
+std::vector<OpSignature> from_operands(const Suspect& s);
 // Non-finite values, zeros, a flipped bit, a factor, a constant, an offset, a shift, a rounding.
-std::vector<Signature> from_values(const Suspect& s);
+std::vector<OpSignature> from_values(const Suspect& s);
 
 }  // namespace twinrun

@@ -14,7 +14,7 @@ namespace {
 
 class Trials {
  public:
-  Trials(const Suspect& s, std::vector<Signature>& out) : s_(s), out_(out) {}
+  Trials(const Suspect& s, std::vector<OpSignature>& out) : s_(s), out_(out) {}
 
   // Whether one hypothesis explains everything. Each trial costs as much as a replay, so stop then.
   bool done() const { return done_; }
@@ -57,7 +57,7 @@ class Trials {
 
  private:
   const Suspect& s_;
-  std::vector<Signature>& out_;
+  std::vector<OpSignature>& out_;
   bool done_ = false;
 };
 
@@ -339,8 +339,8 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
 
 }  // namespace
 
-std::vector<Signature> from_operands(const Suspect& s) {
-  std::vector<Signature> out;
+std::vector<OpSignature> from_operands(const Suspect& s) {
+  std::vector<OpSignature> out;
   if (s.subject.dtype() != DType::kF32 || s.wrong.empty()) return out;
   Trials trials(s, out);
   stale_operands(s, trials);

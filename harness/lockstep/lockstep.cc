@@ -226,8 +226,8 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
                                   ? step_.lead->first[replica].vars[static_cast<size_t>(i)]
                                   : before(operand, replica));
     }
-    const std::vector<Signature> all =
-        likenesses(declared_, op, output, oracle, inputs, pool_, past);
+    const std::vector<OpSignature> all =
+        op_signatures(declared_, op, output, oracle, inputs, pool_, past);
     if (!all.empty()) v.fingerprint = all[0].text;
     for (size_t i = 1; i < all.size() && v.also.size() < 2; ++i) v.also.push_back(all[i].text);
     v.pattern = element_pattern(op.type.dims, wrong_elements(oracle, output));

@@ -25,9 +25,9 @@ struct Alike {
 };
 std::ostream& operator<<(std::ostream& out, const Alike& l) { return out << l.fault; }
 
-class Signatures : public testing::TestWithParam<Alike> {};
+class OpSignatures : public testing::TestWithParam<Alike> {};
 
-TEST_P(Signatures, IsRecognised) {
+TEST_P(OpSignatures, IsRecognised) {
   const Alike& l = GetParam();
   const Watched w =
       watch(tiny::backend("tpu", 1, l.precision), tiny::kDense, l.cores, 5, {}, l.fault);
@@ -42,7 +42,7 @@ TEST_P(Signatures, IsRecognised) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, Signatures,
+    All, OpSignatures,
     testing::Values(
         Alike{"OnePassForSix", tiny::kSixTimes, 1, "one_pass@dense1/dot_general,from=1",
               "dense1/dot_general", 1,
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 // The last op upstream that was checked and inside its bound.
-TEST(Signature, TheLastGoodNeighbour) {
+TEST(OpSignature, TheLastGoodNeighbour) {
   const Watched w =
       watch(tiny::backend("tpu"), tiny::kDense, 8, 3, {}, "scale@dense2/dot_general,from=1");
   ASSERT_FALSE(w.probe->violations().empty());
