@@ -67,7 +67,7 @@ std::string corners(const Report& r) {
 
 std::string digests(const Report& r) {
   Table divergence("Where states diverge", {{"pair"}, {"steps compared", true}, {"bits differ"}});
-  for (const StateDivergence& p : r.state_partings) {
+  for (const StateDivergence& p : r.state_divergences) {
     divergence.add(
         {code(p.pair, 40), text::count(p.steps),
          p.first_step ? fmt::format("after step {}", *p.first_step) : "never: the same bits"});

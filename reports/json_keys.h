@@ -232,6 +232,7 @@ template <typename A>
 void keys(A& a, Of<A, Report>& r) {
   a.group("verdict", [&](A& in) {
     in("class", r.verdict);
+    in("row", r.verdict_row);
     in("effect", r.effect);
     in("metric", r.effect_metric);
     in("effect_text", r.effect_text);
@@ -257,7 +258,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("findings", r.findings);
   a("runs", r.runs);
   a("loss_band", r.loss_band);
-  a("state_partings", r.state_partings);
+  a("state_partings", r.state_divergences);
   a("weight_drift", r.weight_drift);
   a("step_coverage", r.step_coverage);
   a("controls", r.controls);

@@ -163,17 +163,10 @@ class Page {
 
   void bounds() {
     if (r_.findings.empty()) return;
-    tables::Table t{.columns = {tables::left("#"), tables::left("number, and what is allowed"),
-                                tables::left("where the bound comes from"), tables::left("bits")},
-                    .limits = {.markdown = 24}};
+    const tables::Table t = tables::bounds(r_);
     std::string evidence;
     for (size_t i = 0; i < r_.findings.size(); ++i) {
       const Finding& f = r_.findings[i];
-      using tables::Look;
-      t.add({fmt::format("{}", i + 1),
-             {Look::kWords, text::number_of(f), 300},
-             {Look::kWords, f.bound_source, 300},
-             {Look::kCode, f.hex, 240}});
       if (f.evidence.empty() || i >= md_.rows(t.limits.markdown)) continue;
       evidence += fmt::format("\n**{}. {}**\n\n", i + 1, md_.prose(f.cause, 120));
       evidence += md_.bullets(f.evidence, 8);
@@ -190,31 +183,10 @@ class Page {
     if (!body.empty()) section("The four-corner experiment", body + losses());
   }
 
-  // Losses with nine digits, which identify a binary32: every step of a short run, a sample of a
-  // longer one.
   std::string losses() {
-    tables::Table t{.columns = {tables::right("step")},
-                    .limits = {.markdown = 24, .open_markdown = 0}};
-    std::vector<const std::vector<float>*> curves;
-    size_t steps = 0;
-    for (const text::Curve& curve : text::curves_of(r_)) {
-      if (curves.size() == md_.rows(8)) break;
-      t.columns.push_back(tables::right(md_.prose(curve.names, 48)));
-      curves.push_back(curve.losses);
-      steps = std::max(steps, curve.losses->size());
-    }
-    if (steps == 0) return "";
-    const size_t points = std::min(steps, md_.rows(t.limits.markdown));
-    for (size_t i = 0; i < points; ++i) {
-      const size_t step = points == 1 ? 0 : i * (steps - 1) / (points - 1);
-      std::vector<tables::Cell> row = {fmt::format("{}", step)};
-      for (const auto* curve : curves)
-        row.emplace_back(step < curve->size() ? text::number((*curve)[step], 9) : "");
-      t.add(std::move(row));
-    }
-    t.caption =
-        points == steps ? "loss of each step" : fmt::format("loss at some of {} steps", steps);
-    return "\n" + table(t);
+    tables::Table t = tables::losses(r_, md_.rows(8), md_.rows(24));
+    for (tables::Column& c : t.columns) c.layout.title = md_.prose(c.layout.title, 48);
+    return t.rows.empty() ? "" : "\n" + table(t);
   }
 
   void cures() {

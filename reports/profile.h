@@ -84,7 +84,8 @@ struct Profile {
   int cores = 1;
   int64_t batch = 0, iterations_per_loop = 0;
   double peak_flops = 0, peak_bandwidth = 0;  // of one core, or of the measured machine
-  // Average; the overhead at the ends of the loop is spread over its steps.
+  // Average wall-clock seconds of a step. In a modelled profile it includes the host time between
+  // two loops on the device, divided by iterations_per_loop.
   double step_seconds = 0;
   ProfileStep average;
   // Of a step: modelled, of one core; measured, of all.

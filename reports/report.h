@@ -246,7 +246,7 @@ struct CureRow {
   int seeds = 0;          // number of paired seeds
   // Held-out, means over the seeds.
   double loss_before = 0, loss = 0, loss_reference = 0;
-  // NaN: labels are not classes.
+  // NaN if the labels are not classes.
   double accuracy_before = 0, accuracy = 0, accuracy_reference = 0;
   std::vector<TrajectoryRow> left;  // "C - R" for each metric
   CureOutcome outcome = CureOutcome::kUndecided;
@@ -291,12 +291,13 @@ struct Report {
   // Metric that the effect rests on: "held-out loss"; "" where there is none.
   std::string effect_metric;
   std::string effect_text;  // the measured effect with its interval, or why it is undecided
+  std::string verdict_row;  // of the table of verdicts: "violation" (docs/method/diagnosis.md)
   std::string headline;     // one sentence
   std::string confidence;   // "certain: ..." | "95 %: ..." | ...
   std::vector<Finding> findings;
   std::vector<RunSummary> runs;
   LossBand loss_band;
-  std::vector<StateDivergence> state_partings;
+  std::vector<StateDivergence> state_divergences;
   WeightDrift weight_drift;
   StepCoverage step_coverage;
   std::vector<Control> controls;

@@ -218,6 +218,40 @@ Section other_findings(const Report& r) {
   return section("Findings", std::move(t));
 }
 
+Table bounds(const Report& r) {
+  Table t{.columns = {left("#"), left("number, and what is allowed"),
+                      left("where the bound comes from"), left("bits")},
+          .limits = {.markdown = 24}};
+  for (const Finding& f : r.findings) {
+    t.add({fmt::format("{}", t.rows.size() + 1), words(text::number_of(f), 300),
+           words(f.bound_source, 300), code(f.hex, 240)});
+  }
+  return t;
+}
+
+Table losses(const Report& r, size_t most_curves, size_t most_steps) {
+  Table t{.columns = {right("step")}, .limits = {.markdown = 24, .open_markdown = 0}};
+  std::vector<const std::vector<float>*> curves;
+  size_t steps = 0;
+  for (const text::Curve& curve : text::curves_of(r)) {
+    if (curves.size() == most_curves) break;
+    t.columns.push_back(right(curve.names));
+    curves.push_back(curve.losses);
+    steps = std::max(steps, curve.losses->size());
+  }
+  const size_t points = std::min(steps, most_steps);
+  for (size_t i = 0; i < points; ++i) {
+    const size_t step = points == 1 ? 0 : i * (steps - 1) / (points - 1);
+    std::vector<Cell> row = {fmt::format("{}", step)};
+    for (const auto* curve : curves)
+      row.emplace_back(step < curve->size() ? text::number((*curve)[step], 9) : "");
+    t.add(std::move(row));
+  }
+  t.caption =
+      points == steps ? "loss of each step" : fmt::format("loss at some of {} steps", steps);
+  return t;
+}
+
 std::vector<Fact> facts_of(const Finding& f) {
   const std::string op = f.op_kind.empty() ? f.op : fmt::format("{} ({})", f.op, f.op_kind);
   std::vector<Fact> out = {

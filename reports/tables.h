@@ -1,5 +1,6 @@
 // The tables of a report, each described once: title, columns, cells and notes. The terminal, the
-// Markdown and the HTML report render the same description, each with its own layout.
+// Markdown and the HTML report render the same description, each with its own layout. A new format
+// takes the columns and rows of the one that it resembles.
 //
 //   const tables::Section s = tables::trajectories(report);
 //   for (const tables::Table& t : s.tables)
@@ -29,7 +30,7 @@ enum Formats : uint8_t {
 };
 
 enum class Look : uint8_t {
-  kPlain,  // our own words and numbers: nothing to escape
+  kPlain,  // our own words and numbers: Markdown does not escape them
   kWords,  // from outside
   kProse,  // from outside; HTML explains names of runs in it
   kCode,   // a name
@@ -105,6 +106,13 @@ Section controls(const Report& report);             // failed ones first
 Section environment(const Report& report);
 // The findings that are not shown in full.
 Section other_findings(const Report& report);
+
+// Tables of the Markdown report only.
+// Number, bound, its source and the bits of each finding.
+Table bounds(const Report& report);
+// Losses with nine digits, which identify a binary32: every step of a short run, `most_steps` of a
+// longer one, for at most `most_curves` runs. Names of runs are the titles, not cleaned.
+Table losses(const Report& report, size_t most_curves, size_t most_steps);
 
 // What is known of a finding, label by label; facts without content are left out.
 struct Fact {

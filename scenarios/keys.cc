@@ -36,7 +36,7 @@ constexpr std::string_view kFileSources = "idx|cifar10|tfrecord|npy|npz|hdf5|tex
 constexpr std::string_view kClassSources =
     "digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5|phrases";
 
-// A key of [data] that exists only for the sources `only`.
+// A key of [data] that exists only if data.source is one of those that `only` lists ("idx|npy").
 constexpr Key<DataSpec> of_source(std::string_view only, std::string_view name, auto member,
                                   Allowed allowed, std::string_view meaning,
                                   std::string_view shown_default = {}) {

@@ -45,8 +45,9 @@ struct Capabilities {
   int reduced_bits = kF32Bits;  // significand bits of what an all-reduce of gradients may send
   bool stochastic = false;      // a rounding may go to either neighbour
   DotSplit split = DotSplit::kNearest;
-  bool block32_order = false;    // dots accumulate in the AMX order: depth 17 + K/32 instead of K
-  bool flush = false;            // arithmetic treats denormal operands and results as zero
+  bool block32_order =
+      false;           // dots accumulate in the AMX order, of a depth of about K/32 instead of K
+  bool flush = false;  // arithmetic treats denormal operands and results as zero
   double elementary_ulps = 0.5;  // exp, log, tanh, erf, log1p: largest error in ulps of the result
   // A multiply may be fused into the add or subtract that reads it, without rounding the product.
   bool contracts = false;

@@ -1,6 +1,7 @@
-// The words in which an engine declares its arithmetic, and what each of them rounds. One table
-// serves the parser of the hello message, the conforming engines of evidence level C
-// (harness/envelope/precision_class.h) and the findings; docs/method/precision.md describes it.
+// The names that an engine may declare for its precision, and which values each precision rounds,
+// and to how many bits. The same table serves the parser of the hello message, the conforming
+// engines of evidence level C (harness/envelope/precision_class.h) and the findings. See
+// docs/method/precision.md.
 //
 //   const PrecisionRow* row = find_precision("autocast");  // null: no such word
 //   row->operand_bits, row->result_bits;                   // significand bits that it keeps

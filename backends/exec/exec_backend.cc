@@ -49,7 +49,7 @@ class ExecEngine : public Engine {
                   OpHooks* hooks) {
     if (hooks != nullptr)
       return Error{"faults cannot be injected into an engine of another process", "--fault",
-                   "inject them into cpu or tpu"};
+                   "use the built-in engine cpu or tpu"};
     // Number the files by request, not by step: then the answer to an earlier request cannot be
     // taken for this one's.
     const std::string number = std::to_string(session_->next_request());

@@ -28,7 +28,8 @@ Status set_magnitude(FaultSpec& spec, double m, std::string_view value, std::str
   if (magnitude.unit == Unit::kNone)
     return bad(text, std::string(spec.kind->name) + " has no magnitude", "leave it out");
   if (magnitude.unit == Unit::kCount && (m < 0 || m > 1e9 || m != std::floor(m))) {
-    return bad(text, "magnitude '" + std::string(value) + "' is not a count; expected the " +
+    return bad(text, "magnitude '" + std::string(value) +
+                         "' is not a whole number from 0 to 1e9; its meaning: " +
                          std::string(magnitude.means));
   }
   spec.magnitude = m;

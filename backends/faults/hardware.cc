@@ -46,7 +46,7 @@ void garbage(Strike& s) {
 std::vector<FaultKind> hardware_faults() {
   const FaultMagnitude bit{Unit::kCount,
                            22,
-                           "bit number, 22 is the top of an f32's fraction",
+                           "number of the bit (22 is the top of an f32's fraction)",
                            {0, 4, 8, 12, 16, 20, 22, 24, 26, 28, 30, 31}};
   return {
       once(results("bit_flip", "any op",

@@ -219,7 +219,7 @@ std::vector<FaultKind> indexing_faults() {
           "padding cells of the last tile of 128 of k hold the first terms and count them again; "
           "nothing if 128 divides K",
           dot_f32, padding_leak,
-          {Unit::kCount, kByOp, "number of cells, at most", {1, 2, 8, 32, 128}}),
+          {Unit::kCount, kByOp, "largest number of cells", {1, 2, 8, 32, 128}}),
       results("padding_nan", "dots", "the padding cells of the last tile of 128 of k hold NaN",
               dot_f32, padding_nan),
       computes("transposed", "a square operand", "the first such one is read transposed",

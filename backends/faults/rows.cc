@@ -61,7 +61,10 @@ std::vector<FaultKind> row_faults() {
   return {
       results("zero_rows", "any f32 op with rows", "some rows are 0, always the same ones",
               has_rows, zero_rows,
-              {Unit::kNumber, 0.25, "part of the rows, at least one", {0, 0.01, 0.1, 0.25, 0.5}}),
+              {Unit::kNumber,
+               0.25,
+               "probability that a row is 0 (one row always is)",
+               {0, 0.01, 0.1, 0.25, 0.5}}),
       results("shifted_rows", "any f32 op with rows", "rows come some places too late, in a ring",
               has_rows, shifted_rows, {Unit::kCount, 1, "number of places"}),
       results("swapped_samples", "any f32 op with rows", "two rows change places, drawn each step",

@@ -51,7 +51,7 @@ Result<Tensor> truncated(const Op& op, Elements x) {
   for (size_t i = 0; i < x.size(); ++i) {
     const auto fraction = x[i].fraction();
     if (!fraction)
-      return Error{"a float that depends on the data becomes an integer", op.name,
+      return Error{"the op converts a float that depends on the data to an integer", op.name,
                    "it has no value over a field"};
     out.as<int32_t>()[i] = static_cast<int32_t>(fraction->first / fraction->second);
   }

@@ -36,7 +36,7 @@ class PjrtEngine : public Engine {
               TraceSink* sink, OpHooks* hooks) override {
     if (hooks != nullptr)
       return Error{"does not support faults: its ops are XLA's", "--fault",
-                   "inject them into cpu or tpu"};
+                   "use the built-in engine cpu or tpu"};
     TWINRUN_ASSIGN(const auto drawn, random_.draw(step, states, inputs));
     Arrays arguments;
     for (size_t r = 0; r < states.size(); ++r) {

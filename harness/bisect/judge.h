@@ -56,7 +56,7 @@ class Judge {
   // Executes the candidate until its answers, earlier ones included, are settled or mixed, or until
   // it was skipped Repeats::skips times in a row.
   Result<Tally> until(const std::string& candidate, Wanted wanted);
-  // Executes the candidate until it has given so many answers more, whatever they are, or was
+  // Executes the candidate until it has given `answers` further answers, good or bad, or has been
   // skipped Repeats::skips times in a row.
   Result<Tally> more(const std::string& candidate, int answers);
   Tally of(const std::string& candidate) const;

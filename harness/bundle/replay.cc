@@ -194,10 +194,11 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
   const auto failed = [](const Finding& f) { return f.cause == "engine_failed"; };
   if (std::ranges::any_of(out.report.findings, failed) && !failed(m.finding)) {
     const std::string& said = std::ranges::find_if(out.report.findings, failed)->sentence;
-    return Error{
-        fmt::format("fails on this machine, so nothing can be compared: {}", said), o.subject,
-        "give it what it needs, then replay again; twinrun doctor --engine ENGINE tests it alone",
-        Error::Kind::kForeignEngine};
+    return Error{fmt::format("fails on this machine, so nothing can be compared: {}", said),
+                 o.subject,
+                 "install or set what the engine needs, then replay again; twinrun doctor --engine "
+                 "ENGINE tests the engine alone",
+                 Error::Kind::kForeignEngine};
   }
   if (!out.interrupted) compare(m, out.report, out);
   if (version_text() != m.twinrun)

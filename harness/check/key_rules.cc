@@ -92,7 +92,7 @@ class KeyRules {
       add("unknown-shape", source_.where("data", "shape"), "data.shape is missing",
           "the length of a record's array is not known in advance; a step is compiled for known "
           "shapes",
-          "set data.shape (or data.window, of token ids)", "features",
+          "set data.shape, or data.window if the features are token ids", "features",
           fmt::format("Tensor(\"IteratorGetNext:0\", shape=({}, ?), dtype={})", s_.train.batch,
                       type));
     }

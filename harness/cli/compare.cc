@@ -15,7 +15,9 @@ namespace {
 void add_arm_options(Options& options, const std::string& arm) {
   options.text(
       arm, "ENGINE of this arm: cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND", "cpu");
-  options.number<int>(arm + "-cores", "1: the whole batch; N: sharded (default on tpu: tpu.cores)");
+  options.number<int>(arm + "-cores",
+                      "number of cores: 1 computes the whole batch, N shards it over N cores "
+                      "(default: tpu.cores for tpu, otherwise 1)");
   options.list(arm + "-set",
                "KEY=VALUE: override a key of the scenario for this arm only (repeatable)");
   options.list(arm + "-fault", "make this arm's engine wrong on purpose (as diagnose --fault)");

@@ -50,6 +50,7 @@ Judgement classify(const Evidence& e) {
   const VerdictRow& row = deciding_row(e);
   Judgement j;
   j.verdict = row.verdict;
+  j.row = row.name;
   if (row.judges_subject) note_subject(e, j);
   row.write(e, j);
   answer_effect(e, j);

@@ -1,5 +1,6 @@
 // From evidence to verdict, by the table of docs/method/diagnosis.md (verdict_rows.h). It stands
-// between the stages (stages.h) and the report. Of an engine it knows only the declared capabilities.
+// between the stages (stages.h) and the report. Of an engine it knows only the declared
+// capabilities.
 //
 //   Judgement j = classify(evidence);       // class, headline, confidence, findings
 #pragma once
@@ -43,7 +44,7 @@ struct Evidence {
   // Level of the evidence: A op trace and declared arithmetic, B op trace only, C tensors only.
   char level = 'A';
   std::optional<RunSpread> spread;  // bits differ from run to run, every op inside its bound
-  std::vector<ReplicaDivergence> partings;  // state variables whose replicas diverge
+  std::vector<ReplicaDivergence> divergences;  // state variables whose replicas diverge
   // T executed other ops than the requested program has, or read other inputs than it was fed.
   bool other_program = false;
   // Which program T ran. Set if `other_program`, or if T's ops were not shown.
@@ -84,6 +85,7 @@ struct Judgement {
   VerdictClass verdict = VerdictClass::kInconclusive;
   Effect effect = Effect::kUndecided;
   std::string effect_metric, effect_text;
+  std::string row;  // of the table of verdicts (verdict_rows.h), the one that decided
   std::string headline, confidence;
   std::vector<Finding> findings;
   std::vector<std::string> next_steps, notes;

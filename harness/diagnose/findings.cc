@@ -227,8 +227,9 @@ std::string compared_text(const EnsembleRow& row) {
       "{}flagged, as a correct "
       "engine is so far with a probability {} 1e-4",
       row.members, row.metric, row.steps,
-      row.subject > row.high ? "farther from the rest than all of them"
-                             : "no farther from the rest than they are",
+      row.subject > row.high
+          ? "its median distance to the others is larger than the largest of theirs"
+          : "its median distance to the others is no larger than the largest of theirs",
       row.p, outside ? "" : "not ", outside ? "below" : "above");
 }
 
@@ -302,7 +303,8 @@ void noise(const Evidence& e, Judgement& j) {
         !declared ? fmt::format("it declares no precision, and computes as \"{}\" would: {}", as,
                                 e.match->computes)
         : allows(*declared, find_precision(as)->precision)
-            ? fmt::format("it computes as \"{}\" would ({}), no coarser than the declared \"{}\"",
+            ? fmt::format("its arithmetic is consistent with precision \"{}\" ({}), which is no "
+                          "coarser than the declared \"{}\"",
                           as, e.match->computes, declared_word(e.subject))
             : fmt::format("it declares \"{}\" and computes as \"{}\" would: {}; the word for that "
                           "is \"{}\"",

@@ -72,7 +72,7 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
 }
 
 // For each pair of runs: the step from which on their states differ.
-std::vector<StateDivergence> state_partings(DiagnosisState& diagnosis) {
+std::vector<StateDivergence> state_divergences(DiagnosisState& diagnosis) {
   std::vector<StateDivergence> out;
   for (const auto& [left, right] : std::initializer_list<std::pair<const char*, const char*>>{
            {"R2", "R"}, {"E1", "R1"}, {"S", "R"}, {"T", "S"}, {"T", "R"}}) {
@@ -191,6 +191,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.effect_metric = j.effect_metric;
   r.effect_text = j.effect_text;
   r.headline = j.headline;
+  r.verdict_row = j.row;
   r.confidence = j.confidence;
   r.findings = j.findings;
   r.next_steps = j.next_steps;
@@ -208,7 +209,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
     }
   }
   r.loss_band = diagnosis.loss_band;
-  r.state_partings = state_partings(diagnosis);
+  r.state_divergences = state_divergences(diagnosis);
   r.weight_drift = diagnosis.weight_drift;
   r.step_coverage = e.step_coverage;
   r.controls = e.controls;

@@ -238,9 +238,10 @@ Status localise(DiagnosisState& diagnosis) {
   e.command = diagnosis.options.command;
   if (!diagnosis.probe_t) return Ok{};
   e.level = diagnosis.probe_t->level();
-  e.partings = diagnosis.probe_t->partings();
-  const bool found = !diagnosis.probe_t->violations().empty();
-  if (found || e.subject_non_finite) {
+  e.divergences = diagnosis.probe_t->divergences();
+  const bool found = !diagnosis.probe_t->violations().empty(),
+             found_e1 = diagnosis.probe_e1 && !diagnosis.probe_e1->violations().empty();
+  if (found || (e.subject_non_finite && !found_e1)) {
     e.violations = diagnosis.probe_t->violations();
     e.violations_run = "T";
     const int64_t bad = found ? e.violations.front().step : e.subject_non_finite->step;
@@ -251,7 +252,7 @@ Status localise(DiagnosisState& diagnosis) {
     return rerun(diagnosis, diagnosis.programs["T"],
                  closer ? *diagnosis.probe_gap : *diagnosis.probe_t);
   }
-  if (diagnosis.probe_e1 && !diagnosis.probe_e1->violations().empty()) {
+  if (found_e1) {
     e.violations = diagnosis.probe_e1->violations();
     e.violations_run = "E1";
     return rerun(diagnosis, diagnosis.programs["E1"], *diagnosis.probe_e1);

@@ -1,5 +1,5 @@
 // The stages of the diagnosis, in the order in which pipeline.cc calls them. Each fills its part of
-// Stage.
+// DiagnosisState.
 #pragma once
 
 #include <filesystem>

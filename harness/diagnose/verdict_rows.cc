@@ -59,8 +59,11 @@ constexpr VerdictRow kRows[] = {
     {"emulator_fails", "the emulator at precision `f32` does not have the bits of S",
      VerdictClass::kInconclusive, [](const Evidence& e) { return e.emulator_fails; },
      verdicts::emulator_fails, false},
-    {"violation", "an op of T, or else of E1, is outside its bound", VerdictClass::kEngineBug,
-     [](const Evidence& e) { return !e.violations.empty(); }, verdicts::violation},
+    {"violation",
+     "a violation in T, or else in E1: an op outside its bound, a biased sum, a broken link "
+     "between ops, or wrong samples",
+     VerdictClass::kEngineBug, [](const Evidence& e) { return !e.violations.empty(); },
+     verdicts::violation},
     {"unrepeatable",
      "a tensor is outside, and the step run again is as far from itself as from what is expected",
      VerdictClass::kInconclusive,
@@ -99,16 +102,16 @@ constexpr VerdictRow kRows[] = {
      [](const Evidence& e) { return is_explained(e) && is_significant(effect_of_script(e)); },
      verdicts::script_matters},
     {"script_harmless",
-     "… neither that effect nor one of T − R is detected, and the reference has learnt",
+     "… but neither that effect nor one of T − R is detected, and the reference has learnt",
      VerdictClass::kNoise,
      [](const Evidence& e) { return is_explained(e) && script_has_no_effect(e) && has_learnt(e); },
      verdicts::script_harmless},
-    {"script_not_learnt", "… neither is detected, but the reference has not learnt",
+    {"script_not_learnt", "… neither effect is detected, but the reference has not learnt",
      VerdictClass::kInconclusive,
      [](const Evidence& e) { return is_explained(e) && script_has_no_effect(e); },
      verdicts::script_not_learnt},
-    {"script_undecided", "… the seeds do not decide", VerdictClass::kInconclusive, is_explained,
-     verdicts::script_undecided},
+    {"script_undecided", "a cause explains the other program, and the seeds do not decide",
+     VerdictClass::kInconclusive, is_explained, verdicts::script_undecided},
 
     {"sharding_matters",
      "sharding changes the meaning: S − R is significant, and the known causes explain the change",
@@ -117,7 +120,9 @@ constexpr VerdictRow kRows[] = {
        return e.meaning.differs() && is_significant(of_sharding(e)) && e.meaning.explained();
      },
      verdicts::sharding_matters},
-    {"sharding_harmless", "… no effect of S − R or T − R is detected, and the reference has learnt",
+    {"sharding_harmless",
+     "sharding changes the meaning; no effect of S − R or T − R is detected, and the reference has "
+     "learnt",
      VerdictClass::kNoise,
      [](const Evidence& e) {
        return e.meaning.differs() && has_no_effect(of_sharding(e)) &&
@@ -125,18 +130,21 @@ constexpr VerdictRow kRows[] = {
      },
      verdicts::sharding_harmless},
     {"sharding_unexplained",
-     "… S − R is significant, but the known causes leave a part of the change unexplained",
+     "sharding changes the meaning; S − R is significant, but the known causes leave a part of the "
+     "change unexplained",
      VerdictClass::kInconclusive,
      [](const Evidence& e) { return e.meaning.differs() && is_significant(of_sharding(e)); },
      verdicts::sharding_unexplained},
-    {"sharding_not_learnt", "… the reference has not learnt", VerdictClass::kInconclusive,
+    {"sharding_not_learnt", "sharding changes the meaning, but the reference has not learnt",
+     VerdictClass::kInconclusive,
      [](const Evidence& e) {
        const TrajectoryRow* row = of_sharding(e);
        return e.meaning.differs() && !has_learnt(e) && (row == nullptr || has_interval(row));
      },
      verdicts::sharding_not_learnt},
-    {"sharding_undecided", "… the seeds do not decide", VerdictClass::kInconclusive,
-     [](const Evidence& e) { return e.meaning.differs(); }, verdicts::sharding_undecided},
+    {"sharding_undecided", "sharding changes the meaning, and the seeds do not decide",
+     VerdictClass::kInconclusive, [](const Evidence& e) { return e.meaning.differs(); },
+     verdicts::sharding_undecided},
 
     {"ensemble_outside",
      "the meaning is the same; the first steps of T are farther from those of conforming engines "
@@ -147,18 +155,20 @@ constexpr VerdictRow kRows[] = {
               e.ensembles.end();
      },
      verdicts::ensemble_outside},
-    {"imported", "… an imported step, which comes without held-out samples", VerdictClass::kNoise,
-     [](const Evidence& e) { return !e.held_out; }, verdicts::imported},
-    {"not_tested", "… one seed only", VerdictClass::kInconclusive,
+    {"imported", "the meaning is the same; an imported step, which comes without held-out samples",
+     VerdictClass::kNoise, [](const Evidence& e) { return !e.held_out; }, verdicts::imported},
+    {"not_tested", "the meaning is the same; one seed only", VerdictClass::kInconclusive,
      [](const Evidence& e) {
        return !has_interval(seen_by_user(e)) && !has_no_effect(seen_by_user(e));
      },
      verdicts::not_tested},
     {"beyond_rounding",
-     "… the whole interval of T − R lies beyond the declared margin, or beyond what another seed "
+     "the meaning is the same; the whole interval of T − R lies beyond the declared margin, or "
+     "beyond what another seed "
      "does",
      VerdictClass::kInconclusive, is_beyond_rounding, verdicts::beyond_rounding},
-    {"noise", "… otherwise", VerdictClass::kNoise, [](const Evidence&) { return true; }, noise},
+    {"noise", "the meaning is the same, and nothing else holds", VerdictClass::kNoise,
+     [](const Evidence&) { return true; }, noise},
 };
 
 }  // namespace

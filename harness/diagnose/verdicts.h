@@ -26,7 +26,8 @@ void replicas_diverge(const Evidence& evidence, Judgement& judgement);
 void other_formula(const Evidence& evidence, Judgement& judgement);
 void other_program(const Evidence& evidence, Judgement& judgement);
 
-// A change of meaning and its effect (verdicts_effect.cc): of the subject's script, of sharding, ...
+// A change of meaning and its effect (verdicts_effect.cc): of the subject's script, of sharding,
+// ...
 void script_matters(const Evidence& evidence, Judgement& judgement);
 void script_harmless(const Evidence& evidence, Judgement& judgement);
 void script_not_learnt(const Evidence& evidence, Judgement& judgement);

@@ -66,10 +66,12 @@ class SeedTrials {
 std::vector<int> looks_of(int first, int most);
 std::vector<double> values_of(const std::vector<Evaluation>& runs, double Evaluation::*value);
 
-// The row of a pair that decides: harmful before beneficial before undecided before all others;
-// nullptr if the pair has no row.
+// Of the rows of `pair`, returns the one that decides the effect: a harmful one if there is one,
+// else a beneficial one, else an undecided one, else one within the margin, else any. nullptr if
+// the pair has no row.
 const TrajectoryRow* speaking(const std::vector<TrajectoryRow>& rows, const std::string& pair);
-// Whether the effect differs from 0, even if it lies within a declared margin.
+// Whether the row decides that there is an effect: a significant difference from 0, even if it lies
+// within a declared margin, or a run that diverged. False for nullptr.
 bool is_significant(const TrajectoryRow* row);
 Effect effect_of(const TrajectoryRow& row);
 bool is_worse(const TrajectoryRow& row);  // whether the mean is worse than 0

@@ -28,7 +28,8 @@ constexpr int64_t kMemory = int64_t{512} << 20;  // bytes, for the steps that ar
 constexpr size_t kLeftOutKept = 3;
 constexpr uint32_t kStreamSteps = kStreamSample + 0xffffff;  // the number of no op
 constexpr int64_t kSampled = 6;                              // steps that the seed draws
-// Clipping multiplies by a rounded factor: a norm this close to the limit has been clipped.
+// The factor by which clipping multiplies is rounded, so the norm of a clipped gradient may end
+// slightly below the limit. A norm of at least this fraction of the limit counts as clipped.
 constexpr double kClipped = 1 - 0x1p-16;
 
 // The rounding of a product's operands: how far a conforming engine's result may be off, as a share

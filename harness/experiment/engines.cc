@@ -23,7 +23,7 @@ bool is_foreign_engine(std::string_view name) {
 Status check_takes_faults(std::string_view name, bool faults) {
   if (!faults || (!is_foreign_engine(name) && name != "cpu:f64")) return Ok{};
   return Error{std::string(name) + " does not support faults", "--fault",
-               "inject them into cpu or tpu"};
+               "use the built-in engine cpu or tpu"};
 }
 
 BackendOptions backend_options(const Scenario& scenario, int threads) {

@@ -44,7 +44,8 @@ Result<std::vector<ReportFile>> tensorboard_files(const Report& report, const st
   std::vector<ReportFile> files;
   for (const RunSummary& run : report.runs) {
     if (!is_folder_name(run.name))
-      return Error{fmt::format("a run named '{}'; allowed: letters, digits and _ - . #",
+      return Error{fmt::format("the report has a run named '{}'; allowed: at most 64 letters, "
+                               "digits and _ - . #, not beginning with a dot",
                                text::clip(text::clean(run.name), 40)),
                    folder, "this report was not made by twinrun"};
     const fs::path path = fs::path(folder) / "runs" / (run.name + ".h5");

@@ -1,5 +1,6 @@
-// Verifies a golden run: opens it, checks that it applies, trains again, and decides by bits or
-// noise.
+// Verifies a golden run: opens it, checks that the data, the engine's declaration and the initial
+// state are unchanged, trains again, and compares the result bit for bit or with the noise of
+// conforming engines.
 #include "harness/gate/verify.h"
 
 #include <fmt/format.h>

@@ -32,7 +32,7 @@ Ops ancestors(const Program& program, ValueId id) {
 
 constexpr std::string_view kShared = "what these updates share, such as the learning rate";
 constexpr std::string_view kStatistics =
-    "how running statistics are updated: from which batch, how often, by which momentum";
+    "how running statistics are updated: from which batch, how often, with which momentum";
 
 enum class Pass : uint8_t { kForward, kBackward, kUpdate };
 

@@ -17,8 +17,9 @@ namespace twinrun {
 //   root                 for an embedding: the square root of its units
 //   others               for label smoothing: spread over the other classes only
 // In `meaning`, {0} stands for the value of the first key and {1} for the scenario's value.
-// `kinds`: the row applies only where optimizer.kind (for an optimizer's key) or loss.kind (for a
-// loss's) is one of these.
+// `kinds`: the row applies only where optimizer.kind (if the first key is an optimizer's) or
+// loss.kind (if it is a loss's) is one of these. is_idle() in formulas.cc has the conditions under
+// which a key has no effect, such as a decay of 0.
 struct FormulaRow {
   std::string_view change, values, kinds;
   std::string_view meaning, frameworks;

@@ -48,7 +48,9 @@ class Identifier : public ProgramSearch {
       if (!again.empty()) part = again.front();
     }
     std::optional<Hypothesis> h = hypothesis(own);
-    if (!h) return Error{"there is no program with these changes", "identification", ""};
+    if (!h)
+      return Error{"no program with these changes can be built and compared with the requested one",
+                   "identification", ""};
     TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.few));
     std::vector<Distance> found = distances_from(*h);
     result_.threshold = threshold(h->members.size(), found.size());
@@ -71,7 +73,8 @@ class Identifier : public ProgramSearch {
     std::optional<Hypothesis> h;
     if (!parts.empty()) h = hypothesis(parts);
     if (!parts.empty() && !h)
-      return Error{"there is no program with these changes", "identification", ""};
+      return Error{"no program with these changes can be built and compared with the requested one",
+                   "identification", ""};
     std::vector<Observed> members;
     TWINRUN_RETURN_IF_ERROR(add_deciders(of, h ? h->program : asked_, members,
                                          h ? h->experiment.get() : nullptr, h ? &h->map : nullptr));

@@ -113,7 +113,8 @@ struct Identification {
   double threshold = 0;  // a conforming engine exceeds it with probability `false_alarm`
   double false_alarm = 0;
   int64_t comparisons = 0;
-  // Of one replica's step; fewer kept: a sample was compared.
+  // Number of elements of all compared tensors in one step of one replica, and how many of them
+  // were compared. If fewer were, the comparison used a sample.
   int64_t elements = 0, elements_kept = 0;
   // In the order of computation: the first is nearest to the cause.
   std::vector<TensorMismatch> outside;

@@ -1,6 +1,6 @@
-// Compares the subject of matching.cc with the conforming engines of each precision class that its
+// Compares the subject with the conforming engines of each precision class that its
 // declaration allows (harness/envelope/precision_class.h): which class it belongs to, and what lies
-// outside of that class. For matching.cc; judge_steps.cc uses its limits, too.
+// outside of that class. For identify.cc; judge_steps.cc uses its limits, too.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Describes tensors that lie outside the envelope of conforming engines: which elements are wrong,
-// what they look like, on which cores, and between which tensors the fault lies. For matching.cc,
+// what they look like, on which cores, and between which tensors the fault lies. For identify.cc,
 // which decides what is outside.
 //
 //   std::vector<TensorMismatch> reported = describe(view, outside);  // in the order of computation

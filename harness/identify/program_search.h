@@ -1,6 +1,6 @@
 // The search for the program that a subject executed: single changes of the requested program
 // (causes of sharding, formulas, what harness/identify/formula_fit.h reads from the tensors), then
-// pairs of them, each compared with the subject. For matching.cc.
+// pairs of them, each compared with the subject. For identify.cc.
 #pragma once
 
 #include <fmt/format.h>

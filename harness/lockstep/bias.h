@@ -62,7 +62,9 @@ struct BiasCounts {
   double highest = 0;      // the highest level reached,
   std::string highest_at;  // and in which op and score
   int64_t opened = 0;      // pools opened
-  // The largest score of a pool, as a share of the score that a finding needs.
+  // How close any pool came to a finding: the size, or the excess of a direction over the
+  // conforming range, divided by what a finding needs. (A pool sums results that are too small to
+  // decide alone.)
   double pooled = 0;
   int64_t findings = 0;
 };

@@ -232,7 +232,7 @@ void Links::check_state(const States& after) {
   }
 }
 
-void Links::check_partings(const States& after) {
+void Links::check_divergence(const States& after) {
   for (size_t i = 0; i < asked_.state.size(); ++i) {
     if (diverged_[i]) continue;
     for (size_t r = 1; r < after.size(); ++r) {
@@ -241,7 +241,7 @@ void Links::check_partings(const States& after) {
       const bool must =
           var != nullptr && var->next != kNoValue && uniform_[static_cast<size_t>(var->next)];
       diverged_[i] = true;
-      partings_.push_back({asked_.state[i].name, step_, static_cast<int>(r), must});
+      divergences_.push_back({asked_.state[i].name, step_, static_cast<int>(r), must});
       // A violation already found in this step explains the divergence.
       if (must && deterministic_ && reported_ == 0) {
         // If all other cores agree with each other, core 0 is the one that is wrong.
@@ -263,7 +263,7 @@ void Links::end_step(const States& after) {
     missing(next_, followed_->graph.size());
     check_state(after);
   }
-  check_partings(after);
+  check_divergence(after);
   written_.clear();
   inputs_.clear();
   before_.clear();

@@ -50,7 +50,7 @@ class Links {
   // What the replica wrote as value `id` in this step, until the last reader of the value has run;
   // invalid if it was not seen.
   const Tensor& written(size_t replica, ValueId id) const;
-  const std::vector<ReplicaDivergence>& partings() const { return partings_; }
+  const std::vector<ReplicaDivergence>& divergences() const { return divergences_; }
 
  private:
   void start(const Program& executed);
@@ -58,7 +58,7 @@ class Links {
   void check_operands(const OpEvent& event);
   void check_replicas(const OpEvent& event);
   void check_state(const States& after);
-  void check_partings(const States& after);
+  void check_divergence(const States& after);
   void missing(ValueId from, ValueId to);
   void broken(int replica, ValueId id, std::string what);
 
@@ -80,7 +80,7 @@ class Links {
   // The step before.
   States after_;
   std::vector<bool> diverged_;  // [state variable]
-  std::vector<ReplicaDivergence> partings_;
+  std::vector<ReplicaDivergence> divergences_;
 };
 
 }  // namespace twinrun

@@ -56,9 +56,10 @@ bool same_ops(const Program& a, const Program& b) {
   return a.graph.size() == b.graph.size() && ops(a) == ops(b);
 }
 
-// The arithmetic assumed of an engine that declares none: any order, any operand rounding down to
-// bf16, fused multiplies, denormals flushed or kept, elementary functions of fast-math libraries
-// (docs/method/bounds.md, "Nothing declared").
+// The arithmetic assumed of an engine that declares none: any order of summation, operands of dots
+// and convolutions rounded to bf16 or not, multiplies fused into adds or not, denormals flushed or
+// kept, elementary functions as inaccurate as those of fast-math libraries (docs/method/bounds.md,
+// "Nothing declared").
 Capabilities judged_as(Capabilities declared) {
   if (declared.declares_arithmetic) return declared;
   declared.ours = declared.block32_order = false;

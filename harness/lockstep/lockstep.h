@@ -58,7 +58,7 @@ class Lockstep : public StepObserver, public TraceSink {
   // nullptr.
   const Program* executed_program() const { return executed_.get(); }
   // State variables whose replicas diverge, whether or not the program allows it.
-  const std::vector<ReplicaDivergence>& partings() const { return links_.partings(); }
+  const std::vector<ReplicaDivergence>& divergences() const { return links_.divergences(); }
   const BiasCounts& bias_counts() const { return bias_.counts(); }
   // The level of evidence. A: op trace and declared arithmetic. B: op trace only. C: no op was
   // seen.

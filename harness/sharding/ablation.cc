@@ -353,7 +353,7 @@ Result<Catalogue> catalogue(const Experiment& e, const std::vector<ProbeState>& 
         if (!shows) continue;
         (agree(a, b, k) ? p.agree : p.differ).push_back(kStepKinds[k]);
       }
-      if (!p.agree.empty() && !p.differ.empty()) result.partings.push_back(std::move(p));
+      if (!p.agree.empty() && !p.differ.empty()) result.divergences.push_back(std::move(p));
     }
   }
   return result;

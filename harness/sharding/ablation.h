@@ -95,7 +95,7 @@ struct Divergence {
 struct Catalogue {
   std::vector<CauseEffect> effects;  // of every cause alone, on every kind
   std::vector<CauseClass> classes;   // members agree within the threshold, in all kinds and states
-  std::vector<Divergence> partings;
+  std::vector<Divergence> divergences;
   // The class that contains a cause.
   const CauseClass& class_of(const std::string& cause) const;
 };

@@ -130,7 +130,8 @@ std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong,
   if (!text.empty() && filled >= 0.5)
     return fmt::format("{} ({:.0f} % of these)", text, 100 * filled);
   const double share = 100 * static_cast<double>(count) / static_cast<double>(all);
-  return fmt::format("scattered, {:.2g} % of all{}", share, text.empty() ? "" : "; within " + text);
+  return fmt::format("scattered, {:.{}f} % of all{}", share, share >= 1 && share < 99.5 ? 0 : 2,
+                     text.empty() ? "" : "; within " + text);
 }
 
 std::vector<std::vector<int64_t>> regions_around(const Dims& dims,

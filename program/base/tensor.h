@@ -1,5 +1,5 @@
-// A typed, row-major block of elements whose storage is 64-byte aligned. Copies share the storage;
-// clone() does not. What programs, checkpoints and engines pass along.
+// A typed, row-major block of elements whose storage is 64-byte aligned. Programs, checkpoints and
+// engines exchange data as tensors. A copy shares the storage; clone() allocates its own.
 //
 //   Tensor t = Tensor::zeros({DType::kF32, {2, 3}});
 //   t.as<float>()[5] = 1.0f;      // bf16 is uint16_t, i32 int32_t, pred uint8_t, f64 double

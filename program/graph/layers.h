@@ -133,7 +133,8 @@ class Layers {
   // i32 [batch, tokens] -> [batch, tokens, units]
   void embedding(const std::string& name, int64_t vocabulary, int64_t units,
                  const Initializer& init, const EmbeddingOptions& embedding = {});
-  // Adds a trained row per position.
+  // Adds to each token a trained vector that depends on its position only: one row per position of
+  // a [tokens, units] table.
   void position_embedding(const std::string& name, const Initializer& init);
   // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v
   // (Vaswani et al. 2017). The score of a masked pair is -1e9, as in Keras. `masked` masks keys of

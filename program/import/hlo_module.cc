@@ -26,8 +26,9 @@ bool HloShape::append_unknown() {
 
 std::string HloShape::refusal(std::string_view size) {
   return fmt::format(
-      "a size of '{}'; allowed: static sizes, at most {} elements in at most {} dimensions", size,
-      kMaxHloElements, kMaxHloRank);
+      "a shape with a dimension of '{}'; allowed: static sizes, at most {} elements in all, at "
+      "most {} dimensions",
+      size, kMaxHloElements, kMaxHloRank);
 }
 
 std::string to_string(const HloShape& shape) {

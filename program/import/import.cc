@@ -387,7 +387,9 @@ Status check_binding(const HloModule& module, const StepBinding& binding) {
   std::set<std::string_view> seen;
   for (const auto* names : {&binding.state, &binding.inputs}) {
     for (const std::string& name : *names) {
-      if (name.empty() || !seen.insert(name).second)
+      if (name.empty())
+        return Error{"a state variable or input has an empty name", module.file, ""};
+      if (!seen.insert(name).second)
         return Error{fmt::format("two parameters are called '{}'", name), module.file, ""};
     }
   }

@@ -67,7 +67,9 @@ ValueId compare(Site& s) {
     s.refuse(
         fmt::format("direction={}; allowed: EQ NE LT LE GT GE", text_attribute(s.in, "direction")));
   if (text_attribute(s.in, "type") == "TOTALORDER" && is_floating(s.type(0).dtype))
-    s.refuse("type=TOTALORDER; allowed: the order of IEEE 754");
+    s.refuse(
+        "type=TOTALORDER; allowed: FLOAT (the comparison of IEEE 754, in which -0 = +0 and NaN is "
+        "unordered)");
   return s.b.compare(kind->second, s.x[0], s.x[1], s.name());
 }
 

@@ -75,8 +75,9 @@ std::string Site::name(std::string_view local) const {
 TensorType Site::result() const {
   const auto dtype = dtype_of(in.shape.dtype);
   if (!dtype)
-    refuse(fmt::format("a result of {}; allowed: arrays of f32, bf16, s32, pred",
-                       to_string(in.shape)));
+    refuse(fmt::format(
+        "the result has the unsupported type {}; allowed: arrays of f32, bf16, s32, pred",
+        to_string(in.shape)));
   return {*dtype, in.shape.dims};
 }
 

@@ -128,7 +128,7 @@ class TextCursor {
     const size_t end = at_ > begin && text_[at_ - 1] == '"' ? at_ - 1 : at_;
     return text_.substr(begin, end - begin);
   }
-  // Skips blanks, but no line end.
+  // Skips spaces, tabs and carriage returns, but not newlines.
   void skip_blanks() {
     while (peek() == ' ' || peek() == '\t' || peek() == '\r') next();
   }

@@ -89,8 +89,8 @@ Contraction convolution(const Op& op, const Dims& x, const Dims& w) {
   return c;
 }
 
-// dx at a pixel is a sum over the taps: the kernel's tap times dy of the window that has this pixel
-// at that tap.
+// dx at a pixel is a sum over the kernel's taps and the output channels: the weight at the tap
+// times dy of the window in which this pixel lies under that tap, if there is such a window.
 Contraction input_gradient(const Op& op, const Dims& dy, const Dims& w) {
   const Window& win = op.attrs.window;
   const Dims& x = op.type.dims;

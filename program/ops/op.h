@@ -140,8 +140,9 @@ struct Window {
 };
 
 struct Attrs {
-  // Broadcast map, permutation, reduced dimensions, iota dimension; {axis, ..} of concatenate,
-  // slice and pad.
+  // The meaning depends on the op. broadcast: the dimension of the result for each dimension of the
+  // operand; transpose: the permutation; reductions: the reduced dimensions; iota: its dimension;
+  // concatenate: {axis}; slice: {axis, begin, end}; pad: {axis, low, high}.
   Dims dims;
   Dims shape;                 // the result's sizes, where they do not follow from the operands
   DType dtype = DType::kF32;  // constant, iota, convert

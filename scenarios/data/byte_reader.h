@@ -20,8 +20,8 @@ enum class Packing : uint8_t { kByContent, kRaw };
 class ByteReader {
  public:
   virtual ~ByteReader() = default;
-  // Reads up to `wanted` bytes; fewer at the end of the file. A gzip file ends only after its
-  // CRC-32 and length have been verified.
+  // Reads up to `wanted` bytes; fewer only at the end of the file. For a gzip file, the end is
+  // reported only after its CRC-32 and length have been verified.
   virtual Result<size_t> read(uint8_t* out, size_t wanted) = 0;
   virtual bool gzip() const = 0;
 

@@ -136,14 +136,15 @@ TEST(Signals, InterruptedDiagnosisSaysSo) {
 // The run during which the signal arrived is reported as partial and not saved as a complete run.
 TEST(Signals, APartialRunIsNotToldAsFinished) {
   const Folder folder;
-  Process process(folder, {"diagnose", "digits_mlp", "--threads", "1", "--set", "train.steps=3000",
+  Process process(folder, {"diagnose", "digits_mlp", "--threads", "1", "--set", "train.steps=20000",
                            "-o", "out"});
   ASSERT_TRUE(process.wait_for(folder / "out/init.h5"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the run R begins
   process.kill(SIGINT);
   const Outcome o = process.finish();
   EXPECT_EQ(o.code, 130);
   EXPECT_TRUE(o.says("partial: interrupted at step")) << o.err;
-  EXPECT_TRUE(o.says(" of 3000")) << o.err;
+  EXPECT_TRUE(o.says(" of 20000")) << o.err;
   EXPECT_FALSE(o.says("held-out loss")) << o.err;
   EXPECT_FALSE(fs::exists(folder / "out/runs/R.h5"));
 }

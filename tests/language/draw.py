@@ -3,8 +3,9 @@
 
     tests/language/draw.py --seed 1 --count 40      # prints two numbered lists, each entry with its file and line
 
-A comment is a paragraph of `//` lines outside of tests; a string is a run of adjacent literals of at least four words. The same seed
-draws the same entries from the same tree. docs/results/language.md keeps what readers said and what was changed.
+A comment is a paragraph of `//` lines outside of tests; a string is a run of adjacent literals of at least four words
+and three blanks, outside of #include lines. The same seed draws the same entries from the same tree. docs/results/language.md keeps what
+readers said and what was changed.
 """
 import argparse
 import pathlib
@@ -37,12 +38,12 @@ def comments(text):
 
 
 def strings(text):
-    """(line, text) of each run of string literals that is no include and has at least four words."""
+    """(line, text) of each run of string literals that has at least four words and three blanks; #include lines are skipped."""
     found = []
-    code = re.sub(r"^(\s*)//[^\n]*", r"\1", text, flags=re.MULTILINE)
+    code = re.sub(r"^([ \t]*)(?://|#include)[^\n]*", r"\1", text, flags=re.MULTILINE)
     for match in LITERALS.finditer(code):
         words = "".join(re.findall(r'"((?:\\.|[^"\\\n])*)"', match.group(0)))
-        if len(re.findall(r"[A-Za-z]{2,}", words)) >= 4:
+        if len(re.findall(r"[A-Za-z]{2,}", words)) >= 4 and words.count(" ") >= 3:
             found.append((code.count("\n", 0, match.start()) + 1, words))
     return found
 

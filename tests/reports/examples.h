@@ -51,7 +51,7 @@ inline Report base(const std::string& cores = "8") {
     const size_t cores = run.name == "S" || run.name == "T" ? 8 : 1;
     run.core_digests.assign(cores, run.root_digest + run.root_digest);
   }
-  r.state_partings = {{"R2 - R", 40, {}}, {"E1 - R1", 40, 0}, {"S - R", 40, 1}, {"T - S", 40, 0}};
+  r.state_divergences = {{"R2 - R", 40, {}}, {"E1 - R1", 40, 0}, {"S - R", 40, 1}, {"T - S", 40, 0}};
   r.weight_drift = {"T - R",
                     {0, 13, 26, 39},
                     {{"conv1/kernel", {0, 1.2e-6, 3.4e-5, 2.1e-4}},
@@ -381,7 +381,7 @@ inline Report hostile() {
     run.core_digests = {p, "", p};
   }
   r.loss_band = {p, {1, 2}, {std::numeric_limits<float>::quiet_NaN()}};
-  r.state_partings = {{p, -1, -1}};
+  r.state_divergences = {{p, -1, -1}};
   r.weight_drift = {p, {0, -1}, {{p, {1e300}}, {p, {-1, 0, 1}}}};
   r.step_coverage = {-1, 2, 3, 4, {5, -1}, {6}, {p}};
   for (Control& c : r.controls) c.name = c.detail = c.failure = p, c.passed = false;

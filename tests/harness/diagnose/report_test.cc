@@ -64,11 +64,11 @@ TEST(Report, WeightsAndBitsPartWhereTheFaultBegins) {
       EXPECT_LT(row.distance[step], 10);
     }
   }
-  for (const StateDivergence& p : r.state_partings) {
+  for (const StateDivergence& p : r.state_divergences) {
     EXPECT_EQ(p.steps, 8) << p.pair;
     EXPECT_EQ(p.first_step, p.pair == "T - R" ? std::optional<int64_t>(3) : std::nullopt) << p.pair;
   }
-  EXPECT_EQ(r.state_partings.size(), 2U);
+  EXPECT_EQ(r.state_divergences.size(), 2U);
   EXPECT_TRUE(says(r.ruled_out, "chance: the subject gave the same bits"));
   EXPECT_FALSE(says(r.ruled_out, "a wrong op of the engine"));
   ASSERT_TRUE(r.findings.front().picture);

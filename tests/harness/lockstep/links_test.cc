@@ -131,16 +131,16 @@ TEST(Links, ReplicasThatPartAreSeenOnEveryStep) {
   EXPECT_EQ(v.replica, 6);
   EXPECT_EQ(v.op, "dense2/kernel.update");
   EXPECT_NE(v.link.find("diverges from core 0's"), std::string::npos) << v.link;
-  ASSERT_FALSE(w.probe->partings().empty());
-  EXPECT_EQ(w.probe->partings()[0].variable, "dense2/kernel");
-  EXPECT_TRUE(w.probe->partings()[0].must_be_equal);
+  ASSERT_FALSE(w.probe->divergences().empty());
+  EXPECT_EQ(w.probe->divergences()[0].variable, "dense2/kernel");
+  EXPECT_TRUE(w.probe->divergences()[0].must_be_equal);
 }
 
 TEST(Links, StatisticsOfEachCoreMayPart) {
   const Watched w = watch(tiny::backend("tpu"), tiny::kNormalized, 8, 3);
   EXPECT_TRUE(w.probe->violations().empty()) << w.all();
-  ASSERT_FALSE(w.probe->partings().empty());
-  for (const ReplicaDivergence& p : w.probe->partings())
+  ASSERT_FALSE(w.probe->divergences().empty());
+  for (const ReplicaDivergence& p : w.probe->divergences())
     EXPECT_FALSE(p.must_be_equal) << p.variable;
 }
 
@@ -176,8 +176,8 @@ TEST(ExecutedProgram, AnotherOneIsRecordedAndJudgedByItsOwnOps) {
   EXPECT_FALSE(probe.executed_program()->sharding.reduce_gradients);
   EXPECT_TRUE(probe.violations().empty()) << probe.violations()[0].op << probe.violations()[0].link;
   // The weights of its cores diverge, which its own program allows.
-  ASSERT_FALSE(probe.partings().empty());
-  EXPECT_FALSE(probe.partings()[0].must_be_equal);
+  ASSERT_FALSE(probe.divergences().empty());
+  EXPECT_FALSE(probe.divergences()[0].must_be_equal);
 }
 
 TEST(ExecutedProgram, TheOneAskedForIsNotAnother) {

@@ -323,14 +323,14 @@ TEST(Causes, TheGradientPartsARateFromAReduction) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
   const auto divergence = [&](const std::string& a, const std::string& b) {
-    return std::ranges::find_if(c.partings,
+    return std::ranges::find_if(c.divergences,
                                 [&](const Divergence& p) { return p.a == a && p.b == b; });
   };
   const auto p = divergence("reduction", "rate_times_cores");
-  ASSERT_NE(p, c.partings.end());
+  ASSERT_NE(p, c.divergences.end());
   EXPECT_EQ(p->differ, std::vector{StepKind::kGradient});
   EXPECT_NE(std::ranges::find(p->agree, StepKind::kUpdate), p->agree.end());
-  EXPECT_NE(divergence("scaled_twice", "rate_over_cores"), c.partings.end());
+  EXPECT_NE(divergence("scaled_twice", "rate_over_cores"), c.divergences.end());
   EXPECT_NEAR(std::ranges::find_if(c.effects,
                                    [](const CauseEffect& x) {
                                      return x.cause == "scaled_twice" &&

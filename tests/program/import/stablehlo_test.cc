@@ -267,7 +267,7 @@ TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
        "step:3: '%y' is not defined before this line"},
       {next("stablehlo.add %w, %w#1 : tensor<4xf32>"), "'%w#1' is not defined before this line"},
       {next("stablehlo.add %w, %x : tensor<?xf32>"),
-       "step:3: a size of '?'; allowed: static sizes"},
+       "step:3: a shape with a dimension of '?'; allowed: static sizes"},
       {next("stablehlo.add %w, %x : tensor<99999999999xf32>"), "at most 2147483648 elements"},
       {next("stablehlo.add %w, %x : tensor<4xf32, #stablehlo.bounds<8>>"),
        "static sizes and a type"},
