@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "harness/diagnose/classify.h"
 #include "harness/identify/formulas.h"
 #include "scenarios/keys.h"
 #include "tests/e2e/process.h"
@@ -76,6 +77,10 @@ TEST(GeneratedDocs, OptionsOfEveryVerb) {
 
 TEST(GeneratedDocs, KeysOfScenarios) {
   expect_page(kDocs / "reference/scenario-keys.md", key_table_markdown());
+}
+
+TEST(GeneratedDocs, TableOfVerdicts) {
+  expect_block(kDocs / "method/diagnosis.md", "verdict table", verdict_table_markdown());
 }
 
 TEST(GeneratedDocs, CatalogueOfFormulas) {

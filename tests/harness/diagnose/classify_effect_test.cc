@@ -199,16 +199,5 @@ TEST(VerdictRows, EachDecidesSomeEvidence) {
   EXPECT_EQ(decided.size(), verdict_rows().size());
 }
 
-TEST(VerdictRows, ThePageHasThisTable) {
-  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/method/diagnosis.md");
-  const std::string page((std::istreambuf_iterator<char>(file)), {});
-  const std::string begin = "<!-- verdict table: begin (generated) -->\n",
-                    end = "<!-- verdict table: end -->\n";
-  const size_t from = page.find(begin), to = page.find(end);
-  ASSERT_TRUE(from < to && to != std::string::npos);
-  EXPECT_EQ(page.substr(from + begin.size(), to - from - begin.size()), verdict_table_markdown())
-      << verdict_table_markdown();
-}
-
 }  // namespace
 }  // namespace twinrun
