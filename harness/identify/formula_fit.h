@@ -3,6 +3,8 @@
 // them like any other change.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include "harness/identify/formulas.h"
