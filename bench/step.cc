@@ -253,8 +253,8 @@ std::optional<double> added_mib(PeerProcess child) {
 
 void memory(Suite& suite) {
   suite.section(
-      "peak memory of training, beyond the process's own; peer: PyTorch f32 (ratio: its MiB over "
-      "ours)");
+      "peak memory of training, less what the process used before; peer: PyTorch "
+      "f32 (ratio: MiB of PyTorch / MiB of twinrun)");
   const int threads = suite.threads().back();
   for (const Model& model : models()) {
     const BenchCase what{

@@ -81,7 +81,8 @@ std::string axis_text(const text::Axis& axis, const Report& r) {
                                      : " Linear scale.";
   if (axis.knee > 0)
     out += fmt::format(
-        " Above {} (the dotted line) it is compressed to show how far a loss diverges: {}.",
+        " Above {} (the dotted line) the scale is compressed, up to {}, to show how "
+        "far a loss diverges.",
         text::number(axis.knee, 2), text::number(axis.high));
   const auto zero = [](const RunSummary& run) { return std::ranges::count(run.losses, 0.0f) > 0; };
   if (axis.logarithmic && std::ranges::any_of(r.runs, zero))

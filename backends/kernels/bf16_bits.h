@@ -7,9 +7,9 @@
 namespace twinrun {
 namespace {
 
-// Rounds the binary32 with bits u to bf16, nearest even, and returns it in the upper 16 bits. A
-// number with exponent 0 becomes a zero of its sign, a NaN canonical. Works on bits, so that loops
-// over it vectorise.
+// Rounds the binary32 number with bits u to bf16, to nearest even, and returns it in the upper 16
+// bits. Denormals become zeros of the same sign, and every NaN becomes 0x7FC0. Works on the bits,
+// so that the compiler can vectorise loops that call it.
 inline uint32_t bf16_bits(uint32_t u) {
   const uint32_t magnitude = u & 0x7FFFFFFFu;
   uint32_t r = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;

@@ -60,8 +60,8 @@ void pack_strided(const MatrixB& b, Term term, const float* src, int64_t length,
   for (int64_t k = 0; k < length; ++k) copy_term(term, out + k * width, out + k * width, columns);
 }
 
-// ---- tile images of B (gemm_amx_tiles.h): panels of two tiles side by side, block of 32 k after
-// block; the last panel may be one tile wide.
+// ---- Tile images of B (gemm_amx_tiles.h). They form panels of two tiles side by side; a panel
+// stores its blocks of 32 k one after another. The last panel may be one tile wide.
 
 // Where the tile of columns [j, j + 16) and k block 0 begins; `step` words from it is the tile of
 // the next k block.

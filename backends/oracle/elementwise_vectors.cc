@@ -51,8 +51,8 @@ __m256d outside(__m256d x) {
   return _mm256_andnot_pd(_mm256_or_pd(inside, zero), _mm256_set1_pd(-0.0));
 }
 
-// The estimates of rounded_once (elementwise.cc) for v = f(x, y). Returns false if a number is
-// outside the range above.
+// Computes the estimates that rounded_once (elementwise.cc) gives for f(x, y). Returns false if an
+// operand or a result is neither zero nor inside [kSmallest, kLargest].
 template <typename T, typename F>
 bool rounded(const T* a, const T* b, int64_t n, double* value, double* radius, F f) {
   __m256d bad = _mm256_setzero_pd();

@@ -53,7 +53,7 @@ Result<Tensor> field_value(const FieldPoint& point, const Op& op, std::span<cons
   if (!floats) return eval_value({}, op, operands, pool);
   if (op.type.dtype == DType::kI32 && op.kind != OpKind::kConvert)
     return Error{"an integer that depends on a comparison of floats", op.name,
-                 "it has no value over a field"};
+                 "such an integer has no value in a finite field"};
   switch (op.kind) {
     case OpKind::kConstant:
       return splat(op, Field61::constant(op.attrs.value));

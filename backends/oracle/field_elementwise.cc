@@ -52,7 +52,7 @@ Result<Tensor> truncated(const Op& op, Elements x) {
     const auto fraction = x[i].fraction();
     if (!fraction)
       return Error{"the op converts a float that depends on the data to an integer", op.name,
-                   "it has no value over a field"};
+                   "such an integer has no value in a finite field"};
     out.as<int32_t>()[i] = static_cast<int32_t>(fraction->first / fraction->second);
   }
   return out;

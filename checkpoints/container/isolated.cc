@@ -148,7 +148,7 @@ Result<std::vector<std::byte>> run_isolated(
   }
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) return Error{"lost the process that reads it", where, ""};
+    if (errno != EINTR) return Error{"cannot wait for the process that reads the file", where, ""};
   }
   return taken(memory.get(), status, where);
 }
@@ -169,7 +169,8 @@ Result<std::vector<std::byte>> run_isolated(const std::vector<std::string>& comm
   for (;;) {
     const pid_t found = ::waitpid(pid, &status, WNOHANG);
     if (found == pid) break;
-    if (found < 0 && errno != EINTR) return Error{"lost the process that reads it", where, ""};
+    if (found < 0 && errno != EINTR)
+      return Error{"cannot wait for the process that reads the file", where, ""};
     if (std::chrono::steady_clock::now() > end) ::kill(pid, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

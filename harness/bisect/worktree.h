@@ -35,7 +35,7 @@ class Repository {
   Result<std::string> git(std::vector<std::string> words, const std::string& folder = "") const;
 
   const std::string& top() const { return top_; }
-  // The same repository, with commands that the stop flag does not end: for cleaning up.
+  // The same repository, but the stop flag does not end its commands: for cleaning up.
   Repository unstoppable() const;
 
  private:

@@ -172,7 +172,9 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   } else if (options.anonymise) {
     return Error{fmt::format("nothing to reduce: the verdict is {}{}", to_string(original.verdict),
                              fault ? " and --no-reduction was given" : ""),
-                 "--anonymise", "it needs the reduction of a sharding or engine bug finding"};
+                 "--anonymise",
+                 "only a reduced bundle can be anonymised, and only a sharding or engine bug "
+                 "finding can be reduced"};
   }
   if (own_data) scenario.data.dir = ".";
   std::vector<ZipMember> scripts;

@@ -48,7 +48,7 @@ class KeyRules {
     switch (refused.kind) {
       case Refusal::kNoBatch:
         return add("batch-missing", e.where, e.what,
-                   "shapes are fixed when the step is compiled, and the batch is one of them",
+                   "shapes are fixed when the step is compiled, and they include the batch size",
                    fmt::format("--set train.batch={}", 128 * cores()));
       case Refusal::kNoSteps:
         return add("steps-missing", e.where, e.what,
@@ -223,8 +223,8 @@ class KeyRules {
     if (loop > 0 && loop < std::min(kShortLoop, s_.train.steps))
       add("short-loops", source_.where("tpu", "iterations_per_loop"),
           fmt::format("the host takes over after every {} of {} steps", loop, s_.train.steps),
-          "between two loops the device is idle: session calls, infeed and the state's way to the "
-          "host and back",
+          "between two loops the device is idle during session calls, infeed and the "
+          "transfer of the state to the host and back",
           fmt::format("--set tpu.iterations_per_loop={}", std::min(kShortLoop, s_.train.steps)));
   }
 

@@ -69,9 +69,10 @@ void print_help() {
   fmt::print(
       "\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose "
       "digits_cnn\n\n"
-      "exit codes of diagnose: 0 identical or noise, 10 sharding, 20 engine bug, 30 reference not "
-      "deterministic,\n"
-      "125 inconclusive or engine not available, 128 usage or bad input, 130 interrupted\n");
+      "exit codes of diagnose: 0 identical or noise, 10 sharding, 15 another formula, 20 engine "
+      "bug,\n30 reference not deterministic, 125 inconclusive or engine not available, 128 usage "
+      "or "
+      "bad input,\n130 interrupted\n");
 }
 
 // HDF5 files from engines are parsed in another twinrun process, which may crash on them: the file

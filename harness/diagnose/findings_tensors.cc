@@ -117,8 +117,9 @@ Finding tensor_finding(const Evidence& e, const TensorMismatch& t) {
   if (!std::isfinite(t.ratio) && std::isfinite(t.distance)) {
     f.number = t.distance;
     f.bound = 0;
-    f.number_text = fmt::format("{} from what all conforming engines give; allowed 0",
-                                text::number(t.distance));
+    f.number_text =
+        fmt::format("{} away from the result that all conforming engines give; allowed 0",
+                    text::number(t.distance));
   }
   f.bound_source = envelope_source(m);
   f.reproduce = e.command;

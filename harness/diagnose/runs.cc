@@ -23,7 +23,8 @@ std::string title(const std::string& name, const Capabilities& engine, const Pro
                          : fmt::format(", batch {}", program.batch));
 }
 
-// Stores a finished run; writes it if it is to be kept and was not interrupted.
+// Stores the result of a run. With `keep`, also stores its program and, unless the run was
+// interrupted, writes the run file.
 Status take(DiagnosisState& diagnosis, const std::string& name, Program program, RunResult result,
             bool keep) {
   if (keep) {

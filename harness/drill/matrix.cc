@@ -112,8 +112,9 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
     row.kind = s.kind;
     ++row.verdicts[verdict_of(r)];
     row.right.add(s.right);
-    // No single class is right where a conforming engine could give the same, or where seeds do not
-    // decide.
+    // This rate leaves out cases for which more than one class is right: a conforming engine could
+    // give the same result, or the seeds do not decide whether sharding changes the held-out loss
+    // by more than the margin.
     if (s.kind != Kind::kEngineInside && s.kind != Kind::kShardingOpen) classes.rate.add(s.right);
     if (!s.right) {
       d.misses.push_back(fmt::format("{}  {} -> {}: {}", r.injected.id, to_string(s.kind),

@@ -385,8 +385,8 @@ Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& e, con
     if (c.tensor.ends_with(".grad")) elements += c.kept;
   }
   if (elements < batch || static_cast<double>(elements * batch) > kMaxNumbers) return none;
-  // One core per sample, each with its gradient to itself: the loss of one sample, of which a mean
-  // over the batch takes a share.
+  // One core per sample, without reduction or scaling of gradients: each core gives the gradient of
+  // its own sample's loss. The gradient of a mean over the batch is a weighted sum of these.
   Sharding apart;
   apart.cores = static_cast<int>(batch);
   apart.reduce_gradients = false;

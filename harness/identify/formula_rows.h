@@ -321,7 +321,9 @@ inline constexpr FormulaRow kFormulaRows[] = {
      "takes the mean over padding, too: over all tokens, without the mask",
      "GlobalAveragePooling1D without a mask, x.mean(1)"},
     {"add.terms = #", "last|first", "",
-     "takes the {0} input of sums alone: it has no residual connection (skip connection)", ""},
+     "takes only the {0} input of sums, so it has no residual connections (skip "
+     "connections)",
+     ""},
     {"position_embedding.unused = embeddings", "", "", "does not add its position embedding", ""},
     {"embedding.factor = root", "", "",
      "multiplies what an embedding gives by the root of its units, {0}",

@@ -41,9 +41,9 @@ std::vector<FormulaChange> formula_changes(const Experiment& experiment);
 std::vector<FormulaChange> formula_changes_in(const Experiment& experiment,
                                               const std::set<std::string>& layers);
 
-// Numbers that no list has, taken from the subject: a factor of the loss ("loss.scale"), of the
-// gradients ("optimizer.gradient_scale"), a learning rate ("optimizer.lr"); or the rates of single
-// steps.
+// Changes by numbers that were fitted to the subject instead of taken from a list. fitted_number: a
+// factor of the loss ("loss.scale") or of the gradients ("optimizer.gradient_scale"), or a learning
+// rate ("optimizer.lr"). fitted_rates: the learning rates of single steps.
 FormulaChange fitted_number(const Experiment& experiment, const std::string& key, double value);
 FormulaChange fitted_rates(const Experiment& experiment, const std::map<int64_t, double>& rates);
 // For a scenario that does not clip: a value of optimizer.clip, and the limit.

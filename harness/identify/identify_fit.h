@@ -22,9 +22,10 @@
 
 namespace twinrun {
 
-// Besides exceeding Student's quantile, a distance must be this many times the largest of any
-// member. A decision that depends on rounding (relu, max) makes distances that follow no normal
-// law, but it falls either way among the members as well.
+// To be outside, a distance must not only exceed Student's quantile, but also be this many times
+// the largest distance of any member of the ensemble (a conforming engine). This allows for
+// decisions that depend on rounding (relu, max): the distances that they cause are not normally
+// distributed, but the members differ in these decisions as well.
 inline constexpr double kBeyondMembers = 2;
 // The size of what is rounding alone (a gradient that cancels) differs tenfold between engines, and
 // Adam squares it.

@@ -1,4 +1,6 @@
-// Judges kept steps: decisions, other starting states, resumed steps, replicas that diverge.
+// Judges the steps that were kept: whether decisions that depend on rounding explain them, whether
+// they started from another state than the engine reported, whether resuming gives the same step
+// again, and whether replicas diverge.
 #include "harness/identify/judge_steps.h"
 
 #include <fmt/format.h>
@@ -452,7 +454,8 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const Identification& matc
       probed.push_back(state);
   }
   std::optional<HiddenState> none;
-  // Keep two in the middle of the run, where a script's own counters are far from their start.
+  // Keep kReloads states from the middle of the run: there, counters that a script keeps itself are
+  // far from their initial values.
   while (static_cast<int64_t>(probed.size()) > kReloads)
     probed.erase(probed.size() % 2 == 0 ? probed.begin() : probed.end() - 1);
   if (probed.empty()) return none;

@@ -39,7 +39,8 @@ struct OtherStart {
   std::string elements;  // "1 of 640 elements, [12,3]: 0.73 in use where 0.0498 was reported"
 };
 
-// Replicas of what the program computes alike that diverge in one step by more than rounding.
+// A variable that the program updates in the same way on several cores, but whose replicas diverge
+// in one step by more than rounding explains.
 struct ReplicaSplit {
   std::string variable;
   int64_t step = 0;

@@ -197,7 +197,7 @@ bool splat(const Tensor& t) {
   return std::ranges::all_of(x, [&](float v) { return to_bits(v) == to_bits(x[0]); });
 }
 
-// The value that the constant operand `which` would need for the subject's element i.
+// The value that the constant operand `which` must have for the op to give the subject's element i.
 double solved(const Suspect& s, size_t which, int64_t i) {
   const double got = s.got(i), other = number_at(s.inputs[1 - which], i);
   switch (s.op.kind) {

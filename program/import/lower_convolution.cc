@@ -30,7 +30,7 @@ Dims gathered(const Dims& dims, const Dims& order) {
 Form form_of(Site& s) {
   s.expect(2);
   if (s.type(0).dtype != s.type(1).dtype || !is_floating(s.type(0).dtype))
-    s.refuse(fmt::format("convolution of {} and {}; allowed: f32 or bf16, the same",
+    s.refuse(fmt::format("convolution of {} and {}; allowed: both f32 or both bf16",
                          to_string(s.type(0)), to_string(s.type(1))));
   const ConvolutionLabels l = labels_attribute(s.in);
   const size_t spatial = l.lhs_spatial.size(), rank = spatial + 2;

@@ -1,5 +1,5 @@
-// dot with any batch and contracting dimensions: transposed and reshaped to [batch, m, k] . [batch,
-// k, n], unless the operands are matrices under leading batch dimensions already.
+// Lowers dot with any batch and contracting dimensions: transposes and reshapes the operands to
+// [batch, m, k] . [batch, k, n], unless they are matrices under leading batch dimensions already.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -94,8 +94,8 @@ class Maker {
                   fmt::format("features are {}; allowed: [n, ...], n at least 1", describe(x)));
     }
     if (x.elements() > kMaxElements) {
-      return fail(arrays_.features,
-                  fmt::format("{} numbers; allowed: up to {}", x.elements(), kMaxElements));
+      return fail(arrays_.features, fmt::format("features have {} elements; allowed: up to {}",
+                                                x.elements(), kMaxElements));
     }
     raw_.count = x.dims[0];
     raw_.sample.assign(x.dims.begin() + 1, x.dims.end());

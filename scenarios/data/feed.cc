@@ -6,9 +6,9 @@
 //   for i = n-1 down to 1:
 //     j = bounded(draw({seed, kStreamShuffle}, step 0, sample e, element i), i + 1)
 //     swap(order[i], order[j])
-// (e mod 2^32; without data.shuffle the order is 0..n-1.) Position p of the stream is element p mod
-// m of epoch p / m, m = floor(n / batch) * batch: every batch is full, and the remainder is left
-// out.
+// where e is taken mod 2^32. Without data.shuffle, the order is 0..n-1. Position p of the stream is
+// element p mod m of epoch p / m, with m = floor(n / batch) * batch: every batch is full, and the
+// remainder of an epoch is left out.
 #include "scenarios/data/feed.h"
 
 #include <fmt/format.h>

@@ -46,7 +46,7 @@ def main():
     options = parser.parse_args()
     if importlib.util.find_spec("tensorboard") is None:
         python = os.environ.get("TWINRUN_TENSORBOARD")
-        if python and os.path.realpath(python) != os.path.realpath(sys.executable):
+        if python and os.path.abspath(python) != os.path.abspath(sys.executable):
             return subprocess.run([python, *sys.argv]).returncode
         print("SKIPPED: no package tensorboard; TWINRUN_TENSORBOARD names an interpreter that has it")
         return 77

@@ -48,7 +48,7 @@ def main():
     parser.add_argument("--cores", default="1")
     options = parser.parse_args()
     python = os.environ.get("TWINRUN_PARITY_JAX")  # an interpreter that has JAX (docs/method/parity.md)
-    if python and os.path.realpath(python) != os.path.realpath(sys.executable) and not has_jax():
+    if python and os.path.abspath(python) != os.path.abspath(sys.executable) and not has_jax():
         os.environ.pop("TWINRUN_PARITY_JAX")
         os.execv(python, [python] + sys.argv)
     if not has_jax():
