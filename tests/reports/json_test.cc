@@ -33,8 +33,8 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
                   "proofs",          "trajectories",  "cures",      "ensembles", "unexplained",
                   "smallest_effect", "ruled_out",     "next_steps", "notes",     "program",
                   "environment",     "directory"}));
-  EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "effect", "metric", "effect_text", "subject",
-                                         "confidence", "exit_code", "headline"}));
+  EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "row", "effect", "metric", "effect_text",
+                                         "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
   EXPECT_EQ(keys_of(j["findings"][0]),
             (Keys{"class",        "cause",   "sentence", "step",      "phase",

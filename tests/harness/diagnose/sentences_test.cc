@@ -158,7 +158,7 @@ TEST(Sentences, AnEnsembleSaysWhatItsRankMeans) {
   e.ensembles = {{"T", "loss curve", 20, 8, 1.1e-6, 1e-8, 1e-6, 1.0 / 9, EnsembleOutcome::kInside}};
   const std::string line = classify(e).findings.at(0).evidence.at(0);
   EXPECT_TRUE(contains(line, "compared with 8 simulated correct engines")) << line;
-  EXPECT_TRUE(contains(line, "farther from the rest than all of them, rank p = 0.11; not flagged"))
+  EXPECT_TRUE(contains(line, "larger than the largest of theirs, rank p = 0.11; not flagged"))
       << line;
 }
 

@@ -36,8 +36,9 @@ TEST(HloParser, ErrorsNameTheLineAndWhatIsAllowed) {
   EXPECT_NE(error_of(step_of("  next = f32[4] add(w, y)"))
                 .find("step:6: 'y' is not an earlier instruction"),
             std::string::npos);
-  EXPECT_NE(error_of(step_of("  next = f32[<=4] add(w, x)")).find("step:6: a size of"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of(step_of("  next = f32[<=4] add(w, x)")).find("step:6: a shape with a dimension of"),
+      std::string::npos);
   EXPECT_NE(error_of(step_of("  next = f32[4] add(w, x")).find("step:"), std::string::npos);
   EXPECT_NE(error_of("HloModule m\nENTRY main {\n").find("is not closed"), std::string::npos);
   EXPECT_NE(
