@@ -1,6 +1,6 @@
 // The catalogue of sharding causes: ways in which a sharded program means something else than the
 // whole batch does, although every engine that runs it is correct. Each cause is a setting of the
-// program (Sharding) that can be undone or introduced; switches.h and harness/identify run the
+// program (Sharding) that can be undone or introduced; ablation.h and harness/identify run the
 // program with each of them changed.
 //
 //   for (const std::string& cause : possible_causes(experiment)) {

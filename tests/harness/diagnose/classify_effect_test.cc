@@ -3,7 +3,6 @@
 // evidence, and the page prints it.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <set>
 
 #include "harness/diagnose/classify.h"
