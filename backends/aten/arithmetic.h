@@ -1,0 +1,146 @@
+// Running error analysis: every number is computed in binary64 together with a bound on how far a
+// conforming kernel's number may be from it. The definitions of this folder are written with these
+// operations; docs/method/calls.md has the derivations.
+//
+//   const Arithmetic m;                                   // a kernel that computes in binary32
+//   const Estimate y = m.mul(x, m.add({1.0}, m.exp(x)));  // its value, and its radius
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backends/oracle/elementary.h"
+#include "backends/oracle/rounding.h"
+#include "program/base/thread_pool.h"
+
+namespace twinrun::aten {
+
+using oracle::Estimate;
+using oracle::finite;
+using oracle::kInfinity;
+
+inline Estimate exactly(double x) { return {x, 0}; }
+
+// The arithmetic in which a kernel computes, before it stores its result: binary32 for results of
+// binary32, bfloat16 and binary16; binary64 for those of binary64.
+struct Arithmetic {
+  double unit = oracle::kUnit;           // relative error of one rounding
+  double smallest = oracle::kMinNormal;  // results below it may be denormal, or flushed to zero
+  double overflow = oracle::kOverflowF32;
+  // Largest error of exp, log, tanh, ... in units of `unit`. Sleef's functions, which PyTorch uses,
+  // promise 1 ulp (2 units); MKL's enhanced performance and fast approximations 4 ulps.
+  double elementary = 8;
+  // exp inside softmax and attention: PyTorch's exp_u20 promises 20 ulps.
+  double fast_exp = 42;
+  // Relative error of an operand of a matrix product or convolution: 0, or 2^-11 (TF32), 2^-8
+  // (bfloat16) where the user allowed such products for binary32.
+  double operand = 0;
+  ThreadPool* pool = nullptr;
+
+  bool binary64() const { return unit < 0x1p-30; }
+  bool holds(double x) const {
+    return binary64() || static_cast<double>(static_cast<float>(x)) == x;
+  }
+
+  // One rounding of a number that is known up to its radius.
+  Estimate rounded(Estimate e) const {
+    if (!finite(e.value)) return {e.value, e.radius < kInfinity ? 0.0 : kInfinity};
+    if (e.radius == 0 && !binary64() && holds(e.value) &&
+        (e.value == 0 || std::fabs(e.value) >= smallest)) {
+      return e;
+    }
+    return more(e, unit);
+  }
+  // Adds a relative error, which stands for one or several roundings.
+  Estimate more(Estimate e, double relative) const {
+    if (!finite(e.value)) return {e.value, e.radius < kInfinity ? 0.0 : kInfinity};
+    const double size = std::fabs(e.value) + e.radius;
+    if (!(size * (1 + relative) < overflow)) {
+      if (std::fabs(e.value) - e.radius >= overflow * (1 + 4 * relative))
+        return {std::copysign(kInfinity, e.value), 0};
+      return {e.value, kInfinity};
+    }
+    double radius = e.radius + relative * size * oracle::kOutward;
+    if (size < smallest && size > 0) radius += smallest;
+    return {e.value, radius};
+  }
+
+  Estimate add(Estimate a, Estimate b) const {
+    return rounded({a.value + b.value, a.radius + b.radius});
+  }
+  Estimate sub(Estimate a, Estimate b) const {
+    return rounded({a.value - b.value, a.radius + b.radius});
+  }
+  Estimate mul(Estimate a, Estimate b) const { return rounded(product(a, b)); }
+  // Also by a multiplication with the rounded reciprocal.
+  Estimate div(Estimate a, Estimate b) const {
+    const Estimate q = quotient(a, b);
+    int exponent = 0;
+    if (b.radius == 0 && std::fabs(std::frexp(b.value, &exponent)) == 0.5) return rounded(q);
+    return more(q, 2.5 * unit);
+  }
+  Estimate sqrt(Estimate a) const {
+    const double v = std::sqrt(a.value);
+    if (a.radius == 0) return a.value > 0 ? more({v, 0}, 1.5 * unit) : Estimate{v, 0};
+    const double low = std::sqrt(std::fmax(0.0, a.value - a.radius));
+    if (a.value < 0) return {v, a.value + a.radius >= 0 ? kInfinity : 0};
+    return more({v, std::fmax(v - low, std::sqrt(a.value + a.radius) - v)}, 1.5 * unit);
+  }
+  Estimate exp(Estimate a) const { return increasing(a, oracle::exponential, elementary); }
+  Estimate quick_exp(Estimate a) const { return increasing(a, oracle::exponential, fast_exp); }
+  Estimate log(Estimate a) const {
+    if (a.radius > 0 && a.value - a.radius <= 0) return {oracle::logarithm(a.value), kInfinity};
+    return increasing(a, oracle::logarithm, elementary);
+  }
+  Estimate tanh(Estimate a) const { return increasing(a, oracle::hyperbolic_tangent, elementary); }
+  Estimate erf(Estimate a) const { return increasing(a, oracle::error_function, elementary); }
+  // 1 / (1 + exp(-x)).
+  Estimate sigmoid(Estimate a) const {
+    return increasing(
+        a, [](double x) { return 1 / (1 + oracle::exponential(-x)); }, elementary + 4);
+  }
+  // The larger of two; a move where both are exact.
+  static Estimate max(Estimate a, Estimate b) {
+    if (a.value != a.value || b.value != b.value) return {std::nan(""), 0};
+    return {std::fmax(a.value, b.value), std::fmax(a.radius, b.radius)};
+  }
+  // The error that a sum of n rounded terms makes, relative to the sum of the terms' magnitudes:
+  // gamma(n - 1) in any order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
+  // section 4.2), or 8 sqrt(n) units, which independent roundings exceed with a probability below
+  // 3e-14 (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019).
+  double of_sum(int64_t n) const {
+    const auto terms = static_cast<double>(n);
+    if (n <= 1) return 0;
+    return std::fmin(oracle::gamma(terms - 1, unit), 8 * std::sqrt(terms) * unit) +
+           terms * 0x1p-53 + 0x1p-52;
+  }
+
+  template <typename F>
+  Estimate increasing(Estimate a, F f, double units) const {
+    const double v = f(a.value);
+    if (a.radius == 0) {
+      // exp(0), log(1), tanh(0): a number that binary32 holds because it is exact.
+      if (a.value == 0 || v == 0) return {v, 0};
+      return more({v, 0}, units * unit);
+    }
+    if (!(a.radius < kInfinity)) return {v, kInfinity};
+    const double wide = std::fmax(f(a.value + a.radius) - v, v - f(a.value - a.radius));
+    return more({v, wide == wide ? wide : kInfinity}, units * unit);
+  }
+
+  // The propagated error alone, without a rounding.
+  static Estimate product(Estimate a, Estimate b) {
+    const double v = a.value * b.value;
+    if (a.radius == 0 && b.radius == 0) return {v, 0};
+    return {v, std::fabs(a.value) * b.radius + std::fabs(b.value) * a.radius + a.radius * b.radius};
+  }
+  static Estimate quotient(Estimate a, Estimate b) {
+    const double v = a.value / b.value;
+    if (a.radius == 0 && b.radius == 0) return {v, 0};
+    const double least = std::fabs(b.value) - b.radius;
+    if (!(least > 0)) return {v, kInfinity};
+    return {v, (a.radius + std::fabs(v) * b.radius) / least};
+  }
+};
+
+}  // namespace twinrun::aten

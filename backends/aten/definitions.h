@@ -1,0 +1,105 @@
+// What the calls of PyTorch are defined to compute: a table from the name of an operation to a
+// function that gives its results in binary64 with bounds, from the arguments that were recorded.
+// None uses a kernel of the framework.
+//
+//   Expected e = expected_of(call, arithmetic);   // throws Undefined
+//   e.results[0]->value, e.results[0]->radius
+#pragma once
+
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backends/aten/array.h"
+#include "backends/aten/call.h"
+
+namespace twinrun::aten {
+
+// Thrown by a definition that does not cover a call; its text completes "not judged: ".
+class Undefined : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Expected {
+  // In the order of the call's results; of a call that writes its arguments, of what it wrote.
+  // nullopt: not defined (a workspace, uninitialised memory, a random result): taken as given.
+  std::vector<std::optional<Array>> results;
+  // Something that is wrong with the call though no element can be compared: "dropped 9 % of 4096
+  // elements at p = 0.5"; "" if nothing is.
+  std::string problem;
+  // The results are judged as written arguments although the schema says nothing of writing.
+  Expected() = default;
+  Expected(Array one) { results.emplace_back(std::move(one)); }  // NOLINT
+};
+
+// The arguments of one call by position and name. A missing argument and None are the same.
+class Arguments {
+ public:
+  Arguments(const Call& call, const Arithmetic& arithmetic) : m(arithmetic), call_(call) {}
+  const Arithmetic& m;
+
+  const Call& call() const { return call_; }
+  const Value* find(size_t position, std::string_view name = {}) const;
+  bool has(size_t position, std::string_view name = {}) const {
+    return find(position, name) != nullptr;
+  }
+  // A tensor or a number as an array. Undefined if it is missing, its bytes were left out, or it is
+  // complex.
+  Array array(size_t position, std::string_view name = {}) const;
+  std::optional<Array> maybe(size_t position, std::string_view name = {}) const;
+  const TensorView& view(size_t position, std::string_view name = {}) const;
+  std::vector<Array> arrays(size_t position, std::string_view name = {}) const;
+  double number(size_t position, std::string_view name, double otherwise) const;
+  int64_t integer(size_t position, std::string_view name, int64_t otherwise) const;
+  bool flag(size_t position, std::string_view name, bool otherwise) const;
+  std::string text(size_t position, std::string_view name, std::string otherwise) const;
+  Dims integers(size_t position, std::string_view name, Dims otherwise) const;
+  // A list of one or two integers for height and width; one counts for both.
+  std::pair<int64_t, int64_t> pair(size_t position, std::string_view name, int64_t otherwise) const;
+  // What the call returned: its tensors in order. Undefined if there is no result i.
+  const TensorView& result(size_t i) const;
+  Array result_array(size_t i) const;
+  // Whether result i was asked for (output_mask) and is there.
+  bool has_result(size_t i) const;
+
+ private:
+  const Call& call_;
+};
+
+Array array_of(const TensorView& view, ThreadPool* pool);  // Undefined if the bytes were left out
+std::vector<int64_t> integers_of(const TensorView& view);
+// How an element type stores an estimate: one more rounding.
+Estimate stored(Estimate e, Element as);
+
+using Define = Expected (*)(const Arguments& a);
+struct Definition {
+  std::string_view name;  // "aten.add" for all overloads, or "aten.add.Tensor"
+  Define define;
+};
+// One table a family, a file each. A name with a trailing underscore (written in place), `.out`
+// overloads and `_foreach_` need no entry of their own: they follow from the plain name's.
+std::span<const Definition> pointwise_definitions();
+std::span<const Definition> activation_definitions();
+std::span<const Definition> movement_definitions();
+std::span<const Definition> indexing_definitions();
+std::span<const Definition> creation_definitions();
+std::span<const Definition> reduction_definitions();
+std::span<const Definition> product_definitions();  // mm, addmm, bmm, convolution
+std::span<const Definition> normalization_definitions();
+std::span<const Definition> pooling_definitions();  // and interpolation
+std::span<const Definition> loss_definitions();
+std::span<const Definition> attention_definitions();  // softmax, attention
+std::span<const Definition> embedding_definitions();
+std::span<const Definition> recurrent_definitions();
+std::span<const Definition> optimizer_definitions();  // fused optimizers, loss scaling
+std::span<const Definition> random_definitions();
+
+// Whether any definition has the operation's name.
+bool is_defined(std::string_view op);
+Expected expected_of(const Call& call, const Arithmetic& arithmetic);
+
+}  // namespace twinrun::aten
