@@ -34,6 +34,8 @@ int64_t size_of(Element e);           // bytes; 0 for kOther
 inline bool is_float(Element e) { return e >= Element::kF16 && e <= Element::kF64; }
 inline bool is_integer(Element e) { return e <= Element::kI64; }  // bool included
 double f16_to_double(uint16_t bits);
+// The number at `p`; NaN for elements that are not real numbers.
+double element_at(const std::byte* p, Element element);
 
 // A strided view of recorded bytes. `data` is element 0; nullptr if the bytes were left out.
 struct TensorView {

@@ -31,7 +31,6 @@ struct Expected {
   // Something that is wrong with the call though no element can be compared: "dropped 9 % of 4096
   // elements at p = 0.5"; "" if nothing is.
   std::string problem;
-  // The results are judged as written arguments although the schema says nothing of writing.
   Expected() = default;
   Expected(Array one) { results.emplace_back(std::move(one)); }  // NOLINT
 };

@@ -1,0 +1,294 @@
+// Reads the arguments of recorded calls, and finds the definition of a call by its name.
+#include "backends/aten/definitions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "program/base/bits.h"
+
+namespace twinrun::aten {
+namespace {
+
+// The number in a value that is a number, a truth value or a tensor of one element.
+double number_of(const Value& value, std::string_view name) {
+  switch (value.kind) {
+    case Value::Kind::kBool:
+    case Value::Kind::kInteger:
+      return static_cast<double>(value.integer);
+    case Value::Kind::kNumber:
+      return value.number;
+    case Value::Kind::kTensor:
+      if (value.tensor.elements() == 1 && value.tensor.data != nullptr) return value.tensor.at(0);
+      throw Undefined(fmt::format("argument '{}' has no recorded number", name));
+    default:
+      throw Undefined(fmt::format("argument '{}' is not a number", name));
+  }
+}
+
+const std::map<std::string_view, Define>& table() {
+  static const std::map<std::string_view, Define> all = [] {
+    std::map<std::string_view, Define> made;
+    for (const auto family :
+         {pointwise_definitions(), activation_definitions(), movement_definitions(),
+          indexing_definitions(), creation_definitions(), reduction_definitions(),
+          product_definitions(), normalization_definitions(), pooling_definitions(),
+          loss_definitions(), attention_definitions(), embedding_definitions(),
+          recurrent_definitions(), optimizer_definitions(), random_definitions()}) {
+      for (const Definition& d : family) made.emplace(d.name, d.define);
+    }
+    return made;
+  }();
+  return all;
+}
+
+// "aten.add_.Tensor": the operation "aten.add_" and its overload.
+std::string_view without_overload(std::string_view op) {
+  if (!op.starts_with("aten.")) return op;
+  const size_t dot = op.rfind('.');
+  return dot <= 4 ? op : op.substr(0, dot);
+}
+
+struct Found {
+  Define define = nullptr;
+  bool each = false;  // of a _foreach_ call: for each element of its lists
+};
+Found find(std::string_view op) {
+  const auto look = [](std::string_view name) -> Define {
+    const auto at = table().find(name);
+    return at == table().end() ? nullptr : at->second;
+  };
+  std::string_view plain = without_overload(op);
+  if (Define d = look(op)) return {d};
+  if (Define d = look(plain)) return {d};
+  const bool in_place = plain.ends_with("_") && !plain.ends_with("__");
+  if (in_place) {
+    plain.remove_suffix(1);
+    const std::string whole = std::string(plain) + std::string(op.substr(plain.size() + 1));
+    if (Define d = look(whole)) return {d};
+    if (Define d = look(plain)) return {d};
+  }
+  constexpr std::string_view kEach = "aten._foreach_";
+  if (plain.starts_with(kEach)) {
+    if (Define d = look("aten." + std::string(plain.substr(kEach.size())))) return {d, true};
+  }
+  return {};
+}
+
+// A _foreach_ call's i-th call: list arguments give their i-th element, others are shared.
+Value item_of(const Value& value, size_t i, size_t items) {
+  if (value.kind == Value::Kind::kList && value.items.size() == items) return value.items[i];
+  return value;
+}
+
+Expected for_each(Define define, const Call& call, const Arithmetic& arithmetic) {
+  if (call.args.empty() || call.args[0].kind != Value::Kind::kList)
+    throw Undefined("a _foreach_ call without a list");
+  const size_t items = call.args[0].items.size();
+  Expected all;
+  for (size_t i = 0; i < items; ++i) {
+    Call one;
+    one.op = call.op;
+    for (const Value& v : call.args) one.args.push_back(item_of(v, i, items));
+    for (const auto& [name, v] : call.kwargs) one.kwargs.emplace_back(name, item_of(v, i, items));
+    if (call.result.kind == Value::Kind::kList && call.result.items.size() == items)
+      one.result = call.result.items[i];
+    Expected expected = define(Arguments(one, arithmetic));
+    if (expected.results.size() != 1) throw Undefined("a _foreach_ call of several results");
+    all.results.push_back(std::move(expected.results[0]));
+  }
+  return all;
+}
+
+}  // namespace
+
+const Value* Arguments::find(size_t position, std::string_view name) const {
+  const Value* found = nullptr;
+  if (!name.empty()) {
+    for (const auto& [key, value] : call_.kwargs) {
+      if (key == name) found = &value;
+    }
+  }
+  if (found == nullptr && position < call_.args.size()) found = &call_.args[position];
+  return found == nullptr || found->kind == Value::Kind::kNone ? nullptr : found;
+}
+
+Array array_of(const TensorView& view, ThreadPool* pool) {
+  if (view.data == nullptr) throw Undefined("the bytes of an argument were left out of the trace");
+  if (view.element > Element::kF64)
+    throw Undefined(fmt::format("an argument of {}", name_of(view.element)));
+  Array out = empty_array(view.dims, true);
+  if (out.size() == 0) return out;
+  const size_t rank = view.dims.size();
+  const int64_t run = rank == 0 ? 1 : view.dims[rank - 1];
+  const int64_t step = (rank == 0 ? 0 : view.strides[rank - 1]) * size_of(view.element);
+  const int64_t rows = out.size() / run, group = std::max<int64_t>(1, (1 << 15) / run);
+  const auto copy = [&](int64_t g) {
+    for (int64_t row = g * group; row < std::min(rows, (g + 1) * group); ++row) {
+      int64_t rest = row, offset = 0;
+      for (size_t d = rank - (rank > 0); d-- > 0;) {
+        offset += rest % view.dims[d] * view.strides[d];
+        rest /= view.dims[d];
+      }
+      const std::byte* from = view.data + offset * size_of(view.element);
+      double* to = out.value.data() + row * run;
+      if (view.element == Element::kF32) {
+        for (int64_t i = 0; i < run; ++i) {
+          float x;
+          std::memcpy(&x, from + i * step, sizeof x);
+          to[i] = static_cast<double>(x);
+        }
+      } else {
+        for (int64_t i = 0; i < run; ++i) to[i] = element_at(from + i * step, view.element);
+      }
+    }
+  };
+  const int64_t groups = (rows + group - 1) / group;
+  if (pool != nullptr && groups > 1) {
+    pool->parallel_for(groups, copy);
+  } else {
+    for (int64_t g = 0; g < groups; ++g) copy(g);
+  }
+  // Larger integers would not be told apart.
+  if (view.element == Element::kI64 &&
+      std::ranges::any_of(out.value, [](double x) { return std::fabs(x) > 0x1p53; })) {
+    throw Undefined("integers beyond 2^53");
+  }
+  return out;
+}
+
+std::vector<int64_t> integers_of(const TensorView& view) {
+  if (!is_integer(view.element)) throw Undefined("indices that are not integers");
+  const Array numbers = array_of(view, nullptr);
+  std::vector<int64_t> out;
+  out.reserve(numbers.value.size());
+  for (const double x : numbers.value) out.push_back(static_cast<int64_t>(x));
+  return out;
+}
+
+Estimate stored(Estimate e, Element as) {
+  if (!is_float(as) || !(e.radius < kInfinity)) return e;
+  if (!finite(e.value)) return {e.value, 0};
+  const double size = std::fabs(e.value) + e.radius;
+  double overflow = oracle::kOverflowF32, half = 0;
+  bool held = false;
+  switch (as) {
+    case Element::kF64:
+      overflow = std::numeric_limits<double>::max();
+      held = true;  // the arithmetic's rounding is all there is
+      break;
+    case Element::kF32:
+      half = oracle::half_ulp_f32(size);
+      held = static_cast<double>(static_cast<float>(e.value)) == e.value;
+      break;
+    case Element::kBF16:
+      overflow = oracle::kOverflowBf16;
+      half = oracle::half_ulp_bf16(size);
+      held = std::isfinite(e.value) &&
+             static_cast<double>(bf16_to_f32(bf16_round(static_cast<float>(e.value)))) == e.value;
+      break;
+    case Element::kF16: {
+      overflow = 65520;
+      int exponent = 0;
+      std::frexp(size, &exponent);
+      half = std::ldexp(1, std::max(exponent - 1, -14) - 11);
+      held = std::fabs(e.value) < overflow && std::fmod(e.value, 2 * half) == 0;
+      break;
+    }
+    default:
+      break;
+  }
+  if (size >= overflow) {
+    if (std::fabs(e.value) - e.radius < overflow) return {e.value, kInfinity};
+    return {std::copysign(kInfinity, e.value), 0};
+  }
+  if (e.radius == 0 && held) return e;
+  return {e.value, (e.radius + half) * oracle::kOutward};
+}
+
+Array Arguments::array(size_t position, std::string_view name) const {
+  const Value* v = find(position, name);
+  if (v == nullptr) throw Undefined(fmt::format("argument {} ('{}') is missing", position, name));
+  if (v->kind == Value::Kind::kTensor) return array_of(v->tensor, m.pool);
+  return scalar(number_of(*v, name));
+}
+std::optional<Array> Arguments::maybe(size_t position, std::string_view name) const {
+  if (!has(position, name)) return std::nullopt;
+  return array(position, name);
+}
+const TensorView& Arguments::view(size_t position, std::string_view name) const {
+  const Value* v = find(position, name);
+  if (v == nullptr || v->kind != Value::Kind::kTensor)
+    throw Undefined(fmt::format("argument {} ('{}') is not a tensor", position, name));
+  return v->tensor;
+}
+std::vector<Array> Arguments::arrays(size_t position, std::string_view name) const {
+  const Value* v = find(position, name);
+  std::vector<Array> out;
+  if (v == nullptr) return out;
+  std::vector<const TensorView*> views;
+  collect(*v, views);
+  for (const TensorView* view : views) out.push_back(array_of(*view, m.pool));
+  return out;
+}
+double Arguments::number(size_t position, std::string_view name, double otherwise) const {
+  const Value* v = find(position, name);
+  return v == nullptr ? otherwise : number_of(*v, name);
+}
+int64_t Arguments::integer(size_t position, std::string_view name, int64_t otherwise) const {
+  const Value* v = find(position, name);
+  if (v == nullptr) return otherwise;
+  const double x = number_of(*v, name);
+  if (!(std::fabs(x) < 0x1p62)) {
+    if (v->kind == Value::Kind::kInteger) return v->integer;  // INT64_MAX as the end of a slice
+    throw Undefined(fmt::format("argument '{}' is not an integer", name));
+  }
+  return static_cast<int64_t>(x);
+}
+bool Arguments::flag(size_t position, std::string_view name, bool otherwise) const {
+  return number(position, name, otherwise ? 1 : 0) != 0;
+}
+std::string Arguments::text(size_t position, std::string_view name, std::string otherwise) const {
+  const Value* v = find(position, name);
+  return v == nullptr || v->kind != Value::Kind::kText ? otherwise : v->text;
+}
+Dims Arguments::integers(size_t position, std::string_view name, Dims otherwise) const {
+  const Value* v = find(position, name);
+  if (v == nullptr) return otherwise;
+  if (v->kind != Value::Kind::kList) return {integer(position, name, 0)};
+  Dims out;
+  for (const Value& item : v->items) out.push_back(static_cast<int64_t>(number_of(item, name)));
+  return out;
+}
+std::pair<int64_t, int64_t> Arguments::pair(size_t position, std::string_view name,
+                                            int64_t otherwise) const {
+  const Dims both = integers(position, name, {});
+  if (both.empty()) return {otherwise, otherwise};
+  return {both.front(), both.back()};
+}
+const TensorView& Arguments::result(size_t i) const {
+  std::vector<const TensorView*> all;
+  collect(call_.result, all);
+  if (i >= all.size()) throw Undefined("a result is missing");
+  return *all[i];
+}
+Array Arguments::result_array(size_t i) const { return array_of(result(i), m.pool); }
+bool Arguments::has_result(size_t i) const {
+  const Value& r = call_.result;
+  if (r.kind == Value::Kind::kTensor) return i == 0;
+  return i < r.items.size() && r.items[i].kind == Value::Kind::kTensor;
+}
+
+bool is_defined(std::string_view op) { return find(op).define != nullptr; }
+
+Expected expected_of(const Call& call, const Arithmetic& arithmetic) {
+  const Found found = find(call.op);
+  if (found.define == nullptr) throw Undefined("the operation has no definition here");
+  if (found.each) return for_each(found.define, call, arithmetic);
+  return found.define(Arguments(call, arithmetic));
+}
+
+}  // namespace twinrun::aten

@@ -1,0 +1,373 @@
+// Elementwise arithmetic, comparisons and logic.
+#include "backends/aten/definitions.h"
+
+namespace twinrun::aten {
+namespace {
+
+// In integer arithmetic all results are exact, below 2^53.
+bool integers(const Arguments& a) {
+  for (const Value& v : a.call().args) {
+    if (v.kind == Value::Kind::kNumber) return false;
+    if (v.kind == Value::Kind::kTensor && !is_integer(v.tensor.element)) return false;
+  }
+  return true;
+}
+Array exact_map(const Arguments& a, const std::function<double(double, double)>& f) {
+  Array out = map(
+      a.m, [&](Estimate x, Estimate y) { return exactly(f(x.value, y.value)); }, a.array(0, "self"),
+      a.array(1, "other"));
+  out.radius.clear();
+  return out;
+}
+Expected unary(const Arguments& a, const std::function<Estimate(Estimate)>& f) {
+  return map(a.m, f, a.array(0, "self"));
+}
+// A function of a number that is exact, such as floor.
+Expected rule(const Arguments& a, const std::function<double(double)>& f) {
+  Array out = map(
+      a.m, [&](Estimate x) { return exactly(f(x.value)); }, a.array(0, "self"));
+  out.radius.clear();
+  return out;
+}
+// A function of libm, whose value in binary64 is good to an ulp; `units` as in Arithmetic.
+Estimate function(const Arithmetic& m, double value, double units = 8) {
+  return m.more({value, 0}, units * m.unit);
+}
+
+Expected linear(const Arguments& a, double sign, bool reversed) {
+  const double alpha = sign * a.number(2, "alpha", 1);
+  Array x = a.array(0, "self"), y = a.array(1, "other");
+  if (reversed) std::swap(x, y);
+  return map(
+      a.m,
+      [&](Estimate p, Estimate q) {
+        if (alpha == 1) return a.m.add(p, q);
+        if (alpha == -1) return a.m.sub(p, q);
+        return a.m.add(p, a.m.mul(exactly(alpha), q));
+      },
+      x, y);
+}
+Expected add(const Arguments& a) { return linear(a, 1, false); }
+Expected sub(const Arguments& a) { return linear(a, -1, false); }
+Expected rsub(const Arguments& a) { return linear(a, -1, true); }
+Expected mul(const Arguments& a) {
+  return map(
+      a.m, [&](Estimate x, Estimate y) { return a.m.mul(x, y); }, a.array(0, "self"),
+      a.array(1, "other"));
+}
+Expected div(const Arguments& a) {
+  const std::string mode = a.text(2, "rounding_mode", "");
+  if (!mode.empty()) {
+    if (!integers(a)) throw Undefined("a division that rounds numbers to integers");
+    return exact_map(a, [&](double x, double y) {
+      return mode == "floor" ? std::floor(x / y) : std::trunc(x / y);
+    });
+  }
+  return map(
+      a.m, [&](Estimate x, Estimate y) { return a.m.div(x, y); }, a.array(0, "self"),
+      a.array(1, "other"));
+}
+Expected floor_divide(const Arguments& a) {
+  if (!integers(a)) throw Undefined("a division that rounds numbers to integers");
+  return exact_map(a, [](double x, double y) { return std::floor(x / y); });
+}
+Expected remainder(const Arguments& a) {
+  if (!integers(a)) throw Undefined("a remainder of numbers that are not integers");
+  return exact_map(a, [](double x, double y) { return x - std::floor(x / y) * y; });
+}
+Expected maximum(const Arguments& a) {
+  return exact_map(a, [](double x, double y) { return Arithmetic::max({x}, {y}).value; });
+}
+Expected minimum(const Arguments& a) {
+  return exact_map(a, [](double x, double y) { return -Arithmetic::max({-x}, {-y}).value; });
+}
+Expected power(const Arguments& a) {
+  return map(
+      a.m,
+      [&](Estimate x, Estimate y) {
+        const double v = std::pow(x.value, y.value);
+        if (y.value == 1 || y.value == 0) return exactly(v);
+        if (y.value == 2) return a.m.mul(x, x);
+        // Powers of whole numbers may be products; others exp(y log x), with the error of the
+        // logarithm enlarged by the exponent.
+        const double l = x.value == 0 ? 0 : std::fabs(y.value * std::log(std::fabs(x.value)));
+        return function(a.m, v, 8 + 2 * std::fmin(std::fabs(y.value), 64) + 2 * l);
+      },
+      a.array(0, "self"), a.array(1, "exponent"));
+}
+Expected square(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.mul(x, x); });
+}
+
+template <typename F>
+Expected compare(const Arguments& a, F f) {
+  return exact_map(a, [&](double x, double y) { return f(x, y) ? 1.0 : 0.0; });
+}
+Expected eq(const Arguments& a) { return compare(a, std::equal_to<>()); }
+Expected ne(const Arguments& a) { return compare(a, std::not_equal_to<>()); }
+Expected lt(const Arguments& a) { return compare(a, std::less<>()); }
+Expected le(const Arguments& a) { return compare(a, std::less_equal<>()); }
+Expected gt(const Arguments& a) { return compare(a, std::greater<>()); }
+Expected ge(const Arguments& a) { return compare(a, std::greater_equal<>()); }
+Expected logical_and(const Arguments& a) {
+  return compare(a, [](double x, double y) { return x != 0 && y != 0; });
+}
+Expected logical_or(const Arguments& a) {
+  return compare(a, [](double x, double y) { return x != 0 || y != 0; });
+}
+Expected logical_xor(const Arguments& a) {
+  return compare(a, [](double x, double y) { return (x != 0) != (y != 0); });
+}
+Expected bits(const Arguments& a, const std::function<int64_t(int64_t, int64_t)>& f) {
+  return exact_map(a, [&](double x, double y) {
+    return static_cast<double>(f(static_cast<int64_t>(x), static_cast<int64_t>(y)));
+  });
+}
+Expected bitwise_and(const Arguments& a) { return bits(a, std::bit_and<int64_t>()); }
+Expected bitwise_or(const Arguments& a) { return bits(a, std::bit_or<int64_t>()); }
+Expected bitwise_xor(const Arguments& a) { return bits(a, std::bit_xor<int64_t>()); }
+Expected bitwise_not(const Arguments& a) {
+  const bool truth = a.view(0, "self").element == Element::kBool;
+  return rule(a, [&](double x) { return truth ? (x == 0 ? 1.0 : 0.0) : -x - 1; });
+}
+Expected logical_not(const Arguments& a) {
+  return rule(a, [](double x) { return x == 0 ? 1.0 : 0.0; });
+}
+
+Expected neg(const Arguments& a) {
+  return rule(a, [](double x) { return -x; });
+}
+Expected absolute(const Arguments& a) {
+  return rule(a, [](double x) { return std::fabs(x); });
+}
+Expected sign(const Arguments& a) {
+  return rule(a, [](double x) { return static_cast<double>((x > 0) - (x < 0)); });
+}
+Expected ceil(const Arguments& a) {
+  return rule(a, [](double x) { return std::ceil(x); });
+}
+Expected floor(const Arguments& a) {
+  return rule(a, [](double x) { return std::floor(x); });
+}
+Expected trunc(const Arguments& a) {
+  return rule(a, [](double x) { return std::trunc(x); });
+}
+Expected round(const Arguments& a) {
+  if (a.integer(1, "decimals", 0) != 0) throw Undefined("rounding to decimals");
+  return rule(a, [](double x) { return std::nearbyint(x); });
+}
+Expected isnan(const Arguments& a) {
+  return rule(a, [](double x) { return x != x ? 1.0 : 0.0; });
+}
+Expected isinf(const Arguments& a) {
+  return rule(a, [](double x) { return std::isinf(x) ? 1.0 : 0.0; });
+}
+Expected isfinite(const Arguments& a) {
+  return rule(a, [](double x) { return std::isfinite(x) ? 1.0 : 0.0; });
+}
+Expected exp(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.exp(x); });
+}
+Expected log(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.log(x); });
+}
+Expected tanh(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.tanh(x); });
+}
+Expected erf(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.erf(x); });
+}
+Expected square_root(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.sqrt(x); });
+}
+Expected rsqrt(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.more(a.m.div(exactly(1), a.m.sqrt(x)), a.m.unit); });
+}
+Expected reciprocal(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.div(exactly(1), x); });
+}
+Expected sigmoid(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return a.m.sigmoid(x); });
+}
+Expected expm1(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::expm1(x.value)); });
+}
+Expected log1p(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::log1p(x.value)); });
+}
+Expected log2(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::log2(x.value)); });
+}
+Expected log10(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::log10(x.value)); });
+}
+Expected erfc(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::erfc(x.value), 16); });
+}
+// Sine and cosine lose accuracy near their zeros only through the reduction of large arguments.
+Expected sin(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::sin(x.value)); });
+}
+Expected cos(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::cos(x.value)); });
+}
+Expected exp2(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::exp2(x.value)); });
+}
+Expected atan(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::atan(x.value)); });
+}
+
+Expected where(const Arguments& a) {
+  Array out = map(
+      a.m, [](Estimate p, Estimate x, Estimate y) { return p.value != 0 ? x : y; },
+      a.array(0, "condition"), a.array(1, "self"), a.array(2, "other"));
+  out.radius.clear();
+  return out;
+}
+Expected masked_fill(const Arguments& a) {
+  Array out = map(
+      a.m, [](Estimate x, Estimate p, Estimate v) { return p.value != 0 ? v : x; },
+      a.array(0, "self"), a.array(1, "mask"), a.array(2, "value"));
+  out.radius.clear();
+  return out;
+}
+// self + weight (end - self), or end - (1 - weight) (end - self).
+Expected lerp(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  return map(
+      m,
+      [&](Estimate x, Estimate end, Estimate w) {
+        const Estimate moved = m.add(x, m.mul(w, m.sub(end, x)));
+        const double size = std::fabs(x.value) + std::fabs(end.value);
+        return Estimate{moved.value, moved.radius + 4 * m.unit * size};
+      },
+      a.array(0, "self"), a.array(1, "end"), a.array(2, "weight"));
+}
+Expected addcmul(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const double value = a.number(3, "value", 1);
+  return map(
+      m,
+      [&](Estimate x, Estimate p, Estimate q) {
+        return m.add(x, m.mul(exactly(value), m.mul(p, q)));
+      },
+      a.array(0, "self"), a.array(1, "tensor1"), a.array(2, "tensor2"));
+}
+Expected addcdiv(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const double value = a.number(3, "value", 1);
+  return map(
+      m,
+      [&](Estimate x, Estimate p, Estimate q) {
+        return m.add(x, m.mul(exactly(value), m.div(p, q)));
+      },
+      a.array(0, "self"), a.array(1, "tensor1"), a.array(2, "tensor2"));
+}
+Expected bounded(const Arguments& a, bool below, bool above, size_t low_at, size_t high_at) {
+  Array x = a.array(0, "self");
+  const auto cut = [&](const Array& limit, double sign) {
+    x = map(
+        a.m,
+        [&](Estimate v, Estimate l) {
+          return exactly(sign * Arithmetic::max({sign * v.value}, {sign * l.value}).value);
+        },
+        x, limit);
+  };
+  if (below && a.has(low_at, "min")) cut(a.array(low_at, "min"), 1);
+  if (above && a.has(high_at, "max")) cut(a.array(high_at, "max"), -1);
+  x.radius.clear();
+  return x;
+}
+Expected clamp(const Arguments& a) { return bounded(a, true, true, 1, 2); }
+Expected clamp_min(const Arguments& a) { return bounded(a, true, false, 1, 1); }
+Expected clamp_max(const Arguments& a) { return bounded(a, false, true, 1, 1); }
+Expected copysign(const Arguments& a) {
+  return exact_map(a, [](double x, double y) { return std::copysign(x, y); });
+}
+Expected atan2(const Arguments& a) {
+  return map(
+      a.m, [&](Estimate y, Estimate x) { return function(a.m, std::atan2(y.value, x.value)); },
+      a.array(0, "self"), a.array(1, "other"));
+}
+Expected xlogy(const Arguments& a) {
+  return map(
+      a.m, [&](Estimate x, Estimate y) { return x.value == 0 ? x : a.m.mul(x, a.m.log(y)); },
+      a.array(0, "self"), a.array(1, "other"));
+}
+
+constexpr Definition kDefinitions[] = {
+    {"aten.add", add},
+    {"aten.sub", sub},
+    {"aten.rsub", rsub},
+    {"aten.mul", mul},
+    {"aten.div", div},
+    {"aten.true_divide", div},
+    {"aten.floor_divide", floor_divide},
+    {"aten.remainder", remainder},
+    {"aten.maximum", maximum},
+    {"aten.minimum", minimum},
+    {"aten.pow", power},
+    {"aten.square", square},
+    {"aten.eq", eq},
+    {"aten.ne", ne},
+    {"aten.lt", lt},
+    {"aten.le", le},
+    {"aten.gt", gt},
+    {"aten.ge", ge},
+    {"aten.logical_and", logical_and},
+    {"aten.logical_or", logical_or},
+    {"aten.logical_xor", logical_xor},
+    {"aten.logical_not", logical_not},
+    {"aten.bitwise_and", bitwise_and},
+    {"aten.bitwise_or", bitwise_or},
+    {"aten.bitwise_xor", bitwise_xor},
+    {"aten.__and__", bitwise_and},
+    {"aten.__or__", bitwise_or},
+    {"aten.bitwise_not", bitwise_not},
+    {"aten.neg", neg},
+    {"aten.abs", absolute},
+    {"aten.sign", sign},
+    {"aten.sgn", sign},
+    {"aten.ceil", ceil},
+    {"aten.floor", floor},
+    {"aten.trunc", trunc},
+    {"aten.round", round},
+    {"aten.isnan", isnan},
+    {"aten.isinf", isinf},
+    {"aten.isfinite", isfinite},
+    {"aten.exp", exp},
+    {"aten.exp2", exp2},
+    {"aten.expm1", expm1},
+    {"aten.log", log},
+    {"aten.log1p", log1p},
+    {"aten.log2", log2},
+    {"aten.log10", log10},
+    {"aten.tanh", tanh},
+    {"aten.erf", erf},
+    {"aten.erfc", erfc},
+    {"aten.sin", sin},
+    {"aten.cos", cos},
+    {"aten.atan", atan},
+    {"aten.atan2", atan2},
+    {"aten.sqrt", square_root},
+    {"aten.rsqrt", rsqrt},
+    {"aten.reciprocal", reciprocal},
+    {"aten.sigmoid", sigmoid},
+    {"aten.where", where},
+    {"aten.masked_fill", masked_fill},
+    {"aten.lerp", lerp},
+    {"aten.addcmul", addcmul},
+    {"aten.addcdiv", addcdiv},
+    {"aten.clamp", clamp},
+    {"aten.clamp_min", clamp_min},
+    {"aten.clamp_max", clamp_max},
+    {"aten.copysign", copysign},
+    {"aten.xlogy", xlogy},
+};
+
+}  // namespace
+
+std::span<const Definition> pointwise_definitions() { return kDefinitions; }
+
+}  // namespace twinrun::aten
