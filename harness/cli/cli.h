@@ -22,6 +22,7 @@ inline constexpr int kExitInterrupted = 130;
 using Args = std::vector<std::string>;
 
 Result<int> diagnose_verb(const Args& args);
+Result<int> judge_verb(const Args& args);
 Result<int> snapshot_verb(const Args& args);
 Result<int> train_verb(const Args& args);
 Result<int> report_verb(const Args& args);

@@ -34,6 +34,7 @@ struct Verb {
 constexpr std::array kVerbs = {
     Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict",
          diagnose_verb},
+    Verb{"judge", "hold every call of a recorded PyTorch step against its definition", judge_verb},
     Verb{"report", "render a finished diagnosis in other formats", report_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
     Verb{"train", "train once on one engine", train_verb},

@@ -1,0 +1,291 @@
+// Compares the results of each recorded call with its definition, and describes what is outside.
+#include "harness/trace/judge_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+
+#include "backends/aten/definitions.h"
+#include "harness/tensors/pattern.h"
+
+namespace twinrun {
+namespace {
+
+using aten::Arithmetic;
+using aten::Array;
+using aten::Call;
+using aten::Element;
+using aten::Estimate;
+using aten::Expected;
+using aten::TensorView;
+using aten::Value;
+
+constexpr size_t kMaxFindings = 200;
+
+struct Compared {
+  int64_t untestable = 0;
+  double worst = 0;
+  int64_t at = -1;
+  std::vector<int64_t> wrong;
+};
+
+double ratio_of(Estimate e, double x) {
+  if (x == e.value || (x != x && e.value != e.value)) return 0;
+  if (!aten::finite(x) || !aten::finite(e.value)) return aten::kInfinity;
+  return e.radius > 0 ? std::fabs(x - e.value) / e.radius : aten::kInfinity;
+}
+
+Compared compare(const Array& expected, const Array& actual, Element element, const Arithmetic& m) {
+  constexpr int64_t kPiece = 1 << 15;
+  std::vector<Compared> parts(static_cast<size_t>((expected.size() + kPiece - 1) / kPiece + 1));
+  aten::in_ranges(m, expected.size(), [&](int64_t begin, int64_t end) {
+    Compared& mine = parts[static_cast<size_t>(begin / kPiece)];
+    for (int64_t i = begin; i < end; ++i) {
+      const Estimate e = aten::stored(expected.at(i), element);
+      if (!(e.radius < aten::kInfinity)) {
+        ++mine.untestable;
+        continue;
+      }
+      const double ratio = ratio_of(e, actual.value[static_cast<size_t>(i)]);
+      if (ratio > 1) mine.wrong.push_back(i);
+      if (mine.at < 0 || ratio > mine.worst) mine.worst = ratio, mine.at = i;
+    }
+  });
+  Compared all;
+  for (const Compared& part : parts) {
+    all.untestable += part.untestable;
+    all.wrong.insert(all.wrong.end(), part.wrong.begin(), part.wrong.end());
+    if (part.at >= 0 && (all.at < 0 || part.worst > all.worst))
+      all.worst = part.worst, all.at = part.at;
+  }
+  return all;
+}
+
+// What the wrong elements look like; "" if nothing fits all of them.
+std::string signature(const Array& expected, const Array& actual, const Compared& c,
+                      Element element, const Array* before) {
+  const auto all = [&](auto holds) {
+    return std::ranges::all_of(c.wrong, [&](int64_t i) {
+      return holds(expected.at(i), actual.value[static_cast<size_t>(i)], i);
+    });
+  };
+  if (all([](Estimate, double x, int64_t) { return x == 0; })) return "they are zero";
+  if (all([](Estimate, double x, int64_t) { return !aten::finite(x); }))
+    return "they are not finite";
+  if (before != nullptr && before->size() == actual.size() &&
+      all([&](Estimate, double x, int64_t i) {
+        return x == before->value[static_cast<size_t>(i)];
+      })) {
+    return "they are what they were before the call: it did not write them";
+  }
+  const double value = expected.at(c.at).value, got = actual.value[static_cast<size_t>(c.at)];
+  if (value != 0 && aten::finite(got) && aten::finite(value)) {
+    // A factor that is the same everywhere; it is known as well as the worst element allows.
+    const Estimate e = aten::stored(expected.at(c.at), element);
+    const double factor = got / value, slack = e.radius / std::fabs(value);
+    const double whole = std::round(factor), inverse = std::round(1 / factor);
+    double nice = factor;
+    if (std::fabs(factor - whole) <= slack * 2 + 1e-6 && whole != 0) nice = whole;
+    if (inverse != 0 && std::fabs(1 / inverse - factor) <= slack * 2 + 1e-6) nice = 1 / inverse;
+    if (all([&](Estimate w, double x, int64_t) {
+          const Estimate s = aten::stored(w, element);
+          return std::fabs(x - nice * w.value) <=
+                 s.radius * (1 + std::fabs(nice)) + slack * std::fabs(nice * w.value) * 2;
+        })) {
+      return nice == -1 ? "they have the opposite sign"
+                        : fmt::format("they are {:.6g} times the expected value", nice);
+    }
+  }
+  if (element == Element::kF32 && c.wrong.size() > 4) {
+    const bool rounded = all([](Estimate w, double x, int64_t) {
+      uint32_t bits;
+      const auto f = static_cast<float>(x);
+      std::memcpy(&bits, &f, sizeof bits);
+      return (bits & 0xFFFF) == 0 && std::fabs(x - w.value) <= 0x1p-7 * std::fabs(w.value);
+    });
+    if (rounded) return "they are rounded to bfloat16";
+  }
+  return "";
+}
+
+class Judge {
+ public:
+  Judge(const TraceFile& trace, ThreadPool* pool) : trace_(trace), pool_(pool) {}
+
+  void judge(const Call& call) {
+    ++verdict_.calls;
+    TraceOp& op = verdict_.ops[call.op];
+    ++op.calls;
+    if (call.failed) return unjudged(call, "the call raised an exception");
+    note_changes(call);
+    try {
+      const Arithmetic m = arithmetic(call);
+      const Expected expected = aten::expected_of(call, m);
+      if (!expected.problem.empty()) found(call, expected.problem);
+      compare_all(call, expected, m, op);
+      ++verdict_.judged;
+      ++op.judged;
+    } catch (const aten::Undefined& e) {
+      unjudged(call, call.left_out ? "bytes were left out of the trace for the budget" : e.what());
+    }
+  }
+  TraceVerdict take() {
+    finish();
+    return std::move(verdict_);
+  }
+
+ private:
+  Arithmetic arithmetic(const Call& call) const {
+    Arithmetic m;
+    m.pool = pool_;
+    std::vector<const TensorView*> tensors;
+    for (const Value& v : call.args) aten::collect(v, tensors);
+    for (const auto& [name, v] : call.kwargs) aten::collect(v, tensors);
+    aten::collect(call.result, tensors);
+    bool wide = false, narrow = false;
+    for (const TensorView* t : tensors) {
+      wide = wide || t->element == Element::kF64;
+      narrow =
+          narrow || (aten::is_float(t->element) && t->element != Element::kF64 && !t->dims.empty());
+    }
+    if (wide && !narrow) {
+      // The oracle computes in binary64 too, so the unit stands for its own roundings as well.
+      m.unit = 0x1p-52;
+      m.smallest = 0x1p-1022;
+      m.overflow = std::numeric_limits<double>::max();
+    } else if (trace_.matmul_precision == "high") {
+      m.operand = 0x1p-11;
+    } else if (trace_.matmul_precision == "medium") {
+      m.operand = 0x1p-8;
+    }
+    return m;
+  }
+
+  void compare_all(const Call& call, const Expected& expected, const Arithmetic& m, TraceOp& op) {
+    std::vector<const TensorView*> actual;
+    const bool lists = call.result.kind == Value::Kind::kList;
+    const size_t returned = lists ? call.result.items.size() : 1;
+    std::vector<const TensorView*> given;
+    aten::collect(call.result, given);
+    const bool in_place =
+        !call.written.empty() &&
+        (given.empty() ||
+         (given.size() == call.written.size() && given[0]->storage == call.written[0].storage) ||
+         expected.results.size() == call.written.size());
+    if (in_place) {
+      for (const TensorView& w : call.written) actual.push_back(&w);
+    } else {
+      for (size_t i = 0; i < returned; ++i) {
+        const Value& v = lists ? call.result.items[i] : call.result;
+        actual.push_back(v.kind == Value::Kind::kTensor ? &v.tensor : nullptr);
+      }
+      for (const TensorView& w : call.written) actual.push_back(&w);
+    }
+    for (size_t i = 0; i < expected.results.size() && i < actual.size(); ++i) {
+      if (!expected.results[i].has_value() || actual[i] == nullptr) continue;
+      compare_one(call, *expected.results[i], *actual[i], i, actual.size(), in_place, m, op);
+    }
+  }
+
+  void compare_one(const Call& call, const Array& expected, const TensorView& actual, size_t which,
+                   size_t of, bool in_place, const Arithmetic& m, TraceOp& op) {
+    if (expected.dims != actual.dims) {
+      return found(call, fmt::format("result {} is {}, but the definition gives [{}]", which,
+                                     actual.type(), fmt::join(expected.dims, ", ")));
+    }
+    const Array got = aten::array_of(actual, pool_);
+    const Compared c = compare(expected, got, actual.element, m);
+    verdict_.elements += expected.size();
+    verdict_.untestable += c.untestable;
+    op.worst = std::max(op.worst, c.worst);
+    if (c.wrong.empty()) return;
+    ++op.outside;
+    CallFinding f = finding(call);
+    f.result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
+    f.type = actual.type();
+    f.elements = expected.size();
+    f.outside = static_cast<int64_t>(c.wrong.size());
+    f.pattern = element_pattern(actual.dims, c.wrong);
+    f.worst_index = index_text(actual.dims, c.at);
+    const Estimate e = aten::stored(expected.at(c.at), actual.element);
+    f.got = got.value[static_cast<size_t>(c.at)];
+    f.expected = e.value;
+    f.bound = e.radius;
+    const Value* first = call.args.empty() ? nullptr : &call.args[0];
+    Array before;
+    const bool has_before = in_place && first != nullptr && which == 0 &&
+                            first->kind == Value::Kind::kTensor && first->tensor.data != nullptr;
+    if (has_before) before = aten::array_of(first->tensor, pool_);
+    f.signature = signature(expected, got, c, actual.element, has_before ? &before : nullptr);
+    keep(std::move(f));
+  }
+
+  CallFinding finding(const Call& call) const {
+    CallFinding f;
+    f.call = call.index;
+    f.step = call.step;
+    f.op = call.op;
+    f.place = call.place;
+    f.module = call.module;
+    f.node = call.node;
+    f.forward = call.forward;
+    f.composed = call.composed;
+    f.phase = call.optimizer ? "optimizer" : call.node.empty() ? "forward" : "backward";
+    return f;
+  }
+  void found(const Call& call, std::string problem) {
+    CallFinding f = finding(call);
+    f.problem = std::move(problem);
+    keep(std::move(f));
+  }
+  void keep(CallFinding f) {
+    ++verdict_.outside_calls;
+    if (verdict_.findings.size() < kMaxFindings) verdict_.findings.push_back(std::move(f));
+  }
+  void unjudged(const Call& call, const std::string& why) { ++verdict_.unjudged[{call.op, why}]; }
+  void note_changes(const Call& call) {
+    std::vector<const TensorView*> tensors;
+    for (const Value& v : call.args) aten::collect(v, tensors);
+    for (const TensorView* t : tensors) {
+      if (!t->changed_unseen) continue;
+      verdict_.notes.push_back(fmt::format(
+          "step {}: the memory of {} (storage {}) changed without a recorded call before call {} "
+          "({})",
+          call.step, t->type(), t->storage, call.index, call.op));
+    }
+  }
+  void finish() {
+    TraceVerdict& v = verdict_;
+    v.trace = trace_.path;
+    v.framework = fmt::format("{} {}", trace_.framework, trace_.version);
+    v.script = trace_.script;
+    v.steps = trace_.steps;
+    if (trace_.cut_short)
+      v.notes.emplace_back("the trace was cut short; what is complete was judged");
+    if (!trace_.exception.empty())
+      v.notes.push_back(fmt::format("the script ended with {}", trace_.exception));
+    if (trace_.errors > 0)
+      v.notes.push_back(fmt::format("{} calls could not be recorded", trace_.errors));
+    if (!trace_.observer.empty()) v.notes.push_back(trace_.observer);
+  }
+
+  const TraceFile& trace_;
+  ThreadPool* pool_;
+  TraceVerdict verdict_;
+};
+
+}  // namespace
+
+TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop) {
+  Judge judge(trace, pool);
+  for (const Call& call : trace.calls) {
+    if (stop != nullptr && stop->load()) break;
+    judge.judge(call);
+  }
+  return judge.take();
+}
+
+}  // namespace twinrun

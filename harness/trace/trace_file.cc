@@ -1,0 +1,345 @@
+// Parses the records of a trace, and checks every tensor against the bytes that it refers to.
+#include "harness/trace/trace_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <unordered_map>
+
+namespace twinrun {
+namespace {
+
+using aten::Call;
+using aten::Element;
+using aten::TensorView;
+using aten::Value;
+using Json = nlohmann::json;
+using Bytes = std::span<const std::byte>;
+
+// Products of sizes and strides, which may exceed 64 bits.
+__extension__ using Wide = __int128;
+
+constexpr std::string_view kMagic = "TWINTRC1";
+constexpr size_t kFileHeader = 64, kRecordHeader = 24;
+constexpr int kMaxDepth = 16;                       // of lists in lists
+constexpr int64_t kMaxElements = int64_t{1} << 31;  // of one tensor
+
+enum Kind : uint32_t { kPadding = 0, kMeta = 1, kString = 2, kData = 3, kCall = 4, kEnd = 5 };
+
+struct Malformed {
+  std::string what;
+};
+
+// Reads little-endian values from a payload; throws Malformed past its end.
+class Cursor {
+ public:
+  explicit Cursor(Bytes bytes) : bytes_(bytes) {}
+  template <typename T>
+  T take() {
+    if (bytes_.size() - at_ < sizeof(T)) throw Malformed{"the record ends within a value"};
+    T value;
+    std::memcpy(&value, bytes_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  size_t left() const { return bytes_.size() - at_; }
+
+ private:
+  Bytes bytes_;
+  size_t at_ = 0;
+};
+
+class Reader {
+ public:
+  Reader(TraceFile& trace, Bytes file) : trace_(trace), file_(file) {}
+
+  Status read(bool partial) {
+    if (file_.size() < kFileHeader ||
+        std::memcmp(file_.data(), kMagic.data(), kMagic.size()) != 0) {
+      return error(0, "this is not a trace: it does not begin with TWINTRC1",
+                   "write one with `python -m twinrun watch SCRIPT`");
+    }
+    size_t at = kFileHeader;
+    while (!ended_ && at < file_.size()) {
+      if (file_.size() - at < kRecordHeader) return cut(at, partial);
+      uint32_t kind, crc;
+      uint64_t size, id;
+      std::memcpy(&kind, file_.data() + at, 4);
+      std::memcpy(&crc, file_.data() + at + 4, 4);
+      std::memcpy(&size, file_.data() + at + 8, 8);
+      std::memcpy(&id, file_.data() + at + 16, 8);
+      // A file that grew by a mapping and was not closed ends in zeros.
+      if (kind == 0 && size == 0 && id == 0 && crc == 0) return cut(at, partial);
+      if (size > file_.size() - at - kRecordHeader) return cut(at, partial);
+      const Bytes payload = file_.subspan(at + kRecordHeader, size);
+      if (kind != kPadding && kind != kData && checksum(payload) != crc)
+        return error(at, fmt::format("the checksum of this record (kind {}) is wrong", kind),
+                     "the file is damaged: record it again");
+      try {
+        record(kind, id, payload);
+      } catch (const Malformed& m) {
+        return error(at, m.what, "the file is damaged: record it again");
+      } catch (const Json::exception& e) {
+        return error(at, fmt::format("its JSON cannot be read: {}", e.what()),
+                     "the file is damaged: record it again");
+      }
+      at += kRecordHeader + (size + 7) / 8 * 8;
+    }
+    return ended_ ? Status(Ok{}) : cut(file_.size(), partial);
+  }
+
+ private:
+  Error error(size_t at, std::string what, std::string fix) const {
+    return {std::move(what), fmt::format("{}: byte {}", trace_.path, at), std::move(fix)};
+  }
+  Status cut(size_t at, bool partial) {
+    trace_.cut_short = true;
+    if (partial && seen_meta_) return Ok{};
+    return error(
+        at,
+        fmt::format("the trace was cut short: it has no end record ({} calls are complete)",
+                    trace_.calls.size()),
+        "record it again, or judge what is complete with --partial");
+  }
+  static uint32_t checksum(Bytes payload) {
+    uLong crc = crc32(0, nullptr, 0);
+    size_t at = 0;
+    while (at < payload.size()) {
+      const auto n = static_cast<uInt>(std::min<size_t>(payload.size() - at, 1U << 30));
+      crc = crc32(crc, reinterpret_cast<const Bytef*>(payload.data() + at), n);
+      at += n;
+    }
+    return static_cast<uint32_t>(crc);
+  }
+  static Json json(Bytes payload) {
+    return Json::parse(reinterpret_cast<const char*>(payload.data()),
+                       reinterpret_cast<const char*>(payload.data()) + payload.size());
+  }
+
+  void record(uint32_t kind, uint64_t id, Bytes payload) {
+    if (kind != kMeta && !seen_meta_) throw Malformed{"the first record is not the meta record"};
+    switch (kind) {
+      case kPadding:
+        return;
+      case kMeta: {
+        if (seen_meta_) throw Malformed{"a second meta record"};
+        seen_meta_ = true;
+        const Json meta = json(payload);
+        trace_.framework = meta.value("framework", "");
+        trace_.version = meta.value("version", "");
+        trace_.script = meta.value("script", "");
+        if (meta.contains("settings") && meta["settings"].is_object())
+          trace_.matmul_precision = meta["settings"].value("float32_matmul_precision", "highest");
+        return;
+      }
+      case kString:
+        strings_[id] = std::string(reinterpret_cast<const char*>(payload.data()), payload.size());
+        return;
+      case kData:
+        data_[id] = payload;
+        return;
+      case kCall:
+        return call(payload);
+      case kEnd: {
+        ended_ = true;
+        const Json end = json(payload);
+        trace_.steps = end.value("steps", int64_t{0});
+        if (end.contains("exception") && end["exception"].is_string())
+          trace_.exception = end["exception"].get<std::string>();
+        if (end.contains("left_out") && end["left_out"].is_object())
+          trace_.errors = end["left_out"].value("error", int64_t{0});
+        if (end.contains("observer") && end["observer"].is_object()) {
+          const bool same = end["observer"].value("same", false);
+          trace_.observer = fmt::format("{}: {} without recording",
+                                        end["observer"].value("what", "the parameters"),
+                                        same ? "the same bits as" : "other bits than");
+        }
+        return;
+      }
+      default:
+        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 5)", kind)};
+    }
+  }
+
+  std::string text(uint32_t id) const {
+    if (id == 0) return "";
+    const auto at = strings_.find(id);
+    if (at == strings_.end()) throw Malformed{fmt::format("string {} is not in the file", id)};
+    return at->second;
+  }
+
+  void call(Bytes payload) {
+    Cursor c(payload);
+    Call call;
+    call.index = static_cast<int64_t>(trace_.calls.size());
+    call.op = text(c.take<uint32_t>());
+    call.place = text(c.take<uint32_t>());
+    call.module = text(c.take<uint32_t>());
+    call.node = text(c.take<uint32_t>());
+    call.forward = c.take<int64_t>();
+    if (call.forward >= call.index) call.forward = -1;
+    call.step = c.take<int32_t>();
+    const auto flags = c.take<uint32_t>();
+    call.left_out = (flags & 1) != 0;
+    call.failed = (flags & 2) != 0;
+    call.optimizer = (flags & 4) != 0;
+    call.composed = (flags & 8) != 0;
+    call.args = list(c, 0);
+    const auto named = c.take<uint32_t>();
+    for (uint32_t i = 0; i < named; ++i) {
+      std::string name = text(c.take<uint32_t>());
+      call.kwargs.emplace_back(std::move(name), value(c, 0));
+    }
+    call.result = value(c, 0);
+    for (const Value& v : list(c, 0)) {
+      if (v.kind == Value::Kind::kTensor) call.written.push_back(v.tensor);
+    }
+    trace_.calls.push_back(std::move(call));
+  }
+
+  std::vector<Value> list(Cursor& c, int depth) {
+    if (depth > kMaxDepth) throw Malformed{"lists nested too deeply"};
+    const auto n = c.take<uint32_t>();
+    if (n > c.left()) throw Malformed{fmt::format("a list of {} values", n)};
+    std::vector<Value> out;
+    for (uint32_t i = 0; i < n; ++i) out.push_back(value(c, depth + 1));
+    return out;
+  }
+
+  Value value(Cursor& c, int depth) {
+    Value v;
+    const auto tag = c.take<uint8_t>();
+    switch (tag) {
+      case 0:
+        break;
+      case 1:
+        v.kind = Value::Kind::kBool;
+        v.integer = c.take<uint8_t>() != 0;
+        break;
+      case 2:
+        v.kind = Value::Kind::kInteger;
+        v.integer = c.take<int64_t>();
+        break;
+      case 3:
+        v.kind = Value::Kind::kNumber;
+        v.number = c.take<double>();
+        break;
+      case 4:
+        v.kind = Value::Kind::kText;
+        v.text = text(c.take<uint32_t>());
+        break;
+      case 5:
+        v.kind = Value::Kind::kTensor;
+        v.tensor = tensor(c);
+        break;
+      case 6:
+        v.kind = Value::Kind::kList;
+        v.items = list(c, depth);
+        break;
+      case 7:
+        v.kind = Value::Kind::kElement;
+        v.integer = std::min<int64_t>(c.take<uint8_t>(), static_cast<int64_t>(Element::kOther));
+        break;
+      case 8:
+        v.kind = Value::Kind::kOther;
+        v.text = text(c.take<uint32_t>());
+        break;
+      case 9:
+        v.kind = Value::Kind::kComplex;
+        v.number = c.take<double>();
+        c.take<double>();
+        break;
+      default:
+        throw Malformed{fmt::format("a value of unknown kind {} (known: 0 to 9)", tag)};
+    }
+    return v;
+  }
+
+  TensorView tensor(Cursor& c) {
+    TensorView t;
+    const auto block = c.take<uint64_t>();
+    t.storage = c.take<uint64_t>();
+    t.version = c.take<uint32_t>();
+    const auto element = c.take<uint8_t>();
+    if (element > static_cast<uint8_t>(Element::kOther))
+      throw Malformed{fmt::format("a tensor of unknown dtype {}", element)};
+    t.element = static_cast<Element>(element);
+    c.take<uint8_t>();  // the device
+    const auto flags = c.take<uint8_t>();
+    t.parameter = (flags & 2) != 0;
+    t.changed_unseen = (flags & 4) != 0;
+    const auto rank = c.take<uint8_t>();
+    const auto offset = c.take<int64_t>();
+    for (int d = 0; d < rank; ++d) t.dims.push_back(c.take<int64_t>());
+    for (int d = 0; d < rank; ++d) t.strides.push_back(c.take<int64_t>());
+    check(t, block, offset);
+    return t;
+  }
+
+  void check(TensorView& t, uint64_t block, int64_t offset) {
+    int64_t elements = 1;
+    Wide last = 0;
+    for (size_t d = 0; d < t.dims.size(); ++d) {
+      const int64_t n = t.dims[d];
+      if (n < 0 || n > kMaxElements || (elements *= n) > kMaxElements)
+        throw Malformed{fmt::format("a tensor of more than {} elements", kMaxElements)};
+      if (t.strides[d] < 0) throw Malformed{"a tensor with a negative stride"};
+      last += static_cast<Wide>(std::max<int64_t>(n - 1, 0)) * t.strides[d];
+    }
+    if (block == 0 || t.element == Element::kOther) return;
+    const auto at = data_.find(block);
+    if (at == data_.end()) throw Malformed{fmt::format("block {} is not in the file", block)};
+    const Wide size = aten::size_of(t.element);
+    if (offset < 0 ||
+        (elements > 0 && offset + (last + 1) * size > static_cast<Wide>(at->second.size()))) {
+      throw Malformed{fmt::format("a tensor {} reaches beyond its block of {} bytes", t.type(),
+                                  at->second.size())};
+    }
+    t.data = at->second.data() + (elements > 0 ? offset : 0);
+    if (elements == 0 && at->second.empty()) t.data = file_.data();
+  }
+
+  TraceFile& trace_;
+  Bytes file_;
+  bool seen_meta_ = false, ended_ = false;
+  std::unordered_map<uint64_t, std::string> strings_;
+  std::unordered_map<uint64_t, Bytes> data_;
+};
+
+}  // namespace
+
+Result<TraceFile> read_trace(const std::string& path, bool partial) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return Error{fmt::format("cannot open: {}", std::strerror(errno)), path, "check the path"};
+  struct stat facts {};
+  if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size == 0) {
+    ::close(fd);
+    return Error{"this is not a trace: it is empty or not a file", path,
+                 "write one with `python -m twinrun watch SCRIPT`"};
+  }
+  const auto size = static_cast<size_t>(facts.st_size);
+  void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  ::close(fd);
+  if (mapped == MAP_FAILED)
+    return Error{fmt::format("cannot map: {}", std::strerror(errno)), path, "check the file"};
+  TraceFile trace;
+  trace.path = path;
+  trace.bytes = facts.st_size;
+  trace.mapping = std::shared_ptr<const void>(
+      mapped, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
+  TWINRUN_RETURN_IF_ERROR(
+      Reader(trace, Bytes(static_cast<const std::byte*>(mapped), size)).read(partial));
+  return trace;
+}
+
+}  // namespace twinrun

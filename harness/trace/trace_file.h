@@ -1,0 +1,36 @@
+// Reads the trace of a framework's training step (docs/reference/trace-format.md). The file is
+// mapped, so that the bytes of tensors stay where they are. Nothing in it is trusted: every size,
+// id and stride is checked against the file.
+//
+//   TWINRUN_ASSIGN(const TraceFile trace, read_trace("trace.twin", /*partial=*/false));
+//   for (const aten::Call& call : trace.calls) ...
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/aten/call.h"
+#include "program/base/result.h"
+
+namespace twinrun {
+
+struct TraceFile {
+  std::string path;
+  std::string framework, version, script;
+  std::string matmul_precision;  // "highest", "high", "medium"
+  std::vector<aten::Call> calls;
+  int64_t steps = 0;
+  int64_t bytes = 0;       // of the file
+  bool cut_short = false;  // the end record is missing: read only because the user asked for it
+  std::string exception;   // with which the recorded script ended; "" if none did
+  int64_t errors = 0;      // calls that the recorder could not record
+  std::string observer;    // whether recording changed the step's bits; "" if not examined
+  std::shared_ptr<const void> mapping;  // keeps the bytes
+};
+
+// An error names the byte of the file and what is wrong there. A trace without its end record is
+// an error unless `partial` is true; then what is complete is read.
+Result<TraceFile> read_trace(const std::string& path, bool partial);
+
+}  // namespace twinrun

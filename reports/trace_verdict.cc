@@ -1,0 +1,140 @@
+// Renders the verdict of a trace as text and as JSON.
+#include "reports/trace_verdict.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr size_t kShown = 5;  // findings in the text
+
+std::string last_line(const std::string& place) {
+  const size_t at = place.rfind('\n');
+  return at == std::string::npos ? place : place.substr(at + 1);
+}
+
+std::string describe(const CallFinding& f) {
+  std::string out = fmt::format("step {}, call {}: {} ({})\n", f.step, f.call, f.op,
+                                f.node.empty() ? f.phase : f.phase + ", " + f.node);
+  if (!f.place.empty())
+    out += fmt::format("  {} {}\n", f.phase == "backward" ? "of the forward call at" : "at",
+                       last_line(f.place));
+  if (!f.module.empty()) out += fmt::format("  in module {}\n", f.module);
+  if (!f.problem.empty()) return out + fmt::format("  {}\n", f.problem);
+  out += fmt::format("  {}{}: {} of {} elements are outside their bound{}\n",
+                     f.result.empty() ? "" : f.result + ", ", f.type, f.outside, f.elements,
+                     f.pattern.empty() ? "" : ": " + f.pattern);
+  out += fmt::format("  worst at {}: {:.9g}, expected {:.9g} within {:.3g}\n", f.worst_index, f.got,
+                     f.expected, f.bound);
+  if (!f.signature.empty()) out += fmt::format("  of the wrong elements: {}\n", f.signature);
+  if (f.composed)
+    out +=
+        "  the function as a whole differs from its documented definition, although the calls "
+        "that it is made of may each be right\n";
+  return out;
+}
+
+}  // namespace
+
+std::string TraceVerdict::word() const {
+  if (outside_calls > 0) return "ENGINE_BUG";
+  return judged > 0 ? "NOISE" : "INCONCLUSIVE";
+}
+
+std::string trace_text(const TraceVerdict& v, bool all_ops) {
+  std::string out;
+  if (v.outside_calls > 0) {
+    const CallFinding& f = v.findings.front();
+    out += fmt::format(
+        "ENGINE_BUG  {} computes something else than its definition, first at step "
+        "{}, call {}\n\n",
+        f.op, f.step, f.call);
+  } else if (v.judged > 0) {
+    out +=
+        fmt::format("NOISE  every result of the {} judged calls is within its bound\n\n", v.judged);
+  } else {
+    out += "INCONCLUSIVE  no call could be judged\n\n";
+  }
+  for (size_t i = 0; i < v.findings.size() && i < kShown; ++i)
+    out += describe(v.findings[i]) + "\n";
+  if (v.findings.size() > kShown)
+    out += fmt::format("and {} more, which --json lists\n\n",
+                       v.outside_calls - static_cast<int64_t>(kShown));
+  out += fmt::format("{}{}: {} step{}, {} calls, of which {} judged; {} elements compared",
+                     v.framework, v.script.empty() ? "" : ", " + v.script, v.steps,
+                     v.steps == 1 ? "" : "s", v.calls, v.judged, v.elements);
+  if (v.untestable > 0) out += fmt::format(", {} of them without a finite bound", v.untestable);
+  out += "\n";
+  if (!v.unjudged.empty()) {
+    out += fmt::format("seen, not judged: {} of {} calls\n", v.calls - v.judged, v.calls);
+    for (const auto& [key, calls] : v.unjudged)
+      out += fmt::format("  {:>5}  {}: {}\n", calls, key.first, key.second);
+  }
+  for (const std::string& note : v.notes) out += fmt::format("note: {}\n", note);
+  if (all_ops) {
+    out += "\n  calls  judged  outside  worst/bound  operation\n";
+    for (const auto& [name, op] : v.ops)
+      out += fmt::format("  {:>5}  {:>6}  {:>7}  {:>11.3g}  {}\n", op.calls, op.judged, op.outside,
+                         op.worst, name);
+  }
+  std::string clean;
+  for (const std::string& line : text::clean_lines(out)) clean += line + "\n";
+  return clean;
+}
+
+std::string trace_json(const TraceVerdict& v) {
+  Json j = {{"schema", 1},
+            {"kind", "trace"},
+            {"verdict", v.word()},
+            {"trace", v.trace},
+            {"framework", v.framework},
+            {"script", v.script},
+            {"steps", v.steps},
+            {"calls", v.calls},
+            {"judged", v.judged},
+            {"calls_outside", v.outside_calls},
+            {"elements", v.elements},
+            {"untestable", v.untestable}};
+  j["findings"] = Json::array();
+  for (const CallFinding& f : v.findings) {
+    Json one = {{"step", f.step},     {"call", f.call},        {"op", f.op},
+                {"phase", f.phase},   {"node", f.node},        {"place", f.place},
+                {"module", f.module}, {"composed", f.composed}};
+    if (f.forward >= 0) one["forward_call"] = f.forward;
+    if (!f.problem.empty()) {
+      one["problem"] = f.problem;
+    } else {
+      one.update({{"result", f.result},
+                  {"type", f.type},
+                  {"elements", f.elements},
+                  {"outside", f.outside},
+                  {"pattern", f.pattern},
+                  {"worst_index", f.worst_index},
+                  {"got", fmt::format("{:.17g}", f.got)},
+                  {"expected", fmt::format("{:.17g}", f.expected)},
+                  {"bound", fmt::format("{:.17g}", f.bound)},
+                  {"signature", f.signature}});
+    }
+    j["findings"].push_back(std::move(one));
+  }
+  j["ops"] = Json::array();
+  for (const auto& [name, op] : v.ops) {
+    j["ops"].push_back({{"op", name},
+                        {"calls", op.calls},
+                        {"judged", op.judged},
+                        {"outside", op.outside},
+                        {"worst_ratio", fmt::format("{:.6g}", op.worst)}});
+  }
+  j["not_judged"] = Json::array();
+  for (const auto& [key, calls] : v.unjudged)
+    j["not_judged"].push_back({{"op", key.first}, {"why", key.second}, {"calls", calls}});
+  j["notes"] = v.notes;
+  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace twinrun
