@@ -29,7 +29,6 @@ MAX_REPR = 200
 _U32, _I64, _F64 = struct.Struct("<I"), struct.Struct("<Bq"), struct.Struct("<Bd")
 _TEXT, _COMPLEX, _HEAD = struct.Struct("<BI"), struct.Struct("<Bdd"), struct.Struct("<IIIIqiI")
 _NONE = b"\0"
-_NO_GUARD = getattr(torch._C, "_DisableTorchDispatch", None)
 
 if hasattr(torch.Tensor, "untyped_storage"):
     _storage_of = torch.Tensor.untyped_storage
@@ -196,10 +195,13 @@ class Recorder:
         return self._unknown
 
     def _unknown(self, v, out):
-        try:
-            text = repr(v)[:MAX_REPR]
-        except Exception:
+        if "Storage" in type(v).__name__:    # its repr is all of its bytes
             text = f"<{type(v).__name__}>"
+        else:
+            try:
+                text = repr(v)[:MAX_REPR]
+            except Exception:
+                text = f"<{type(v).__name__}>"
         out.append(_TEXT.pack(8, self.file.string(text)))
 
     # Tensors
@@ -322,7 +324,7 @@ class Recorder:
         """Copies bytes of a device's memory, in the order of the current stream."""
         if torch.cuda.is_current_stream_capturing():
             return None
-        with _NO_GUARD(), torch.no_grad():
+        with torch.no_grad():
             flat = torch.empty(0, dtype=torch.uint8, device=t.device)
             flat.set_(storage, begin, (size,), (1,))
             return flat.cpu()

@@ -53,8 +53,8 @@ class Function:
                 continue
             found[name] = value
         for name, value in kwargs.items():
-            found.setdefault(name, value)
-        found.pop("_stacklevel", None)
+            if name not in DEPRECATED:
+                found.setdefault(name, value)
         return found
 
 

@@ -3,6 +3,7 @@
     with twinrun.watch("trace.twin", steps=2) as w:
         train()
 """
+import contextlib
 import functools
 import json
 import os
@@ -26,6 +27,23 @@ _sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
 _node = getattr(torch._C, "_current_autograd_node", None)
 _plain = getattr(torch._C, "DisableTorchFunction", None)
 _watches = weakref.WeakSet()
+
+
+class _Hidden:
+    """Keeps what we call from the modes of the script."""
+
+    def __enter__(self):
+        self.guard = torch._C._DisableTorchDispatch()    # works as long as it lives
+        if hasattr(self.guard, "__enter__"):             # since 2.0
+            self.guard.__enter__()
+
+    def __exit__(self, *error):
+        if hasattr(self.guard, "__exit__"):
+            self.guard.__exit__(*error)
+        self.guard = None
+
+
+_hidden = _Hidden if hasattr(torch._C, "_DisableTorchDispatch") else contextlib.nullcontext
 
 
 def _in_child():
@@ -60,7 +78,8 @@ def _settings():
     found = {}
     for name, ask in asked.items():
         try:
-            found[name] = ask()
+            with _hidden():    # a mode of the script must not see the calls
+                found[name] = ask()
         except Exception:    # a setting that this version does not have
             found[name] = "highest" if name == "float32_matmul_precision" else False
     return found
@@ -187,7 +206,7 @@ class watch:
         before = None
         with self.lock:
             try:
-                with _plain():
+                with _plain(), _hidden():
                     before = self._before(func, args, kwargs)
             except Skip:
                 pass
@@ -234,7 +253,7 @@ class watch:
             return
         with self.lock:
             try:
-                with _plain():
+                with _plain(), _hidden():
                     flags = OPTIMIZER if self.counter.stepping else 0
                     r = self.recorder
                     number = r.calls
@@ -252,7 +271,7 @@ class watch:
         r = self.recorder
         with self.lock:
             try:
-                with _plain():
+                with _plain(), _hidden():
                     named = spec.named(args, kwargs)
                     before = r.begin(spec, (), named)
                     before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
@@ -273,7 +292,7 @@ class watch:
             if self.on:
                 with self.lock:
                     try:
-                        with _plain():
+                        with _plain(), _hidden():
                             r.refused = False
                             written = [t for t, v in zip(tensors, versions) if r.version_of(t) != v]
                             r.finish(before, spec.name, out, written, (before.place, before.module, 0, UNKNOWN, COMPOSED), raised)
