@@ -1,4 +1,4 @@
-"""For ctest: run.py package, scripts, frameworks, matrix, planted or export. Exit status 77, with the reason, if what it needs is not
+"""For ctest: run.py package, watch, scripts, frameworks, matrix, planted or export. Exit status 77, with the reason, if what it needs is not
 installed."""
 import importlib.util
 import pathlib
@@ -14,7 +14,7 @@ def main():
     if absent:
         print(f"SKIPPED: {sys.executable} has no {' and no '.join(absent)}")
         return NOTHING
-    sys.path.insert(0, str(here))
+    sys.path[:0] = [str(here), str(here / which)]    # watch has a folder of its own
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromName(f"{which}_test"))
     if not result.wasSuccessful():
         return 1

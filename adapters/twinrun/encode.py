@@ -1,0 +1,481 @@
+"""Calls as records: which bytes of which storage a call reads and writes, and the values of its arguments.
+
+    recorder = Recorder(TraceFile("trace.twin"), budget)
+    before = recorder.begin(name, args, kwargs, schema)
+    out = func(*args, **kwargs)
+    recorder.end(before, out)
+
+Nothing here keeps a tensor alive, because that would change what the allocator reuses. A storage is known by a weak reference, which
+keeps its address from being reused; its bytes are written once for each version.
+"""
+import struct
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .file import CALL
+
+LEFT_OUT, RAISED, OPTIMIZER, COMPOSED = 1, 2, 4, 8    # flags of a call
+REQUIRES_GRAD, PARAMETER, CHANGED = 1, 2, 4           # flags of a tensor
+OTHER_DTYPE = 12
+DTYPES = {getattr(torch, name): i for i, name in enumerate((
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"))}
+DEVICES = {"cpu": 0, "cuda": 1}
+OTHER_DEVICE = 2
+WHOLE = 1 << 16    # a storage up to this size is written as a whole, a larger one where a tensor reaches less than half only in part
+PURGE = 4096       # storages that come between two searches for those that are gone
+MAX_REPR = 200
+
+_U32, _I64, _F64 = struct.Struct("<I"), struct.Struct("<Bq"), struct.Struct("<Bd")
+_TEXT, _COMPLEX, _HEAD = struct.Struct("<BI"), struct.Struct("<Bdd"), struct.Struct("<IIIIqiI")
+_NONE = b"\0"
+
+if hasattr(torch.Tensor, "untyped_storage"):
+    _storage_of = torch.Tensor.untyped_storage
+elif hasattr(torch.Tensor, "_storage"):    # 1.13
+    _storage_of = torch.Tensor._storage
+else:
+    def _storage_of(tensor):
+        storage = tensor.storage()
+        return getattr(storage, "_storage", storage)
+
+
+def _bytes_of(storage):
+    try:
+        return storage.nbytes()
+    except (AttributeError, TypeError):
+        return len(storage) * storage.element_size()
+
+
+class Skip(Exception):
+    """A call that computes nothing: its tensors have no memory (meta)."""
+
+
+class Storage:
+    __slots__ = ("number", "version", "reference", "blocks", "step", "volatile", "size")
+
+    def __init__(self, number, storage, step):
+        self.number, self.version, self.reference = number, 0, StorageWeakRef(storage)
+        self.blocks = []    # (first byte, last byte, block) of the bytes of this version that are in the file
+        self.step, self.size = step, None
+        self.volatile = _is_volatile(storage)
+
+
+def _is_volatile(storage):
+    """Others can write to this memory without a call: numpy, another process."""
+    try:
+        if storage.device.type != "cpu":
+            return False
+        return not storage.resizable() or storage.is_shared()
+    except AttributeError:    # before 2.0 a storage of numpy is not to be told
+        return bool(getattr(storage, "is_shared", bool)())
+
+
+class Schema:
+    """What a call of an overload writes, by its schema."""
+    __slots__ = ("name", "positions", "keywords", "out", "fresh", "volatile", "known", "undeclared")
+
+    # Operations whose schema does not say, in some versions, that they write these arguments: the statistics of batch normalisation in
+    # training (argument 5), the noise of rrelu.
+    UNDECLARED = {"native_batch_norm": ((3, 4), 5), "cudnn_batch_norm": ((3, 4), 5), "miopen_batch_norm": ((3, 4), 5),
+                  "rrelu_with_noise": ((1,), None)}
+    FRESH = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")    # results hold no values yet
+
+    def __init__(self, func):
+        self.name = str(func)
+        self.positions, self.keywords, self.out, self.undeclared = (), (), False, None
+        parts = self.name.split(".")
+        self.fresh = len(parts) > 1 and parts[0] == "aten" and parts[1] in self.FRESH
+        self.volatile = "c10d" in parts[0]
+        schema = getattr(func, "_schema", None)
+        self.known = schema is not None
+        if not self.known:
+            return
+        written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+        self.positions = tuple(i for i, a in written)
+        self.keywords = tuple(a.name for _, a in written)
+        self.out = any(getattr(a, "kwarg_only", False) and a.name.startswith("out") for _, a in written) and bool(written)
+        rule = self.UNDECLARED.get(parts[1]) if len(parts) > 1 and not written else None
+        if rule:
+            self.undeclared = rule
+
+    def written(self, args, kwargs):
+        """Returns the written arguments, in order."""
+        n = len(args)
+        found = [args[i] for i in self.positions if i < n]
+        if kwargs:
+            found += [kwargs[k] for k in self.keywords if k in kwargs]
+        if self.undeclared:
+            positions, switch = self.undeclared
+            if switch is None or (switch < n and args[switch]):
+                found += [args[i] for i in positions if i < n]
+        return found
+
+
+class Before:
+    """What is known of a call before it runs."""
+    __slots__ = ("schema", "arguments", "flags", "place", "module", "node", "forward", "link", "versions", "args", "kwargs")
+
+
+class Recorder:
+    def __init__(self, file, budget):
+        self.file, self.budget = file, budget
+        self.storages, self.number = {}, 0
+        self.calls, self.step, self.in_step = 0, 0, 0
+        self.left_out, self.error = {"budget": 0, "error": 0}, None
+        self.limit = budget
+        self.begin_at, self.first_missed = 0, None    # calls of the step: bytes are kept from the one on; were missing at the other
+        self.refused = False                          # in the call that is being encoded
+        self.schemas = {}
+        self.shapes = {}
+        self.full = False
+        s = file.string
+        self.encoders = {
+            type(None): lambda v, out: out.append(_NONE), bool: lambda v, out: out.append(b"\1\1" if v else b"\1\0"),
+            int: self._int, float: lambda v, out: out.append(_F64.pack(3, v)), str: lambda v, out: out.append(_TEXT.pack(4, s(v))),
+            complex: lambda v, out: out.append(_COMPLEX.pack(9, v.real, v.imag)),
+            list: self._list, tuple: self._list, torch.Size: self._list,
+            torch.dtype: lambda v, out: out.append(bytes((7, DTYPES.get(v, OTHER_DTYPE)))),
+            torch.device: self._text, torch.layout: self._text, torch.memory_format: self._text,
+            torch.Tensor: self._tensor, torch.nn.Parameter: self._tensor}
+
+    # Steps
+
+    def start_step(self, step, steps):
+        """Begins to count the calls of a watched step. The budget is shared among the steps; what one leaves goes to the next."""
+        if step > 0 and self.first_missed is not None:
+            self.begin_at = self.first_missed
+        self.step, self.in_step, self.first_missed = step, 0, None
+        share = step + 1 if steps else 1
+        self.limit = self.budget * share // max(steps, 1) if steps else self.budget
+
+    # Values
+
+    def schema_of(self, func):
+        found = self.schemas.get(func)
+        if found is None:
+            found = self.schemas[func] = Schema(func)
+        return found
+
+    def value(self, v, out):
+        encode = self.encoders.get(type(v))
+        if encode is None:
+            encode = self._other(v)
+        encode(v, out)
+
+    def _int(self, v, out):
+        if -1 << 63 <= v < 1 << 63:
+            out.append(_I64.pack(2, v))
+        else:
+            out.append(_TEXT.pack(8, self.file.string(str(v))))
+
+    def _text(self, v, out):
+        out.append(_TEXT.pack(4, self.file.string(str(v))))
+
+    def _list(self, v, out):
+        out.append(b"\6")
+        self.list(v, out)
+
+    def list(self, values, out):
+        out.append(_U32.pack(len(values)))
+        encoders = self.encoders
+        for v in values:
+            encode = encoders.get(type(v)) or self._other(v)
+            encode(v, out)
+
+    def _other(self, v):
+        """Returns how to write a value of a type that is not in the table."""
+        if isinstance(v, torch.Tensor):
+            return self._tensor
+        if isinstance(v, (list, tuple)):
+            return self._list
+        for kind in (bool, int, float, str, complex):
+            if isinstance(v, kind):
+                return self.encoders[kind]
+        return self._unknown
+
+    def _unknown(self, v, out):
+        if "Storage" in type(v).__name__:    # its repr is all of its bytes
+            text = f"<{type(v).__name__}>"
+        else:
+            try:
+                text = repr(v)[:MAX_REPR]
+            except Exception:
+                text = f"<{type(v).__name__}>"
+        out.append(_TEXT.pack(8, self.file.string(text)))
+
+    # Tensors
+
+    def _tensor(self, t, out, bytes_too=True):
+        flags = (1 if t.requires_grad else 0) | (2 if isinstance(t, torch.nn.Parameter) else 0)
+        device = t.device.type
+        if device == "meta":
+            raise Skip
+        dtype = DTYPES.get(t.dtype, OTHER_DTYPE)
+        place = DEVICES.get(device, OTHER_DEVICE)
+        if t.layout is not torch.strided or t.is_quantized or getattr(t, "is_nested", False):
+            try:
+                shape = tuple(t.shape)
+            except Exception:    # one that is nested has no shape
+                shape = ()
+            return self._pack(out, 0, 0, 0, dtype, place, flags, 0, shape, (0,) * len(shape))
+        shape, stride = tuple(t.shape), t.stride()
+        storage = _storage_of(t)
+        key = storage._cdata
+        entry = self.storages.get(key)
+        if entry is None:
+            entry = self._new_storage(key, storage)
+        size = t.element_size()
+        first = t.storage_offset() * size
+        block = 0
+        offset = 0
+        if bytes_too and dtype != OTHER_DTYPE and place != OTHER_DEVICE and not (dtype >= 10 and t.is_conj()) and not _is_negated(t):
+            count = t.numel()
+            if count == 0:
+                last = first
+            elif t.is_contiguous():
+                last = first + count * size
+            else:
+                last = first + (sum((n - 1) * s for n, s in zip(shape, stride)) + 1) * size
+            block, begin, changed = self._block(entry, storage, t, first, last, place)
+            offset = first - begin if block else 0
+            if changed:
+                flags |= CHANGED
+        self._pack(out, block, entry.number, entry.version, dtype, place, flags, offset, shape, stride)
+
+    def _pack(self, out, block, number, version, dtype, place, flags, offset, shape, stride):
+        d = len(shape)
+        packer = self.shapes.get(d)
+        if packer is None:
+            packer = self.shapes[d] = struct.Struct(f"<BQQIBBBBq{2 * d}q")
+        out.append(packer.pack(5, block, number, version, dtype, place, flags, d, offset, *shape, *stride))
+
+    def _new_storage(self, key, storage):
+        self.number += 1
+        if self.number % PURGE == 0:
+            self.purge()
+        entry = self.storages[key] = Storage(self.number, storage, self.step)
+        return entry
+
+    def purge(self):
+        gone = [key for key, entry in self.storages.items() if entry.reference.expired()]
+        for key in gone:
+            del self.storages[key]
+
+    def _block(self, entry, storage, t, first, last, place):
+        """Returns the block with bytes first to last of a storage's present version, where it begins, and whether the bytes differ from
+        those that were recorded although no call wrote them. Writes them if they are not in the file; 0: they are left out."""
+        changed = False
+        blocks = entry.blocks
+        if blocks:
+            size = _bytes_of(storage)
+            if size != entry.size:    # FSDP resizes a storage without a call
+                blocks = entry.blocks = []
+                entry.version += 1
+                changed = True
+            elif entry.step != self.step or entry.volatile:
+                if not self._unchanged(entry, storage, t, place):
+                    blocks = entry.blocks = []
+                    entry.version += 1
+                    changed = True
+        entry.step = self.step
+        for begin, end, block in blocks:
+            if begin <= first and last <= end:
+                return block, begin, changed
+        if first == last:
+            if not self.file.empty:
+                self.file.data(0, 0)
+            return self.file.empty, first, changed
+        entry.size = size = _bytes_of(storage)
+        if size <= WHOLE or 2 * (last - first) >= size:
+            begin, end = 0, size
+        else:
+            begin, end = first, last
+        block = self._write(storage, t, begin, end, place)
+        if block:
+            blocks.append((begin, end, block))
+        return block, begin, changed
+
+    def _write(self, storage, t, begin, end, place):
+        size = end - begin
+        if self.in_step < self.begin_at or self.full or self.file.size + size > self.limit:
+            self._refuse()
+            return 0
+        try:
+            if place == 0:
+                return self.file.data(storage.data_ptr() + begin, size)
+            host = self._to_host(storage, t, begin, size)
+            if host is None:
+                self._refuse()
+                return 0
+            return self.file.data(host.data_ptr(), size)
+        except OSError as e:
+            self.full = True
+            self.note(f"{self.file.path}: {e.strerror}; calls are recorded without further bytes")
+            self._refuse()
+            return 0
+
+    def _refuse(self):
+        self.refused = True
+        if self.first_missed is None and (self.in_step > self.begin_at or self.begin_at == 0):
+            self.first_missed = self.in_step
+
+    def _to_host(self, storage, t, begin, size):
+        """Copies bytes of a device's memory, in the order of the current stream."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        with torch.no_grad():
+            flat = torch.empty(0, dtype=torch.uint8, device=t.device)
+            flat.set_(storage, begin, (size,), (1,))
+            return flat.cpu()
+
+    def _unchanged(self, entry, storage, t, place):
+        for begin, end, block in entry.blocks:
+            if place == 0:
+                address = storage.data_ptr() + begin
+            else:
+                host = self._to_host(storage, t, begin, end - begin)
+                if host is None:
+                    return True
+                address = host.data_ptr()
+            if not self.file.same(block, 0, address, end - begin):
+                return False
+        return True
+
+    # Calls
+
+    def arguments(self, args, kwargs, hide=()):
+        out = []
+        self.list(args, out)
+        self._keywords(kwargs, out, hide)
+        return b"".join(out)
+
+    def _keywords(self, kwargs, out, hide=()):
+        out.append(_U32.pack(len(kwargs)))
+        for key, v in kwargs.items():
+            out.append(_U32.pack(self.file.string(key)))
+            if key in hide:    # the bytes of `out=` before the call are of no use
+                self._without_bytes(v, out)
+            else:
+                self.value(v, out)
+
+    def _without_bytes(self, v, out):
+        if isinstance(v, torch.Tensor):
+            self._tensor(v, out, bytes_too=False)
+        elif isinstance(v, (list, tuple)):
+            out.append(b"\6" + _U32.pack(len(v)))
+            for each in v:
+                self._without_bytes(each, out)
+        else:
+            self.value(v, out)
+
+    def tensors(self, values, found):
+        """Appends all tensors of nested lists."""
+        for v in values:
+            if isinstance(v, torch.Tensor):
+                found.append(v)
+            elif isinstance(v, (list, tuple)):
+                self.tensors(v, found)
+        return found
+
+    def begin(self, schema, args, kwargs):
+        before = Before()
+        before.schema = schema
+        self.refused = False
+        if schema.volatile:
+            self._distrust(args)
+        before.arguments = self.arguments(args, kwargs, schema.keywords if schema.out else ())
+        before.flags = LEFT_OUT if self.refused else 0
+        before.versions = None
+        if not schema.known:
+            before.versions = self.versions(args, kwargs)
+        return before
+
+    def versions(self, args, kwargs):
+        """Returns the counters of autograd, which grow with each write that a call makes below us."""
+        return [_counter(t) for t in self.tensors([*args, *kwargs.values()], [])]
+
+    def _distrust(self, args):
+        """Memory of an asynchronous collective may change at any time."""
+        for t in self.tensors(args, []):
+            if t.layout is torch.strided and t.device.type != "meta":
+                storage = _storage_of(t)
+                entry = self.storages.get(storage._cdata) or self._new_storage(storage._cdata, storage)
+                entry.volatile = True
+
+    def version_of(self, t):
+        """Returns the version of a tensor's storage as far as it is known."""
+        if t.layout is not torch.strided or t.device.type == "meta":
+            return 0
+        entry = self.storages.get(_storage_of(t)._cdata)
+        return entry.version if entry else 0
+
+    def wrote(self, tensors):
+        """Counts the new version of the storages of tensors that a call has written."""
+        for t in tensors:
+            if t.layout is not torch.strided or t.device.type == "meta":
+                continue
+            storage = _storage_of(t)
+            key = storage._cdata
+            entry = self.storages.get(key)
+            if entry is None:
+                continue
+            entry.version += 1
+            if entry.blocks:
+                size = t.element_size()
+                first = t.storage_offset() * size
+                last = first + (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * size
+                same = entry.size == _bytes_of(storage)
+                entry.blocks = [b for b in entry.blocks if same and (b[1] <= first or last <= b[0])]
+
+    def end(self, before, args, kwargs, out, info, raised=False):
+        """Writes a call that has run. `info`: (place, module, node, forward, flags), all but the last as numbers."""
+        schema = before.schema
+        self.refused = False
+        if schema.known:
+            written = self.tensors(schema.written(args, kwargs), []) if schema.positions or schema.undeclared else []
+        else:
+            changed = self.versions(args, kwargs)
+            every = self.tensors([*args, *kwargs.values()], [])
+            written = [t for t, a, b in zip(every, before.versions, changed) if a != b]
+        if written:
+            self.wrote(written)
+        self.finish(before, schema.name, out, written, info, raised, schema.fresh)
+
+    def finish(self, before, name, out, written, info, raised, fresh=False):
+        rest = []
+        if raised:
+            rest.append(_NONE)
+        elif fresh:
+            self._without_bytes(out, rest)
+        else:
+            self.value(out, rest)
+        rest.append(_U32.pack(len(written)))
+        for t in written:
+            self._tensor(t, rest)
+        place, module, node, forward, flags = info
+        flags |= before.flags | (LEFT_OUT if self.refused else 0) | (RAISED if raised else 0)
+        if flags & LEFT_OUT:
+            self.left_out["budget"] += 1
+        head = _HEAD.pack(self.file.string(name), place, module, node, forward, self.step, flags)
+        number = self.calls
+        self.file.record(CALL, number, b"".join((head, before.arguments, *rest)))
+        self.calls += 1
+        self.in_step += 1
+        return number
+
+    def note(self, text):
+        """Keeps the first thing that went wrong."""
+        if self.error is None:
+            self.error = text
+
+
+def _counter(t):
+    try:
+        return t._version
+    except RuntimeError:    # an inference tensor
+        return 0
+
+
+def _is_negated(t):
+    return t.is_neg() if hasattr(t, "is_neg") else False

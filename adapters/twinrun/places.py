@@ -1,0 +1,113 @@
+"""Where a call comes from: the lines of the user's source, and the path of the module."""
+import linecache
+import os
+import sys
+
+import torch
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_PACKAGES = tuple(os.path.join(_LIBRARY, name) + os.sep for name in ("site-packages", "dist-packages"))
+MAX_FRAMES = 16
+
+
+def _is_users(file):
+    if file.startswith("<frozen") or not file:
+        return False
+    path = os.path.abspath(file)
+    if path.startswith((_OURS, _TORCH)):
+        return False
+    return not path.startswith(_LIBRARY) or path.startswith(_PACKAGES)
+
+
+def _shown(file):
+    if file.startswith("<"):
+        return file
+    relative = os.path.relpath(file)
+    return os.path.abspath(file) if relative.startswith("..") else relative
+
+
+class Places:
+    """Gives the text of the frames that are the user's."""
+
+    def __init__(self):
+        self.users = {}    # code object: whether it is the user's
+        self.lines = {}    # (code object, line): its text
+        self.texts = {}    # those of a stack: the text
+
+    def here(self):
+        frame, stack, users = sys._getframe(2), [], self.users
+        while frame is not None:
+            code = frame.f_code
+            mine = users.get(code)
+            if mine is None:
+                mine = users[code] = _is_users(code.co_filename)
+            if mine:
+                stack.append((code, frame.f_lineno))
+                if len(stack) == MAX_FRAMES:
+                    break
+            frame = frame.f_back
+        key = tuple(stack)
+        text = self.texts.get(key)
+        if text is None:
+            text = self.texts[key] = "\n".join(map(self._line, stack))
+        return text
+
+    def _line(self, place):
+        text = self.lines.get(place)
+        if text is None:
+            code, line = place
+            source = linecache.getline(code.co_filename, line or 0).strip()
+            text = self.lines[place] = f"{_shown(code.co_filename)}:{line} in {code.co_name}: {source}"
+        return text
+
+
+class Modules:
+    """Follows which module runs, by hooks on all modules. The outermost one that is called gives the names."""
+
+    def __init__(self):
+        self.stack = []      # (module, path)
+        self.root, self.names = None, {}
+        self.handles = []
+
+    @property
+    def path(self):
+        return self.stack[-1][1] if self.stack else ""
+
+    def install(self):
+        import torch.nn.modules.module as m
+        self.handles = [m.register_module_forward_pre_hook(self._enter)]
+        try:
+            self.handles.append(m.register_module_forward_hook(self._leave, always_call=True))
+        except TypeError:    # before 2.0
+            self.handles.append(m.register_module_forward_hook(self._leave))
+
+    def remove(self):
+        for handle in self.handles:
+            handle.remove()
+        self.handles, self.stack, self.root, self.names = [], [], None, {}
+
+    def _enter(self, module, inputs):
+        try:
+            if self.stack and self.stack[0][0] is module:
+                self.stack = []    # its last call ended with an exception
+            if not self.stack and self.root is not module:
+                self.root, self.names = module, {id(m): name for name, m in module.named_modules()}
+            name = self.names.get(id(module))
+            if name is None and self.root is not None:
+                self.names.update((id(m), n) for n, m in self.root.named_modules())
+                name = self.names.get(id(module))
+            if name is None:    # one that the root does not hold
+                name = ".".join(filter(None, (self.path, type(module).__name__)))
+            self.stack.append((module, name))
+        except Exception:    # a module with a hostile named_modules has no path
+            self.stack.append((module, ""))
+
+    def _leave(self, module, inputs, output):
+        for i in range(len(self.stack) - 1, -1, -1):
+            if self.stack[i][0] is module:
+                del self.stack[i:]
+                break
+        if not self.stack:
+            self.root = None    # do not keep the module alive, nor trust its names in the next call

@@ -1,0 +1,400 @@
+"""Records the calls of training steps: the modes and hooks around a script, and what a step is.
+
+    with twinrun.watch("trace.twin", steps=2) as w:
+        train()
+"""
+import contextlib
+import functools
+import json
+import os
+import sys
+import threading
+import weakref
+
+import torch
+
+from . import functions
+from .encode import COMPOSED, OPTIMIZER, Recorder, Skip
+from .file import META, TraceFile
+from .places import Modules, Places
+from .steps import Steps
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
+         "TIB": 1 << 40}
+UNKNOWN = -1
+
+_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
+_node = getattr(torch._C, "_current_autograd_node", None)
+_plain = getattr(torch._C, "DisableTorchFunction", None)
+_watches = weakref.WeakSet()
+
+
+class _Hidden:
+    """Keeps what we call from the modes of the script."""
+
+    def __enter__(self):
+        self.guard = torch._C._DisableTorchDispatch()    # works as long as it lives
+        if hasattr(self.guard, "__enter__"):             # since 2.0
+            self.guard.__enter__()
+
+    def __exit__(self, *error):
+        if hasattr(self.guard, "__exit__"):
+            self.guard.__exit__(*error)
+        self.guard = None
+
+
+_hidden = _Hidden if hasattr(torch._C, "_DisableTorchDispatch") else contextlib.nullcontext
+
+
+def _in_child():
+    for watch in list(_watches):
+        watch._forget()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def parse_size(text):
+    """Returns the bytes that "4GiB" means."""
+    if isinstance(text, (int, float)):
+        return int(text)
+    number = text.strip()
+    unit = number.lstrip("0123456789.").strip()
+    try:
+        return int(float(number[:len(number) - len(unit)] if unit else number) * UNITS[unit.upper()])
+    except (KeyError, ValueError):
+        raise ValueError(f"a budget of '{text}'; expected a number and B, KiB, MiB, GiB or TiB, such as 4GiB") from None
+
+
+def _settings():
+    matmul = getattr(getattr(torch.backends, "cuda", None), "matmul", None)
+    asked = {
+        "float32_matmul_precision": lambda: torch.get_float32_matmul_precision(),
+        "flush_denormal": lambda: (torch.full((1,), 1e-40) * 1.0).item() == 0,
+        "deterministic": lambda: torch.are_deterministic_algorithms_enabled(),
+        "bf16_reduced_precision_reduction": lambda: bool(matmul.allow_bf16_reduced_precision_reduction),
+        "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),
+        "allow_tf32": lambda: bool(matmul.allow_tf32)}
+    found = {}
+    for name, ask in asked.items():
+        try:
+            with _hidden():    # a mode of the script must not see the calls
+                found[name] = ask()
+        except Exception:    # a setting that this version does not have
+            found[name] = "highest" if name == "float32_matmul_precision" else False
+    return found
+
+
+class watch:
+    """Records `steps` optimizer steps, from step `first` on, into the file `path`. The code inside runs as it would without."""
+
+    def __init__(self, path, steps=1, first=0, budget="4GiB", script=None, after=None):
+        if steps < 1 or first < 0:
+            raise ValueError(f"steps={steps}, first={first}; expected steps of at least 1 and first of at least 0")
+        self.path, self.steps, self.first, self.budget = path, steps, first, parse_size(budget)
+        self.script = script or (sys.argv[0] if sys.argv else "")
+        self.after = after        # is called once, when the last watched step is complete
+        self.on = False           # calls are recorded now
+        self.done = False
+        self.recorder = None
+        self.lock = threading.RLock()
+        self.nodes, self.sequence, self.last = {}, 0, None
+        self.modes = []
+        self.message = None
+
+    # Entering and leaving
+
+    def __enter__(self):
+        file = TraceFile(self.path)
+        self.recorder = Recorder(file, self.budget)
+        meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
+                "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": _settings()}
+        file.record(META, 0, json.dumps(meta).encode())
+        self.places, self.modules = Places(), Modules()
+        self.counter = Steps(self._step_ends)
+        self.counter.install()
+        self.modules.install()
+        self.depth = _depth()
+        _watches.add(self)
+        if self.first == 0:
+            self._record()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.on = False
+        self._unwind(leaving=True)
+        self.counter.remove()
+        self.modules.remove()
+        if self.recorder.file.fd is not None:
+            self._finish(error)
+        _watches.discard(self)
+        return False
+
+    def _forget(self):
+        """In a child process: the file belongs to the parent."""
+        self.on, self.done = False, True
+        if self.recorder is not None:
+            self.recorder.file.abandon()
+
+    def _record(self):
+        """Begins to record, if no mode of the script lies above ours."""
+        if _depth() != self.depth:
+            return
+        self.recorder.start_step(0, self.steps)
+        self.sequence = _sequence() if _sequence else 0
+        for mode in _modes(self):
+            mode.__enter__()
+            self.modes.append(mode)
+        self.on = True
+
+    def _unwind(self, leaving=False):
+        """Takes our modes off, if they lie on top."""
+        while self.modes and (leaving or _is_on_top(self.modes[-1])):
+            self.modes.pop().__exit__(None, None, None)
+
+    def _finish(self, error):
+        r = self.recorder
+        text = None
+        if error is not None and not (isinstance(error, SystemExit) and not error.code):
+            text = f"{type(error).__name__}: {error}"
+        end = {"calls": r.calls, "steps": min(max(self.counter.steps - self.first, 0), self.steps), "bytes": r.file.size, "exception": text,
+               "left_out": dict(r.left_out), "observer": None}
+        if r.error is not None:
+            end["left_out"]["first_error"] = r.error
+        try:
+            r.file.finish(end)
+        except OSError as e:
+            r.note(f"{r.file.path}: {e.strerror}; the trace is cut short")
+        if r.error:
+            print(f"twinrun: while recording: {r.error}", file=sys.stderr)
+        if r.left_out["budget"]:
+            print(f"twinrun: {r.left_out['budget']} of {r.calls} calls are without some of their bytes, because the budget of "
+                  f"{self.budget} bytes was spent. Give a larger --budget, or watch more --steps: each keeps other calls.", file=sys.stderr)
+
+    # Steps
+
+    def next_step(self):
+        """Tells that a step is complete, for loops without an optimizer of torch.optim."""
+        self.counter.told()
+
+    def _step_ends(self):
+        done = self.counter.steps    # those that are complete
+        if self.done:
+            if self.modes:
+                self._unwind()
+            return
+        if done >= self.first + self.steps:
+            self.done, self.on = True, False
+            self._unwind()
+            self.modules.remove()
+            if self.after:
+                self.after()
+        elif self.on:
+            with self.lock:
+                self.recorder.start_step(done - self.first, self.steps)
+        elif done >= self.first:
+            self._record()
+
+    # Calls
+
+    def _failed(self, error):
+        r = self.recorder
+        r.left_out["error"] += 1
+        r.note(f"{type(error).__name__}: {error}")
+
+    def call(self, func, args, kwargs):
+        before = None
+        with self.lock:
+            try:
+                with _plain(), _hidden():
+                    before = self._before(func, args, kwargs)
+            except Skip:
+                pass
+            except Exception as e:
+                self._failed(e)
+        if before is None:
+            return func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except BaseException:
+            self._after(before, args, kwargs, None, True)
+            raise
+        self._after(before, args, kwargs, out, False)
+        return out
+
+    def _before(self, func, args, kwargs):
+        r = self.recorder
+        before = r.begin(r.schema_of(func), args, kwargs)
+        before.link = None
+        before.forward, before.node = UNKNOWN, 0
+        node = _node() if _node else None
+        if node is None:
+            before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
+        else:
+            before.node = r.file.string(node.name())
+            link = self.nodes.get(node._sequence_nr())
+            if link is not None:
+                before.forward, before.place, before.module = link
+            else:
+                before.place, before.module = r.file.string(self.places.here()), 0
+        if _sequence:
+            now, then = _sequence(), self.sequence
+            if now > then:
+                for number in range(then, now - 1):    # nodes that the last call made after it ran
+                    if self.last is not None:
+                        self.nodes.setdefault(number, self.last)
+                before.link = self.nodes[now - 1] = [UNKNOWN, before.place, before.module]
+                self.last = before.link
+                self.sequence = now
+        return before
+
+    def _after(self, before, args, kwargs, out, raised):
+        if not self.on:
+            return
+        with self.lock:
+            try:
+                with _plain(), _hidden():
+                    flags = OPTIMIZER if self.counter.stepping else 0
+                    r = self.recorder
+                    number = r.calls
+                    r.end(before, args, kwargs, out, (before.place, before.module, before.node, before.forward, flags), raised)
+                    if before.link is not None:
+                        before.link[0] = number
+            except Skip:
+                pass
+            except Exception as e:
+                self._failed(e)
+
+    def function(self, spec, func, args, kwargs):
+        """Calls a function that is composed of others, and records it after them."""
+        before = None
+        r = self.recorder
+        with self.lock:
+            try:
+                with _plain(), _hidden():
+                    named = spec.named(args, kwargs)
+                    before = r.begin(spec, (), named)
+                    before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
+                    tensors = r.tensors(list(named.values()), [])
+                    versions = [r.version_of(t) for t in tensors]
+            except Skip:
+                pass
+            except Exception as e:
+                before = None
+                self._failed(e)
+        if before is None:
+            return func(*args, **kwargs)
+        out, raised = None, True
+        try:
+            out = func(*args, **kwargs)
+            raised = False
+        finally:
+            if self.on:
+                with self.lock:
+                    try:
+                        with _plain(), _hidden():
+                            r.refused = False
+                            written = [t for t, v in zip(tensors, versions) if r.version_of(t) != v]
+                            r.finish(before, spec.name, out, written, (before.place, before.module, 0, UNKNOWN, COMPOSED), raised)
+                    except Skip:
+                        pass
+                    except Exception as e:
+                        self._failed(e)
+        return out
+
+
+def _depth():
+    return _dispatch_depth(), _function_depth()
+
+
+def _dispatch_depth():
+    try:
+        return torch._C._len_torch_dispatch_stack()
+    except AttributeError:
+        return 0
+
+
+def _function_depth():
+    try:
+        return torch._C._len_torch_function_stack()
+    except AttributeError:
+        return 0
+
+
+def _is_on_top(mode):
+    try:
+        if hasattr(torch._C, "_len_torch_dispatch_stack"):
+            if isinstance(mode, torch.overrides.TorchFunctionMode):
+                n = torch._C._len_torch_function_stack()
+                return n > 0 and torch._C._get_function_stack_at(n - 1) is mode
+            n = torch._C._len_torch_dispatch_stack()
+            return n > 0 and torch._C._get_dispatch_stack_at(n - 1) is mode
+        swap = torch._C._set_torch_function_mode if isinstance(mode, torch.overrides.TorchFunctionMode) else \
+            torch._C._set_torch_dispatch_mode
+        return False if swap is None else _top(mode) is mode
+    except AttributeError:
+        return False
+
+
+def _top(mode):
+    """Returns the innermost mode of this kind, in 1.13."""
+    getter = "_get_torch_function_mode" if isinstance(mode, torch.overrides.TorchFunctionMode) else "_get_torch_dispatch_mode"
+    get = getattr(torch._C, getter, None)
+    return get() if get else None
+
+
+@functools.lru_cache(maxsize=None)
+def _classes():
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    kinds = {torch.Tensor: "plain", torch.nn.Parameter: "plain"}
+    default = [getattr(torch._C, name) for name in ("_disabled_torch_dispatch_impl",) if hasattr(torch._C, name)]
+
+    def kind_of(t):
+        if t.__name__ in ("FakeTensor", "FunctionalTensor"):
+            return "fake"
+        own = getattr(t, "__torch_dispatch__", None)
+        base = getattr(torch.Tensor, "__torch_dispatch__", None)
+        return "plain" if own is None or own in default or own is base or own == base else "subclass"
+
+    class Calls(TorchDispatchMode):
+        supports_higher_order_operators = True
+
+        def __init__(self, owner):
+            super().__init__()
+            self.owner = owner
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            owner = self.owner
+            if not owner.on:
+                return func(*args, **(kwargs or {}))
+            for t in types:
+                kind = kinds.get(t)
+                if kind is None:
+                    kind = kinds[t] = kind_of(t)
+                if kind == "fake":
+                    return func(*args, **(kwargs or {}))
+                if kind == "subclass":    # the calls that it makes come here
+                    return NotImplemented
+            return owner.call(func, args, kwargs or {})
+
+    class Functions(TorchFunctionMode):
+        def __init__(self, owner):
+            super().__init__()
+            self.owner, self.table = owner, functions.table()
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            try:
+                spec = self.table.get(func) if self.owner.on else None
+            except TypeError:    # a function that cannot be a key
+                spec = None
+            if spec is None:
+                return func(*args, **(kwargs or {}))
+            return self.owner.function(spec, func, args, kwargs or {})
+
+    return Calls, Functions
+
+
+def _modes(owner):
+    calls, function = _classes()
+    return [calls(owner), function(owner)]
