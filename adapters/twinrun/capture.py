@@ -18,15 +18,10 @@ from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .collectives import patched_distributed
+from .refused import Refused
 
 Variable = namedtuple("Variable", "name role value")  # role: parameter, statistic, slot, counter
 
-
-class Refused(RuntimeError):
-    """The step cannot be captured or written; the message says what was found, where, and what to do."""
-
-
-Draw = namedtuple("Draw", "name value whole")  # whole: the op draws a value per sample along dimension 0
 
 _RANDOM = ("bernoulli", "rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "randperm", "normal", "uniform",
            "exponential", "random", "native_dropout", "multinomial", "poisson", "normal_functional", "cauchy", "geometric", "log_normal")

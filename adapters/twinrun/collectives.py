@@ -7,6 +7,8 @@ import contextlib
 import torch
 import torch.nn.functional as F
 
+from .refused import Refused
+
 _library = torch.library.Library("twinrun", "DEF")
 _library.define("all_reduce_sum(Tensor x) -> Tensor")
 _library.define("replica_weight(Tensor x) -> Tensor")
@@ -51,7 +53,19 @@ def _synced_batch_norm(replicas):
     return batch_norm
 
 
-_batch_norm = F.batch_norm
+_batch_norm, _embedding_bag = F.batch_norm, F.embedding_bag
+
+
+def _plain_embedding_bag(ids, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode="mean", sparse=False,
+                         per_sample_weights=None, include_last_offset=False, padding_idx=None):
+    """Bags of equal length, as an embedding and a reduction."""
+    if ids.dim() != 2 or max_norm is not None or scale_grad_by_freq or padding_idx is not None:
+        raise Refused("embedding_bag with offsets, max_norm, scale_grad_by_freq or padding_idx is not supported; pass a matrix of "
+                      "indices, one row per bag, and weights of zero (mode='sum') for padding")
+    rows = F.embedding(ids, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    return rows.mean(1) if mode == "mean" else rows.sum(1) if mode == "sum" else rows.amax(1)
 
 
 def _sync_forward(module, replicas):
@@ -109,6 +123,7 @@ def patched_distributed(objects, replicas, sync, undo):
         swap(dist, name, refused(name))
     for name in ("_has_foreach_support", "_device_has_foreach_support"):
         swap(torch.nn.utils.clip_grad, name, lambda *a, **k: False)
+    swap(F, "embedding_bag", lambda *a, **k: (_embedding_bag if hooks.dry else _plain_embedding_bag)(*a, **k))
     swap(torch.nn.SyncBatchNorm, "forward", _sync_forward(None, replicas))
     if "batch_norm" in undo:
         swap(F, "batch_norm", _synced_batch_norm(replicas))

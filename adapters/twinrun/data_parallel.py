@@ -1,7 +1,7 @@
 """Runs the replicas of a captured step in lockstep, in binary64, and finds what they share."""
 import torch
 
-from .capture import Refused
+from .refused import Refused
 
 _WIDE = (torch.float32, torch.bfloat16, torch.float16)
 

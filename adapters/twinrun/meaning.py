@@ -11,8 +11,9 @@ import math
 
 import torch
 
-from .capture import Refused, capture, flat_batch, replica_batch
+from .capture import capture, flat_batch, replica_batch
 from .data_parallel import evaluate, replica_draws
+from .refused import Refused
 
 # As harness/sharding/ablation.h: no float32 engine can show a relative difference below a quarter of its unit roundoff. Where
 # 1 / replicas is no float32 number, four such errors are allowed.
@@ -134,7 +135,7 @@ def compare(step, model, optimizer, batches, whole, replicas, sync, seed=0):
     c = Comparison(step, model, optimizer, batches, whole, replicas, sync, seed)
     results = c.results(())
     out = {"kinds": c.kinds(results), "threshold": threshold(replicas), "differs": not c.same(results), "causes": [], "explained": True,
-           "first_parameter": "", "replica": c.replica(())}
+           "first_parameter": "", "replica": c.replica(()), "loss": sum(float(r["loss", ""]) for r in results) / replicas}
     if not out["differs"]:
         return out
     out["first_parameter"], out["factor"] = first_difference(c, results)

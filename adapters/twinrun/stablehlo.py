@@ -1,20 +1,19 @@
 """Writes a captured step as StableHLO text with its binding, state and batches, for `twinrun diagnose --program`.
 
-    write(captured, "mine/step", whole=captured)     # mine/step.mlir, .json, .state.npz, .batch.npz
+    write(captured, "mine/step", whole.batches, whole.draws)     # mine/step.mlir, .json, .state.npz, .batch.npz
 
 The replicas of a sharded step become one program: what differs between replicas is written once per replica, an all-reduce is the
 sum over them, and what all replicas share is written once. So every engine and instrument of twinrun runs it as it is.
 """
 import json
-import operator
 import re
 
 import numpy as np
 import torch
 
-from .capture import Refused
-from .data_parallel import Analysis, replica_draws
-from .stablehlo_ops import RULES, Text, mlir_type
+from .refused import Refused
+from .data_parallel import Analysis
+from .stablehlo_ops import Text, mlir_type
 
 
 def _name(text):
@@ -118,7 +117,9 @@ def write(c, stem, batches, draws):
         except Refused as e:
             problems.append(f"{(node.stack_trace or '||').split('|')[1] or 'unknown line'}: {node.target}: {e}")
             shape_of = a.meta[node]
-            fake = ("%refused", tuple(shape_of.shape), shape_of.dtype) if isinstance(shape_of, torch.Tensor) else None
+            # A stand-in, so that all ops that are refused are listed.
+            stand_in = lambda m: ("%refused", tuple(m.shape), m.dtype) if isinstance(m, torch.Tensor) else None  # noqa: E731
+            fake = tuple(map(stand_in, shape_of)) if isinstance(shape_of, (tuple, list)) else stand_in(shape_of)
             for e in env:
                 e[node] = fake
     if problems:

@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-from .capture import Refused
+from .refused import Refused
 
 _DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i32", torch.int32: "i32", torch.bool: "i1"}
 RULES = {}
@@ -192,6 +192,24 @@ class Text:
                        f"{[p[1] for p in contract]} : ({mlir_type(a[1], a[2])}, {mlir_type(b[1], b[2])}) -> {mlir_type(shape, a[2])}",
                        shape, a[2])
 
+    def as_strided(self, x, layout, shape, stride, offset=None):
+        """A view that shows all elements once, in another order of memory."""
+        def order(sizes, strides):
+            return sorted(range(len(sizes)), key=lambda d: (-strides[d], -sizes[d], d))
+
+        def dense(sizes, strides):
+            expected = 1
+            for d in reversed(order(sizes, strides)):
+                if sizes[d] != 1 and strides[d] != expected:
+                    return False
+                expected *= sizes[d]
+            return True
+        if offset or math.prod(shape) != math.prod(x[1]) or not dense(shape, stride) or not dense(layout.shape, layout.stride()):
+            raise Refused("a view that repeats or leaves out elements is not supported; use expand, slice or unfold by indexing")
+        flat = self.reshape(self.transpose(x, order(x[1], layout.stride())), (math.prod(shape),))
+        to = order(shape, stride)
+        return self.transpose(self.reshape(flat, [shape[d] for d in to]), [to.index(d) for d in range(len(to))])
+
     def region(self, text, operands, shape, dtype, bodies):
         """A generic op with regions. bodies: of each, the lines with {t} for the scalar type."""
         t = mlir_type((), dtype)
@@ -210,6 +228,8 @@ class Text:
         from .stablehlo_rules import RULES as table
         if node.target is operator.getitem:
             return env[node.args[0]][node.args[1]]
+        if node.target is torch.ops.aten.as_strided.default or str(node.target).startswith("aten.as_strided_copy"):
+            return self.as_strided(env[node.args[0]], meta[node.args[0]], *node.args[1:])
         name = node.target.__name__.split(".")[0] if hasattr(node.target, "__name__") else str(node.target)
         f = table.get(name)
         if f is None:

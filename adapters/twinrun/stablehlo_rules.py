@@ -3,7 +3,7 @@ import math
 
 import torch
 
-from .capture import Refused
+from .refused import Refused
 from .stablehlo_ops import RULES, rule
 
 
@@ -625,3 +625,34 @@ def _cumsum(t, out, x, dim, **_):
     order = [d for d in range(len(x[1])) if d != dim] + [dim]
     y = t.dot(t.transpose(x, order), mask, [], [(len(x[1]) - 1, 0)])
     return t.transpose(y, [order.index(d) for d in range(len(order))])
+
+
+@rule("leaky_relu")
+def _leaky_relu(t, out, x, slope=0.01):
+    return t.select(t.compare("GT", x, t.scalar(0, x[2])), x, t.binary("multiply", x, t.scalar(slope, x[2])))
+
+
+@rule("elu")
+def _elu(t, out, x, alpha=1, scale=1, input_scale=1):
+    inner = x if input_scale == 1 else t.binary("multiply", x, t.scalar(input_scale, x[2]))
+    low = t.binary("multiply", t.unary("exponential_minus_one", inner), t.scalar(alpha * scale, x[2]))
+    high = x if scale == 1 else t.binary("multiply", x, t.scalar(scale, x[2]))
+    return t.select(t.compare("GT", x, t.scalar(0, x[2])), high, low)
+
+
+@rule("prod")
+def _prod(t, out, x, dim=None, keep=False, **_):
+    return t.reduce("multiply", t.convert(x, _dtype(out)), None if dim is None else [dim], keep)
+
+
+@rule("repeat")
+def _repeat(t, out, x, repeats):
+    x = t.reshape(x, (1,) * (len(repeats) - len(x[1])) + x[1])
+    for d, n in enumerate(repeats):
+        x = t.concatenate([x] * n, d)
+    return x
+
+
+@rule("square")
+def _square(t, out, x):
+    return t.binary("multiply", x, x)

@@ -174,4 +174,31 @@ def lora():
     return model, torch.optim.AdamW(trained, 1e-3, weight_decay=0.1), batches, classify
 
 
-ALL = {f.__name__: f for f in (mlp, cnn, resnet18, lstm, gpt, vit, unet, embedding_bag, lora)}
+
+
+
+def gan(norm=nn.SyncBatchNorm):
+    """Two networks and two optimizers that take turns; its step is gan_step."""
+    g = nn.Sequential(nn.ConvTranspose2d(8, 8, 4, 1, 0, bias=False), norm(8), nn.ReLU(True), nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Tanh())
+    d = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True), nn.Conv2d(8, 1, 4, 1, 0), nn.Flatten())
+    optimizers = [torch.optim.Adam(m.parameters(), 2e-4, betas=(0.5, 0.999)) for m in (g, d)]
+    return [g, d], optimizers, [(torch.randn(16, 1, 8, 8), torch.randn(16, 8, 1, 1)) for _ in range(2)], None
+
+
+def gan_step(models, optimizers, batch):
+    g, d = models
+    real, noise = batch
+    ones, zeros = torch.ones(real.shape[0], 1), torch.zeros(real.shape[0], 1)
+    fake = g(noise)
+    loss = F.binary_cross_entropy_with_logits(d(real), ones) + F.binary_cross_entropy_with_logits(d(fake.detach()), zeros)
+    optimizers[1].zero_grad()
+    loss.backward()
+    optimizers[1].step()
+    loss_g = F.binary_cross_entropy_with_logits(d(fake), ones)
+    optimizers[0].zero_grad()
+    loss_g.backward()
+    optimizers[0].step()
+    return loss + loss_g.detach()
+
+
+ALL = {f.__name__: f for f in (mlp, cnn, resnet18, lstm, gpt, vit, unet, embedding_bag, lora, gan)}
