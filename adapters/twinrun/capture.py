@@ -3,10 +3,13 @@
     c = capture(step, model, optimizer, batches, replicas=1)
     c.graph(*state, *batch, *draws)   # -> next state, loss, gradients; no side effects
 
-The user's own objects run one step below the autograd engine, where every aten op is recorded: forward, backward, clipping and
-update. Parameters, buffers, optimizer state and batch become arguments; random draws become arguments with the values that were
+The user's own objects run one step below the autograd engine, where every aten op is recorded: forward, backward,
+clipping and
+update. Parameters, buffers, optimizer state and batch become arguments; random draws become arguments with the values
+that were
 drawn. The objects are put back afterwards.
 """
+
 import contextlib
 import copy
 import sys
@@ -23,8 +26,27 @@ from .refused import Refused
 Variable = namedtuple("Variable", "name role value")  # role: parameter, statistic, slot, counter
 
 
-_RANDOM = ("bernoulli", "rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "randperm", "normal", "uniform",
-           "exponential", "random", "native_dropout", "multinomial", "poisson", "normal_functional", "cauchy", "geometric", "log_normal")
+_RANDOM = (
+    "bernoulli",
+    "rand",
+    "randn",
+    "rand_like",
+    "randn_like",
+    "randint",
+    "randint_like",
+    "randperm",
+    "normal",
+    "uniform",
+    "exponential",
+    "random",
+    "native_dropout",
+    "multinomial",
+    "poisson",
+    "normal_functional",
+    "cauchy",
+    "geometric",
+    "log_normal",
+)
 
 
 def named(things, kind):
@@ -40,8 +62,10 @@ def named(things, kind):
 
 def unwrapped(things):
     """Returns the modules inside DistributedDataParallel wrappers."""
+
     def one(m):
         return m.module if isinstance(m, torch.nn.parallel.DistributedDataParallel) else m
+
     if isinstance(things, dict):
         return {k: one(v) for k, v in things.items()}
     return type(things)(map(one, things)) if isinstance(things, (list, tuple)) else one(things)
@@ -68,8 +92,10 @@ class Objects:
         for o in self.optimizers.values():
             for p in (p for g in o.param_groups for p in g["params"]):
                 if id(p) not in self.name_of:
-                    raise Refused(f"an optimizer updates a tensor of shape {tuple(p.shape)} that no given model has: pass every "
-                                  "model that the step trains, model=[a, b]")
+                    raise Refused(
+                        f"an optimizer updates a tensor of shape {tuple(p.shape)} that no given model has: pass every "
+                        "model that the step trains, model=[a, b]"
+                    )
 
     def variables(self):
         """All state by name. Optimizer slots are named after their parameter: weight.exp_avg."""
@@ -82,8 +108,10 @@ class Objects:
                         role = "counter" if value.dim() == 0 and p.dim() > 0 or key == "step" else "slot"
                         out.append(Variable(f"{self.name_of[id(p)]}.{key}", role, value))
                     elif value is not None and not isinstance(value, bool):
-                        raise Refused(f"{type(o).__name__} keeps a {type(value).__name__} in its state ('{key}'), which changes "
-                                      "outside of the tensors; use an optimizer of torch.optim")
+                        raise Refused(
+                            f"{type(o).__name__} keeps a {type(value).__name__} in its state ('{key}'), which changes "
+                            "outside of the tensors; use an optimizer of torch.optim"
+                        )
         return out
 
     def settings(self):
@@ -92,8 +120,14 @@ class Objects:
     def save(self):
         values = [(p, p.detach().clone(), p.grad) for p in self.parameters.values()]
         buffers = [(m, k, m._buffers[k], m._buffers[k].detach().clone()) for m, k in self.buffers.values()]
-        states = [(o, {p: {k: copy.deepcopy(v) for k, v in s.items()} for p, s in o.state.items()},
-                   [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]) for o in self.optimizers.values()]
+        states = [
+            (
+                o,
+                {p: {k: copy.deepcopy(v) for k, v in s.items()} for p, s in o.state.items()},
+                [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups],
+            )
+            for o in self.optimizers.values()
+        ]
         modes = [(m, m.training) for root in self.models.values() for m in root.modules()]
         return values, buffers, states, modes, torch.get_rng_state()
 
@@ -165,7 +199,12 @@ class _Recorder(TorchDispatchMode):
         frame, source = sys._getframe(2), ""
         while frame is not None:
             file = frame.f_code.co_filename
-            if "/torch/" not in file and "/adapters/twinrun/" not in file and "/twinrun/capture" not in file and "<" not in file:
+            if (
+                "/torch/" not in file
+                and "/adapters/twinrun/" not in file
+                and "/twinrun/capture" not in file
+                and "<" not in file
+            ):
                 source = f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno}"
                 break
             frame = frame.f_back
@@ -184,7 +223,10 @@ class _Recorder(TorchDispatchMode):
         in_place = func._schema.is_mutable
         if base.rstrip("_") in _RANDOM:
             if not isinstance(out, torch.Tensor):
-                raise Refused(f"{func} at {source} draws several tensors at once; draw outside of the step and pass it in the batch")
+                raise Refused(
+                    f"{func} at {source} draws several tensors at once; draw outside of the step and pass it in the "
+                    f"batch"
+                )
             node = self.draw(out)
             if in_place:
                 target = self.node_of(args[0])
@@ -237,12 +279,17 @@ class _Draws(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _module_paths(objects, recorder):
-    names = {id(m): "/".join(filter(None, [prefix] + path.split(".")))
-             for prefix, root in objects.models.items() for path, m in root.named_modules()}
+    names = {
+        id(m): "/".join(filter(None, [prefix] + path.split(".")))
+        for prefix, root in objects.models.items()
+        for path, m in root.named_modules()
+    }
     before = torch.nn.modules.module.register_module_forward_pre_hook(
-        lambda m, _: recorder.modules.append(names.get(id(m), "")))
+        lambda m, _: recorder.modules.append(names.get(id(m), ""))
+    )
     after = torch.nn.modules.module.register_module_forward_hook(
-        lambda m, _, __: recorder.modules.pop() is None or None, always_call=True)
+        lambda m, _, __: recorder.modules.pop() is None or None, always_call=True
+    )
     try:
         yield
     finally:
@@ -257,14 +304,23 @@ def _plain_optimizers(objects):
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.optim.") and hasattr(module, "_get_capturable_supported_devices"):
             patched.append((module, module._get_capturable_supported_devices))
-            module._get_capturable_supported_devices = lambda *a, **k: ["cpu", "cuda", "xpu", "hpu", "xla", "privateuseone"]
+            module._get_capturable_supported_devices = lambda *a, **k: [
+                "cpu",
+                "cuda",
+                "xpu",
+                "hpu",
+                "xla",
+                "privateuseone",
+            ]
     for o in objects.optimizers.values():
         for g in o.param_groups:
             for key, value in (("foreach", False), ("fused", False), ("capturable", True)):
                 if key in g:
                     g[key] = value
             if type(o).__name__ == "Adagrad" and g.get("lr_decay"):
-                raise Refused("Adagrad with lr_decay reads its step count into Python, where it would be frozen; set lr_decay=0")
+                raise Refused(
+                    "Adagrad with lr_decay reads its step count into Python, where it would be frozen; set lr_decay=0"
+                )
             if g.get("dampening"):
                 raise Refused("SGD with dampening treats its first step differently from all others; set dampening=0")
         for slots in o.state.values():
@@ -290,13 +346,16 @@ def _initial_slots(objects, warm):
 
 
 class Captured:
-    """A captured step. `graph` takes state, batch and draws, in this order, and returns results in the order of `results`."""
+    """A captured step. `graph` takes state, batch and draws, in this order, and returns results in the order of
+    `results`."""
 
     def __init__(self, **members):
         self.__dict__.update(members)
 
     def arguments(self, state=None, step=0):
-        return list(state if state is not None else [v.value for v in self.state]) + self.batches[step] + self.draws[step]
+        return (
+            list(state if state is not None else [v.value for v in self.state]) + self.batches[step] + self.draws[step]
+        )
 
 
 def flat_batch(batch):
@@ -304,14 +363,25 @@ def flat_batch(batch):
     leaves, spec = torch.utils._pytree.tree_flatten(batch)
     paths = torch.utils._pytree.tree_flatten_with_path(batch)[0]
     at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-    names = ["batch/" + "/".join(c if c.isalnum() else "_" for c in map(str, (getattr(k, "key", getattr(k, "idx", k))
-             for k in paths[i][0]))) if paths[i][0] else "batch/x" for i in at]
+    names = [
+        (
+            "batch/"
+            + "/".join(
+                c if c.isalnum() else "_"
+                for c in map(str, (getattr(k, "key", getattr(k, "idx", k)) for k in paths[i][0]))
+            )
+            if paths[i][0]
+            else "batch/x"
+        )
+        for i in at
+    ]
 
     def build(tensors):
         full = list(leaves)
         for i, t in zip(at, tensors):
             full[i] = t
         return torch.utils._pytree.tree_unflatten(full, spec)
+
     return names, [leaves[i] for i in at], build
 
 
@@ -326,10 +396,13 @@ def replica_batch(tensors, r, replicas):
             rows.append(t)
             continue
         if t.shape[0] % replicas or len(sizes) > 1:
-            raise Refused(f"leading dimensions {sorted(sizes)} of the batch cannot be divided among {replicas} replicas; every tensor "
-                          "needs one row per sample, and the number of samples must be a multiple of replicas")
+            raise Refused(
+                f"leading dimensions {sorted(sizes)} of the batch cannot be divided among {replicas} replicas; every "
+                f"tensor "
+                "needs one row per sample, and the number of samples must be a multiple of replicas"
+            )
         n = t.shape[0] // replicas
-        rows.append(t[r * n:(r + 1) * n])
+        rows.append(t[r * n : (r + 1) * n])
     return rows
 
 
@@ -349,21 +422,29 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), co
     names, _, build = flat_batch(batches[0])
     feeds = [replica_batch(flat_batch(b)[1], 0, replicas) for b in batches]
     saved = objects.save()
-    warm = {id(p): {k: copy.deepcopy(v) for k, v in s.items()} for o in objects.optimizers.values() for p, s in o.state.items()}
+    warm = {
+        id(p): {k: copy.deepcopy(v) for k, v in s.items()}
+        for o in objects.optimizers.values()
+        for p, s in o.state.items()
+    }
 
     def run(rows):
         return step(model, optimizer, build([t.clone() for t in rows]))
 
     try:
-        with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), \
-                patched_distributed(objects, replicas, sync, undo) as hooks:
+        with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(
+            torch.nn.attention.SDPBackend.MATH
+        ), patched_distributed(objects, replicas, sync, undo) as hooks:
             torch.manual_seed(seed)
             hooks.dry = True
             before = objects.settings()
             loss = _loss_of(run(feeds[0]), "one dry step").detach().clone()
             if objects.settings() != before:
-                raise Refused("the step changes the optimizer's settings (a learning rate schedule); call the scheduler outside of "
-                              "the step")
+                raise Refused(
+                    "the step changes the optimizer's settings (a learning rate schedule); call the scheduler outside "
+                    "of "
+                    "the step"
+                )
             dry = {v.name: v.value.detach().clone() for v in objects.variables()}
             hooks.dry = False
             objects.restore(saved, slots=False)
@@ -398,10 +479,25 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), co
             o.zero_grad(set_to_none=True)
         objects.restore(saved)
     if any(len(d) != len(draws[0]) or any(a.shape != b.shape for a, b in zip(d, draws[0])) for d in draws):
-        raise Refused("steps draw different numbers or shapes of random values; draw outside of the step and pass them in the batch")
+        raise Refused(
+            "steps draw different numbers or shapes of random values; draw outside of the step and pass them in the "
+            "batch"
+        )
     graph = _functional(recorder)
-    out = Captured(graph=graph, state=state, names=names, batches=feeds, draws=draws, results=kinds, losses=losses,
-                   replicas=replicas, sync=sync, notes=hooks.notes, asked_world_size=hooks.asked_world_size, local_buffers=sync != "ddp")
+    out = Captured(
+        graph=graph,
+        state=state,
+        names=names,
+        batches=feeds,
+        draws=draws,
+        results=kinds,
+        losses=losses,
+        replicas=replicas,
+        sync=sync,
+        notes=hooks.notes,
+        asked_world_size=hooks.asked_world_size,
+        local_buffers=sync != "ddp",
+    )
     _check(out, loss, dry)
     return out
 
@@ -415,16 +511,39 @@ def _functional(recorder):
 
     from torch._decomp import core_aten_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
+
     table = dict(core_aten_decompositions())
     aten = torch.ops.aten
     from torch._decomp import get_decompositions
-    table.update(get_decompositions([
-        aten.native_batch_norm_backward, aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_group_norm,
-        aten.native_layer_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training, aten.native_batch_norm,
-        aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.embedding_dense_backward, aten._softmax, aten._log_softmax,
-        aten.addmm, aten.lerp, aten.lerp_, aten.upsample_bilinear2d.vec, aten.upsample_nearest2d.vec]))
+
+    table.update(
+        get_decompositions(
+            [
+                aten.native_batch_norm_backward,
+                aten.native_layer_norm_backward,
+                aten.native_group_norm_backward,
+                aten.native_group_norm,
+                aten.native_layer_norm,
+                aten._native_batch_norm_legit,
+                aten._native_batch_norm_legit_no_training,
+                aten.native_batch_norm,
+                aten.upsample_bilinear2d,
+                aten.upsample_nearest2d,
+                aten.embedding_dense_backward,
+                aten._softmax,
+                aten._log_softmax,
+                aten.addmm,
+                aten.lerp,
+                aten.lerp_,
+                aten.upsample_bilinear2d.vec,
+                aten.upsample_nearest2d.vec,
+            ]
+        )
+    )
     with torch.no_grad(), fx_traceback.preserve_node_meta():
-        graph = make_fx(torch.func.functionalize(run, remove="mutations_and_views"), decomposition_table=table)(*examples)
+        graph = make_fx(torch.func.functionalize(run, remove="mutations_and_views"), decomposition_table=table)(
+            *examples
+        )
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
@@ -432,7 +551,7 @@ def _functional(recorder):
 
 def largest_difference(a, b):
     """|a - b| relative to the size of b."""
-    a, b = a.detach().double(), b.detach().double()
+    a, b = a.detach().double().nan_to_num(nan=2.0**100), b.detach().double().nan_to_num(nan=2.0**100)  # NaN equals NaN
     return float((a - b).norm() / b.norm().clamp_min(1e-30)) if a.numel() else 0.0
 
 
@@ -440,10 +559,12 @@ def _check(c, loss, dry):
     """Holds the captured graph against the user's own step, which ran with its own settings."""
     with torch.no_grad():
         got = c.graph(*c.arguments())
-    # Both are float32 computations of the same formula; conforming ones differ by rounding, and the root of a moving average of
-    # squares turns u into its square root, 2^-12. Elements whose gradient is rounding alone (a bias before batch norm) are left
+    # Both are float32 computations of the same formula; conforming ones differ by rounding, and the root of a moving
+    # average of
+    # squares turns u into its square root, 2^-12. Elements whose gradient is rounding alone (a bias before batch norm)
+    # are left
     # out: an optimizer that divides by the gradient's size makes steps of full length of them.
-    allowed, problem = 2.0 ** -12, "the step depends on something that is not in model, optimizer or batch"
+    allowed, problem = 2.0**-12, "the step depends on something that is not in model, optimizer or batch"
     by_key, gradients = {}, {n: v for (kind, n), v in zip(c.results, got) if kind == "grad"}
     largest = max((float(g.abs().max()) for g in gradients.values() if g.numel()), default=0.0)
     for (kind, name), value in zip(c.results, got):
@@ -451,9 +572,9 @@ def _check(c, loss, dry):
             raise Refused(f"the captured step's loss is {float(value)}, but the step's own is {float(loss)}: {problem}")
         if kind != "state" or name not in dry:
             continue
-        own, value = dry[name].double(), value.double()
+        own, value = dry[name].double().nan_to_num(nan=2.0**100), value.double().nan_to_num(nan=2.0**100)
         if name in gradients:
-            keep = gradients[name].abs() > 2.0 ** -16 * largest
+            keep = gradients[name].abs() > 2.0**-16 * largest
             own, value = own[keep], value[keep]
         # A slot is held against the size of that slot over all parameters.
         key = name.rpartition(".")[2] if name.rpartition(".")[0] in gradients else name
@@ -462,5 +583,8 @@ def _check(c, loss, dry):
         size = sum(r[2] ** 2 for r in rows) ** 0.5
         for name, difference, _ in rows:
             if not difference <= allowed * size:
-                raise Refused(f"after one captured step '{name}' differs from the step's own by {difference / max(size, 1e-30):.3g} "
-                              f"of its size (allowed {allowed:.3g}): {problem}")
+                raise Refused(
+                    f"after one captured step '{name}' differs from the step's own by "
+                    f"{difference / max(size, 1e-30):.3g} "
+                    f"of its size (allowed {allowed:.3g}): {problem}"
+                )

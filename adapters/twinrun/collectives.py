@@ -1,7 +1,9 @@
-"""Collectives of a captured replica: one op, and what stands in for torch.distributed and DistributedDataParallel meanwhile.
+"""Collectives of a captured replica: one op, and what stands in for torch.distributed and DistributedDataParallel
+meanwhile.
 
 `twinrun::all_reduce_sum(x)` stays in the graph; data_parallel.py gives it its meaning over all replicas.
 """
+
 import contextlib
 
 import torch
@@ -50,18 +52,33 @@ def _synced_batch_norm(replicas):
                 running_var.mul_(1 - momentum).add_(var * (momentum * count / (count - 1)))
         y = (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
         return y if weight is None else y * weight.view(shape) + bias.view(shape)
+
     return batch_norm
 
 
 _batch_norm, _embedding_bag = F.batch_norm, F.embedding_bag
 
 
-def _plain_embedding_bag(ids, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode="mean", sparse=False,
-                         per_sample_weights=None, include_last_offset=False, padding_idx=None):
+def _plain_embedding_bag(
+    ids,
+    weight,
+    offsets=None,
+    max_norm=None,
+    norm_type=2,
+    scale_grad_by_freq=False,
+    mode="mean",
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=None,
+):
     """Bags of equal length, as an embedding and a reduction."""
     if ids.dim() != 2 or max_norm is not None or scale_grad_by_freq or padding_idx is not None:
-        raise Refused("embedding_bag with offsets, max_norm, scale_grad_by_freq or padding_idx is not supported; pass a matrix of "
-                      "indices, one row per bag, and weights of zero (mode='sum') for padding")
+        raise Refused(
+            "embedding_bag with offsets, max_norm, scale_grad_by_freq or padding_idx is not supported; pass a matrix "
+            "of "
+            "indices, one row per bag, and weights of zero (mode='sum') for padding"
+        )
     rows = F.embedding(ids, weight)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
@@ -73,10 +90,13 @@ def _sync_forward(module, replicas):
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         if not self.training or replicas == 1:
-            return _batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
-                               self.training, self.momentum, self.eps)
-        return _synced_batch_norm(replicas)(x, self.running_mean, self.running_var, self.weight, self.bias, True,
-                                            self.momentum, self.eps)
+            return _batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
+            )
+        return _synced_batch_norm(replicas)(
+            x, self.running_mean, self.running_var, self.weight, self.bias, True, self.momentum, self.eps
+        )
+
     return forward
 
 
@@ -84,10 +104,12 @@ def _sync_forward(module, replicas):
 def patched_distributed(objects, replicas, sync, undo):
     """What the user's step meets while one replica of `replicas` is captured.
 
-    sync="ddp": gradients are averaged over all replicas as soon as they are accumulated, except those of parameters that
+    sync="ddp": gradients are averaged over all replicas as soon as they are accumulated, except those of parameters
+    that
     DistributedDataParallel is told to ignore. sync="step": the step itself calls torch.distributed.
     undo: names of causes that are undone: batch_norm, clipping, no_all_reduce, unscaled, scaled_twice, token_mean."""
     import torch.distributed as dist
+
     hooks, handles, old = Hooks(), [], []
     reduce = torch.ops.twinrun.all_reduce_sum
 
@@ -99,7 +121,9 @@ def patched_distributed(objects, replicas, sync, undo):
     def all_reduce(t, op=dist.ReduceOp.SUM, group=None, async_op=False):
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise RuntimeError(f"all_reduce of {op} is not supported; allowed: SUM, AVG")
-        scale = 1 / replicas if op == dist.ReduceOp.AVG or "unscaled" in undo else replicas if "scaled_twice" in undo else 1
+        scale = (
+            1 / replicas if op == dist.ReduceOp.AVG or "unscaled" in undo else replicas if "scaled_twice" in undo else 1
+        )
         if t.is_floating_point():
             with torch.no_grad():
                 t.copy_(reduce(t) * scale)
@@ -108,6 +132,7 @@ def patched_distributed(objects, replicas, sync, undo):
     def refused(name):
         def call(*_, **__):
             raise RuntimeError(f"torch.distributed.{name} is not supported in a step; allowed: all_reduce")
+
         return call
 
     swap(dist, "all_reduce", all_reduce)
@@ -115,11 +140,19 @@ def patched_distributed(objects, replicas, sync, undo):
     def world_size(*_, **__):
         hooks.asked_world_size = True
         return replicas
+
     swap(dist, "get_world_size", world_size)
     swap(dist, "get_rank", lambda *a, **k: 0)
     swap(dist, "is_initialized", lambda: True)
     swap(dist, "barrier", lambda *a, **k: None)
-    for name in ("all_gather", "reduce_scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "all_to_all"):
+    for name in (
+        "all_gather",
+        "reduce_scatter",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+        "broadcast",
+        "all_to_all",
+    ):
         swap(dist, name, refused(name))
     for name in ("_has_foreach_support", "_device_has_foreach_support"):
         swap(torch.nn.utils.clip_grad, name, lambda *a, **k: False)
@@ -138,6 +171,7 @@ def patched_distributed(objects, replicas, sync, undo):
                         if p.grad is not None:
                             p.grad.copy_(reduce(p.grad) / replicas)
                 return _inner(parameters, *a, **k)
+
             swap(torch.nn.utils, name, averaged)
             swap(torch.nn.utils.clip_grad, name, averaged)
     if "token_mean" in undo:
@@ -146,6 +180,7 @@ def patched_distributed(objects, replicas, sync, undo):
         def weighted(self, gradient=None, *a, **k):
             seed = torch.ones_like(self) if gradient is None else gradient
             return backward(self, torch.ops.twinrun.replica_weight(seed), *a, **k)
+
         swap(torch.Tensor, "backward", weighted)
 
     ignored = set()
@@ -162,6 +197,7 @@ def patched_distributed(objects, replicas, sync, undo):
                     local[name] = p.grad.detach().clone()
                 if sync == "ddp" and replicas > 1 and name not in ignored:
                     p.grad.copy_(reduce(p.grad) / replicas)
+
         return hook
 
     def before_update(optimizer, args, kwargs):

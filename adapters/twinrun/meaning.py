@@ -3,9 +3,11 @@
     m = compare(step, model, optimizer, batches, whole, replicas=8, sync="ddp")
     m["differs"], m["causes"]
 
-Both programs run one step from the same state, in binary64. A cause is named if the step, captured again with the cause undone,
+Both programs run one step from the same state, in binary64. A cause is named if the step, captured again with the
+cause undone,
 means what the whole batch does: the smallest set of causes for which that holds.
 """
+
 import itertools
 import math
 
@@ -15,28 +17,51 @@ from .capture import capture, flat_batch, replica_batch
 from .data_parallel import evaluate, replica_draws
 from .refused import Refused
 
-# As harness/sharding/ablation.h: no float32 engine can show a relative difference below a quarter of its unit roundoff. Where
+
+# As harness/sharding/ablation.h: no float32 engine can show a relative difference below a quarter of its unit
+# roundoff. Where
 # 1 / replicas is no float32 number, four such errors are allowed.
 def threshold(replicas):
-    return 2.0 ** -26 if replicas & (replicas - 1) == 0 else 2.0 ** -22
+    return 2.0**-26 if replicas & (replicas - 1) == 0 else 2.0**-22
 
 
 _TEXT = {
-    "batch_norm": ("Batch norm per replica changes what the program means: each replica normalises by the statistics of its own "
-                   "samples.", "convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm"),
-    "clipping": ("Clipping before the all-reduce changes what the program means: each replica clips its own gradient.",
-                 "clip after the gradients have been averaged"),
-    "no_all_reduce": ("A missing all-reduce changes what the program means: replicas update {names} by gradients of their own "
-                      "samples, and drift apart.", "average these gradients over the replicas as well"),
-    "unscaled": ("A gradient that is never divided by the number of replicas changes what the program means: the all-reduce is a sum, "
-                 "{factor} times the whole batch's gradient.", "divide the sum by the number of replicas, or use ReduceOp.AVG"),
-    "scaled_twice": ("A gradient divided by the number of replicas twice changes what the program means.",
-                     "divide either the loss or the gradient by the number of replicas, not both"),
-    "reduction": ("The loss reduction changes what the program means: the loss is a sum over samples, but the all-reduce averages over "
-                  "replicas.", "use a mean over samples, or multiply the loss by the number of replicas"),
-    "token_mean": ("A mean of means changes what the program means: each replica divides its loss by its own count, but the replicas' "
-                   "shares of the whole batch are {shares}.",
-                   "divide by the count of all replicas: all-reduce the count and scale the loss by replicas / count"),
+    "batch_norm": (
+        "Batch norm per replica changes what the program means: each replica normalises by the statistics of its own "
+        "samples.",
+        "convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm",
+    ),
+    "clipping": (
+        "Clipping before the all-reduce changes what the program means: each replica clips its own gradient.",
+        "clip after the gradients have been averaged",
+    ),
+    "no_all_reduce": (
+        "A missing all-reduce changes what the program means: replicas update {names} by gradients of their own "
+        "samples, and drift apart.",
+        "average these gradients over the replicas as well",
+    ),
+    "unscaled": (
+        "A gradient that is never divided by the number of replicas changes what the program means: the all-reduce is "
+        "a sum, "
+        "{factor} times the whole batch's gradient.",
+        "divide the sum by the number of replicas, or use ReduceOp.AVG",
+    ),
+    "scaled_twice": (
+        "A gradient divided by the number of replicas twice changes what the program means.",
+        "divide either the loss or the gradient by the number of replicas, not both",
+    ),
+    "reduction": (
+        "The loss reduction changes what the program means: the loss is a sum over samples, but the all-reduce "
+        "averages over "
+        "replicas.",
+        "use a mean over samples, or multiply the loss by the number of replicas",
+    ),
+    "token_mean": (
+        "A mean of means changes what the program means: each replica divides its loss by its own count, but the "
+        "replicas' "
+        "shares of the whole batch are {shares}.",
+        "divide by the count of all replicas: all-reduce the count and scale the loss by replicas / count",
+    ),
 }
 
 
@@ -71,7 +96,13 @@ class Comparison:
     """The whole batch's results, and those of replicas with any set of causes undone."""
 
     def __init__(self, step, model, optimizer, batches, whole, replicas, sync, seed):
-        self.of, self.replicas, self.sync, self.seed, self.batches = (step, model, optimizer), replicas, sync, seed, batches
+        self.of, self.replicas, self.sync, self.seed, self.batches = (
+            (step, model, optimizer),
+            replicas,
+            sync,
+            seed,
+            batches,
+        )
         self.whole, self.state = whole, {v.name: v for v in whole.state}
         self.tensors = flat_batch(batches[0])[1]
         start = [v.value for v in whole.state]
@@ -93,7 +124,9 @@ class Comparison:
         rows = [replica_batch(self.tensors, r, n) for r in range(n)]
         draws = [replica_draws(self.whole.draws[0], c.draws[0], r) for r in range(n)]
         out = evaluate(c, [start] * n, rows, draws, weights)
-        if not c.local_buffers:  # DistributedDataParallel gives every replica the buffers of replica 0 before its next step
+        if (
+            not c.local_buffers
+        ):  # DistributedDataParallel gives every replica the buffers of replica 0 before its next step
             for other in out[1:]:
                 other.update({k: v for k, v in out[0].items() if _of_kind("statistics", k, self.state)})
         return out
@@ -111,19 +144,20 @@ class Comparison:
             if key[0] != "grad":
                 continue
             first = results[0][key]
-            if any(float((r[key] - first).norm()) > 2.0 ** -40 * float(first.norm()) for r in results[1:]):
+            if any(float((r[key] - first).norm()) > 2.0**-40 * float(first.norm()) for r in results[1:]):
                 out.append(key[1])
         return out
 
     def weights(self, undo):
-        """The weights of the replicas' own gradients, for which their sum is the whole batch's gradient; None if there are none."""
+        """The weights of the replicas' own gradients, for which their sum is the whole batch's gradient; None if there
+        are none."""
         results = self.results(undo + ("token_mean",), [1.0] * self.replicas)
         keys = [k for k in self.expected if k[0] == "local"]
         if not keys:
             return None
         columns = torch.stack([torch.cat([r[k].double().reshape(-1) for k in keys]) for r in results], 1)
         wanted = torch.cat([self.expected[k].double().reshape(-1) for k in keys])
-        if columns.shape[0] < 2 * self.replicas:
+        if columns.shape[0] < 2 * self.replicas or not bool(columns.isfinite().all() & wanted.isfinite().all()):
             return None  # too few numbers to decide by
         w = torch.linalg.lstsq(columns, wanted.unsqueeze(1), driver="gelsd").solution.squeeze(1)
         if float((columns @ w - wanted).norm()) > threshold(self.replicas) * float(wanted.norm()):
@@ -134,8 +168,16 @@ class Comparison:
 def compare(step, model, optimizer, batches, whole, replicas, sync, seed=0):
     c = Comparison(step, model, optimizer, batches, whole, replicas, sync, seed)
     results = c.results(())
-    out = {"kinds": c.kinds(results), "threshold": threshold(replicas), "differs": not c.same(results), "causes": [], "explained": True,
-           "first_parameter": "", "replica": c.replica(()), "loss": sum(float(r["loss", ""]) for r in results) / replicas}
+    out = {
+        "kinds": c.kinds(results),
+        "threshold": threshold(replicas),
+        "differs": not c.same(results),
+        "causes": [],
+        "explained": True,
+        "first_parameter": "",
+        "replica": c.replica(()),
+        "loss": sum(float(r["loss", ""]) for r in results) / replicas,
+    }
     if not out["differs"]:
         return out
     out["first_parameter"], out["factor"] = first_difference(c, results)
@@ -188,8 +230,11 @@ def smallest_set(c, results):
                     continue
             except Refused:
                 continue
-            facts = {"names": ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else ""),
-                     "factor": c.replicas, "shares": ", ".join(f"{w / c.replicas:.4g}" for w in weights or ())}
+            facts = {
+                "names": ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else ""),
+                "factor": c.replicas,
+                "shares": ", ".join(f"{w / c.replicas:.4g}" for w in weights or ()),
+            }
             return [(cause_of(u, weights, c), facts) for u in chosen]
     return None
 
@@ -198,6 +243,6 @@ def cause_of(undone, weights, c):
     if undone != "token_mean":
         return undone
     spread = max(weights) - min(weights)
-    if spread <= 2.0 ** -20 * max(map(abs, weights)) and abs(weights[0] - c.replicas) <= 2.0 ** -20 * c.replicas:
+    if spread <= 2.0**-20 * max(map(abs, weights)) and abs(weights[0] - c.replicas) <= 2.0**-20 * c.replicas:
         return "scaled_twice" if c.replica(()).asked_world_size else "reduction"
     return "token_mean"

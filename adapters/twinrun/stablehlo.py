@@ -2,9 +2,11 @@
 
     write(captured, "mine/step", whole.batches, whole.draws)     # mine/step.mlir, .json, .state.npz, .batch.npz
 
-The replicas of a sharded step become one program: what differs between replicas is written once per replica, an all-reduce is the
+The replicas of a sharded step become one program: what differs between replicas is written once per replica, an
+all-reduce is the
 sum over them, and what all replicas share is written once. So every engine and instrument of twinrun runs it as it is.
 """
+
 import json
 import re
 
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 
 from .refused import Refused
+from . import stablehlo_rules, stablehlo_windows  # noqa: F401 (their rules)
 from .data_parallel import Analysis
 from .stablehlo_ops import Text, mlir_type
 
@@ -26,14 +29,15 @@ def _array(t):
     if t.dtype in (torch.float64, torch.bfloat16, torch.float16):
         t = t.float()
     if t.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
-        if t.numel() and (int(t.max()) >= 2 ** 31 or int(t.min()) < -2 ** 31):
+        if t.numel() and (int(t.max()) >= 2**31 or int(t.min()) < -(2**31)):
             raise Refused(f"an integer of the batch or state is {int(t.abs().max())}; allowed: 32 bits")
         t = t.to(torch.int32)
     return t.contiguous().numpy()
 
 
 def write(c, stem, batches, draws):
-    """c: a captured step; batches, draws: the whole batch's tensors, one list per step. Returns the path of the program."""
+    """c: a captured step; batches, draws: the whole batch's tensors, one list per step. Returns the path of the
+    program."""
     a = Analysis(c)
     n = c.replicas
     out = Text()
@@ -76,10 +80,16 @@ def write(c, stem, batches, draws):
                 env[r][node] = bound
             else:
                 rows = local.shape[0]
-                cuts = ", ".join(f"{r * rows}:{(r + 1) * rows}" if d == 0 else f"0:{s}" for d, s in enumerate(value.shape))
+                cuts = ", ".join(
+                    f"{r * rows}:{(r + 1) * rows}" if d == 0 else f"0:{s}" for d, s in enumerate(value.shape)
+                )
                 shape = tuple(local.shape)
-                env[r][node] = out.op(f"stablehlo.slice {bound[0]} [{cuts}] : ({mlir_type(bound[1], bound[2])}) -> "
-                                      f"{mlir_type(shape, bound[2])}", shape, bound[2])
+                env[r][node] = out.op(
+                    f"stablehlo.slice {bound[0]} [{cuts}] : ({mlir_type(bound[1], bound[2])}) -> "
+                    f"{mlir_type(shape, bound[2])}",
+                    shape,
+                    bound[2],
+                )
     # Numbers that depend on the step count alone are computed here, in binary64, and are fed.
     hosted = a.host_values(len(batches))
     for k, node in enumerate(a.boundary):
@@ -94,8 +104,13 @@ def write(c, stem, batches, draws):
         if node not in a.needed or node.op in ("placeholder", "output") or node in a.host:
             continue
         out.set_location(node, None)
-        if node.op == "get_attr":
-            value = out.literal(getattr(c.graph, node.target))
+        if (
+            node.op == "get_attr"
+            or node in a.folded
+            and isinstance(a.folded[node], torch.Tensor)
+            and not out.has_rule(node)
+        ):
+            value = out.literal(a.folded[node])
             for r in range(n):
                 env[r][node] = value
             continue
@@ -118,13 +133,18 @@ def write(c, stem, batches, draws):
             problems.append(f"{(node.stack_trace or '||').split('|')[1] or 'unknown line'}: {node.target}: {e}")
             shape_of = a.meta[node]
             # A stand-in, so that all ops that are refused are listed.
-            stand_in = lambda m: ("%refused", tuple(m.shape), m.dtype) if isinstance(m, torch.Tensor) else None  # noqa: E731
+            stand_in = lambda m: (
+                ("%refused", tuple(m.shape), m.dtype) if isinstance(m, torch.Tensor) else None
+            )  # noqa: E731
             fake = tuple(map(stand_in, shape_of)) if isinstance(shape_of, (tuple, list)) else stand_in(shape_of)
             for e in env:
                 e[node] = fake
     if problems:
-        raise Refused("the step cannot be written as StableHLO:\n  " + "\n  ".join(dict.fromkeys(problems)) +
-                      "\nReplace these ops, or compute them outside of the step and pass them in the batch.")
+        raise Refused(
+            "the step cannot be written as StableHLO:\n  "
+            + "\n  ".join(dict.fromkeys(problems))
+            + "\nReplace these ops, or compute them outside of the step and pass them in the batch."
+        )
     ends = {kind_name: node for kind_name, node in zip(c.results, a.outputs)}
     for v, r in kept:
         results.append(env[r or 0][ends["state", v.name]])
@@ -142,7 +162,9 @@ def write(c, stem, batches, draws):
         f.write("\n".join(out.lines))
         f.write("\n    return " + ", ".join(x[0] for x in results) + f" : {types}\n  }}\n}}\n")
     with open(f"{stem}.json", "w") as f:
-        json.dump({"schema_version": 1, "state": state, "roles": roles, "inputs": inputs, "loss": len(state)}, f, indent=1)
+        json.dump(
+            {"schema_version": 1, "state": state, "roles": roles, "inputs": inputs, "loss": len(state)}, f, indent=1
+        )
     np.savez(f"{stem}.state.npz", **dict(zip(state, state_values)))
     np.savez(f"{stem}.batch.npz", **columns)
     return f"{stem}.mlir"

@@ -1,10 +1,11 @@
 """The rule of each core aten op: f(text, result, *args, **kwargs) -> value, or a tuple of values."""
+
 import math
 
 import torch
 
 from .refused import Refused
-from .stablehlo_ops import RULES, rule
+from .stablehlo_ops import RULES, mlir_type, rule
 
 
 def _value(x):
@@ -41,16 +42,39 @@ def _elementwise(hlo):
         if hlo == "add" and a[2] == torch.bool:
             return t.binary("or", a, b)
         return t.broadcast(t.binary(hlo, a, b), out.shape)
+
     return f
 
 
-for _aten, _hlo in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("div", "divide"), ("maximum", "maximum"),
-                    ("minimum", "minimum"), ("bitwise_and", "and"), ("bitwise_or", "or"), ("logical_and", "and"), ("logical_or", "or"),
-                    ("bitwise_xor", "xor"), ("logical_xor", "xor")):
+for _aten, _hlo in (
+    ("add", "add"),
+    ("sub", "subtract"),
+    ("mul", "multiply"),
+    ("div", "divide"),
+    ("maximum", "maximum"),
+    ("minimum", "minimum"),
+    ("bitwise_and", "and"),
+    ("bitwise_or", "or"),
+    ("logical_and", "and"),
+    ("logical_or", "or"),
+    ("bitwise_xor", "xor"),
+    ("logical_xor", "xor"),
+):
     RULES[_aten] = _elementwise(_hlo)
-for _aten, _hlo in (("neg", "negate"), ("abs", "abs"), ("exp", "exponential"), ("log", "log"), ("sqrt", "sqrt"), ("rsqrt", "rsqrt"),
-                    ("tanh", "tanh"), ("sigmoid", "logistic"), ("log1p", "log_plus_one"), ("expm1", "exponential_minus_one"),
-                    ("sign", "sign"), ("erf", "chlo.erf")):
+for _aten, _hlo in (
+    ("neg", "negate"),
+    ("abs", "abs"),
+    ("exp", "exponential"),
+    ("log", "log"),
+    ("sqrt", "sqrt"),
+    ("rsqrt", "rsqrt"),
+    ("tanh", "tanh"),
+    ("sigmoid", "logistic"),
+    ("log1p", "log_plus_one"),
+    ("expm1", "exponential_minus_one"),
+    ("sign", "sign"),
+    ("erf", "chlo.erf"),
+):
     RULES[_aten] = lambda t, out, x, _hlo=_hlo: t.unary(_hlo, t.convert(x, _dtype(out)))
 for _aten, _how in (("eq", "EQ"), ("ne", "NE"), ("lt", "LT"), ("le", "LE"), ("gt", "GT"), ("ge", "GE")):
     RULES[_aten] = lambda t, out, a, b, _how=_how: t.compare(_how, *_both(t, a, b))
@@ -75,7 +99,11 @@ def _same(t, out, x, **_):
 def _to_copy(t, out, x, *_, **__):
     if x[2].is_floating_point and not out.dtype.is_floating_point and out.dtype != torch.bool:
         raise Refused("conversion of float to integer is not supported")
-    return t.compare("NE", x, t.scalar(0, x[2])) if out.dtype == torch.bool and x[2] != torch.bool else t.convert(x, _dtype(out))
+    return (
+        t.compare("NE", x, t.scalar(0, x[2]))
+        if out.dtype == torch.bool and x[2] != torch.bool
+        else t.convert(x, _dtype(out))
+    )
 
 
 @rule("copy", "copy_")
@@ -83,7 +111,17 @@ def _copy(t, out, target, source, *_):
     return t.broadcast(t.convert(source, _dtype(out)), out.shape)
 
 
-@rule("view", "_unsafe_view", "view_copy", "reshape", "unsqueeze", "unsqueeze_copy", "squeeze", "squeeze_copy", "_reshape_alias_copy")
+@rule(
+    "view",
+    "_unsafe_view",
+    "view_copy",
+    "reshape",
+    "unsqueeze",
+    "unsqueeze_copy",
+    "squeeze",
+    "squeeze_copy",
+    "_reshape_alias_copy",
+)
 def _view(t, out, x, *_, **__):
     return t.reshape(x, out.shape)
 
@@ -110,7 +148,18 @@ def _t(t, out, x):
     return t.transpose(x, list(range(len(x[1])))[::-1])
 
 
-@rule("full", "full_like", "scalar_tensor", "zeros", "ones", "zeros_like", "ones_like", "new_zeros", "new_full", "new_ones")
+@rule(
+    "full",
+    "full_like",
+    "scalar_tensor",
+    "zeros",
+    "ones",
+    "zeros_like",
+    "ones_like",
+    "new_zeros",
+    "new_full",
+    "new_ones",
+)
 def _full(t, out, first, *rest, **_):
     value = rest[0] if rest and not _value(rest[0]) and not isinstance(rest[0], (list, tuple)) else first
     if _value(value) or isinstance(value, (list, tuple)):
@@ -204,8 +253,12 @@ def _amax(t, out, x, dims=(), keep=False):
 
 
 RULES["amin"] = lambda t, out, x, dims=(), keep=False: t.reduce("minimum", x, list(dims), keep)
-RULES["any"] = lambda t, out, x, dim=None, keep=False: t.reduce("or", x, None if dim is None else [dim] if isinstance(dim, int) else dim, keep)
-RULES["all"] = lambda t, out, x, dim=None, keep=False: t.reduce("and", x, None if dim is None else [dim] if isinstance(dim, int) else dim, keep)
+RULES["any"] = lambda t, out, x, dim=None, keep=False: t.reduce(
+    "or", x, None if dim is None else [dim] if isinstance(dim, int) else dim, keep
+)
+RULES["all"] = lambda t, out, x, dim=None, keep=False: t.reduce(
+    "and", x, None if dim is None else [dim] if isinstance(dim, int) else dim, keep
+)
 
 
 @rule("var_mean", "var")
@@ -303,7 +356,7 @@ def _slice_scatter(t, out, x, part, dim=0, start=None, end=None, step=1):
 def _select_scatter(t, out, x, part, dim, index):
     dim %= len(x[1])
     index %= x[1][dim]
-    return _slice_scatter(t, out, x, t.reshape(part, x[1][:dim] + (1,) + x[1][dim + 1:]), dim, index, index + 1)
+    return _slice_scatter(t, out, x, t.reshape(part, x[1][:dim] + (1,) + x[1][dim + 1 :]), dim, index, index + 1)
 
 
 @rule("constant_pad_nd")
@@ -321,6 +374,7 @@ def _flip(t, out, x, dims):
 
 # Indices. Rows are gathered by one index; several are combined over flattened dimensions.
 
+
 def _wrapped(t, ids, size):
     """Negative indices count from the end."""
     ids = t.convert(ids, torch.int32)
@@ -333,21 +387,30 @@ def _rows(t, table, ids):
     index = t.reshape(ids, ids[1] + (1,))
     offsets = list(range(len(ids[1]), len(ids[1]) + len(table[1]) - 1))
     shape = ids[1] + table[1][1:]
-    from .stablehlo_ops import mlir_type as ty
-    return t.op(f'"stablehlo.gather"({table[0]}, {index[0]}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {offsets}, '
-                f"collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = {len(ids[1])}>, indices_are_sorted = false, "
-                f"slice_sizes = array<i64: {', '.join(map(str, (1,) + table[1][1:]))}>}}> : ({ty(table[1], table[2])}, "
-                f"{ty(index[1], index[2])}) -> {ty(shape, table[2])}", shape, table[2])
+    return t.op(
+        f'"stablehlo.gather"({table[0]}, {index[0]}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {offsets}, '
+        f"collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = {len(ids[1])}>, indices_are_sorted = "
+        f"false, "
+        f"slice_sizes = array<i64: {', '.join(map(str, (1,) + table[1][1:]))}>}}> : ({mlir_type(table[1], table[2])}, "
+        f"{mlir_type(index[1], index[2])}) -> {mlir_type(shape, table[2])}",
+        shape,
+        table[2],
+    )
 
 
 def _add_rows(t, table, ids, rows):
     """table with rows added at ids."""
     index = t.reshape(ids, ids[1] + (1,))
     window = list(range(len(ids[1]), len(rows[1])))
-    return t.region('"stablehlo.scatter"({}, {}, {}) <{{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<'
-                    f"update_window_dims = {window}, inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
-                    f"index_vector_dim = {len(ids[1])}>, unique_indices = false}}}}>", [table, index, rows], table[1], table[2],
-                    ["      {n} = stablehlo.add {p}, {q} : {t}\n      stablehlo.return {n} : {t}"])
+    return t.region(
+        '"stablehlo.scatter"({}, {}, {}) <{{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<'
+        f"update_window_dims = {window}, inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+        f"index_vector_dim = {len(ids[1])}>, unique_indices = false}}}}>",
+        [table, index, rows],
+        table[1],
+        table[2],
+        ["      {n} = stablehlo.add {p}, {q} : {t}\n      stablehlo.return {n} : {t}"],
+    )
 
 
 @rule("embedding")
@@ -407,7 +470,7 @@ def _index_put(t, out, x, indices, values, accumulate=False, *_):
     moved = t.transpose(x, order)
     flat = _flat_index(t, moved, ids)
     k, n = len(at), len(flat[1])
-    full = x[1][:at[0]] + flat[1] + x[1][at[0] + k:]
+    full = x[1][: at[0]] + flat[1] + x[1][at[0] + k :]
     values = t.broadcast(t.convert(values, x[2]), full)
     values = t.transpose(values, list(range(at[0], at[0] + n)) + list(range(at[0])) + list(range(at[0] + n, len(full))))
     table = t.reshape(moved, (math.prod(moved[1][:k]),) + moved[1][k:])
@@ -436,7 +499,9 @@ def _scatter_add(t, out, x, dim, ids, source):
     flat = _along(t, x, dim % len(x[1]), ids)
     source = t.slice(source, [(0, n, 1) for n in ids[1]])
     n = math.prod(ids[1])
-    return t.reshape(_add_rows(t, t.reshape(x, (math.prod(x[1]),)), t.reshape(flat, (n,)), t.reshape(source, (n,))), x[1])
+    return t.reshape(
+        _add_rows(t, t.reshape(x, (math.prod(x[1]),)), t.reshape(flat, (n,)), t.reshape(source, (n,))), x[1]
+    )
 
 
 @rule("scatter")
@@ -446,173 +511,6 @@ def _scatter(t, out, x, dim, ids, source, **_):
         raise Refused("scatter of more than one element along a dimension is not supported; use scatter_add")
     here = t.compare("EQ", t.iota(x[1], dim), t.broadcast(t.convert(ids, torch.int32), x[1]))
     return t.select(here, _as(t, source, x[2]), x)
-
-
-# Convolutions and pooling, of one or two spatial dimensions in front of which are batch and channels.
-
-def _convolve(t, a, b, labels, shape, stride, low, high, dilate_a, dilate_b, groups=1):
-    """labels: of a, b and the result, e.g. ("bf", "oi", "bf"), followed by the spatial dimensions."""
-    from .stablehlo_ops import mlir_type as ty
-    n = len(stride)
-    spell = lambda s: "[" + ", ".join(list(s) + [str(i) for i in range(n)]) + "]"  # noqa: E731
-    pads = [[lo, hi] for lo, hi in zip(low, high)]
-    return t.op(f"stablehlo.convolution({a[0]}, {b[0]}) dim_numbers = {spell(labels[0])}x{spell(labels[1])}->{spell(labels[2])}, window = "
-                f"{{stride = {list(stride)}, pad = {pads}, lhs_dilate = {list(dilate_a)}, rhs_dilate = {list(dilate_b)}, reverse = "
-                f"[{', '.join(['false'] * n)}]}} {{batch_group_count = 1 : i64, feature_group_count = {groups} : i64, precision_config = "
-                f"[#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]}} : ({ty(a[1], a[2])}, {ty(b[1], b[2])}) -> "
-                f"{ty(shape, a[2])}", shape, a[2])
-
-
-def _forward(t, x, w, shape, stride, padding, dilation, groups):
-    return _convolve(t, x, w, ("bf", "oi", "bf"), shape, stride, padding, padding, [1] * len(stride), dilation, groups)
-
-
-def _parts(t, x, dim, groups):
-    n = x[1][dim] // groups
-    return [t.slice(x, [(g * n, (g + 1) * n, 1) if d == dim else (0, s, 1) for d, s in enumerate(x[1])]) for g in range(groups)]
-
-
-def _input_gradient(t, grad, w, shape, stride, padding, dilation, groups):
-    """The gradient of a convolution's input, and a transposed convolution. w: [channels of grad, channels of shape / groups, ...]."""
-    if groups > 1:
-        if groups > 64:
-            raise Refused(f"the gradient of a convolution of {groups} groups is not supported; allowed: up to 64")
-        part = (shape[0], shape[1] // groups) + tuple(shape[2:])
-        return t.concatenate([_input_gradient(t, g, v, part, stride, padding, dilation, 1)
-                              for g, v in zip(_parts(t, grad, 1, groups), _parts(t, w, 0, groups))], 1)
-    low = [d * (k - 1) - p for d, k, p in zip(dilation, w[1][2:], padding)]
-    high = [size - ((g - 1) * s + 1) - lo + d * (k - 1)
-            for size, g, s, lo, d, k in zip(shape[2:], grad[1][2:], stride, low, dilation, w[1][2:])]
-    mirrored = t.reverse(w, range(2, len(w[1])))
-    return _convolve(t, grad, mirrored, ("bf", "io", "bf"), shape, [1] * len(stride), low, high, stride, dilation)
-
-
-def _weight_gradient(t, x, grad, shape, stride, padding, dilation, groups):
-    """The gradient of a convolution's kernel [out, in / groups, ...]."""
-    if groups > 1:
-        if groups > 64:
-            raise Refused(f"the gradient of a convolution of {groups} groups is not supported; allowed: up to 64")
-        part = (shape[0] // groups,) + tuple(shape[1:])
-        return t.concatenate([_weight_gradient(t, a, g, part, stride, padding, dilation, 1)
-                              for a, g in zip(_parts(t, x, 1, groups), _parts(t, grad, 1, groups))], 0)
-    high = [d * (k - 1) + s * (g - 1) + 1 - n - p
-            for d, k, s, g, n, p in zip(dilation, shape[2:], stride, grad[1][2:], x[1][2:], padding)]
-    return _convolve(t, x, grad, ("fb", "io", "fb"), shape, dilation, padding, high, [1] * len(stride), stride)
-
-
-@rule("convolution")
-def _convolution(t, out, x, w, bias, stride, padding, dilation, transposed, output_padding, groups):
-    n = len(x[1]) - 2
-    if n > 2:
-        raise Refused("a convolution over three dimensions is not supported; allowed: one or two")
-    stride, padding, dilation = (list(v) * n if len(v) == 1 else list(v) for v in (stride, padding, dilation))
-    f = _input_gradient if transposed else _forward
-    y = f(t, x, w, tuple(out.shape), stride, padding, dilation, groups)
-    return y if bias is None else t.binary("add", y, t.reshape(bias, (1, -1 if not bias[1] else bias[1][0]) + (1,) * n))
-
-
-@rule("convolution_backward")
-def _convolution_backward(t, out, grad, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask):
-    n = len(x[1]) - 2
-    stride, padding, dilation = (list(v) * n if len(v) == 1 else list(v) for v in (stride, padding, dilation))
-    gx = gw = gb = None
-    if mask[0]:
-        f = _forward if transposed else _input_gradient
-        gx = f(t, grad, w, x[1], stride, padding, dilation, groups)
-    if mask[1]:
-        a, g = (grad, x) if transposed else (x, grad)
-        gw = _weight_gradient(t, a, g, w[1], stride, padding, dilation, groups)
-    if mask[2]:
-        gb = t.reduce("add", grad, [0] + list(range(2, n + 2)))
-    return gx, gw, gb
-
-
-def _window(size, stride, pads, high, rank):
-    front = rank - len(size)
-    text = lambda v, one: "array<i64: " + ", ".join(map(str, [one] * front + list(v))) + ">"  # noqa: E731
-    pad = ", ".join(f"[{a}, {b}]" for a, b in [(0, 0)] * front + list(zip(pads, high)))
-    return (f"padding = dense<[{pad}]> : tensor<{rank}x2xi64>", f"window_dimensions = {text(size, 1)}", f"window_strides = {text(stride, 1)}")
-
-
-def _pool(t, x, how, start, size, stride, pads, high, shape):
-    padding, dims, strides = _window(size, stride, pads, high, len(x[1]))
-    ones = "array<i64: " + ", ".join(["1"] * len(x[1])) + ">"
-    return t.region(f'"stablehlo.reduce_window"({{}}, {{}}) <{{{{base_dilations = {ones}, {padding}, window_dilations = {ones}, {dims}, '
-                    f"{strides}}}}}>", [x, t.scalar(start, x[2])], shape, x[2],
-                    ["      {n} = stablehlo." + how + " {p}, {q} : {t}\n      stablehlo.return {n} : {t}"])
-
-
-def _pair(v, n=2):
-    v = list(v) if isinstance(v, (list, tuple)) else [v]
-    return v * n if len(v) == 1 else v
-
-
-def _pooling(x, out_shape, size, stride, padding):
-    n = len(size)
-    stride = _pair(stride, n) if stride else list(size)
-    padding = _pair(padding, n)
-    high = [max(0, (o - 1) * s + k - i - p) for o, s, k, i, p in zip(out_shape[-n:], stride, size, x[1][-n:], padding)]
-    return stride, padding, high
-
-
-@rule("max_pool2d_with_indices")
-def _max_pool(t, out, x, size, stride=(), padding=0, dilation=1, ceil_mode=False):
-    if any(d != 1 for d in _pair(dilation)):
-        raise Refused("max pooling with dilation is not supported")
-    size = _pair(size)
-    stride, padding, high = _pooling(x, out[0].shape, size, stride, padding)
-    return _pool(t, x, "maximum", -math.inf, size, stride, padding, high, tuple(out[0].shape)), None
-
-
-@rule("max_pool2d_with_indices_backward")
-def _max_pool_backward(t, out, grad, x, size, stride, padding, dilation, ceil_mode, indices):
-    size = _pair(size)
-    stride, low, high = _pooling(x, grad[1], size, stride, padding)
-    padding, dims, strides = _window(size, stride, low, high, len(x[1]))
-    return t.region(f'"stablehlo.select_and_scatter"({{}}, {{}}, {{}}) <{{{{{padding}, {dims}, {strides}}}}}>',
-                    [x, grad, t.scalar(0, x[2])], x[1], x[2],
-                    ["      {n} = stablehlo.compare GE, {p}, {q}, FLOAT : ({t}, {t}) -> tensor<i1>\n      stablehlo.return {n} : tensor<i1>",
-                     "      {n} = stablehlo.add {p}, {q} : {t}\n      stablehlo.return {n} : {t}"])
-
-
-def _average_scale(size, padding, count_include_pad, divisor):
-    if any(padding) and not count_include_pad:
-        raise Refused("average pooling that does not count its padding is not supported; set count_include_pad=True")
-    return 1 / (divisor or math.prod(size))
-
-
-@rule("avg_pool2d", "avg_pool1d")
-def _avg_pool(t, out, x, size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor=None):
-    size = _pair(size, len(x[1]) - 2)
-    stride, padding, high = _pooling(x, out.shape, size, stride, padding)
-    y = _pool(t, x, "add", 0, size, stride, padding, high, tuple(out.shape))
-    return t.binary("multiply", y, t.scalar(_average_scale(size, padding, count_include_pad, divisor), y[2]))
-
-
-@rule("avg_pool2d_backward")
-def _avg_pool_backward(t, out, grad, x, size, stride, padding, ceil_mode, count_include_pad, divisor):
-    size = _pair(size)
-    stride, padding, _ = _pooling(x, grad[1], size, stride, padding)
-    grad = t.binary("multiply", grad, t.scalar(_average_scale(size, padding, count_include_pad, divisor), grad[2]))
-    low = [k - 1 - p for k, p in zip(size, padding)]
-    high = [n + k - 1 - lo - ((g - 1) * s + 1) for n, k, lo, g, s in zip(x[1][2:], size, low, grad[1][2:], stride)]
-    spread = t.pad(grad, [0, 0] + low, [0, 0] + high, 0, [0, 0] + [s - 1 for s in stride])
-    return _pool(t, spread, "add", 0, size, [1, 1], [0, 0], [0, 0], x[1])
-
-
-@rule("_adaptive_avg_pool2d")
-def _adaptive(t, out, x, size):
-    n, m = x[1][2:], out.shape[2:]
-    if any(a % b for a, b in zip(n, m)):
-        raise Refused(f"adaptive pooling of {n} to {tuple(m)} has windows of unequal sizes; choose a size that divides")
-    k = [a // b for a, b in zip(n, m)]
-    return _avg_pool(t, out, x, k, k)
-
-
-@rule("_adaptive_avg_pool2d_backward")
-def _adaptive_backward(t, out, grad, x):
-    k = [a // b for a, b in zip(x[1][2:], grad[1][2:])]
-    return _avg_pool_backward(t, out, grad, x, k, k, 0, False, True, None)
 
 
 @rule("cumsum")
@@ -656,3 +554,18 @@ def _repeat(t, out, x, repeats):
 @rule("square")
 def _square(t, out, x):
     return t.binary("multiply", x, x)
+
+
+@rule("isnan")
+def _isnan(t, out, x):
+    return t.compare("NE", x, x)
+
+
+@rule("isinf")
+def _isinf(t, out, x):
+    return t.compare("EQ", t.unary("abs", x), t.scalar(math.inf, x[2]))
+
+
+@rule("index_select")
+def _index_select(t, out, x, dim, ids):
+    return _index(t, out, x, [None] * (dim % len(x[1])) + [ids])

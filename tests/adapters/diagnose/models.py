@@ -1,4 +1,5 @@
 """Small models of ten kinds, each as (model, optimizer, batches, loss): what a user would hand to twinrun.diagnose."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -19,8 +20,16 @@ def mlp(norm=nn.SyncBatchNorm):
 
 
 def cnn():
-    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
-                          nn.Flatten(), nn.Linear(16 * 49, 10))
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(16 * 49, 10),
+    )
     return model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), images(1, 16), classify
 
 
@@ -40,12 +49,22 @@ class Block(nn.Module):
 
 
 def resnet18(norm=nn.SyncBatchNorm, width=4):
-    layers, inputs = [nn.Conv2d(3, width, 3, 1, 1, bias=False), norm(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)], width
+    layers, inputs = [
+        nn.Conv2d(3, width, 3, 1, 1, bias=False),
+        norm(width),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    ], width
     for i, stride in enumerate((1, 2, 2, 2)):
         layers += [Block(inputs, width << i, stride, norm), Block(width << i, width << i, 1, norm)]
         inputs = width << i
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
-    return model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=5e-4, nesterov=True), images(3, 16), classify
+    return (
+        model,
+        torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=5e-4, nesterov=True),
+        images(3, 16),
+        classify,
+    )
 
 
 class Recurrent(nn.Module):
@@ -97,8 +116,12 @@ class Gpt(nn.Module):
 def gpt():
     model = Gpt()
     batches = [{"ids": torch.randint(0, 17, (16, 8)), "next": torch.randint(0, 17, (16, 8))} for _ in range(2)]
-    return (model, torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.95)), batches,
-            lambda m, b: F.cross_entropy(m(b["ids"]).flatten(0, 1), b["next"].flatten()))
+    return (
+        model,
+        torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.95)),
+        batches,
+        lambda m, b: F.cross_entropy(m(b["ids"]).flatten(0, 1), b["next"].flatten()),
+    )
 
 
 class Vit(nn.Module):
@@ -137,8 +160,12 @@ class UNet(nn.Module):
 def unet():
     model = UNet()
     batches = [(torch.randn(16, 3, 8, 8), (torch.rand(16, 1, 8, 8) > 0.5).float()) for _ in range(2)]
-    return (model, torch.optim.RMSprop(model.parameters(), 1e-3, momentum=0.9), batches,
-            lambda m, b: F.binary_cross_entropy_with_logits(m(b[0]), b[1]))
+    return (
+        model,
+        torch.optim.RMSprop(model.parameters(), 1e-3, momentum=0.9),
+        batches,
+        lambda m, b: F.binary_cross_entropy_with_logits(m(b[0]), b[1]),
+    )
 
 
 class Bag(nn.Module):
@@ -174,12 +201,15 @@ def lora():
     return model, torch.optim.AdamW(trained, 1e-3, weight_decay=0.1), batches, classify
 
 
-
-
-
 def gan(norm=nn.SyncBatchNorm):
     """Two networks and two optimizers that take turns; its step is gan_step."""
-    g = nn.Sequential(nn.ConvTranspose2d(8, 8, 4, 1, 0, bias=False), norm(8), nn.ReLU(True), nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Tanh())
+    g = nn.Sequential(
+        nn.ConvTranspose2d(8, 8, 4, 1, 0, bias=False),
+        norm(8),
+        nn.ReLU(True),
+        nn.ConvTranspose2d(8, 1, 4, 2, 1),
+        nn.Tanh(),
+    )
     d = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True), nn.Conv2d(8, 1, 4, 1, 0), nn.Flatten())
     optimizers = [torch.optim.Adam(m.parameters(), 2e-4, betas=(0.5, 0.999)) for m in (g, d)]
     return [g, d], optimizers, [(torch.randn(16, 1, 8, 8), torch.randn(16, 8, 1, 1)) for _ in range(2)], None
@@ -190,7 +220,9 @@ def gan_step(models, optimizers, batch):
     real, noise = batch
     ones, zeros = torch.ones(real.shape[0], 1), torch.zeros(real.shape[0], 1)
     fake = g(noise)
-    loss = F.binary_cross_entropy_with_logits(d(real), ones) + F.binary_cross_entropy_with_logits(d(fake.detach()), zeros)
+    loss = F.binary_cross_entropy_with_logits(d(real), ones) + F.binary_cross_entropy_with_logits(
+        d(fake.detach()), zeros
+    )
     optimizers[1].zero_grad()
     loss.backward()
     optimizers[1].step()

@@ -1,7 +1,9 @@
-"""twinrun.diagnose on ten models: healthy ones are not accused, planted mistakes of data parallelism and of the engine are named.
+"""twinrun.diagnose on ten models: healthy ones are not accused, planted mistakes of data parallelism and of the engine
+are named.
 
-    python3 test_diagnose.py [Class.test]      # TWINRUN=path of the binary
+python3 test_diagnose.py [Class.test]      # TWINRUN=path of the binary
 """
+
 import math
 import os
 import sys
@@ -14,6 +16,10 @@ try:
     import torch
 except ImportError:
     print("SKIP: PyTorch is not installed")
+    sys.exit(77)
+
+if tuple(int(x) for x in torch.__version__.split(".")[:2]) < (2, 4):
+    print(f"SKIP: PyTorch {torch.__version__} is installed; 2.4 or newer is needed")
     sys.exit(77)
 import torch.distributed as dist
 import torch.nn as nn
@@ -35,6 +41,7 @@ def step_of(loss, before_update=None, scale=1.0):
             before_update(model)
         optimizer.step()
         return value
+
     return step
 
 
@@ -85,11 +92,13 @@ class Healthy(Case):
             self.assertEqual(report.verdict, "NOISE", f"{name} with {replicas}: {report}")
             if replicas > 1:
                 self.assertFalse(report.meaning["differs"], report)
-                self.assertTrue(all(v < 2.0 ** -26 for v in report.meaning["kinds"].values()))
+                self.assertTrue(all(v < 2.0**-26 for v in report.meaning["kinds"].values()))
 
     def test_own_all_reduce(self):
         made = make("mlp")
-        self.assertEqual(self.diagnose(made, step_of(made[3], clip_last), replicas=REPLICAS, sync="step").verdict, "NOISE")
+        self.assertEqual(
+            self.diagnose(made, step_of(made[3], clip_last), replicas=REPLICAS, sync="step").verdict, "NOISE"
+        )
 
 
 class Mistakes(Case):
@@ -123,12 +132,14 @@ class Mistakes(Case):
     def test_divided_twice(self):
         def step(model, optimizer, batch):
             return step_of(models.classify, scale=1 / dist.get_world_size())(model, optimizer, batch)
+
         self.expect("embedding_bag", ["scaled_twice"], step)
 
     def test_local_count(self):
         def loss(model, batch):
             real = (batch[1] < 2).float() + 0.25
             return (F.cross_entropy(model(batch[0]), batch[1], reduction="none") * real).sum() / real.sum()
+
         made = make("embedding_bag")
         report = self.expect("embedding_bag", ["token_mean"], step_of(loss), made)
         real = ((made[2][0][1] < 2).float() + 0.25).view(REPLICAS, -1).sum(1)
@@ -146,10 +157,45 @@ class Mistakes(Case):
 
     def test_two_causes(self):
         made = make("mlp", norm=nn.BatchNorm1d)
-        self.expect("mlp", ["batch_norm", "unscaled"], step_of(made[3], lambda m: reduce(m, average=False)), made, sync="step")
+        self.expect(
+            "mlp", ["batch_norm", "unscaled"], step_of(made[3], lambda m: reduce(m, average=False)), made, sync="step"
+        )
+
+
+class Unknown(Case):
+    """Differences that have no known cause are reported without one."""
+
+    def check(self, name, loss):
+        report = self.diagnose(make(name), step_of(loss), replicas=REPLICAS)
+        self.assertEqual((report.verdict, report.causes[0]), ("SHARDING", "unknown"), report)
+        self.assertTrue(report.meaning["first_parameter"])
+
+    def test_a_loss_across_samples(self):
+        def contrastive(model, batch):
+            x = F.normalize(model(batch[0]))
+            return F.cross_entropy(x @ x.detach().roll(1, 1).t(), torch.arange(len(x)))
+
+        self.check("lora", contrastive)
+
+    def test_replicas_without_samples_that_count(self):
+        def loss(model, batch):
+            real = (torch.arange(len(batch[1])) < 1).float() * (batch[1] == 2)
+            return (F.cross_entropy(model(batch[0]), batch[1], reduction="none") * real).sum() / (batch[1] == 2).sum()
+
+        self.check("embedding_bag", loss)
 
 
 class Engine(Case):
+    def test_a_fault_comes_before_the_meaning(self):
+        report = self.diagnose(
+            make("mlp", norm=nn.BatchNorm1d),
+            step_of(models.classify),
+            replicas=REPLICAS,
+            faults="truncate_bf16@*mm*,from=1",
+            precision="highest",
+        )
+        self.assertEqual(report.verdict, "ENGINE_BUG", report)
+
     def test_a_fault_is_found_in_the_users_line(self):
         made = make("cnn")
         report = self.diagnose(made, step_of(made[3]), faults="truncate_bf16@*mm*,from=1", precision="highest")
@@ -163,7 +209,10 @@ class Refusals(Case):
             self.diagnose(made or make("embedding_bag"), step, **options)
 
     def test_unsupported_op_names_its_line(self):
-        self.refused(r"test_diagnose\.py:\d+: aten\.sort", step_of(lambda m, b: models.classify(m, b) + m(b[0]).sort().values[0, 0]))
+        self.refused(
+            r"test_diagnose\.py:\d+: aten\.sort",
+            step_of(lambda m, b: models.classify(m, b) + m(b[0]).sort().values[0, 0]),
+        )
 
     def test_state_outside(self):
         calls = []
@@ -171,6 +220,7 @@ class Refusals(Case):
         def loss(model, batch):
             calls.append(1)
             return models.classify(model, batch) * len(calls)
+
         self.refused("something that is not in model, optimizer or batch", step_of(loss))
 
     def test_parameters_outside(self):
