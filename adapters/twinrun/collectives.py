@@ -157,6 +157,8 @@ def patched_distributed(objects, replicas, sync, undo):
     for name in ("_has_foreach_support", "_device_has_foreach_support"):
         swap(torch.nn.utils.clip_grad, name, lambda *a, **k: False)
     swap(F, "embedding_bag", lambda *a, **k: (_embedding_bag if hooks.dry else _plain_embedding_bag)(*a, **k))
+    # What the wrapper does is `sync`; without its own forward, its hooks expect no gradients and do nothing.
+    swap(torch.nn.parallel.DistributedDataParallel, "forward", lambda self, *a, **k: self.module(*a, **k))
     swap(torch.nn.SyncBatchNorm, "forward", _sync_forward(None, replicas))
     if "batch_norm" in undo:
         swap(F, "batch_norm", _synced_batch_norm(replicas))

@@ -101,6 +101,22 @@ class Healthy(Case):
         )
 
 
+    def test_distributed_data_parallel_in_a_closure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+            try:
+                _, _, batches, loss = make("mlp")
+                model = make("mlp", norm=nn.LayerNorm)[0]
+                wrapped = nn.parallel.DistributedDataParallel(model)
+                optimizer = torch.optim.AdamW(wrapped.parameters(), 1e-3)
+                step = lambda batch: step_of(loss)(wrapped, optimizer, batch)  # noqa: E731
+                report = self.diagnose((wrapped, optimizer, batches, loss), step, replicas=REPLICAS)
+            finally:
+                dist.destroy_process_group()
+        self.assertEqual(report.verdict, "NOISE", report)
+        self.assertFalse(report.meaning["differs"], report)
+
+
 class Mistakes(Case):
     NAMES = ("mlp", "cnn", "gpt", "unet", "embedding_bag", "lora")
 
