@@ -1,11 +1,24 @@
-"""Records the calls of a PyTorch training step into a file for `twinrun judge` (docs/reference/trace-format.md).
+"""twinrun for PyTorch: is it noise, my sharding, or a bug in the engine?
 
     import twinrun
-    with twinrun.watch("trace.twin", steps=2):
+    with twinrun.watch("trace.twin", steps=2):             # docs/guides/watch.md; then `twinrun judge trace.twin`
         train()
+    report = twinrun.diagnose(step, model, optimizer, batches, replicas=8)      # docs/guides/pytorch.md
 
     python -m twinrun watch -o trace.twin --steps 2 train.py --epochs 1
 """
-from .watch import watch
 
-__all__ = ["watch"]
+
+def __getattr__(name):
+    # Neither needs the other's modules, and importing twinrun must not import PyTorch.
+    if name == "watch":
+        from .watch import watch
+
+        # The submodule of the same name hides this function once it is imported.
+        globals()["watch"] = watch
+        return watch
+    if name == "diagnose":
+        from .step_report import diagnose
+
+        return diagnose
+    raise AttributeError(f"module 'twinrun' has no attribute '{name}'")

@@ -77,8 +77,6 @@ class Reader {
       std::memcpy(&crc, file_.data() + at + 4, 4);
       std::memcpy(&size, file_.data() + at + 8, 8);
       std::memcpy(&id, file_.data() + at + 16, 8);
-      // A file that grew by a mapping and was not closed ends in zeros.
-      if (kind == 0 && size == 0 && id == 0 && crc == 0) return cut(at, partial);
       if (size > file_.size() - at - kRecordHeader) return cut(at, partial);
       const Bytes payload = file_.subspan(at + kRecordHeader, size);
       if (kind != kPadding && kind != kData && checksum(payload) != crc)

@@ -1,0 +1,5 @@
+"""The error of a step that cannot be captured or written."""
+
+
+class Refused(RuntimeError):
+    """The message says what was found, where, and what to do."""
