@@ -42,6 +42,12 @@ struct Arithmetic {
     return binary64() || static_cast<double>(static_cast<float>(x)) == x;
   }
 
+  // An operand of the kernel. A number that binary32 does not hold, such as a learning rate of 0.05,
+  // is rounded when the kernel takes it.
+  Estimate given(Estimate e) const {
+    if (e.radius == 0 && finite(e.value) && !holds(e.value)) e.radius = unit * std::fabs(e.value);
+    return e;
+  }
   // One rounding of a number that is known up to its radius.
   Estimate rounded(Estimate e) const {
     if (!finite(e.value)) return {e.value, e.radius < kInfinity ? 0.0 : kInfinity};
@@ -66,14 +72,17 @@ struct Arithmetic {
   }
 
   Estimate add(Estimate a, Estimate b) const {
+    a = given(a), b = given(b);
     return rounded({a.value + b.value, a.radius + b.radius});
   }
   Estimate sub(Estimate a, Estimate b) const {
+    a = given(a), b = given(b);
     return rounded({a.value - b.value, a.radius + b.radius});
   }
-  Estimate mul(Estimate a, Estimate b) const { return rounded(product(a, b)); }
+  Estimate mul(Estimate a, Estimate b) const { return rounded(product(given(a), given(b))); }
   // Also by a multiplication with the rounded reciprocal.
   Estimate div(Estimate a, Estimate b) const {
+    a = given(a), b = given(b);
     const Estimate q = quotient(a, b);
     int exponent = 0;
     if (b.radius == 0 && std::fabs(std::frexp(b.value, &exponent)) == 0.5) return rounded(q);
