@@ -13,17 +13,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr size_t kShown = 5;  // findings in the text
 
-std::string last_line(const std::string& place) {
-  const size_t at = place.rfind('\n');
-  return at == std::string::npos ? place : place.substr(at + 1);
-}
+std::string innermost(const std::string& place) { return place.substr(0, place.find('\n')); }
 
 std::string describe(const CallFinding& f) {
   std::string out = fmt::format("step {}, call {}: {} ({})\n", f.step, f.call, f.op,
                                 f.node.empty() ? f.phase : f.phase + ", " + f.node);
   if (!f.place.empty())
     out += fmt::format("  {} {}\n", f.phase == "backward" ? "of the forward call at" : "at",
-                       last_line(f.place));
+                       innermost(f.place));
   if (!f.module.empty()) out += fmt::format("  in module {}\n", f.module);
   if (!f.problem.empty()) return out + fmt::format("  {}\n", f.problem);
   out += fmt::format("  {}{}: {} of {} elements are outside their bound{}\n",

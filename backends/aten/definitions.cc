@@ -35,9 +35,10 @@ const std::map<std::string_view, Define>& table() {
     for (const auto family :
          {pointwise_definitions(), activation_definitions(), movement_definitions(),
           indexing_definitions(), creation_definitions(), reduction_definitions(),
-          product_definitions(), normalization_definitions(), pooling_definitions(),
-          loss_definitions(), attention_definitions(), embedding_definitions(),
-          recurrent_definitions(), optimizer_definitions(), random_definitions()}) {
+          product_definitions(), convolution_definitions(), normalization_definitions(),
+          pooling_definitions(), loss_definitions(), attention_definitions(),
+          embedding_definitions(), recurrent_definitions(), optimizer_definitions(),
+          random_definitions()}) {
       for (const Definition& d : family) made.emplace(d.name, d.define);
     }
     return made;
@@ -207,6 +208,23 @@ Estimate stored(Estimate e, Element as) {
   }
   if (e.radius == 0 && held) return e;
   return {e.value, (e.radius + half) * oracle::kOutward};
+}
+
+Array converted(Array x, Element to) {
+  if (!is_integer(to)) return x;
+  const auto bits = static_cast<int>(8 * size_of(to));
+  for (double& v : x.value) {
+    if (to == Element::kBool) {
+      v = v != 0 ? 1 : 0;
+      continue;
+    }
+    v = std::trunc(v);
+    const double high = std::ldexp(1, to == Element::kU8 ? 8 : bits - 1);
+    const double low = to == Element::kU8 ? 0 : -high;
+    if (!(v >= low && v < high)) throw Undefined("a conversion beyond the range of the integers");
+  }
+  x.radius.clear();
+  return x;
 }
 
 Array Arguments::array(size_t position, std::string_view name) const {

@@ -73,6 +73,9 @@ Array array_of(const TensorView& view, ThreadPool* pool);  // Undefined if the b
 std::vector<int64_t> integers_of(const TensorView& view);
 // How an element type stores an estimate: one more rounding.
 Estimate stored(Estimate e, Element as);
+// Numbers as another element type holds them: truncated to integers, true where they are not zero.
+// Rounding to a shorter floating-point type is left to `stored`.
+Array converted(Array x, Element to);
 
 using Define = Expected (*)(const Arguments& a);
 struct Definition {
@@ -87,7 +90,8 @@ std::span<const Definition> movement_definitions();
 std::span<const Definition> indexing_definitions();
 std::span<const Definition> creation_definitions();
 std::span<const Definition> reduction_definitions();
-std::span<const Definition> product_definitions();  // mm, addmm, bmm, convolution
+std::span<const Definition> product_definitions();  // mm, addmm, bmm
+std::span<const Definition> convolution_definitions();
 std::span<const Definition> normalization_definitions();
 std::span<const Definition> pooling_definitions();  // and interpolation
 std::span<const Definition> loss_definitions();

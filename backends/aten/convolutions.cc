@@ -1,0 +1,193 @@
+// Convolutions and their gradients, by the oracle's binary64 products of patches.
+#include <algorithm>
+
+#include "backends/aten/definitions.h"
+#include "backends/oracle/oracle.h"
+
+namespace twinrun::aten {
+namespace {
+
+struct Shape {
+  Window window;
+  int64_t groups = 1;
+  bool transposed = false;
+  int64_t spatial = 2;  // 1 or 2 dimensions
+};
+
+// Arguments stride, padding, dilation, transposed, output_padding, groups from `first` on.
+Shape shape_of(const Arguments& a, size_t first, const Dims& weight) {
+  Shape s;
+  s.spatial = static_cast<int64_t>(weight.size()) - 2;
+  if (s.spatial < 1 || s.spatial > 2) throw Undefined("a convolution over three dimensions");
+  const Dims stride = a.integers(first, "stride", {1}), pad = a.integers(first + 1, "padding", {0}),
+             dilation = a.integers(first + 2, "dilation", {1});
+  for (int64_t i = 0; i < s.spatial; ++i) {
+    const int64_t axis = i + 2 - s.spatial;  // a single dimension is the second of two
+    const auto of = [&](const Dims& d) {
+      return d.size() > static_cast<size_t>(i) ? d[static_cast<size_t>(i)] : d.back();
+    };
+    s.window.size[axis] = weight[static_cast<size_t>(i + 2)];
+    s.window.stride[axis] = of(stride);
+    s.window.pad_low[axis] = s.window.pad_high[axis] = of(pad);
+    s.window.dilation[axis] = of(dilation);
+    if (of(stride) < 1 || of(dilation) < 1 || of(pad) < 0)
+      throw Undefined("a convolution with an impossible stride, dilation or padding");
+  }
+  s.transposed = a.flag(first + 3, "transposed", false);
+  s.groups = std::max<int64_t>(1, a.integer(first + 5, "groups", 1));
+  return s;
+}
+
+// [n, c, h, w] as [n, h, w, c], with h = 1 where it is missing.
+Array image(const Array& x) {
+  if (x.dims.size() == 3)
+    return permuted(reshaped(x, {x.dims[0], x.dims[1], 1, x.dims[2]}), {0, 2, 3, 1});
+  if (x.dims.size() != 4) throw Undefined("a convolution without a batch dimension");
+  return permuted(x, {0, 2, 3, 1});
+}
+// [co, ci / groups, kh, kw] as [kh, kw, ci / groups, co].
+Array kernel(const Array& w) {
+  if (w.dims.size() == 3)
+    return permuted(reshaped(w, {w.dims[0], w.dims[1], 1, w.dims[2]}), {2, 3, 1, 0});
+  return permuted(w, {2, 3, 1, 0});
+}
+Array back(Array x, const Dims& order, const Dims& dims) {
+  return reshaped(permuted(x, order), dims);
+}
+
+Tensor tensor_of(const Array& x, bool magnitude) {
+  Tensor t = Tensor::empty({DType::kF64, x.dims});
+  std::transform(x.value.begin(), x.value.end(), t.as<double>().begin(),
+                 [&](double v) { return magnitude ? std::fabs(v) : v; });
+  return t;
+}
+
+// The op on two exact operands, with the bound of sums of `terms` products in any order.
+Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b, Dims result,
+               const Shape& s, int64_t terms) {
+  Op op;
+  op.kind = kind;
+  op.attrs.window = s.window;
+  op.attrs.groups = s.groups;
+  op.attrs.shape = result;
+  op.type = {DType::kF64, result};
+  const Capabilities wide;
+  const auto run = [&](bool magnitude) {
+    const std::vector<Tensor> in = {tensor_of(a, magnitude), tensor_of(b, magnitude)};
+    return eval_value(wide, op, in, m.pool);
+  };
+  const Tensor value = run(false), size = run(true);
+  Array out = empty_array(std::move(result));
+  const double relative = m.of_sum(terms + 1) + 2 * m.operand + m.operand * m.operand;
+  const double lost = static_cast<double>(terms) * m.smallest;
+  for (int64_t i = 0; i < out.size(); ++i) {
+    const auto u = static_cast<size_t>(i);
+    const double v = value.as<double>()[u], most = size.as<double>()[u];
+    Estimate e{v, relative * most + (most > 0 && most < 0x1p-90 ? lost : 0)};
+    if (finite(v) && !(most < m.overflow)) e.radius = kInfinity;
+    // A NaN of 0 times infinity at the border may be there or not.
+    if (!finite(v)) e.radius = kInfinity;
+    out.set(i, e);
+  }
+  return out;
+}
+
+// [n, co, oh, ow] of x [n, ci, h, w] and w [co, ci / groups, kh, kw].
+Array forward(const Arithmetic& m, const Array& x, const Array& w, const Shape& s,
+              const Dims& result) {
+  const Array in = image(x), k = kernel(w);
+  const Dims dims = {in.dims[0], s.window.out(in.dims[1], 0), s.window.out(in.dims[2], 1),
+                     k.dims[3]};
+  return back(evaluate(m, OpKind::kConvolution, in, k, dims, s, k.dims[0] * k.dims[1] * k.dims[2]),
+              {0, 3, 1, 2}, result);
+}
+// The gradient of x, which is also what a transposed convolution computes.
+Array input_gradient(const Arithmetic& m, const Array& dy, const Array& w, const Shape& s,
+                     const Dims& result) {
+  const Array g = image(dy), k = kernel(w);
+  const bool flat = result.size() == 3;
+  const Dims dims = {result[0], flat ? 1 : result[2], result.back(), result[1]};
+  const int64_t terms = k.dims[0] * k.dims[1] * k.dims[3] / s.groups;
+  return back(evaluate(m, OpKind::kConvolutionInputGrad, g, k, dims, s, terms), {0, 3, 1, 2},
+              result);
+}
+Array kernel_gradient(const Arithmetic& m, const Array& x, const Array& dy, const Shape& s,
+                      const Dims& result) {
+  const Array in = image(x), g = image(dy);
+  const bool flat = result.size() == 3;
+  const Dims dims = {flat ? 1 : result[2], result.back(), result[1], result[0]};
+  return back(evaluate(m, OpKind::kConvolutionKernelGrad, in, g, dims, s,
+                       g.dims[0] * g.dims[1] * g.dims[2]),
+              {3, 2, 0, 1}, result);
+}
+
+// Output padding only adds rows at the end of a transposed convolution's result: the convolution
+// that it is the gradient of reads them or not.
+void fit(Shape& s, const Dims& large, const Dims& small) {
+  for (int64_t i = 0; i < s.spatial; ++i) {
+    const int64_t axis = i + 2 - s.spatial;
+    const auto u = static_cast<size_t>(i + 2);
+    const int64_t need = (small[u] - 1) * s.window.stride[axis] +
+                         s.window.dilation[axis] * (s.window.size[axis] - 1) + 1;
+    s.window.pad_high[axis] = std::max<int64_t>(0, need - large[u] - s.window.pad_low[axis]);
+    if (s.window.out(large[u], static_cast<int>(axis)) != small[u])
+      s.window.pad_high[axis] = s.window.pad_low[axis];
+    if (s.window.out(large[u], static_cast<int>(axis)) != small[u])
+      throw Undefined("a transposed convolution whose result has another size");
+  }
+}
+
+Expected convolution(const Arguments& a) {
+  const Array x = a.array(0, "input"), w = a.array(1, "weight");
+  Shape s = shape_of(a, 3, w.dims);
+  const Dims result = a.result(0).dims;
+  if (result.size() != x.dims.size()) throw Undefined("a convolution of another rank");
+  if (s.transposed) fit(s, result, x.dims);
+  Array y = s.transposed ? input_gradient(a.m, x, w, s, result) : forward(a.m, x, w, s, result);
+  if (!a.has(2, "bias")) return y;
+  Array bias = a.array(2, "bias");
+  Dims dims(y.dims.size(), 1);
+  dims[1] = bias.size();
+  bias = reshaped(std::move(bias), dims);
+  return map(
+      a.m, [&](Estimate p, Estimate q) { return a.m.add(p, q); }, y, bias);
+}
+
+Expected convolution_backward(const Arguments& a) {
+  const Array dy = a.array(0, "grad_output"), x = a.array(1, "input"), w = a.array(2, "weight");
+  Shape s = shape_of(a, 4, w.dims);
+  const Dims wanted = a.integers(10, "output_mask", {1, 1, 1});
+  const auto asked = [&](size_t i) {
+    return i < wanted.size() && wanted[i] != 0 && a.has_result(i);
+  };
+  if (s.transposed) fit(s, dy.dims, x.dims);
+  Expected out;
+  out.results.resize(3);
+  if (asked(0)) {
+    out.results[0] =
+        s.transposed ? forward(a.m, dy, w, s, x.dims) : input_gradient(a.m, dy, w, s, x.dims);
+  }
+  if (asked(1)) {
+    out.results[1] = s.transposed ? kernel_gradient(a.m, dy, x, s, w.dims)
+                                  : kernel_gradient(a.m, x, dy, s, w.dims);
+  }
+  if (asked(2)) {
+    Dims others = {0};
+    for (int64_t d = 2; d < static_cast<int64_t>(dy.dims.size()); ++d) others.push_back(d);
+    out.results[2] = sum(a.m, dy, others);
+  }
+  return out;
+}
+
+constexpr Definition kDefinitions[] = {
+    {"aten.convolution", convolution},
+    {"aten._convolution", convolution},
+    {"aten.convolution_overrideable", convolution},
+    {"aten.convolution_backward", convolution_backward},
+};
+
+}  // namespace
+
+std::span<const Definition> convolution_definitions() { return kDefinitions; }
+
+}  // namespace twinrun::aten
