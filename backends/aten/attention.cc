@@ -1,0 +1,378 @@
+// Softmax and attention, with their gradients.
+#include <algorithm>
+
+#include "backends/aten/definitions.h"
+
+namespace twinrun::aten {
+namespace {
+
+double unit_of(Element e) {
+  switch (e) {
+    case Element::kBF16:
+      return oracle::kUnitBf16;
+    case Element::kF16:
+      return 0x1p-11;
+    case Element::kF64:
+      return 0x1p-53;
+    default:
+      return oracle::kUnit;
+  }
+}
+bool is_half(Element e) { return e == Element::kBF16 || e == Element::kF16; }
+
+// One more rounding, to the precision of `element`.
+Estimate narrowed(const Arithmetic& m, Estimate e, Element element) {
+  e = m.more(e, unit_of(element));
+  // Small numbers of binary16 are rounded to multiples of 2^-24.
+  if (element == Element::kF16 && std::fabs(e.value) < 0x1p-14 && e.value != 0) e.radius += 0x1p-25;
+  return e;
+}
+// An argument as the call's result type takes it: `dtype` converts before the computation.
+Array converted(const Arguments& a, size_t position, std::string_view name) {
+  Array x = a.array(position, name);
+  const Element from = a.view(position, name).element, to = a.result(0).element;
+  if (is_integer(from) || unit_of(to) <= unit_of(from)) return x;
+  return map(
+      a.m, [&](Estimate e) { return e.value == 0 ? e : narrowed(a.m, e, to); }, x);
+}
+
+// exp(x - max) and its sum over an axis. The difference from the largest is what kernels take the
+// exponential of; which number near the largest they subtract cancels.
+struct Exponentials {
+  Array distance, power, total;
+};
+Exponentials exponentials(const Arithmetic& m, const Array& x, int64_t axis) {
+  Array top = largest(m, x, {axis}, true);
+  top.radius.clear();
+  Exponentials out;
+  out.distance = map(
+      m,
+      [&](Estimate v, Estimate t) {
+        return m.rounded({v.value - t.value, v.radius});
+      },
+      x, top);
+  out.power = map(
+      m, [&](Estimate d) { return m.quick_exp(d); }, out.distance);
+  out.total = sum(m, out.power, {axis}, true);
+  return out;
+}
+Array softmax_of(const Arithmetic& m, const Array& x, int64_t axis) {
+  const Exponentials e = exponentials(m, x, axis);
+  return map(
+      m, [&](Estimate p, Estimate t) { return m.div(p, t); }, e.power, e.total);
+}
+Array log_softmax_of(const Arithmetic& m, const Array& x, int64_t axis) {
+  const Exponentials e = exponentials(m, x, axis);
+  return map(
+      m,
+      [&](Estimate d, Estimate t) {
+        return m.rounded({d.value - std::log(t.value), d.radius + m.log(t).radius});
+      },
+      e.distance, e.total);
+}
+// Calls f with x and an axis; a scalar counts as one element.
+template <typename F>
+Expected along(Array x, int64_t dim, F f) {
+  if (!x.dims.empty()) return f(x, axis_of(dim, static_cast<int64_t>(x.dims.size())));
+  return reshaped(f(reshaped(std::move(x), {1}), 0), {});
+}
+// The dimension that functional.softmax takes when none is given.
+int64_t implied(int64_t rank) { return rank == 0 || rank == 1 || rank == 3 ? 0 : 1; }
+
+Expected softmax(const Arguments& a) {
+  return along(converted(a, 0, "self"), a.integer(1, "dim", -1),
+               [&](const Array& x, int64_t axis) { return softmax_of(a.m, x, axis); });
+}
+Expected log_softmax(const Arguments& a) {
+  return along(converted(a, 0, "self"), a.integer(1, "dim", -1),
+               [&](const Array& x, int64_t axis) { return log_softmax_of(a.m, x, axis); });
+}
+// Zero, rather than NaN, where everything is -infinity.
+Expected safe_softmax(const Arguments& a) {
+  return along(converted(a, 0, "self"), a.integer(1, "dim", -1), [&](const Array& x, int64_t axis) {
+    return map(
+        a.m, [](Estimate p, Estimate t) { return t.value == -kInfinity ? exactly(0) : p; },
+        softmax_of(a.m, x, axis), largest(a.m, x, {axis}, true));
+  });
+}
+Expected functional_softmax(const Arguments& a) {
+  Array x = converted(a, 0, "input");
+  const int64_t dim = a.integer(1, "dim", implied(static_cast<int64_t>(x.dims.size())));
+  return along(std::move(x), dim,
+               [&](const Array& v, int64_t axis) { return softmax_of(a.m, v, axis); });
+}
+Expected functional_log_softmax(const Arguments& a) {
+  Array x = converted(a, 0, "input");
+  const int64_t dim = a.integer(1, "dim", implied(static_cast<int64_t>(x.dims.size())));
+  return along(std::move(x), dim,
+               [&](const Array& v, int64_t axis) { return log_softmax_of(a.m, v, axis); });
+}
+
+// y (dy - sum(y dy)), or y dy - y sum(y dy), which cancels more.
+Expected softmax_backward(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  Array y = a.array(1, "output");
+  if (y.dims.empty()) y = reshaped(std::move(y), {1});
+  const Array dy = reshaped(a.array(0, "grad_output"), y.dims);
+  const int64_t axis = axis_of(a.integer(2, "dim", -1), static_cast<int64_t>(y.dims.size()));
+  const Array inner = sum(m,
+                          map(
+                              m, [&](Estimate d, Estimate p) { return m.mul(d, p); }, dy, y),
+                          {axis}, true);
+  Array out = map(
+      m,
+      [&](Estimate d, Estimate p, Estimate s) {
+        Estimate e = Arithmetic::product(p, {d.value - s.value, s.radius});
+        e.radius += 3 * m.unit * std::fabs(p.value) * (std::fabs(d.value) + std::fabs(s.value));
+        return m.rounded(e);
+      },
+      dy, y, inner);
+  return reshaped(std::move(out), a.view(1, "output").dims);
+}
+Expected log_softmax_backward(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  Array y = a.array(1, "output");
+  if (y.dims.empty()) y = reshaped(std::move(y), {1});
+  const Array dy = reshaped(a.array(0, "grad_output"), y.dims);
+  const int64_t axis = axis_of(a.integer(2, "dim", -1), static_cast<int64_t>(y.dims.size()));
+  Array out = map(
+      m,
+      [&](Estimate d, Estimate l, Estimate s) {
+        const Estimate p = Arithmetic::product(m.quick_exp(l), s);
+        return m.rounded({d.value - p.value, p.radius + m.unit * std::fabs(p.value)});
+      },
+      dy, y, sum(m, dy, {axis}, true));
+  return reshaped(std::move(out), a.view(1, "output").dims);
+}
+
+void need_finite(const Array& x, std::string_view what) {
+  if (!std::ranges::all_of(x.value, [](double v) { return finite(v); }))
+    throw Undefined("attention of infinite numbers or NaN in " + std::string(what));
+}
+Array transposed(const Array& x) {
+  Dims order;
+  const auto rank = static_cast<int64_t>(x.dims.size());
+  if (rank < 2) throw Undefined("attention of fewer than two dimensions");
+  for (int64_t i = 0; i < rank; ++i) order.push_back(i);
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return permuted(x, order);
+}
+
+struct Attention {
+  Array query, key, value;
+  std::optional<Array> mask;
+  bool mask_is_bool = false, causal = false;
+  double scale = 1;
+  Element element = Element::kF32;
+  // Whether the scores and probabilities are tensors of the inputs' type.
+  bool stores = false;
+};
+Attention attention(const Arguments& a, size_t first, size_t mask, size_t causal, size_t dropout,
+                    size_t scale) {
+  Attention t;
+  if (a.number(dropout, "dropout_p", 0) > 0) throw Undefined("attention with dropout");
+  t.query = a.array(first, "query"), t.key = a.array(first + 1, "key");
+  t.value = a.array(first + 2, "value");
+  need_finite(t.query, "query"), need_finite(t.key, "key"), need_finite(t.value, "value");
+  if (t.query.dims.size() < 2 || t.key.dims.size() < 2 || t.value.dims.size() < 2)
+    throw Undefined("attention of fewer than two dimensions");
+  t.element = a.view(first, "query").element;
+  t.mask = a.maybe(mask, "attn_mask");
+  if (t.mask) {
+    t.mask_is_bool = a.view(mask, "attn_mask").element == Element::kBool;
+    // The two additions of -infinity and +infinity are not told apart.
+    if (std::ranges::any_of(t.mask->value, [](double v) { return !(v < kInfinity); }))
+      throw Undefined("an attention mask with infinity or NaN");
+  }
+  t.causal = a.flag(causal, "is_causal", false);
+  t.scale = a.number(scale, "scale", 1 / std::sqrt(static_cast<double>(t.query.dims.back())));
+  return t;
+}
+
+// query key^T scale + mask. The scale may be applied to both operands, as its square root.
+Array scores_of(const Arithmetic& m, const Attention& t) {
+  const double each = t.stores ? 2 * unit_of(t.element) + 4 * m.unit : 6 * m.unit;
+  const Array query = map(
+      m,
+      [&](Estimate q) {
+        const double v = q.value * t.scale;
+        return Estimate{v, each * std::fabs(v)};
+      },
+      t.query);
+  Array s = matmul(m, query, transposed(t.key));
+  const auto keep = [&](Estimate e) { return t.stores ? narrowed(m, e, t.element) : e; };
+  s = map(
+      m, [&](Estimate e) { return keep(m.rounded(e)); }, s);
+  if (t.mask) {
+    s = map(
+        m,
+        [&](Estimate e, Estimate b) {
+          if (t.mask_is_bool) return b.value != 0 ? e : exactly(-kInfinity);
+          if (b.value == -kInfinity) return exactly(-kInfinity);
+          // Kernels may multiply by the scale and add in one rounding.
+          return keep(m.rounded({e.value + b.value, e.radius}));
+        },
+        s, *t.mask);
+  }
+  if (t.causal) {
+    const int64_t rows = s.dims[s.dims.size() - 2], columns = s.dims.back();
+    in_ranges(m, s.size(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (i % columns > i / columns % rows) s.set(i, exactly(-kInfinity));
+      }
+    });
+  }
+  return s;
+}
+
+// Output and log of the sum. `fused`: tile by tile, where each tile rescales what came before.
+struct Attended {
+  Array output, log_sum;
+};
+Attended attend(const Arithmetic& m, const Attention& t, bool fused) {
+  const Array s = scores_of(m, t);
+  const int64_t axis = static_cast<int64_t>(s.dims.size()) - 1, keys = s.dims.back();
+  Array top = largest(m, s, {axis}, true);
+  const Exponentials e = exponentials(m, s, axis);
+  // Tiles of 512 keys on CPUs: each rescales by one more exponential. The tiles of CUDA are
+  // smaller, but its exponential is better by more than that.
+  const double tiles = fused ? static_cast<double>((keys + 511) / 512 - 1) : 0;
+  const double rescaled = 2 * tiles * (m.fast_exp + 2) * m.unit;
+  Array p = map(
+      m,
+      [&](Estimate x, Estimate sum) {
+        // Replaced below: rows without any key.
+        if (sum.value != sum.value) return exactly(0);
+        Estimate q = m.more(m.div(x, sum), rescaled);
+        if (x.value == 0 && x.radius == 0) return exactly(0);
+        // The second product takes the operands' type. The vector exponential of bfloat16 kernels
+        // is good to 2^-13.
+        if (is_half(t.element)) {
+          q = narrowed(m, m.more(q, 0x1p-12), t.element);
+          // The exponentials are rounded before their division, the smallest to zero.
+          if (t.element == Element::kF16) q.radius += 0x1p-24;
+        }
+        return q;
+      },
+      e.power, e.total);
+  Attended out;
+  // A row without any key gave NaN before PyTorch 2.5, and zeros since.
+  out.output = map(
+      m,
+      [&](Estimate o, Estimate highest) {
+        if (highest.value == -kInfinity) return Estimate{0, kInfinity};
+        return m.more(o, 3 * m.unit);
+      },
+      matmul(m, p, t.value), top);
+  out.log_sum = map(
+      m,
+      [&](Estimate highest, Estimate sum) {
+        if (highest.value == -kInfinity) return Estimate{0, kInfinity};
+        const Estimate l = m.log(m.more(sum, rescaled / 2));
+        return m.rounded({highest.value + l.value, l.radius + m.unit * std::fabs(highest.value)});
+      },
+      top, e.total);
+  out.log_sum = reshaped(std::move(out.log_sum), reduced_dims(s.dims, {axis}, false));
+  return out;
+}
+
+Expected flash(const Arguments& a) {
+  Attended done = attend(a.m, attention(a, 0, 99, 4, 3, 99), true);
+  Expected out(std::move(done.output));
+  out.results.emplace_back(std::move(done.log_sum));
+  return out;
+}
+Expected flash_backward(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const Attention t = attention(a, 1, 99, 7, 6, 99);
+  const Array dy = a.array(0, "grad_out"), y = a.array(4, "out");
+  Array log_sum = a.array(5, "logsumexp");
+  need_finite(dy, "grad_out"), need_finite(y, "out"), need_finite(log_sum, "logsumexp");
+  const Array s = scores_of(m, t);
+  Dims column = s.dims;
+  column.back() = 1;
+  log_sum = reshaped(std::move(log_sum), column);
+  // In half precision the two operands P and dS of products are rounded to it.
+  const auto operand = [&](Estimate e) {
+    return is_half(t.element) && e.value != 0 ? narrowed(m, e, t.element) : e;
+  };
+  const Array p = map(
+      m,
+      [&](Estimate e, Estimate l) {
+        return m.quick_exp(m.rounded({e.value - l.value, e.radius + m.unit * std::fabs(e.value)}));
+      },
+      s, log_sum);
+  const Array dv = matmul(m, transposed(map(m, operand, p)), dy);
+  const auto last = static_cast<int64_t>(dy.dims.size()) - 1;
+  const Array inner = sum(m,
+                          map(
+                              m, [&](Estimate g, Estimate o) { return m.mul(g, o); }, dy, y),
+                          {last}, true);
+  Array ds = map(
+      m,
+      [&](Estimate probability, Estimate dp, Estimate delta) {
+        const Estimate d = m.rounded({dp.value - delta.value, dp.radius + delta.radius});
+        // P may have been rounded before.
+        Estimate e = operand(m.rounded(Arithmetic::product(operand(probability), d)));
+        e.value *= t.scale, e.radius *= std::fabs(t.scale);
+        return m.more(e, 3 * m.unit);
+      },
+      p, matmul(m, dy, transposed(t.value)), inner);
+  Expected out(matmul(m, ds, t.key));
+  out.results.emplace_back(matmul(m, transposed(ds), t.query));
+  out.results.emplace_back(dv);
+  return out;
+}
+
+// Heads of key and value, repeated for groups of heads of the query.
+Array repeated(const Array& x, int64_t heads) {
+  const size_t rank = x.dims.size();
+  if (rank < 3 || x.dims[rank - 3] == heads || x.dims[rank - 3] == 0) return x;
+  const int64_t times = heads / x.dims[rank - 3];
+  if (times * x.dims[rank - 3] != heads) throw Undefined("groups of heads that do not fit");
+  Dims one = x.dims, many = x.dims, result = x.dims;
+  const auto at = static_cast<int64_t>(rank) - 2;
+  one.insert(one.begin() + at, 1);
+  many.insert(many.begin() + at, times);
+  result[rank - 3] = heads;
+  return reshaped(broadcast(reshaped(x, one), many), result);
+}
+Expected composed(const Arguments& a, size_t mask, size_t dropout, size_t causal) {
+  Attention t = attention(a, 0, mask, causal, dropout, 99);
+  t.stores = is_half(t.element);  // where it is composed of products and a softmax
+  if (a.flag(99, "enable_gqa", false) && t.query.dims.size() > 2) {
+    const int64_t heads = t.query.dims[t.query.dims.size() - 3];
+    t.key = repeated(t.key, heads);
+    t.value = repeated(t.value, heads);
+  }
+  return attend(a.m, t, true).output;
+}
+Expected math(const Arguments& a) {
+  if (a.has(6, "dropout_mask")) throw Undefined("attention with dropout");
+  Expected out = composed(a, 3, 4, 5);
+  out.results.emplace_back(std::nullopt);  // the probabilities, of whichever precision
+  return out;
+}
+Expected functional_attention(const Arguments& a) { return composed(a, 3, 4, 5); }
+
+constexpr Definition kDefinitions[] = {
+    {"aten._softmax", softmax},
+    {"aten._log_softmax", log_softmax},
+    {"aten._safe_softmax", safe_softmax},
+    {"aten.softmax", softmax},
+    {"aten.log_softmax", log_softmax},
+    {"aten._softmax_backward_data", softmax_backward},
+    {"aten._log_softmax_backward_data", log_softmax_backward},
+    {"aten._scaled_dot_product_flash_attention_for_cpu", flash},
+    {"aten._scaled_dot_product_flash_attention_for_cpu_backward", flash_backward},
+    {"aten._scaled_dot_product_attention_math", math},
+    {"torch.nn.functional.scaled_dot_product_attention", functional_attention},
+    {"torch.nn.functional.softmax", functional_softmax},
+    {"torch.nn.functional.log_softmax", functional_log_softmax},
+};
+
+}  // namespace
+
+std::span<const Definition> attention_definitions() { return kDefinitions; }
+
+}  // namespace twinrun::aten
