@@ -56,17 +56,32 @@ Exponentials exponentials(const Arithmetic& m, const Array& x, int64_t axis) {
   out.total = sum(m, out.power, {axis}, true);
   return out;
 }
-Array softmax_of(const Arithmetic& m, const Array& x, int64_t axis) {
+// CPU kernels for half precision store exponentials and sums in it where the axis is not the last.
+Array softmax_of(const Arithmetic& m, const Array& x, int64_t axis, Element element) {
   const Exponentials e = exponentials(m, x, axis);
+  const bool last = axis + 1 == static_cast<int64_t>(x.dims.size());
+  const double extra = is_half(element) && !last ? 4 * unit_of(element) : 0;
   return map(
-      m, [&](Estimate p, Estimate t) { return m.div(p, t); }, e.power, e.total);
+      m,
+      [&](Estimate p, Estimate t) {
+        Estimate q = m.more(m.div(p, t), extra);
+        // An exponential below the normal numbers of binary16.
+        if (extra > 0 && element == Element::kF16 && q.value != 0) q.radius += 0x1p-24;
+        return q;
+      },
+      e.power, e.total);
 }
-Array log_softmax_of(const Arithmetic& m, const Array& x, int64_t axis) {
+// CPU kernels for half precision store the sum and its logarithm in it.
+Array log_softmax_of(const Arithmetic& m, const Array& x, int64_t axis, Element element) {
   const Exponentials e = exponentials(m, x, axis);
+  const double extra = is_half(element) ? unit_of(element) : 0;
   return map(
       m,
       [&](Estimate d, Estimate t) {
-        return m.rounded({d.value - std::log(t.value), d.radius + m.log(t).radius});
+        const double l = std::log(t.value), v = d.value - l;
+        const double stored =
+            extra == 0 || !finite(v) ? 0 : extra * (2 + std::fabs(l) + std::fabs(d.value));
+        return m.rounded({v, d.radius + m.log(t).radius + stored});
       },
       e.distance, e.total);
 }
@@ -80,32 +95,36 @@ Expected along(Array x, int64_t dim, F f) {
 int64_t implied(int64_t rank) { return rank == 0 || rank == 1 || rank == 3 ? 0 : 1; }
 
 Expected softmax(const Arguments& a) {
-  return along(converted(a, 0, "self"), a.integer(1, "dim", -1),
-               [&](const Array& x, int64_t axis) { return softmax_of(a.m, x, axis); });
+  return along(converted(a, 0, "self"), a.integer(1, "dim", -1), [&](const Array& x, int64_t axis) {
+    return softmax_of(a.m, x, axis, a.result(0).element);
+  });
 }
 Expected log_softmax(const Arguments& a) {
-  return along(converted(a, 0, "self"), a.integer(1, "dim", -1),
-               [&](const Array& x, int64_t axis) { return log_softmax_of(a.m, x, axis); });
+  return along(converted(a, 0, "self"), a.integer(1, "dim", -1), [&](const Array& x, int64_t axis) {
+    return log_softmax_of(a.m, x, axis, a.result(0).element);
+  });
 }
 // Zero, rather than NaN, where everything is -infinity.
 Expected safe_softmax(const Arguments& a) {
   return along(converted(a, 0, "self"), a.integer(1, "dim", -1), [&](const Array& x, int64_t axis) {
     return map(
         a.m, [](Estimate p, Estimate t) { return t.value == -kInfinity ? exactly(0) : p; },
-        softmax_of(a.m, x, axis), largest(a.m, x, {axis}, true));
+        softmax_of(a.m, x, axis, a.result(0).element), largest(a.m, x, {axis}, true));
   });
 }
 Expected functional_softmax(const Arguments& a) {
   Array x = converted(a, 0, "input");
   const int64_t dim = a.integer(1, "dim", implied(static_cast<int64_t>(x.dims.size())));
-  return along(std::move(x), dim,
-               [&](const Array& v, int64_t axis) { return softmax_of(a.m, v, axis); });
+  return along(std::move(x), dim, [&](const Array& v, int64_t axis) {
+    return softmax_of(a.m, v, axis, a.result(0).element);
+  });
 }
 Expected functional_log_softmax(const Arguments& a) {
   Array x = converted(a, 0, "input");
   const int64_t dim = a.integer(1, "dim", implied(static_cast<int64_t>(x.dims.size())));
-  return along(std::move(x), dim,
-               [&](const Array& v, int64_t axis) { return log_softmax_of(a.m, v, axis); });
+  return along(std::move(x), dim, [&](const Array& v, int64_t axis) {
+    return log_softmax_of(a.m, v, axis, a.result(0).element);
+  });
 }
 
 // y (dy - sum(y dy)), or y dy - y sum(y dy), which cancels more.
@@ -186,6 +205,8 @@ Attention attention(const Arguments& a, size_t first, size_t mask, size_t causal
   }
   t.causal = a.flag(causal, "is_causal", false);
   t.scale = a.number(scale, "scale", 1 / std::sqrt(static_cast<double>(t.query.dims.back())));
+  // The CPU kernel scales -infinity too, which gives +infinity.
+  if (t.scale < 0 && t.causal) throw Undefined("causal attention with a negative scale");
   return t;
 }
 
@@ -268,7 +289,9 @@ Attended attend(const Arithmetic& m, const Attention& t, bool fused) {
       m,
       [&](Estimate highest, Estimate sum) {
         if (highest.value == -kInfinity) return Estimate{0, kInfinity};
-        const Estimate l = m.log(m.more(sum, rescaled / 2));
+        // The same fast exponentials, good to 2^-13 in half precision, are summed.
+        const double off = is_half(t.element) ? 0x1p-12 : rescaled / 2;
+        const Estimate l = m.log(m.more(sum, off));
         return m.rounded({highest.value + l.value, l.radius + m.unit * std::fabs(highest.value)});
       },
       top, e.total);
@@ -276,8 +299,15 @@ Attended attend(const Arithmetic& m, const Attention& t, bool fused) {
   return out;
 }
 
+// Whether a kernel takes truth values as a mask, or adds them, depends on the version: the composed
+// call converts them before.
+void need_added_mask(const Attention& t) {
+  if (t.mask_is_bool) throw Undefined("an attention kernel with a mask of truth values");
+}
 Expected flash(const Arguments& a) {
-  Attended done = attend(a.m, attention(a, 0, 99, 4, 3, 99), true);
+  const Attention t = attention(a, 0, 99, 4, 3, 99);
+  need_added_mask(t);
+  Attended done = attend(a.m, t, true);
   Expected out(std::move(done.output));
   out.results.emplace_back(std::move(done.log_sum));
   return out;
@@ -285,6 +315,7 @@ Expected flash(const Arguments& a) {
 Expected flash_backward(const Arguments& a) {
   const Arithmetic& m = a.m;
   const Attention t = attention(a, 1, 99, 7, 6, 99);
+  need_added_mask(t);
   const Array dy = a.array(0, "grad_out"), y = a.array(4, "out");
   Array log_sum = a.array(5, "logsumexp");
   need_finite(dy, "grad_out"), need_finite(y, "out"), need_finite(log_sum, "logsumexp");
@@ -299,10 +330,31 @@ Expected flash_backward(const Arguments& a) {
   const Array p = map(
       m,
       [&](Estimate e, Estimate l) {
+        if (e.value == -kInfinity) return exactly(0);
         return m.quick_exp(m.rounded({e.value - l.value, e.radius + m.unit * std::fabs(e.value)}));
       },
       s, log_sum);
-  const Array dv = matmul(m, transposed(map(m, operand, p)), dy);
+  // The gradients are tensors of the inputs' type to which each tile is added: in half precision
+  // that rounds once a tile.
+  const auto tiled = [&](const Array& left, const Array& right, int64_t tiles) {
+    Array out = matmul(m, left, right);
+    if (!is_half(t.element) || tiles <= 1) return out;
+    const auto size = [&](const Array& x) {
+      return map(
+          m, [](Estimate e) { return exactly(std::fabs(e.value) + e.radius); }, x);
+    };
+    const double relative = static_cast<double>(tiles - 1) * unit_of(t.element);
+    return map(
+        m,
+        [&](Estimate e, Estimate w) {
+          return Estimate{e.value, e.radius + relative * w.value};
+        },
+        out, matmul(m, size(left), size(right)));
+  };
+  const int64_t rows = s.dims[s.dims.size() - 2];
+  const int64_t height = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
+  const int64_t down = (rows + height - 1) / height, across = (s.dims.back() + 511) / 512;
+  const Array dv = tiled(transposed(map(m, operand, p)), dy, down);
   const auto last = static_cast<int64_t>(dy.dims.size()) - 1;
   const Array inner = sum(m,
                           map(
@@ -311,6 +363,7 @@ Expected flash_backward(const Arguments& a) {
   Array ds = map(
       m,
       [&](Estimate probability, Estimate dp, Estimate delta) {
+        if (probability.value == 0 && probability.radius == 0) return exactly(0);
         const Estimate d = m.rounded({dp.value - delta.value, dp.radius + delta.radius});
         // P may have been rounded before.
         Estimate e = operand(m.rounded(Arithmetic::product(operand(probability), d)));
@@ -318,8 +371,8 @@ Expected flash_backward(const Arguments& a) {
         return m.more(e, 3 * m.unit);
       },
       p, matmul(m, dy, transposed(t.value)), inner);
-  Expected out(matmul(m, ds, t.key));
-  out.results.emplace_back(matmul(m, transposed(ds), t.query));
+  Expected out(tiled(ds, t.key, across));
+  out.results.emplace_back(tiled(transposed(ds), t.query, down));
   out.results.emplace_back(dv);
   return out;
 }
@@ -337,8 +390,9 @@ Array repeated(const Array& x, int64_t heads) {
   result[rank - 3] = heads;
   return reshaped(broadcast(reshaped(x, one), many), result);
 }
-Expected composed(const Arguments& a, size_t mask, size_t dropout, size_t causal) {
+Expected composed(const Arguments& a, size_t mask, size_t dropout, size_t causal, bool kernel) {
   Attention t = attention(a, 0, mask, causal, dropout, 99);
+  if (kernel) need_added_mask(t);
   t.stores = is_half(t.element);  // where it is composed of products and a softmax
   if (a.flag(99, "enable_gqa", false) && t.query.dims.size() > 2) {
     const int64_t heads = t.query.dims[t.query.dims.size() - 3];
@@ -349,11 +403,11 @@ Expected composed(const Arguments& a, size_t mask, size_t dropout, size_t causal
 }
 Expected math(const Arguments& a) {
   if (a.has(6, "dropout_mask")) throw Undefined("attention with dropout");
-  Expected out = composed(a, 3, 4, 5);
+  Expected out = composed(a, 3, 4, 5, true);
   out.results.emplace_back(std::nullopt);  // the probabilities, of whichever precision
   return out;
 }
-Expected functional_attention(const Arguments& a) { return composed(a, 3, 4, 5); }
+Expected functional_attention(const Arguments& a) { return composed(a, 3, 4, 5, false); }
 
 constexpr Definition kDefinitions[] = {
     {"aten._softmax", softmax},

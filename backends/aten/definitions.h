@@ -87,12 +87,12 @@ struct Definition {
 std::span<const Definition> pointwise_definitions();
 std::span<const Definition> activation_definitions();
 std::span<const Definition> movement_definitions();
-std::span<const Definition> indexing_definitions();
 std::span<const Definition> creation_definitions();
 std::span<const Definition> reduction_definitions();
 std::span<const Definition> product_definitions();  // mm, addmm, bmm
 std::span<const Definition> convolution_definitions();
 std::span<const Definition> normalization_definitions();
+std::span<const Definition> row_normalization_definitions();
 std::span<const Definition> pooling_definitions();  // and interpolation
 std::span<const Definition> loss_definitions();
 std::span<const Definition> attention_definitions();  // softmax, attention

@@ -1,0 +1,587 @@
+// Pooling, interpolation, padding and the moves of pixels, with their gradients.
+#include <algorithm>
+
+#include "backends/aten/definitions.h"
+#include "backends/aten/totals.h"
+
+namespace twinrun::aten {
+namespace {
+
+double half_unit(const Arguments& a) { return half_unit(a.view(0, "self").element); }
+void need_floats(const Arguments& a) {
+  if (!is_float(a.view(0, "self").element)) throw Undefined("averages of integers");
+}
+
+// A tensor whose last two dimensions are height and width, and the number of such planes.
+struct Planes {
+  int64_t n = 0, h = 0, w = 0;
+  explicit Planes(const Dims& dims) {
+    if (dims.size() < 2) throw Undefined("planes of fewer than two dimensions");
+    h = dims[dims.size() - 2], w = dims.back();
+    n = 1;
+    for (size_t d = 0; d + 2 < dims.size(); ++d) n *= dims[d];
+  }
+};
+Dims with_planes(Dims dims, int64_t h, int64_t w) {
+  dims[dims.size() - 2] = h, dims.back() = w;
+  return dims;
+}
+
+using Totals = std::vector<Total>;
+Totals totals_of(const Dims& dims) { return Totals(static_cast<size_t>(count(dims))); }
+void add(Totals& totals, int64_t i, Estimate e) { totals[static_cast<size_t>(i)].add(e); }
+Array array_from(const Arithmetic& m, const Totals& totals, Dims dims, double half) {
+  Array out = empty_array(std::move(dims));
+  in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out.set(i, totals[static_cast<size_t>(i)].of(m, half));
+  });
+  return out;
+}
+
+// One axis of a window: which inputs an output reads, and how many with the padding.
+struct Span {
+  int64_t begin = 0, end = 0, step = 1, padded = 0;
+};
+using Spans = std::vector<Span>;
+Spans windows(int64_t in, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation,
+              bool ceil) {
+  if (kernel < 1 || stride < 1 || dilation < 1) throw Undefined("a window without elements");
+  const int64_t room = in + 2 * pad - dilation * (kernel - 1) - 1 + (ceil ? stride - 1 : 0);
+  if (room < 0) throw Undefined("a window that does not fit");
+  int64_t out = room / stride + 1;
+  // The last window has to begin within the input or the padding before it.
+  if (ceil && (out - 1) * stride >= in + pad) --out;
+  Spans spans;
+  for (int64_t o = 0; o < out; ++o) {
+    Span s;
+    const int64_t first = o * stride - pad;
+    s.padded = std::min(first + kernel, in + pad) - first;  // counted for averages: no dilation
+    s.begin = first < 0 ? first + (-first + dilation - 1) / dilation * dilation : first;
+    s.end = std::max(s.begin, std::min(first + dilation * (kernel - 1) + 1, in));
+    s.step = dilation;
+    spans.push_back(s);
+  }
+  return spans;
+}
+Spans adaptive(int64_t in, int64_t out) {
+  Spans spans;
+  for (int64_t o = 0; o < out; ++o)
+    spans.push_back({o * in / out, ((o + 1) * in + out - 1) / out, 1, 0});
+  return spans;
+}
+int64_t length(const Spans& s) { return static_cast<int64_t>(s.size()); }
+
+// The largest of each window, and a position where it is: the call's own if that is right.
+Expected max_over(const Arguments& a, const Spans& rows, const Spans& columns) {
+  const Array x = a.array(0, "self");
+  const Planes p(x.dims);
+  const Dims dims = with_planes(x.dims, length(rows), length(columns));
+  Array out = empty_array(dims, true), at = empty_array(dims, true);
+  std::vector<int64_t> given;
+  if (a.has_result(1)) given = integers_of(a.result(1));
+  if (a.has_result(1) && given.size() != at.value.size())
+    throw Undefined("indices of another shape");
+  int64_t i = 0;
+  for (int64_t n = 0; n < p.n; ++n) {
+    const double* plane = x.value.data() + n * p.h * p.w;
+    for (const Span& r : rows) {
+      for (const Span& c : columns) {
+        const auto u = static_cast<size_t>(i++);
+        double best = -kInfinity;
+        int64_t where = -1;
+        const int64_t own = given.empty() ? -1 : given[u];
+        bool own_inside = false;
+        for (int64_t h = r.begin; h < r.end; h += r.step) {
+          for (int64_t w = c.begin; w < c.end; w += c.step) {
+            const double v = plane[h * p.w + w];
+            if (where < 0 || v > best || (v != v && best == best)) best = v, where = h * p.w + w;
+            own_inside = own_inside || h * p.w + w == own;
+          }
+        }
+        if (where < 0) throw Undefined("a window without elements");
+        if (own_inside && (plane[own] == best || (plane[own] != plane[own] && best != best)))
+          where = own;
+        out.value[u] = best;
+        at.value[u] = static_cast<double>(where);
+      }
+    }
+  }
+  Expected expected(std::move(out));
+  if (a.has_result(1)) expected.results.emplace_back(std::move(at));
+  return expected;
+}
+Expected max_pool2d(const Arguments& a) {
+  const Planes p(a.view(0, "self").dims);
+  const auto kernel = a.pair(1, "kernel_size", 1);
+  auto stride = a.pair(2, "stride", 0);
+  if (stride.first == 0) stride = kernel;
+  const auto pad = a.pair(3, "padding", 0), dilation = a.pair(4, "dilation", 1);
+  const bool ceil = a.flag(5, "ceil_mode", false);
+  return max_over(a, windows(p.h, kernel.first, stride.first, pad.first, dilation.first, ceil),
+                  windows(p.w, kernel.second, stride.second, pad.second, dilation.second, ceil));
+}
+Expected adaptive_max_pool2d(const Arguments& a) {
+  const Planes p(a.view(0, "self").dims);
+  const auto out = a.pair(1, "output_size", 1);
+  return max_over(a, adaptive(p.h, out.first), adaptive(p.w, out.second));
+}
+// Adds each gradient at the index of its maximum.
+Expected max_gradient(const Arguments& a, size_t indices_at) {
+  const Array dy = a.array(0, "grad_output");
+  const Dims& dims = a.view(1, "self").dims;
+  const std::vector<int64_t> index = integers_of(a.view(indices_at, "indices"));
+  const Planes from(dy.dims), to(dims);
+  if (static_cast<int64_t>(index.size()) != dy.size() || from.n != to.n)
+    throw Undefined("indices of another shape");
+  Totals totals = totals_of(dims);
+  for (int64_t i = 0; i < dy.size(); ++i) {
+    const int64_t k = index[static_cast<size_t>(i)];
+    if (k < 0 || k >= to.h * to.w) throw Undefined("an index out of range");
+    add(totals, i / (from.h * from.w) * to.h * to.w + k, dy.at(i));
+  }
+  return array_from(a.m, totals, dims, half_unit(a));
+}
+Expected max_pool2d_backward(const Arguments& a) { return max_gradient(a, 7); }
+Expected adaptive_max_pool2d_backward(const Arguments& a) { return max_gradient(a, 2); }
+
+// The mean of each window, or its gradient. `divisor` of 0: the number of elements.
+enum class Count { kInside, kPadded, kAdaptive };
+struct Average {
+  Spans rows, columns;
+  Count count = Count::kInside;
+  int64_t divisor = 0;
+
+  Estimate divided(const Arithmetic& m, Estimate e, const Span& r, const Span& c) const {
+    const int64_t height = r.end - r.begin, width = c.end - c.begin;
+    int64_t by = count == Count::kPadded ? r.padded * c.padded : height * width;
+    if (divisor != 0) by = divisor;
+    e = m.div(e, exactly(static_cast<double>(by)));
+    // Adaptive kernels divide by the height, then by the width.
+    if (count == Count::kAdaptive && by > 1) e = m.more(e, 2.5 * m.unit);
+    return e;
+  }
+  Array forward(const Arithmetic& m, const Array& x, double half) const {
+    const Planes p(x.dims);
+    Array out = empty_array(with_planes(x.dims, length(rows), length(columns)));
+    const int64_t nr = length(rows), nc = length(columns);
+    in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const Span& r = rows[static_cast<size_t>(i / nc % nr)];
+        const Span& c = columns[static_cast<size_t>(i % nc)];
+        Total total;
+        for (int64_t h = r.begin; h < r.end; ++h) {
+          for (int64_t w = c.begin; w < c.end; ++w)
+            total.add(x.at((i / (nc * nr) * p.h + h) * p.w + w));
+        }
+        const bool none = r.end <= r.begin || c.end <= c.begin;
+        out.set(i, none ? exactly(0) : divided(m, total.of(m, half), r, c));
+      }
+    });
+    return out;
+  }
+  Array backward(const Arithmetic& m, const Array& dy, const Dims& dims, double half) const {
+    const Planes p(dims);
+    const int64_t nr = length(rows), nc = length(columns);
+    if (dy.size() != p.n * nr * nc) throw Undefined("a gradient of another shape");
+    Totals totals = totals_of(dims);
+    for (int64_t i = 0; i < dy.size(); ++i) {
+      const Span& r = rows[static_cast<size_t>(i / nc % nr)];
+      const Span& c = columns[static_cast<size_t>(i % nc)];
+      if (r.end <= r.begin || c.end <= c.begin) continue;
+      Estimate e = divided(m, dy.at(i), r, c);
+      e.radius += 2 * half * std::fabs(e.value);  // quotients are stored before they are added
+      for (int64_t h = r.begin; h < r.end; ++h) {
+        for (int64_t w = c.begin; w < c.end; ++w)
+          add(totals, (i / (nc * nr) * p.h + h) * p.w + w, e);
+      }
+    }
+    return array_from(m, totals, dims, half);
+  }
+};
+// The arguments from `first` on: kernel, stride, padding, ceil_mode, count_include_pad, divisor.
+Average average_of(const Arguments& a, const Dims& dims, size_t first) {
+  const Planes p(dims);
+  const auto kernel = a.pair(first, "kernel_size", 1);
+  auto stride = a.pair(first + 1, "stride", 0);
+  if (stride.first == 0) stride = kernel;
+  const auto pad = a.pair(first + 2, "padding", 0);
+  const bool ceil = a.flag(first + 3, "ceil_mode", false);
+  Average v;
+  v.rows = windows(p.h, kernel.first, stride.first, pad.first, 1, ceil);
+  v.columns = windows(p.w, kernel.second, stride.second, pad.second, 1, ceil);
+  v.count = a.flag(first + 4, "count_include_pad", true) ? Count::kPadded : Count::kInside;
+  v.divisor = a.integer(first + 5, "divisor_override", 0);
+  return v;
+}
+Expected avg_pool2d(const Arguments& a) {
+  need_floats(a);
+  const Array x = a.array(0, "self");
+  return average_of(a, x.dims, 1).forward(a.m, x, 0);
+}
+Expected avg_pool2d_backward(const Arguments& a) {
+  need_floats(a);
+  const Dims& dims = a.view(1, "self").dims;
+  return average_of(a, dims, 2).backward(a.m, a.array(0, "grad_output"), dims, half_unit(a));
+}
+Expected avg_pool1d(const Arguments& a) {
+  need_floats(a);
+  Array x = a.array(0, "self");
+  if (x.dims.empty()) throw Undefined("planes of fewer than two dimensions");
+  Dims dims = x.dims;
+  dims.insert(dims.end() - 1, 1);
+  const int64_t kernel = a.pair(1, "kernel_size", 1).first;
+  Average v;
+  v.rows = {{0, 1, 1, 1}};
+  v.columns = windows(dims.back(), kernel, a.pair(2, "stride", kernel).first,
+                      a.pair(3, "padding", 0).first, 1, a.flag(4, "ceil_mode", false));
+  v.count = a.flag(5, "count_include_pad", true) ? Count::kPadded : Count::kInside;
+  Array y = v.forward(a.m, reshaped(std::move(x), dims), 0);
+  dims = y.dims;
+  dims.erase(dims.end() - 2);
+  return reshaped(std::move(y), dims);
+}
+Expected adaptive_avg_pool2d(const Arguments& a) {
+  need_floats(a);
+  const Array x = a.array(0, "self");
+  const Planes p(x.dims);
+  const auto out = a.pair(1, "output_size", 1);
+  return Average{adaptive(p.h, out.first), adaptive(p.w, out.second), Count::kAdaptive, 0}.forward(
+      a.m, x, 0);
+}
+Expected adaptive_avg_pool2d_backward(const Arguments& a) {
+  need_floats(a);
+  const Array dy = a.array(0, "grad_output");
+  const Dims& dims = a.view(1, "self").dims;
+  const Planes from(dy.dims), to(dims);
+  return Average{adaptive(to.h, from.h), adaptive(to.w, from.w), Count::kAdaptive, 0}.backward(
+      a.m, dy, dims, half_unit(a));
+}
+
+// What an output position of an axis reads: positions of the input with their weights.
+struct Tap {
+  int64_t at = 0;
+  Estimate weight{1, 0};
+};
+using Taps = std::vector<std::vector<Tap>>;
+Estimate weighted(const Arithmetic& m, const Tap& r, const Tap& c, Estimate e, double half) {
+  const Estimate w = m.mul(r.weight, c.weight);
+  if (w.value == 1 && w.radius == 0) return e;
+  // Whether an element of weight 0 is read at all depends on a rounding.
+  if (!finite(e.value) && std::fabs(w.value) <= w.radius) return {0, kInfinity};
+  e = m.mul(w, e);
+  e.radius += 2 * half * std::fabs(e.value);
+  return e;
+}
+Array interpolated(const Arithmetic& m, const Array& x, const Taps& rows, const Taps& columns,
+                   double half) {
+  const Planes p(x.dims);
+  const auto nr = static_cast<int64_t>(rows.size()), nc = static_cast<int64_t>(columns.size());
+  Array out = empty_array(with_planes(x.dims, nr, nc));
+  in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Total total;
+      for (const Tap& r : rows[static_cast<size_t>(i / nc % nr)]) {
+        for (const Tap& c : columns[static_cast<size_t>(i % nc)]) {
+          const Estimate v = x.at((i / (nc * nr) * p.h + r.at) * p.w + c.at);
+          total.add(weighted(m, r, c, v, 0));
+        }
+      }
+      out.set(i, total.of(m, half));
+    }
+  });
+  return out;
+}
+// The gradient: each output's gradient, times the weights, to where the output read.
+Array spread(const Arithmetic& m, const Array& dy, const Dims& dims, const Taps& rows,
+             const Taps& columns, double half) {
+  const Planes p(dims);
+  const auto nr = static_cast<int64_t>(rows.size()), nc = static_cast<int64_t>(columns.size());
+  if (dy.size() != p.n * nr * nc) throw Undefined("a gradient of another shape");
+  Totals totals = totals_of(dims);
+  for (int64_t i = 0; i < dy.size(); ++i) {
+    for (const Tap& r : rows[static_cast<size_t>(i / nc % nr)]) {
+      for (const Tap& c : columns[static_cast<size_t>(i % nc)]) {
+        add(totals, (i / (nc * nr) * p.h + r.at) * p.w + c.at, weighted(m, r, c, dy.at(i), half));
+      }
+    }
+  }
+  return array_from(m, totals, dims, half);
+}
+
+// Which input is nearest: kernels compute floor(o * scale) in binary32.
+Taps nearest(int64_t in, int64_t out, double factor, double shift) {
+  const double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
+  const auto scale = static_cast<float>(ratio);
+  Taps taps;
+  for (int64_t o = 0; o < out; ++o) {
+    const double v = (static_cast<double>(o) + shift) * ratio;
+    const float f = (static_cast<float>(o) + static_cast<float>(shift)) * scale;
+    // At the edge of two inputs kernels of other precision may take the other one.
+    if (in != out && std::floor(v * (1 + 0x1p-22)) != std::floor(v * (1 - 0x1p-22)) &&
+        std::floor(static_cast<double>(f)) != std::floor(v)) {
+      throw Undefined("a nearest element that depends on a rounding");
+    }
+    const auto at = std::min(static_cast<int64_t>(std::floor(f)), in - 1);
+    // CPU kernels ignore the factor at these sizes, CUDA's do not.
+    if (shift == 0 && ((out == in && at != o) || (out == 2 * in && at != o / 2)))
+      throw Undefined("a factor that does not fit the sizes");
+    taps.push_back({{at, {1, 0}}});
+  }
+  return taps;
+}
+// The two neighbours of each output. Their weights carry the rounding of the position, which may
+// also fall on the other side of an input.
+Taps linear(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners,
+            double half) {
+  double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
+  if (corners) ratio = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  Taps taps;
+  for (int64_t o = 0; o < out; ++o) {
+    const auto at = static_cast<double>(o);
+    const double position = corners ? ratio * at : std::fmax(0, ratio * (at + 0.5) - 0.5);
+    const auto low = std::min(static_cast<int64_t>(position), in - 1);
+    // The same size gives the same positions in every kernel.
+    if (in == out && position != at) throw Undefined("a factor that does not fit the sizes");
+    if (in == out) {
+      taps.push_back({{o, {1, 0}}});
+      continue;
+    }
+    const double slack = position == 0 && corners ? 0 : 4 * m.unit * (position + 1);
+    const double part = std::fmin(position - static_cast<double>(low), 1);
+    const auto weight = [&](double w) { return Estimate{w, slack + 2 * half * w}; };
+    std::vector<Tap> one;
+    if (low + 1 >= in) {
+      one.push_back({low, {1, 2 * m.unit}});
+      if (part <= slack && low > 0) one.push_back({low - 1, weight(0)});
+    } else {
+      if (part <= slack && low > 0) one.push_back({low - 1, weight(0)});
+      one.push_back({low, weight(1 - part)});
+      one.push_back({low + 1, weight(part)});
+      if (1 - part <= slack && low + 2 < in) one.push_back({low + 2, weight(0)});
+    }
+    taps.push_back(std::move(one));
+  }
+  return taps;
+}
+
+// The factors of the `.vec` overloads are a list; their output size may be None.
+struct Resize {
+  int64_t h = 0, w = 0;
+  double by_h = 0, by_w = 0;
+};
+Resize resize_of(const Arguments& a, const Dims& in, size_t scales_at) {
+  const Planes p(in);
+  Resize r;
+  const Value* factors = a.find(a.call().op.ends_with(".vec") ? scales_at : 99, "scale_factors");
+  if (factors != nullptr && factors->items.size() == 2) {
+    const auto number = [](const Value& v) {
+      return v.kind == Value::Kind::kNumber ? v.number : static_cast<double>(v.integer);
+    };
+    r.by_h = number(factors->items[0]), r.by_w = number(factors->items[1]);
+  } else if (!a.call().op.ends_with(".vec")) {
+    r.by_h = a.number(scales_at, "scales_h", 0), r.by_w = a.number(scales_at + 1, "scales_w", 0);
+  }
+  if (a.has(1, "output_size")) {
+    const auto size = a.pair(1, "output_size", 1);
+    r.h = size.first, r.w = size.second;
+  } else {
+    r.h = static_cast<int64_t>(static_cast<double>(p.h) * r.by_h);
+    r.w = static_cast<int64_t>(static_cast<double>(p.w) * r.by_w);
+  }
+  if (r.h < 1 || r.w < 1) throw Undefined("an interpolation to nothing");
+  return r;
+}
+Expected nearest2d(const Arguments& a, double shift) {
+  const Array x = a.array(0, "self");
+  const Planes p(x.dims);
+  const Resize r = resize_of(a, x.dims, 2);
+  return interpolated(a.m, x, nearest(p.h, r.h, r.by_h, shift), nearest(p.w, r.w, r.by_w, shift),
+                      0);
+}
+Expected upsample_nearest2d(const Arguments& a) { return nearest2d(a, 0); }
+Expected upsample_nearest_exact2d(const Arguments& a) { return nearest2d(a, 0.5); }
+Expected upsample_nearest2d_backward(const Arguments& a) {
+  const Dims dims = a.integers(2, "input_size", {});
+  const Planes p(dims);
+  const Resize r = resize_of(a, dims, 3);
+  return spread(a.m, a.array(0, "grad_output"), dims, nearest(p.h, r.h, r.by_h, 0),
+                nearest(p.w, r.w, r.by_w, 0), half_unit(a));
+}
+Expected upsample_nearest1d(const Arguments& a) {
+  if (a.call().op.ends_with(".vec")) throw Undefined("an interpolation by a list of factors");
+  Array x = a.array(0, "self");
+  if (x.dims.size() != 3) throw Undefined("planes of fewer than two dimensions");
+  Dims dims = {x.dims[0], x.dims[1], 1, x.dims[2]};
+  const int64_t out = a.pair(1, "output_size", 1).first;
+  const Taps columns = nearest(dims[3], out, a.number(2, "scales", 0), 0);
+  Array y = interpolated(a.m, reshaped(std::move(x), dims), {{Tap{}}}, columns, 0);
+  return reshaped(std::move(y), {dims[0], dims[1], out});
+}
+Expected upsample_bilinear2d(const Arguments& a) {
+  need_floats(a);
+  const Array x = a.array(0, "self");
+  const Planes p(x.dims);
+  const Resize r = resize_of(a, x.dims, 3);
+  const bool corners = a.flag(2, "align_corners", false);
+  // Kernels of half precision may store the weights and the interpolated rows.
+  const double half = half_unit(a);
+  return interpolated(a.m, x, linear(a.m, p.h, r.h, r.by_h, corners, half),
+                      linear(a.m, p.w, r.w, r.by_w, corners, half), half);
+}
+Expected upsample_bilinear2d_backward(const Arguments& a) {
+  need_floats(a);
+  const Dims dims = a.integers(2, "input_size", {});
+  const Planes p(dims);
+  const Resize r = resize_of(a, dims, 4);
+  const bool corners = a.flag(3, "align_corners", false);
+  const double half = half_unit(a);
+  return spread(a.m, a.array(0, "grad_output"), dims, linear(a.m, p.h, r.h, r.by_h, corners, half),
+                linear(a.m, p.w, r.w, r.by_w, corners, half), half);
+}
+
+// Padding by elements of the input: each position of the result reads one.
+Taps padding(int64_t in, int64_t before, int64_t after, bool reflect) {
+  Taps taps;
+  for (int64_t o = -before; o < in + after; ++o) {
+    int64_t at = std::clamp<int64_t>(o, 0, in - 1);
+    if (reflect && o < 0) at = -o;
+    if (reflect && o >= in) at = 2 * (in - 1) - o;
+    if (at < 0 || at >= in) throw Undefined("a padding wider than the input");
+    taps.push_back({{at, {1, 0}}});
+  }
+  return taps;
+}
+Expected padded(const Arguments& a, bool back, bool reflect, bool flat) {
+  const Dims pad = a.integers(back ? 2 : 1, "padding", {});
+  if (pad.size() != (flat ? 2U : 4U)) throw Undefined("a padding of another length");
+  Array x = a.array(0, back ? "grad_output" : "self");
+  Dims dims = back ? a.view(1, "self").dims : x.dims;
+  const Dims own = dims;
+  if (flat) {
+    dims.insert(dims.end() - 1, 1);
+    Dims across = x.dims;
+    across.insert(across.end() - 1, 1);
+    x = reshaped(std::move(x), across);
+  }
+  const Planes p(dims);
+  const Taps columns = padding(p.w, pad[0], pad[1], reflect);
+  const Taps rows = flat ? Taps{{Tap{}}} : padding(p.h, pad[2], pad[3], reflect);
+  if (back) return reshaped(spread(a.m, x, dims, rows, columns, half_unit(a)), own);
+  Array y = interpolated(a.m, x, rows, columns, 0);
+  Dims to = y.dims;
+  if (flat) to.erase(to.end() - 2);
+  return reshaped(std::move(y), to);
+}
+Expected reflection_pad1d(const Arguments& a) { return padded(a, false, true, true); }
+Expected reflection_pad2d(const Arguments& a) { return padded(a, false, true, false); }
+Expected replication_pad2d(const Arguments& a) { return padded(a, false, false, false); }
+Expected reflection_pad1d_backward(const Arguments& a) { return padded(a, true, true, true); }
+Expected reflection_pad2d_backward(const Arguments& a) { return padded(a, true, true, false); }
+Expected replication_pad2d_backward(const Arguments& a) { return padded(a, true, false, false); }
+
+// Moves between channels and the pixels of r x r blocks.
+Expected shuffled(const Arguments& a, bool apart) {
+  const Array x = a.array(0, "self");
+  const int64_t r = a.integer(1, apart ? "downscale_factor" : "upscale_factor", 1);
+  if (x.dims.size() < 3 || r < 1) throw Undefined("pixels without channels");
+  const Planes p(x.dims);
+  const int64_t c = x.dims[x.dims.size() - 3], n = c == 0 ? 0 : p.n / c;
+  Dims dims = x.dims;
+  const size_t rank = dims.size();
+  if (apart) {
+    dims[rank - 3] = c * r * r, dims[rank - 2] = p.h / r, dims[rank - 1] = p.w / r;
+    return reshaped(permuted(reshaped(x, {n, c, p.h / r, r, p.w / r, r}), {0, 1, 3, 5, 2, 4}),
+                    dims);
+  }
+  dims[rank - 3] = c / (r * r), dims[rank - 2] = p.h * r, dims[rank - 1] = p.w * r;
+  return reshaped(permuted(reshaped(x, {n, c / (r * r), r, r, p.h, p.w}), {0, 1, 4, 2, 5, 3}),
+                  dims);
+}
+Expected pixel_shuffle(const Arguments& a) { return shuffled(a, false); }
+Expected pixel_unshuffle(const Arguments& a) { return shuffled(a, true); }
+
+// Where each element of [channels, kernel, positions] lies in [channels, h, w]; -1: padding.
+std::vector<int64_t> columns_of(const Arguments& a, size_t first, const Planes& p) {
+  const auto kernel = a.pair(first, "kernel_size", 1), dilation = a.pair(first + 1, "dilation", 1);
+  const auto pad = a.pair(first + 2, "padding", 0), stride = a.pair(first + 3, "stride", 1);
+  const Spans rows = windows(p.h, kernel.first, stride.first, pad.first, dilation.first, false);
+  const Spans across =
+      windows(p.w, kernel.second, stride.second, pad.second, dilation.second, false);
+  std::vector<int64_t> out;
+  for (int64_t n = 0; n < p.n; ++n) {
+    for (int64_t k = 0; k < kernel.first * kernel.second; ++k) {
+      for (int64_t i = 0; i < length(rows) * length(across); ++i) {
+        const int64_t h =
+            i / length(across) * stride.first - pad.first + k / kernel.second * dilation.first;
+        const int64_t w =
+            i % length(across) * stride.second - pad.second + k % kernel.second * dilation.second;
+        const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
+        out.push_back(inside ? (n * p.h + h) * p.w + w : -1);
+      }
+    }
+  }
+  return out;
+}
+Expected im2col(const Arguments& a) {
+  const Array x = a.array(0, "self");
+  if (x.dims.size() < 3) throw Undefined("pixels without channels");
+  const Planes p(x.dims);
+  const auto kernel = a.pair(1, "kernel_size", 1);
+  const std::vector<int64_t> index = columns_of(a, 1, p);
+  const int64_t rows = p.n * kernel.first * kernel.second;
+  if (rows == 0) throw Undefined("columns of nothing");
+  Dims dims(x.dims.begin(), x.dims.end() - 2);
+  dims.back() *= kernel.first * kernel.second;
+  dims.push_back(static_cast<int64_t>(index.size()) / rows);
+  return gathered(x, index, dims);
+}
+Expected col2im(const Arguments& a) {
+  const Array x = a.array(0, "self");
+  if (x.dims.size() < 2) throw Undefined("columns without positions");
+  const auto size = a.pair(1, "output_size", 1), kernel = a.pair(2, "kernel_size", 1);
+  Dims dims(x.dims.begin(), x.dims.end() - 1);
+  dims.back() /= kernel.first * kernel.second;
+  dims.push_back(size.first);
+  dims.push_back(size.second);
+  const std::vector<int64_t> index = columns_of(a, 2, Planes(dims));
+  if (static_cast<int64_t>(index.size()) != x.size()) throw Undefined("columns of another shape");
+  Totals totals = totals_of(dims);
+  for (size_t i = 0; i < index.size(); ++i) {
+    if (index[i] >= 0) add(totals, index[i], x.at(static_cast<int64_t>(i)));
+  }
+  return array_from(a.m, totals, dims, half_unit(a));
+}
+
+constexpr Definition kDefinitions[] = {
+    {"aten.max_pool2d_with_indices", max_pool2d},
+    {"aten.max_pool2d_with_indices_backward", max_pool2d_backward},
+    {"aten.adaptive_max_pool2d", adaptive_max_pool2d},
+    {"aten.adaptive_max_pool2d_backward", adaptive_max_pool2d_backward},
+    {"aten.avg_pool1d", avg_pool1d},
+    {"aten.avg_pool2d", avg_pool2d},
+    {"aten.avg_pool2d_backward", avg_pool2d_backward},
+    {"aten._adaptive_avg_pool2d", adaptive_avg_pool2d},
+    {"aten._adaptive_avg_pool2d_backward", adaptive_avg_pool2d_backward},
+    {"aten.upsample_nearest1d", upsample_nearest1d},
+    {"aten.upsample_nearest2d", upsample_nearest2d},
+    {"aten.upsample_nearest2d_backward", upsample_nearest2d_backward},
+    {"aten._upsample_nearest_exact2d", upsample_nearest_exact2d},
+    {"aten.upsample_bilinear2d", upsample_bilinear2d},
+    {"aten.upsample_bilinear2d_backward", upsample_bilinear2d_backward},
+    {"aten.reflection_pad1d", reflection_pad1d},
+    {"aten.reflection_pad2d", reflection_pad2d},
+    {"aten.replication_pad2d", replication_pad2d},
+    {"aten.reflection_pad1d_backward", reflection_pad1d_backward},
+    {"aten.reflection_pad2d_backward", reflection_pad2d_backward},
+    {"aten.replication_pad2d_backward", replication_pad2d_backward},
+    {"aten.pixel_shuffle", pixel_shuffle},
+    {"aten.pixel_unshuffle", pixel_unshuffle},
+    {"aten.im2col", im2col},
+    {"aten.col2im", col2im},
+};
+
+}  // namespace
+
+std::span<const Definition> pooling_definitions() { return kDefinitions; }
+
+}  // namespace twinrun::aten
