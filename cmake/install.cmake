@@ -16,3 +16,8 @@ write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/twinrunConfigVersio
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/twinrun)
+
+# The wheel (pyproject.toml) installs this component alone. SKBUILD_SCRIPTS_DIR is the folder of what pip puts in bin/.
+if(SKBUILD)
+  install(TARGETS twinrun RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)
+endif()
