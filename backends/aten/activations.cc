@@ -76,14 +76,21 @@ Expected silu_backward(const Arguments& a) {
 double phi(double x) { return 0.5 * (1 + oracle::error_function(x * kRootHalf)); }
 Expected gelu(const Arguments& a) {
   const bool by_tanh = a.text(1, "approximate", "none") == "tanh";
-  return unary(a, [&](double x) {
-    if (!finite(x)) return Estimate{x < 0 ? 0 : x, kInfinity};
-    const double inner = kRoot2OverPi * (x + kCubic * x * x * x);
-    const double value = by_tanh ? 0.5 * x * (1 + oracle::hyperbolic_tangent(inner)) : x * phi(x);
-    // 1 + erf cancels for negative x: the error of erf stays, relative to 1. tanh's argument has an
-    // error of a few units, times |z| / cosh(z)^2 < 0.45.
-    return within(a.m, value, std::fabs(x), 12);
-  });
+  // torch.nn.functional.gelu calls it `input`.
+  const Array given = a.has(0, "self") ? a.array(0, "self") : a.array(0, "input");
+  return map(
+      a.m,
+      [&](Estimate e) {
+        const double x = e.value;
+        if (!finite(x)) return Estimate{x < 0 ? 0 : x, kInfinity};
+        const double inner = kRoot2OverPi * (x + kCubic * x * x * x);
+        const double value =
+            by_tanh ? 0.5 * x * (1 + oracle::hyperbolic_tangent(inner)) : x * phi(x);
+        // 1 + erf cancels for negative x: the error of erf stays, relative to 1. tanh's argument has an
+        // error of a few units, times |z| / cosh(z)^2 < 0.45.
+        return within(a.m, value, std::fabs(x), 12);
+      },
+      given);
 }
 Expected gelu_backward(const Arguments& a) {
   const bool by_tanh = a.text(2, "approximate", "none") == "tanh";
@@ -244,6 +251,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.silu", silu},
     {"aten.silu_backward", silu_backward},
     {"aten.gelu", gelu},
+    {"torch.nn.functional.gelu", gelu},
     {"aten.gelu_backward", gelu_backward},
     {"aten.elu", elu},
     {"aten.elu_backward", elu_backward},

@@ -400,12 +400,16 @@ Expected nearest2d(const Arguments& a, double shift) {
 }
 Expected upsample_nearest2d(const Arguments& a) { return nearest2d(a, 0); }
 Expected upsample_nearest_exact2d(const Arguments& a) { return nearest2d(a, 0.5); }
-Expected upsample_nearest2d_backward(const Arguments& a) {
+Expected nearest2d_backward(const Arguments& a, double shift) {
   const Dims dims = a.integers(2, "input_size", {});
   const Planes p(dims);
   const Resize r = resize_of(a, dims, 3);
-  return spread(a.m, a.array(0, "grad_output"), dims, nearest(p.h, r.h, r.by_h, 0),
-                nearest(p.w, r.w, r.by_w, 0), half_unit(a));
+  return spread(a.m, a.array(0, "grad_output"), dims, nearest(p.h, r.h, r.by_h, shift),
+                nearest(p.w, r.w, r.by_w, shift), half_unit(a));
+}
+Expected upsample_nearest2d_backward(const Arguments& a) { return nearest2d_backward(a, 0); }
+Expected upsample_nearest_exact2d_backward(const Arguments& a) {
+  return nearest2d_backward(a, 0.5);
 }
 Expected upsample_nearest1d(const Arguments& a) {
   if (a.call().op.ends_with(".vec")) throw Undefined("an interpolation by a list of factors");
@@ -566,6 +570,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.upsample_nearest2d", upsample_nearest2d},
     {"aten.upsample_nearest2d_backward", upsample_nearest2d_backward},
     {"aten._upsample_nearest_exact2d", upsample_nearest_exact2d},
+    {"aten._upsample_nearest_exact2d_backward", upsample_nearest_exact2d_backward},
     {"aten.upsample_bilinear2d", upsample_bilinear2d},
     {"aten.upsample_bilinear2d_backward", upsample_bilinear2d_backward},
     {"aten.reflection_pad1d", reflection_pad1d},
