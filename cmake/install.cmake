@@ -20,4 +20,13 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfig.cmake
 # The wheel (pyproject.toml) installs this component alone. SKBUILD_SCRIPTS_DIR is the folder of what pip puts in bin/.
 if(SKBUILD)
   install(TARGETS twinrun RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)
+  # Licences of what is linked in. Debian's packages have theirs in /usr/share/doc.
+  if(TWINRUN_STATIC)
+    set(licenses ${SKBUILD_METADATA_DIR}/licenses/linked)
+    install(DIRECTORY ${TWINRUN_STATIC_PREFIX}/licenses/ DESTINATION ${licenses} COMPONENT wheel)
+    foreach(package libboost-dev libeigen3-dev libfmt-dev libjs-dygraphs libprotobuf-dev libtomlplusplus-dev libxxhash-dev
+        nlohmann-json3-dev zlib1g-dev)
+      install(FILES /usr/share/doc/${package}/copyright DESTINATION ${licenses} RENAME ${package}.txt COMPONENT wheel)
+    endforeach()
+  endif()
 endif()

@@ -87,6 +87,7 @@ struct Definition {
 std::span<const Definition> pointwise_definitions();
 std::span<const Definition> activation_definitions();
 std::span<const Definition> movement_definitions();
+std::span<const Definition> indexing_definitions();
 std::span<const Definition> creation_definitions();
 std::span<const Definition> reduction_definitions();
 std::span<const Definition> product_definitions();  // mm, addmm, bmm

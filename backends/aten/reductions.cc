@@ -1,239 +1,426 @@
-// Sums, means, variances, norms, extremes and cumulative sums.
+// Sums, means, variances, norms, extrema, products and running sums.
 #include <algorithm>
+#include <numeric>
 
 #include "backends/aten/definitions.h"
 
 namespace twinrun::aten {
 namespace {
 
-bool whole(const Array& x, const Arguments& a) {
-  return x.exact() && is_integer(a.view(0, "self").element);
-}
-// Sums of integers and truth values are exact.
-Expected sum_over(const Arguments& a, const Dims& dims, bool keep) {
-  const Array x = a.array(0, "self");
-  Array out = sum(a.m, x, dims, keep);
-  if (whole(x, a)) out.radius.clear();
-  return out;
-}
-Expected sum_all(const Arguments& a) { return sum_over(a, {}, false); }
-Expected sum_dims(const Arguments& a) {
-  return sum_over(a, a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
-}
-Expected mean_all(const Arguments& a) { return mean(a.m, a.array(0, "self"), {}); }
-Expected mean_dims(const Arguments& a) {
-  return mean(a.m, a.array(0, "self"), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
-}
+constexpr size_t kKeyword = SIZE_MAX;  // the position of an argument that is given by name only
 
-// The variance of x over dims; the sum of squares is divided by n - correction. One pass over x
-// (E[x^2] - E[x]^2) cancels where the mean is large: its error is that of the sum of x^2, which the
-// radius covers. Welford's updates and two passes are better.
-Array variance(const Arithmetic& m, const Array& x, const Dims& dims, double correction,
-               bool keep) {
-  const Array center = mean(m, x, dims, true);
-  const double n =
-      center.size() == 0 ? 0 : static_cast<double>(x.size()) / static_cast<double>(center.size());
-  const Array squares = map(
-      m,
-      [&](Estimate v, Estimate c) {
-        const double d = v.value - c.value;
-        return exactly(d * d);
-      },
-      x, center);
-  const Array sizes = map(
-      m, [](Estimate v) { return exactly(v.value * v.value); }, x);
-  const Array s = sum(m, squares, dims, keep), total = sum(m, sizes, dims, keep);
-  const double by = n - correction, relative = 2 * m.of_sum(static_cast<int64_t>(n)) + 8 * m.unit;
-  return map(
-      m,
-      [&](Estimate v, Estimate most) {
-        if (by <= 0) return Estimate{by == 0 && n > 1 ? kInfinity : std::nan(""), kInfinity};
-        return m.more({v.value / by, relative * most.value / by}, 4 * m.unit);
-      },
-      s, total);
-}
-double correction_of(const Arguments& a, size_t position) {
-  const Value* v = a.find(position, "correction");
-  if (v == nullptr) return 1;
-  return a.number(position, "correction", 1);
-}
-Array var_of(const Arguments& a) {
-  return variance(a.m, a.array(0, "self"), a.integers(1, "dim", {}), correction_of(a, 99),
-                  a.flag(99, "keepdim", false));
-}
-Expected var(const Arguments& a) { return var_of(a); }
-Expected std_dev(const Arguments& a) {
-  return map(
-      a.m, [&](Estimate v) { return a.m.sqrt(v); }, var_of(a));
-}
-Expected var_mean(const Arguments& a) {
-  Expected out = var_of(a);
-  out.results.emplace_back(
-      mean(a.m, a.array(0, "self"), a.integers(1, "dim", {}), a.flag(99, "keepdim", false)));
-  return out;
-}
-
-Expected norm_of(const Arguments& a, double order, const Dims& dims, bool keep) {
-  const Arithmetic& m = a.m;
-  const Array x = a.array(0, "self");
-  if (order == kInfinity) {
-    return largest(m,
-                   map(
-                       m, [](Estimate v) { return exactly(std::fabs(v.value)); }, x),
-                   dims, keep);
-  }
-  if (order == 1)
-    return sum(m,
-               map(
-                   m, [](Estimate v) { return exactly(std::fabs(v.value)); }, x),
-               dims, keep);
-  if (order != 2) throw Undefined("a norm of another order than 1, 2 and infinity");
-  const Array s = sum(m,
-                      map(
-                          m, [&](Estimate v) { return m.mul(v, v); }, x),
-                      dims, keep);
-  return map(
-      m, [&](Estimate v) { return m.sqrt(v); }, s);
-}
-Expected vector_norm(const Arguments& a) {
-  return norm_of(a, a.number(1, "ord", 2), a.integers(2, "dim", {}), a.flag(3, "keepdim", false));
-}
-Expected norm(const Arguments& a) { return norm_of(a, a.number(1, "ord", 2), {}, false); }
-
-Expected extreme(const Arguments& a, double sign, bool indexed) {
+// The first argument in the element type that `dtype` asks for, in which the call computes.
+Array input(const Arguments& a) {
   Array x = a.array(0, "self");
-  for (double& v : x.value) v *= sign;
-  const Dims dims = a.integers(1, "dim", {});
-  Array best = largest(a.m, x, dims, a.flag(2, "keepdim", false));
-  for (double& v : best.value) v *= sign;
-  Expected out = best;
-  if (indexed && !dims.empty()) {
-    // The index must point at an element with the extreme value.
-    const std::vector<int64_t> at = integers_of(a.result(1));
-    const auto rank = static_cast<int64_t>(x.dims.size());
-    const int64_t axis = axis_of(dims[0], rank);
-    int64_t inner = 1;
-    for (int64_t d = axis + 1; d < rank; ++d) inner *= x.dims[static_cast<size_t>(d)];
-    const int64_t n = rank == 0 ? 1 : x.dims[static_cast<size_t>(axis)];
-    for (size_t i = 0; i < at.size(); ++i) {
-      const auto e = static_cast<int64_t>(i);
-      const int64_t from = (e / inner * n + at[i]) * inner + e % inner;
-      const bool fits = at[i] >= 0 && at[i] < n;
-      const double found = fits ? sign * x.value[static_cast<size_t>(from)] : 0;
-      if (!fits || (found != best.value[i] && best.value[i] == best.value[i])) {
-        out.problem = "an index does not point at the extreme element";
-        break;
-      }
-    }
-    out.results.emplace_back(std::nullopt);
-  }
-  return out;
+  const Element from = a.view(0, "self").element, to = a.result(0).element;
+  if (from == to || is_integer(to)) return is_integer(from) ? x : converted(std::move(x), to);
+  if (is_float(from) && size_of(to) > size_of(from)) return x;
+  x = map(
+      a.m, [&](Estimate e) { return stored(e, to); }, x);
+  if (std::ranges::all_of(x.radius, [](double r) { return r == 0; })) x.radius.clear();
+  return x;
 }
-Expected max_all(const Arguments& a) { return extreme(a, 1, false); }
-Expected min_all(const Arguments& a) { return extreme(a, -1, false); }
-Expected max_dim(const Arguments& a) { return extreme(a, 1, true); }
-Expected min_dim(const Arguments& a) { return extreme(a, -1, true); }
-Expected arg_extreme(const Arguments& a, double sign) {
-  Array x = a.array(0, "self");
-  for (double& v : x.value) v *= sign;
-  const Dims dims = a.integers(1, "dim", {});
-  const Array best = largest(a.m, x, dims, false);
-  const std::vector<int64_t> at = integers_of(a.result(0));
+bool whole(const Arguments& a) { return is_integer(a.result(0).element); }
+// Results in integers are exact as long as binary64 holds them.
+Array exact_integers(Array x) {
+  for (const double v : x.value) {
+    if (!(std::fabs(v) <= 0x1p53)) throw Undefined("integers beyond 2^53");
+  }
+  x.radius.clear();
+  return x;
+}
+
+// x with the reduced dimensions last, as [outer, inner].
+struct Rows {
+  Array x;
+  int64_t outer = 1, inner = 1;
+  Dims dims;  // of the result
+  std::span<const double> row(int64_t o) const {
+    return {x.value.data() + o * inner, static_cast<size_t>(inner)};
+  }
+};
+Rows rows_of(Array x, const Dims& dims, bool keep) {
   const auto rank = static_cast<int64_t>(x.dims.size());
-  const int64_t axis = dims.empty() ? 0 : axis_of(dims[0], rank);
-  int64_t inner = 1, n = x.size();
-  if (!dims.empty() && rank > 0) {
-    n = x.dims[static_cast<size_t>(axis)];
-    for (int64_t d = axis + 1; d < rank; ++d) inner *= x.dims[static_cast<size_t>(d)];
+  std::vector<bool> gone(x.dims.size(), dims.empty());
+  for (const int64_t d : dims) {
+    if (rank > 0) gone[static_cast<size_t>(axis_of(d, rank))] = true;
   }
-  Expected out;
-  for (size_t i = 0; i < at.size(); ++i) {
-    const auto e = static_cast<int64_t>(i);
-    const bool fits = at[i] >= 0 && at[i] < n;
-    const double found =
-        fits ? x.value[static_cast<size_t>((e / inner * n + at[i]) * inner + e % inner)] : 0;
-    if (!fits || (found != best.value[i] && best.value[i] == best.value[i]))
-      out.problem = "an index does not point at the extreme element";
+  Rows r;
+  r.dims = reduced_dims(x.dims, dims, keep);
+  Dims order, last;
+  for (int64_t d = 0; d < rank; ++d) {
+    const auto u = static_cast<size_t>(d);
+    (gone[u] ? last : order).push_back(d);
+    (gone[u] ? r.inner : r.outer) *= x.dims[u];
+  }
+  order.insert(order.end(), last.begin(), last.end());
+  r.x = std::ranges::is_sorted(order) ? std::move(x) : permuted(x, order);
+  return r;
+}
+// f gives the estimate of a row of exact numbers.
+template <typename F>
+Array reduced(const Arguments& a, const Rows& r, F f) {
+  if (!r.x.exact()) throw Undefined("an argument that is rounded to another type first");
+  Array out = empty_array(r.dims);
+  const auto one = [&](int64_t o) { out.set(o, f(r.row(o))); };
+  if (a.m.pool != nullptr && r.outer > 1 && r.x.size() > (1 << 15)) {
+    const int64_t group = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(r.inner, 1));
+    a.m.pool->parallel_for((r.outer + group - 1) / group, [&](int64_t g) {
+      for (int64_t o = g * group; o < std::min(r.outer, (g + 1) * group); ++o) one(o);
+    });
+  } else {
+    for (int64_t o = 0; o < r.outer; ++o) one(o);
   }
   return out;
 }
-Expected argmax(const Arguments& a) { return arg_extreme(a, 1); }
-Expected argmin(const Arguments& a) { return arg_extreme(a, -1); }
+template <typename F>
+Array reduced(const Arguments& a, const Dims& dims, bool keep, F f) {
+  return reduced(a, rows_of(a.array(0, "self"), dims, keep), f);
+}
 
-Expected truth(const Arguments& a, bool of_all) {
-  const Array x = a.array(0, "self");
-  const Array flags = map(
-      a.m, [&](Estimate v) { return exactly((v.value != 0) == of_all ? 0 : 1); }, x);
-  Array out = largest(a.m, flags, a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
-  for (double& v : out.value) v = (v > 0) != of_all ? 1 : 0;
+Expected total(const Arguments& a) {
+  Array s = sum(a.m, input(a), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
+  return whole(a) ? exact_integers(std::move(s)) : s;
+}
+Expected average(const Arguments& a) {
+  if (whole(a)) throw Undefined("a mean of integers");
+  return mean(a.m, input(a), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
+}
+
+// Variance. With Q the sum of x^2, A that of |x|, S that of (x - mean)^2, g the error of a sum of n
+// terms and u the unit, to first order and relative to n - correction:
+// - one pass, Q - sum^2 / n: the first sum errs by (g + u) Q, sum^2 / n by (2 g + 3 u) |mean| A;
+// - two passes: the mean errs by d <= g A / n, which adds n d^2; the sum of squares by (g + 4 u) S;
+// - Welford: |mean_j| <= sqrt(Q / j), so that the running mean after k terms errs by at most
+//   2/3 u sqrt(k Q); summed over 2 |x_k - mean| this gives 0.95 n u Q by the inequality of Cauchy
+//   and Schwarz; the accumulation adds n u S and each term's own roundings 7 u S.
+// All are inside of (2 g + 12 u) Q + (2 g + 4 u) |mean| A + (g A)^2 / n, which for a small mean is
+// of the order of g S. Squares may be flushed to zero: n times the smallest number.
+struct Spread {
+  Estimate mean, variance;
+};
+Spread spread_of(const Arithmetic& m, std::span<const double> x, double correction) {
+  const auto n = static_cast<double>(x.size());
+  if (!(n > correction)) throw Undefined("a variance of too few elements");
+  double total = 0, size = 0, squares = 0, deviations = 0, offset = 0;
+  for (const double v : x) {
+    total += v;
+    size += std::fabs(v);
+    squares += v * v;
+  }
+  const double g = m.of_sum(static_cast<int64_t>(x.size())), mu = total / n;
+  for (const double v : x) {
+    deviations += (v - mu) * (v - mu);
+    offset += v - mu;
+  }
+  deviations -= offset * offset / n;
+  // The mean of Welford's method errs by 4 units of the mean magnitude more than a sum does.
+  Spread s{m.more({mu, (g + 4 * m.unit) * size / n}, 2.5 * m.unit), {}};
+  if (!finite(total)) {
+    s.mean.radius = 0;
+    s.variance = {std::nan(""), 0};
+    return s;
+  }
+  const double radius = (2 * g + 12 * m.unit) * squares +
+                        (2 * g + 4 * m.unit) * std::fabs(mu) * size + g * size * (g * size / n) +
+                        n * m.smallest;
+  if (!(squares + size * (size / n) < m.overflow)) {
+    s.variance = {deviations / (n - correction), kInfinity};
+  } else {
+    s.variance = m.div({deviations, radius * oracle::kOutward}, exactly(n - correction));
+  }
+  return s;
+}
+Expected spread(const Arguments& a, bool root, bool with_mean) {
+  const Value* second = a.find(1, "dim");
+  const bool all = second != nullptr && second->kind == Value::Kind::kBool;  // unbiased
+  const Dims dims = all ? Dims{} : a.integers(1, "dim", {});
+  const bool unbiased = a.flag(all ? 1 : 2, "unbiased", true);
+  const double correction = a.number(kKeyword, "correction", unbiased ? 1 : 0);
+  const Rows rows = rows_of(a.array(0, "self"), dims, a.flag(3, "keepdim", false));
+  Expected e = reduced(a, rows, [&](std::span<const double> x) {
+    const Estimate v = spread_of(a.m, x, correction).variance;
+    return root ? a.m.sqrt(v) : v;
+  });
+  if (with_mean) {
+    e.results.emplace_back(reduced(
+        a, rows, [&](std::span<const double> x) { return spread_of(a.m, x, correction).mean; }));
+  }
+  return e;
+}
+Expected var(const Arguments& a) { return spread(a, false, false); }
+Expected standard(const Arguments& a) { return spread(a, true, false); }
+Expected var_mean(const Arguments& a) { return spread(a, false, true); }
+Expected std_mean(const Arguments& a) { return spread(a, true, true); }
+
+// (sum of |x|^p)^(1/p), of elements with a relative error of `given` each.
+Estimate norm_of(const Arithmetic& m, std::span<const double> x, double p, double given) {
+  const auto n = static_cast<double>(x.size());
+  double largest_size = 0, smallest_size = kInfinity;
+  if (p == 0)
+    return {static_cast<double>(std::ranges::count_if(x, [](double v) { return v != 0; })), 0};
+  for (const double v : x) {
+    if (v != v) return {std::nan(""), 0};
+    largest_size = std::fmax(largest_size, std::fabs(v));
+    smallest_size = std::fmin(smallest_size, std::fabs(v));
+  }
+  if (p == kInfinity) return m.more({largest_size, 0}, given);
+  if (p == -kInfinity) return m.more({smallest_size, 0}, given);
+  if (!(p > 0)) throw Undefined("a norm of negative order");
+  if (!(largest_size < kInfinity) || largest_size == 0) return {largest_size, 0};
+  const double g = m.of_sum(static_cast<int64_t>(x.size()));
+  double sum = 0, logarithm = 0;
+  for (const double v : x) {
+    const double size = std::fabs(v);
+    sum += p == 1 ? size : p == 2 ? size * size : std::pow(size, p);
+    if (size > 0) logarithm = std::fmax(logarithm, std::fabs(p * std::log(size)));
+  }
+  if (p == 1) return m.more({sum, g * sum}, given);
+  // Powers that overflow, or are flushed, unless the kernel scales them.
+  const double root = p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p);
+  if (!(sum < m.overflow)) return {root, kInfinity};
+  if (p == 2)
+    return m.sqrt({sum, ((g + m.unit + 2 * given) * sum + n * m.smallest) * oracle::kOutward});
+  // Each power errs as in aten.pow; the root divides the relative error of the sum by p.
+  const double power = (8 + 2 * std::fmin(p, 64) + 2 * logarithm) * m.unit;
+  const double relative = g + power + p * given + n * m.smallest / sum;
+  if (!(relative < 0.25)) return {root, kInfinity};
+  const double outer = (10 + 2 / p + 2 * std::fabs(std::log(sum)) / p) * m.unit;
+  return m.more({root, 0}, 1.5 * relative / p + outer);
+}
+Expected norm(const Arguments& a) {
+  const double p = a.number(1, a.call().op.starts_with("aten.linalg") ? "ord" : "p", 2);
+  const Rows rows = rows_of(input(a), a.integers(2, "dim", {}), a.flag(3, "keepdim", false));
+  return reduced(a, rows, [&](std::span<const double> x) { return norm_of(a.m, x, p, 0); });
+}
+Expected dist(const Arguments& a) {
+  const double p = a.number(2, "p", 2);
+  Array d = map(
+      a.m, [](Estimate x, Estimate y) { return exactly(x.value - y.value); }, a.array(0, "self"),
+      a.array(1, "other"));
+  d.radius.clear();
+  return reduced(a, rows_of(std::move(d), {}, false),
+                 [&](std::span<const double> x) { return norm_of(a.m, x, p, a.m.unit); });
+}
+
+// Where the largest (sign 1) or smallest (-1) number of a row is; the first NaN if there is one.
+size_t extreme_at(std::span<const double> x, double sign) {
+  if (x.empty()) throw Undefined("an extremum of no elements");
+  size_t best = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] != x[i]) return i;
+    if (sign * x[i] > sign * x[best]) best = i;
+  }
+  return best;
+}
+Array extreme(const Arguments& a, const Rows& rows, double sign) {
+  Array out =
+      reduced(a, rows, [&](std::span<const double> x) { return exactly(x[extreme_at(x, sign)]); });
   out.radius.clear();
   return out;
 }
-Expected any(const Arguments& a) { return truth(a, false); }
-Expected all(const Arguments& a) { return truth(a, true); }
-
-Expected cumsum(const Arguments& a) {
-  const Array x = a.array(0, "self");
-  const auto rank = static_cast<int64_t>(x.dims.size());
-  if (rank == 0) return x;
-  const int64_t axis = axis_of(a.integer(1, "dim", 0), rank);
-  int64_t inner = 1;
-  for (int64_t d = axis + 1; d < rank; ++d) inner *= x.dims[static_cast<size_t>(d)];
-  const int64_t n = x.dims[static_cast<size_t>(axis)];
-  Array out = empty_array(x.dims);
-  for (int64_t o = 0; n > 0 && o < x.size() / n; ++o) {
-    double value = 0, size = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t at = (o / inner * n + i) * inner + o % inner;
-      value += x.at(at).value;
-      size += std::fabs(x.at(at).value);
-      out.set(at, {value, a.m.of_sum(i + 1) * size});
+// Any of equal elements may be pointed at: the index that was returned, if it points at one.
+Array extreme_index(const Arguments& a, const Rows& rows, double sign, size_t result) {
+  const Array given = a.result_array(result);
+  if (given.size() != rows.outer) throw Undefined("indices of another shape");
+  Array out = empty_array(rows.dims, true);
+  for (int64_t o = 0; o < rows.outer; ++o) {
+    const std::span<const double> x = rows.row(o);
+    const size_t best = extreme_at(x, sign);
+    const double index = given.at(o).value;
+    bool tied = index >= 0 && index < static_cast<double>(x.size());
+    if (tied) {
+      const double pointed = x[static_cast<size_t>(index)];
+      tied = pointed == x[best] || (pointed != pointed && x[best] != x[best]);
     }
+    out.value[static_cast<size_t>(o)] = tied ? index : static_cast<double>(best);
   }
-  if (whole(x, a)) out.radius.clear();
   return out;
 }
-Expected logsumexp(const Arguments& a) {
-  const Arithmetic& m = a.m;
-  const Array x = a.array(0, "self");
-  const Dims dims = a.integers(1, "dim", {});
-  const bool keep = a.flag(2, "keepdim", false);
-  const Array top = largest(m, x, dims, true);
-  const Array e = map(
-      m,
-      [&](Estimate v, Estimate t) {
-        if (!finite(t.value)) return Estimate{std::nan(""), kInfinity};
-        return m.quick_exp(m.sub(v, t));
+Expected extremum(const Arguments& a, double sign) {
+  const Rows rows =
+      rows_of(a.array(0, "self"), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
+  Expected e = extreme(a, rows, sign);
+  if (a.has(1, "dim")) e.results.emplace_back(extreme_index(a, rows, sign, 1));
+  return e;
+}
+Expected maximum(const Arguments& a) { return extremum(a, 1); }
+Expected minimum(const Arguments& a) { return extremum(a, -1); }
+Expected elementwise(const Arguments& a, double sign) {
+  Array out = map(
+      a.m,
+      [&](Estimate x, Estimate y) {
+        return exactly(sign * Arithmetic::max({sign * x.value}, {sign * y.value}).value);
       },
-      x, top);
-  const Array s = sum(m, e, dims, keep), t = largest(m, x, dims, keep);
-  return map(
-      m, [&](Estimate p, Estimate q) { return m.add(m.log(p), q); }, s, t);
+      a.array(0, "self"), a.array(1, "other"));
+  out.radius.clear();
+  return out;
+}
+Expected larger(const Arguments& a) { return elementwise(a, 1); }
+Expected smaller(const Arguments& a) { return elementwise(a, -1); }
+Expected extremes(const Arguments& a, double sign) {
+  return extreme(
+      a, rows_of(a.array(0, "self"), a.integers(1, "dim", {}), a.flag(2, "keepdim", false)), sign);
+}
+Expected amax(const Arguments& a) { return extremes(a, 1); }
+Expected amin(const Arguments& a) { return extremes(a, -1); }
+Expected extreme_position(const Arguments& a, double sign) {
+  const Rows rows =
+      rows_of(a.array(0, "self"), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
+  return extreme_index(a, rows, sign, 0);
+}
+Expected argmax(const Arguments& a) { return extreme_position(a, 1); }
+Expected argmin(const Arguments& a) { return extreme_position(a, -1); }
+
+template <typename F>
+Array counted(const Arguments& a, F f) {
+  Array out = reduced(
+      a, a.integers(1, "dim", {}), a.flag(2, "keepdim", false), [&](std::span<const double> x) {
+        const auto nonzero = std::ranges::count_if(x, [](double v) { return v != 0; });
+        return exactly(f(nonzero, std::ssize(x)));
+      });
+  out.radius.clear();
+  return out;
+}
+Expected any(const Arguments& a) {
+  return counted(a, [](auto nonzero, auto) { return nonzero > 0 ? 1.0 : 0.0; });
+}
+Expected all(const Arguments& a) {
+  return counted(a, [](auto nonzero, auto n) { return nonzero == n ? 1.0 : 0.0; });
+}
+Expected count_nonzero(const Arguments& a) {
+  return counted(a, [](auto nonzero, auto) { return static_cast<double>(nonzero); });
+}
+
+// The unit of kernels that keep partial results in the element type of the result: products and
+// running sums of bfloat16 and binary16.
+double unit_of(const Arguments& a) {
+  const Element e = a.result(0).element;
+  return e == Element::kBF16 ? 0x1p-8 : e == Element::kF16 ? 0x1p-11 : a.m.unit;
+}
+
+// Product in any order: n - 1 roundings. The product of the sizes above 1 bounds every partial
+// product from above, that of the sizes below 1 from below: one may overflow or be flushed, and an
+// element that was flushed is multiplied by at most the former.
+class Product {
+ public:
+  Product(const Arithmetic& m, Element e, double unit) : m_(m), unit_(unit) {
+    if (e == Element::kF16) overflow_ = 65504, smallest_ = 0x1p-14;
+  }
+  Estimate times(double x) {
+    value_ *= x;
+    ++n_;
+    if (x != 0 && finite(x)) {
+      above_ *= std::fmax(1.0, std::fabs(x));
+      below_ *= std::fmin(1.0, std::fabs(x));
+    }
+    if (n_ == 1) return {value_, 0};
+    const bool within = above_ < overflow() && below_ >= smallest();
+    if (!finite(value_)) return {value_, within || value_ != value_ ? 0 : kInfinity};
+    if (!(above_ < overflow())) return {value_, kInfinity};
+    const double roundings = std::expm1((n_ - 1) * (std::log1p(unit_) + 0x1p-52));
+    double radius = roundings * std::fabs(value_) * oracle::kOutward;
+    if (below_ < smallest() && value_ != 0) radius += n_ * smallest() * above_;
+    return {value_, radius};
+  }
+
+ private:
+  double overflow() const { return std::fmin(overflow_, m_.overflow); }
+  double smallest() const { return std::fmax(smallest_, m_.smallest); }
+  const Arithmetic& m_;
+  double unit_, overflow_ = kInfinity, smallest_ = 0;
+  double value_ = 1, above_ = 1, below_ = 1, n_ = 0;
+};
+Expected product(const Arguments& a) {
+  const Rows rows = rows_of(input(a), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
+  Array out = reduced(a, rows, [&](std::span<const double> x) {
+    Product p(a.m, a.result(0).element, unit_of(a));
+    Estimate e{1, 0};
+    for (const double v : x) e = p.times(v);
+    return e;
+  });
+  return whole(a) ? exact_integers(std::move(out)) : out;
+}
+
+// Each call of f gives a function for one line of x along the dimension, which takes the elements
+// in order and gives the results.
+template <typename F>
+Array along(const Arguments& a, F f) {
+  const Array x = input(a);
+  if (!x.exact()) throw Undefined("an argument that is rounded to another type first");
+  const int64_t axis = axis_of(a.integer(1, "dim", 0), static_cast<int64_t>(x.dims.size()));
+  const int64_t n = x.dims.empty() ? 1 : x.dims[static_cast<size_t>(axis)];
+  const int64_t inner = x.dims.empty() ? 1 : count(Dims(x.dims.begin() + axis + 1, x.dims.end()));
+  Array out = empty_array(x.dims);
+  const int64_t lines = n == 0 ? 0 : x.size() / n;
+  for (int64_t line = 0; line < lines; ++line) {
+    auto step = f();
+    const int64_t first = line / inner * n * inner + line % inner;
+    for (int64_t i = 0; i < n; ++i)
+      out.set(first + i * inner, step(x.value[static_cast<size_t>(first + i * inner)]));
+  }
+  return whole(a) ? exact_integers(std::move(out)) : out;
+}
+Expected cumsum(const Arguments& a) {
+  const double unit = unit_of(a);
+  return along(a, [&] {
+    return [&, n = int64_t{0}, value = 0.0, size = 0.0](double x) mutable -> Estimate {
+      value += x;
+      size += std::fabs(x);
+      ++n;
+      if (n == 1) return {value, 0};
+      // Rounding to few bits may go the same way each time: n - 1 units (Rump, Error estimation of
+      // floating-point summation and dot product, 2012).
+      const double relative = unit > a.m.unit ? static_cast<double>(n - 1) * unit : a.m.of_sum(n);
+      if (!finite(value)) return {value, 0};
+      if (!(size < a.m.overflow)) return {value, kInfinity};
+      return {value, relative * size * oracle::kOutward + static_cast<double>(n) * a.m.smallest};
+    };
+  });
+}
+Expected cumprod(const Arguments& a) {
+  return along(a, [&] {
+    return [p = Product(a.m, a.result(0).element, unit_of(a))](double x) mutable {
+      return p.times(x);
+    };
+  });
+}
+
+// max + log(sum of exp(x - max)); bfloat16 and binary16 may store every step.
+Expected logsumexp(const Arguments& a) {
+  Arithmetic m = a.m;
+  m.unit = unit_of(a);
+  // A step of binary32 that is stored in a shorter type is good to half an ulp of that, and a bit.
+  if (m.unit > a.m.unit) m.elementary = 1.5;
+  return reduced(a, a.integers(1, "dim", {}), a.flag(2, "keepdim", false),
+                 [&](std::span<const double> x) {
+                   const double top = x[extreme_at(x, 1)];
+                   if (!finite(top)) return exactly(top);
+                   double value = 0, radius = 0;
+                   for (const double v : x) {
+                     const Estimate e = m.exp(m.sub(exactly(v), exactly(top)));
+                     value += e.value;
+                     radius += e.radius;
+                   }
+                   const double g = a.m.of_sum(std::ssize(x));
+                   const Estimate s = m.rounded({value, radius + g * (value + radius)});
+                   return m.add(m.log(s), exactly(top));
+                 });
 }
 
 constexpr Definition kDefinitions[] = {
-    {"aten.sum.default", sum_all},
-    {"aten.sum.dim_IntList", sum_dims},
-    {"aten.mean.default", mean_all},
-    {"aten.mean.dim", mean_dims},
-    {"aten.var.correction", var},
-    {"aten.std.correction", std_dev},
-    {"aten.var_mean.correction", var_mean},
-    {"aten.linalg_vector_norm", vector_norm},
-    {"aten.norm.Scalar", norm},
-    {"aten.norm", norm},
-    {"aten.max.default", max_all},
-    {"aten.min.default", min_all},
-    {"aten.max.dim", max_dim},
-    {"aten.min.dim", min_dim},
-    {"aten.amax", max_all},
-    {"aten.amin", min_all},
-    {"aten.argmax", argmax},
-    {"aten.argmin", argmin},
-    {"aten.any", any},
-    {"aten.all", all},
-    {"aten.cumsum", cumsum},
-    {"aten.logsumexp", logsumexp},
+    {"aten.sum", total},         {"aten.mean", average},
+    {"aten.var", var},           {"aten.std", standard},
+    {"aten.var_mean", var_mean}, {"aten.std_mean", std_mean},
+    {"aten.norm", norm},         {"aten.linalg_vector_norm", norm},
+    {"aten.dist", dist},         {"aten.max", maximum},
+    {"aten.min", minimum},       {"aten.max.other", larger},
+    {"aten.min.other", smaller}, {"aten.amax", amax},
+    {"aten.amin", amin},         {"aten.argmax", argmax},
+    {"aten.argmin", argmin},     {"aten.any", any},
+    {"aten.all", all},           {"aten.count_nonzero", count_nonzero},
+    {"aten.prod", product},      {"aten.cumsum", cumsum},
+    {"aten.cumprod", cumprod},   {"aten.logsumexp", logsumexp},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-"""Tests the wheel of `./dev wheel`: pip installs it into a fresh environment without a network, its program needs only glibc, and it
-computes the bits that the build's program computes, also as an engine in a process of its own.
+"""Tests the wheel of `./dev wheel`: pip installs it into a fresh environment without a network, its program needs only
+glibc, and it computes the bits that the build's program computes, also as an engine in a process of its own.
 
     python3 tests/install/wheel.py DIST_FOLDER TWINRUN
 
@@ -19,9 +19,10 @@ GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x8
 
 
 def must(*words, **more):
-    done = subprocess.run([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, **more)
+    words = [str(w) for w in words]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, **more)
     if done.returncode != 0:
-        sys.exit("%s: exit status %d; expected 0\n%s%s" % (" ".join(map(str, words)), done.returncode, done.stdout, done.stderr))
+        sys.exit("%s: exit status %d; expected 0\n%s%s" % (" ".join(words), done.returncode, done.stdout, done.stderr))
     return done.stdout
 
 
@@ -40,7 +41,7 @@ def results(program, folder, subject):
     more = ["--subject", subject] if subject else []
     must(program, "diagnose", "digits_mlp", "-q", "-o", folder, *more)
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    found = {"verdict": report["verdict"], "report": list(digests(report))}
+    found = {"verdict": report["verdict"]["class"], "report": list(digests(report))}
     for run in sorted((folder / "runs").glob("*.h5")):
         found[run.name] = list(digests(json.loads(must(program, "inspect", run, "--json"))))
     empty = [name for name, values in found.items() if not values]
@@ -53,7 +54,7 @@ def compare(what, built, installed):
     if built != installed:
         differing = [name for name in built if built[name] != installed.get(name)]
         sys.exit("%s: the installed program's digests differ from the build's in %s" % (what, differing))
-    print("%s: verdict %s, the same digests as the build's in %s" % (what, built["verdict"], sorted(set(built) - {"verdict"})))
+    print("%s: verdict %s, the build's digests in %s" % (what, built["verdict"], sorted(set(built) - {"verdict"})))
 
 
 def check_content(wheel):
@@ -62,8 +63,10 @@ def check_content(wheel):
     if not tag:
         sys.exit("%s: expected twinrun-VERSION-py3-none-manylinux_2_N_x86_64.whl" % wheel.name)
     version = tag.group(1)
-    allowed = re.compile(r"(twinrun|twinrun_engine)/\w+\.py|twinrun-%s\.data/scripts/twinrun|twinrun-%s\.dist-info/.*" % ((re.escape(version),) * 2))
-    odd = [name for name in zipfile.ZipFile(str(wheel)).namelist() if not allowed.fullmatch(name)]
+    allowed = re.compile(r"(twinrun|twinrun_engine)/\w+\.py|twinrun-{0}\.(data/scripts/twinrun|dist-info/.*)".format(
+        re.escape(version)))
+    names = [name for name in zipfile.ZipFile(str(wheel)).namelist() if not name.endswith("/")]
+    odd = [name for name in names if not allowed.fullmatch(name)]
     if odd:
         sys.exit("%s: unexpected files %s" % (wheel.name, odd))
     return version
@@ -85,14 +88,16 @@ def main(dist, built):
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", must("readelf", "-d", program)))
         if not needed or not needed <= GLIBC:
             sys.exit("%s needs %s; allowed are only glibc's: %s" % (wheels[0].name, sorted(needed), sorted(GLIBC)))
+        alone = {name: value for name, value in os.environ.items() if name not in ("TWINRUN", "PYTHONPATH")}
         for words in ([program], [python, "-m", "twinrun"]):
-            said = must(*words, "--version", cwd=str(folder), env={k: v for k, v in os.environ.items() if k != "TWINRUN"})
+            said = must(*words, "--version", cwd=str(folder), env=alone)
             if version not in said:
                 sys.exit("%s --version printed %r; expected %s" % (" ".join(map(str, words)), said, version))
         must(program, "doctor")
         compare("digits_mlp", results(built, folder / "built", None), results(program, folder / "installed", None))
-        compare("digits_mlp as an engine", results(built, folder / "built-exec", "exec:%s serve --engine honest:3" % built),
-                results(program, folder / "installed-exec", "exec:%s serve --engine honest:3" % program))
+        engine = "exec:%s serve --engine honest:3"
+        compare("digits_mlp with an engine", results(built, folder / "built-exec", engine % built),
+                results(program, folder / "installed-exec", engine % program))
     return 0
 
 
