@@ -10,7 +10,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or sys.executable
-HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
+VERSION = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True).stdout.strip()
 
 
 def judge(script, *args, steps=2):
@@ -32,18 +32,14 @@ def planted():
     return {part.split("def ")[1].split("(")[0]: part.split('"')[1] for part in text}
 
 
-@unittest.skipUnless(HAS_TORCH, f"{PYTHON} has no PyTorch")
+@unittest.skipUnless(VERSION, f"{PYTHON} has no PyTorch")
 class Judge(unittest.TestCase):
     def test_healthy_scripts_are_not_accused(self):
         for script in sorted((HERE / "models").glob("*.py")):
-            for extra in ((), ("--autocast",)):
+            # Before 2.0, kernels in bfloat16 keep intermediate results in it: docs/method/calls.md, "What is not judged".
+            for extra in ((), ("--autocast",)) if not VERSION.startswith("1.") else ((),):
                 with self.subTest(script=script.name, extra=extra):
-                    try:
-                        report = judge(script, "--steps", "2", *extra)
-                    except AssertionError as error:
-                        # PyTorch 1.13 itself has no kernel for some calls in bfloat16.
-                        self.assertIn("not implemented for 'BFloat16'", str(error))
-                        continue
+                    report = judge(script, "--steps", "2", *extra)
                     self.assertEqual(report["findings"], [])
                     # All but a handful are judged, and the rest is listed.
                     self.assertGreater(report["judged"], 0.9 * report["calls"])
@@ -65,4 +61,7 @@ class Judge(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if not VERSION:
+        print(f"SKIPPED: {PYTHON} has no PyTorch")
+        sys.exit(77)
     unittest.main()
