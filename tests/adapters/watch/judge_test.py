@@ -49,6 +49,15 @@ class Judge(unittest.TestCase):
     def test_no_plant_is_no_finding(self):
         self.assertEqual(judge(HERE / "planted.py", "none")["findings"], [])
 
+    def test_a_result_without_a_correct_digit_is_told_apart(self):
+        report = judge(HERE / "cases" / "one_element_norm.py")
+        self.assertEqual(report["verdict"], "NOISE")
+        found = [f for f in report["ill_conditioned"] if f["op"] == "aten.native_layer_norm_backward.default"]
+        self.assertTrue(found)
+        self.assertEqual(float(found[0]["largest_expected"]), 0)
+        self.assertGreater(float(found[0]["largest_error"]), 0)
+        self.assertLess(float(found[0]["largest_error"]), float(found[0]["largest_bound"]))
+
     def test_planted_kernels_are_named(self):
         for name, operation in planted().items():
             with self.subTest(name):
