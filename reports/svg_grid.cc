@@ -137,7 +137,7 @@ std::string to_svg(const DotPlot& plot) {
   const auto tick = [&](double v, std::string_view label) {
     const bool bound = v == 1;
     out += fmt::format(
-        "<line class=\"{}\" x1=\"{1:.1f}\" x2=\"{1:.1f}\" y1=\"{2}\" y2=\"{3:.0f}\"/>"
+        "<line class=\"{0}\" x1=\"{1:.1f}\" x2=\"{1:.1f}\" y1=\"{2}\" y2=\"{3:.0f}\"/>"
         "<text x=\"{1:.1f}\" y=\"{4:.0f}\" text-anchor=\"middle\">{5}</text>\n",
         bound ? "limit" : "grid", x(v), kTop - 4, bottom + 2, bottom + 16, label);
     if (bound)
