@@ -66,6 +66,18 @@ struct HeatMap {
   std::string x_label;
 };
 std::string to_svg(const HeatMap& map);
+// Rows of dots on a logarithmic scale, the largest of each row emphasised. Zeros are in a column of
+// their own at the left, infinities at the right. A line marks 1, the bound.
+struct DotPlot {
+  struct Row {
+    std::string name;
+    std::vector<double> values;  // at least one; none is negative or NaN
+    std::string note;            // shown when a reader points at the row
+  };
+  std::string title, description, x_label;
+  std::vector<Row> rows;
+};
+std::string to_svg(const DotPlot& plot);
 std::string to_svg(const TensorPicture& picture, std::string_view description);
 
 }  // namespace twinrun::html

@@ -1,8 +1,9 @@
-// Draws charts made of cells and bars.
+// Draws charts made of cells, bars and dots.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "reports/html_text.h"
 #include "reports/svg.h"
@@ -105,6 +106,66 @@ std::string to_svg(const HeatMap& map) {
                        key + 12, to);
   }
   return out + "</svg>\n";
+}
+
+std::string to_svg(const DotPlot& plot) {
+  constexpr double kWidth = 720, kRow = 18, kTop = 20, kEdge = 26;
+  double least = 0.1, most = 10;
+  size_t longest = 4;
+  for (const DotPlot::Row& row : plot.rows) {
+    longest = std::max(longest, std::min<size_t>(row.name.size(), 34));
+    for (const double v : row.values) {
+      if (!(v > 0) || !std::isfinite(v)) continue;
+      least = std::min(least, v);
+      most = std::max(most, v);
+    }
+  }
+  const double low = std::max(-8.0, std::floor(std::log10(least)));
+  const double high = std::min(8.0, std::ceil(std::log10(most)));
+  const double left = 7.2 * static_cast<double>(longest) + 14 + kEdge, right = kWidth - kEdge - 8;
+  const double bottom = kTop + kRow * static_cast<double>(plot.rows.size());
+  const auto x = [&](double v) {
+    if (v == 0) return left - kEdge + 6;
+    if (!std::isfinite(v)) return right + kEdge - 6;
+    const double part = (std::log10(v) - low) / (high - low);
+    return left + std::clamp(part, 0.0, 1.0) * (right - left);
+  };
+  std::string out = fmt::format(
+      "<svg class=\"dots\" viewBox=\"0 0 {} {:.0f}\" role=\"img\" aria-label=\"{}\">"
+      "<desc>{}</desc>\n",
+      kWidth, bottom + 38, text(plot.title), text(plot.description));
+  const auto tick = [&](double v, std::string_view label) {
+    const bool bound = v == 1;
+    out += fmt::format(
+        "<line class=\"{0}\" x1=\"{1:.1f}\" x2=\"{1:.1f}\" y1=\"{2}\" y2=\"{3:.0f}\"/>"
+        "<text x=\"{1:.1f}\" y=\"{4:.0f}\" text-anchor=\"middle\">{5}</text>\n",
+        bound ? "limit" : "grid", x(v), kTop - 4, bottom + 2, bottom + 16, label);
+    if (bound)
+      out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">bound</text>\n", x(v),
+                         kTop - 8);
+  };
+  const auto every = static_cast<int>(std::ceil((high - low) / 8));
+  for (auto e = static_cast<int>(low); e <= static_cast<int>(high); ++e)
+    if (e % every == 0) tick(std::pow(10.0, e), e == 0 ? "1" : fmt::format("1e{}", e));
+  tick(0, "0");
+  tick(INFINITY, "inf");
+  for (size_t r = 0; r < plot.rows.size(); ++r) {
+    const DotPlot::Row& row = plot.rows[r];
+    const double y = kTop + kRow * (static_cast<double>(r) + 0.5);
+    out += fmt::format(
+        "<g><title>{}: {}</title><text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"end\">{}</text>",
+        text(row.name), text(row.note), left - kEdge - 6, y + 4, text(row.name, 34));
+    const double worst = std::ranges::max(row.values);
+    std::set<int> at;  // dots at the same place are drawn once
+    for (const double v : row.values)
+      if (v != worst && at.insert(static_cast<int>(std::lround(x(v)))).second)
+        out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.0f}\" r=\"2.5\"/>", x(v), y);
+    out += fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.0f}\" r=\"4\"/></g>\n",
+                       worst > 1 ? "outside" : "inside", x(worst), y);
+  }
+  return out +
+         fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"middle\">{}</text></svg>\n",
+                     (left + right) / 2, bottom + 33, text(plot.x_label));
 }
 
 std::string to_svg(const TensorPicture& picture, std::string_view description) {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "reports/text.h"
@@ -29,8 +31,9 @@ std::string located(const T& f) {
 std::string describe(const IllConditioned& f) {
   return located(f) +
          fmt::format(
-             "  {}{}: errors up to {:.3g}, expected values up to {:.3g}, bounds up to {:.3g}\n",
-             f.result.empty() ? "" : f.result + ", ", f.type, f.error, f.expected, f.bound);
+             "  {}{}: errors up to {:.3g}, expected values up to {:.3g}, bounds up to {:.3g}{}\n",
+             f.result.empty() ? "" : f.result + ", ", f.type, f.error, f.expected, f.bound,
+             f.times > 1 ? fmt::format("; in {} calls", f.times) : "");
 }
 
 std::string describe(const CallFinding& f) {
@@ -62,21 +65,31 @@ std::string TraceVerdict::word() const {
   return judged > 0 ? "NOISE" : "INCONCLUSIVE";
 }
 
-std::string trace_text(const TraceVerdict& v, bool all_ops) {
-  std::string out;
-  if (v.outside_calls > 0) {
-    const CallFinding& f = v.findings.front();
-    out += fmt::format(
-        "ENGINE_BUG  {} computes something else than its definition, first at step "
-        "{}, call {}\n\n",
-        f.op, f.step, f.call);
-  } else if (v.judged > 0) {
-    out += fmt::format("NOISE  every result of the {} judged calls is within its bound{}\n\n",
-                       v.judged,
-                       v.ill_conditioned_results > 0 ? ", some without a correct digit" : "");
-  } else {
-    out += "INCONCLUSIVE  no call could be judged\n\n";
+std::string TraceVerdict::headline() const {
+  if (outside_calls > 0) {
+    const CallFinding& f = findings.front();
+    return fmt::format("{} computes something else than its definition, first at step {}, call {}",
+                       f.op, f.step, f.call);
   }
+  return judged > 0 ? fmt::format("every result of the {} judged calls is within its bound", judged)
+                    : "no call could be judged";
+}
+
+double CallFinding::ratio() const {
+  const double error = std::fabs(got - expected);
+  return std::isnan(error) || bound == 0 ? INFINITY : error / bound;
+}
+
+double TraceOp::median() const {
+  if (ratios.empty()) return NAN;
+  std::vector<double> sorted = ratios;
+  std::ranges::sort(sorted);
+  const size_t n = sorted.size();
+  return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+std::string trace_text(const TraceVerdict& v, bool all_ops) {
+  std::string out = fmt::format("{}  {}\n\n", v.word(), v.headline());
   for (size_t i = 0; i < v.findings.size() && i < kShown; ++i)
     out += describe(v.findings[i]) + "\n";
   if (v.findings.size() > kShown)
@@ -91,9 +104,9 @@ std::string trace_text(const TraceVerdict& v, bool all_ops) {
         v.ill_conditioned_results, v.ill_conditioned_results == 1 ? "" : "s");
     for (size_t i = 0; i < v.ill_conditioned.size() && i < kShown; ++i)
       out += describe(v.ill_conditioned[i]) + "\n";
-    if (v.ill_conditioned_results > static_cast<int64_t>(kShown))
-      out += fmt::format("and {} more, which --json lists\n\n",
-                         v.ill_conditioned_results - static_cast<int64_t>(kShown));
+    if (v.ill_conditioned.size() > kShown)
+      out += fmt::format("and at {} more places, which --json lists\n\n",
+                         v.ill_conditioned.size() - kShown);
   }
   out += fmt::format("{}{}: {} step{}, {} calls, of which {} judged; {} elements compared",
                      v.framework, v.script.empty() ? "" : ", " + v.script, v.steps,
@@ -106,6 +119,7 @@ std::string trace_text(const TraceVerdict& v, bool all_ops) {
       out += fmt::format("  {:>5}  {}: {}\n", calls, key.first, key.second);
   }
   for (const std::string& note : v.notes) out += fmt::format("note: {}\n", note);
+  if (!v.observer.empty()) out += fmt::format("note: {}\n", v.observer);
   if (all_ops) {
     out += "\n  calls  judged  outside  worst/bound  operation\n";
     for (const auto& [name, op] : v.ops)
@@ -121,6 +135,7 @@ std::string trace_json(const TraceVerdict& v) {
   Json j = {{"schema", 1},
             {"kind", "trace"},
             {"verdict", v.word()},
+            {"headline", v.headline()},
             {"trace", v.trace},
             {"framework", v.framework},
             {"script", v.script},
@@ -148,6 +163,9 @@ std::string trace_json(const TraceVerdict& v) {
                   {"expected", fmt::format("{:.17g}", f.expected)},
                   {"bound", fmt::format("{:.17g}", f.bound)},
                   {"signature", f.signature}});
+      one["operands"] = Json::array();
+      for (const CallOperand& o : f.operands)
+        one["operands"].push_back({{"name", o.name}, {"type", o.type}, {"values", o.values}});
     }
     j["findings"].push_back(std::move(one));
   }
@@ -157,6 +175,7 @@ std::string trace_json(const TraceVerdict& v) {
     Json one = located_json(f);
     one.update({{"result", f.result},
                 {"type", f.type},
+                {"times", f.times},
                 {"largest_error", fmt::format("{:.17g}", f.error)},
                 {"largest_expected", fmt::format("{:.17g}", f.expected)},
                 {"largest_bound", fmt::format("{:.17g}", f.bound)}});
@@ -168,12 +187,17 @@ std::string trace_json(const TraceVerdict& v) {
                         {"calls", op.calls},
                         {"judged", op.judged},
                         {"outside", op.outside},
+                        {"elements", op.elements},
+                        {"median_ratio", fmt::format("{:.6g}", op.median())},
                         {"worst_ratio", fmt::format("{:.6g}", op.worst)}});
   }
   j["not_judged"] = Json::array();
   for (const auto& [key, calls] : v.unjudged)
     j["not_judged"].push_back({{"op", key.first}, {"why", key.second}, {"calls", calls}});
   j["notes"] = v.notes;
+  j["settings"] = Json::object();
+  for (const auto& [key, value] : v.settings) j["settings"][key] = value;
+  j["observer"] = v.observer;
   return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -1,8 +1,9 @@
 """twinrun for PyTorch: is it noise, my sharding, or a bug in the engine?
 
     import twinrun
-    with twinrun.watch("trace.twin", steps=2):             # docs/guides/watch.md; then `twinrun judge trace.twin`
+    with twinrun.watch("trace.twin", steps=2):             # docs/quickstart.md
         train()
+    twinrun.judge("trace.twin")                            # the verdict; in a notebook, with a link to its page
     report = twinrun.diagnose(step, model, optimizer, batches, replicas=8)      # docs/guides/pytorch.md
 
     python -m twinrun watch -o trace.twin --steps 2 train.py --epochs 1
@@ -17,6 +18,10 @@ def __getattr__(name):
         # The submodule of the same name hides this function once it is imported.
         globals()["watch"] = watch
         return watch
+    if name == "judge":
+        from .trace_report import judge
+
+        return judge
     if name == "diagnose":
         from .step_report import diagnose
 

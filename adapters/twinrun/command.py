@@ -13,13 +13,15 @@ USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N
 
 
 def program():
-    """Returns the path of the program: TWINRUN, beside the interpreter, or in PATH."""
+    """Returns the path of the program: TWINRUN, beside the interpreter, in PATH, or what a checkout has built."""
     named = os.environ.get("TWINRUN")
     beside = os.path.join(os.path.dirname(sys.executable), "twinrun")
-    for path in (named, beside, shutil.which("twinrun")):
+    built = os.path.join(os.path.dirname(__file__), "../../build/release/twinrun")
+    for path in (named, beside, shutil.which("twinrun"), os.path.abspath(built)):
         if path and os.access(path, os.X_OK) and not os.path.isdir(path):
             return path
-    return None
+    raise FileNotFoundError(f"the program twinrun was found neither beside {sys.executable} nor in PATH; name it in the environment "
+                            "variable TWINRUN")
 
 
 def main(words=None):
@@ -29,10 +31,10 @@ def main(words=None):
         return 0 if words else 2
     if words[0] == "watch":
         return watch_script(words[1:])
-    path = program()
-    if path is None:
-        print(f"twinrun: '{words[0]}' is a verb of the program twinrun, which was found neither beside {sys.executable} nor in PATH. "
-              "Name it in the environment variable TWINRUN.", file=sys.stderr)
+    try:
+        path = program()
+    except FileNotFoundError as e:
+        print(f"twinrun: '{words[0]}' is a verb of the program twinrun: {e}", file=sys.stderr)
         return 2
     sys.stdout.flush()
     os.execv(path, [path, *words])

@@ -7,15 +7,13 @@ report.verdict, report.path
 import html
 import inspect
 import json
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
 
 from .capture import capture
+from .command import program as binary
 from .meaning import compare
 from .refused import Refused
 from .stablehlo import write
@@ -85,22 +83,6 @@ class Report:
             f"<h3>{html.escape(self.verdict)}</h3><p>{html.escape(self.headline)}</p><ul>{rows}</ul>"
             f'<p><a href="{link}">{link}</a></p>'
         )
-
-
-def binary():
-    """The twinrun program: $TWINRUN, beside the interpreter, on PATH, or build/release of the checkout."""
-    guesses = [
-        os.environ.get("TWINRUN"),
-        Path(sys.executable).parent / "twinrun",
-        shutil.which("twinrun"),
-        Path(__file__).resolve().parents[2] / "build/release/twinrun",
-    ]
-    for guess in guesses:
-        if guess and os.path.isfile(guess) and os.access(guess, os.X_OK):
-            return str(guess)
-    raise FileNotFoundError(
-        "the program twinrun was not found beside the interpreter, on PATH or in build/release; set TWINRUN to its path"
-    )
 
 
 def _run(program, folder, subject, precision, faults, settings):

@@ -10,6 +10,7 @@
 
 #include "backends/aten/definitions.h"
 #include "harness/tensors/pattern.h"
+#include "harness/trace/operands.h"
 
 namespace twinrun {
 namespace {
@@ -135,7 +136,9 @@ class Judge {
       const Arithmetic m = arithmetic(call);
       const Expected expected = aten::expected_of(call, m);
       if (!expected.problem.empty()) found(call, expected.problem);
+      largest_ = -1;
       compare_all(call, expected, m, op);
+      if (largest_ >= 0) op.ratios.push_back(largest_);
       ++verdict_.judged;
       ++op.judged;
     } catch (const aten::Undefined& e) {
@@ -210,7 +213,9 @@ class Judge {
     const Compared c = compare(expected, got, actual.element, m);
     verdict_.elements += expected.size();
     verdict_.untestable += c.untestable;
+    op.elements += expected.size();
     op.worst = std::max(op.worst, c.worst);
+    if (c.at >= 0) largest_ = std::max(largest_, c.worst);
     const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
     if (c.wrong.empty()) {
       // Results that may be flushed to zero say nothing about cancellation.
@@ -235,6 +240,7 @@ class Judge {
     const bool has_before = in_place && first != nullptr && which == 0 &&
                             first->kind == Value::Kind::kTensor && first->tensor.data != nullptr;
     if (has_before) before = aten::array_of(first->tensor, pool_);
+    f.operands = operands_of(call, actual.dims, which, c.at, pool_);
     f.signature = signature(expected, got, c, actual.element, has_before ? &before : nullptr);
     keep(std::move(f));
   }
@@ -259,15 +265,26 @@ class Judge {
   }
   void keep_ill_conditioned(const Call& call, const std::string& result, std::string type,
                             const Compared& c) {
-    ++verdict_.ill_conditioned_results;
-    if (verdict_.ill_conditioned.size() >= kMaxFindings) return;
     auto f = located<IllConditioned>(call);
     f.result = result;
     f.type = std::move(type);
     f.error = c.error;
     f.expected = c.expected;
     f.bound = c.bound;
-    verdict_.ill_conditioned.push_back(std::move(f));
+    ++verdict_.ill_conditioned_results;
+    auto& kept = verdict_.ill_conditioned;
+    const auto same = std::ranges::find_if(kept, [&](const IllConditioned& k) {
+      return k.op == f.op && k.place == f.place && k.module == f.module && k.result == f.result &&
+             k.type == f.type;
+    });
+    if (same != kept.end()) {
+      ++same->times;
+      same->error = std::fmax(same->error, f.error);
+      same->expected = std::fmax(same->expected, f.expected);
+      same->bound = std::fmax(same->bound, f.bound);
+    } else if (kept.size() < kMaxFindings) {
+      kept.push_back(std::move(f));
+    }
   }
   void found(const Call& call, std::string problem) {
     CallFinding f = finding(call);
@@ -302,23 +319,32 @@ class Judge {
       v.notes.push_back(fmt::format("the script ended with {}", trace_.exception));
     if (trace_.errors > 0)
       v.notes.push_back(fmt::format("{} calls could not be recorded", trace_.errors));
-    if (!trace_.observer.empty()) v.notes.push_back(trace_.observer);
+    v.settings = trace_.settings;
+    v.observer = trace_.observer;
   }
 
   const TraceFile& trace_;
   ThreadPool* pool_;
   TraceVerdict verdict_;
+  double largest_ = -1;  // error / bound of the call that is judged; < 0 if nothing was compared
 };
 
 }  // namespace
 
-TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop) {
+TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop,
+                         Progress* progress) {
+  Progress silent;
+  if (progress == nullptr) progress = &silent;
   Judge judge(trace, pool);
+  progress->begin("judging calls", static_cast<int64_t>(trace.calls.size()));
   for (const Call& call : trace.calls) {
     if (stop != nullptr && stop->load()) break;
     judge.judge(call);
+    progress->step(call.index + 1, call.op);
   }
-  return judge.take();
+  TraceVerdict verdict = judge.take();
+  progress->end(fmt::format("{} of {} judged", verdict.judged, verdict.calls));
+  return verdict;
 }
 
 }  // namespace twinrun

@@ -1,7 +1,7 @@
 // Judges every call of a trace: its results against what the call is defined to compute on its own
 // recorded inputs, in binary64 with bounds (backends/aten/). What has no definition is listed.
 //
-//   const TraceVerdict v = judge_trace(trace, pool, progress);
+//   const TraceVerdict v = judge_trace(trace, pool, &stop, &progress);
 //   v.findings;   // earliest first
 #pragma once
 
@@ -12,6 +12,7 @@
 
 namespace twinrun {
 
-TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop = nullptr);
+TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop = nullptr,
+                         Progress* progress = nullptr);
 
 }  // namespace twinrun

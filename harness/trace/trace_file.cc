@@ -123,6 +123,10 @@ class Reader {
                        reinterpret_cast<const char*>(payload.data()) + payload.size());
   }
 
+  static std::string shown(const Json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  }
+
   void record(uint32_t kind, uint64_t id, Bytes payload) {
     if (kind != kMeta && !seen_meta_) throw Malformed{"the first record is not the meta record"};
     switch (kind) {
@@ -135,8 +139,12 @@ class Reader {
         trace_.framework = meta.value("framework", "");
         trace_.version = meta.value("version", "");
         trace_.script = meta.value("script", "");
-        if (meta.contains("settings") && meta["settings"].is_object())
-          trace_.matmul_precision = meta["settings"].value("float32_matmul_precision", "highest");
+        for (const char* key : {"python", "threads"})
+          if (meta.contains(key)) trace_.settings.emplace_back(key, shown(meta[key]));
+        if (!meta.contains("settings") || !meta["settings"].is_object()) return;
+        for (const auto& [key, value] : meta["settings"].items())
+          trace_.settings.emplace_back(key, shown(value));
+        trace_.matmul_precision = meta["settings"].value("float32_matmul_precision", "highest");
         return;
       }
       case kString:
@@ -156,10 +164,14 @@ class Reader {
         if (end.contains("left_out") && end["left_out"].is_object())
           trace_.errors = end["left_out"].value("error", int64_t{0});
         if (end.contains("observer") && end["observer"].is_object()) {
-          const bool same = end["observer"].value("same", false);
-          trace_.observer = fmt::format("{}: {} without recording",
-                                        end["observer"].value("what", "the parameters"),
-                                        same ? "the same bits as" : "other bits than");
+          const Json& found = end["observer"];
+          trace_.observer =
+              fmt::format("{}: {} without recording", found.value("what", "the parameters"),
+                          found.value("same", false) ? "the same bits as" : "other bits than");
+          if (found.contains("repeats"))
+            trace_.observer += found.value("repeats", false)
+                                   ? ", where the script repeats itself"
+                                   : ", where the script does not repeat itself either";
         }
         return;
       }

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/aten/call.h"
@@ -18,7 +19,8 @@ namespace twinrun {
 struct TraceFile {
   std::string path;
   std::string framework, version, script;
-  std::string matmul_precision;  // "highest", "high", "medium"
+  std::string matmul_precision;                               // "highest", "high", "medium"
+  std::vector<std::pair<std::string, std::string>> settings;  // all that the recorder noted
   std::vector<aten::Call> calls;
   int64_t steps = 0;
   int64_t bytes = 0;       // of the file

@@ -1,0 +1,52 @@
+"""`twinrun.judge`: the verdict of a recorded trace, by the program twinrun.
+
+verdict = twinrun.judge("trace.twin")
+verdict.verdict, verdict.findings, verdict.path
+"""
+import html
+import json
+import os
+import subprocess
+
+from .command import program
+from .refused import Refused
+
+
+class Judged:
+    """verdict: the class; headline, findings (dicts, the earliest first), calls and judged (how many), path (the page); data: all of
+    report.json."""
+
+    def __init__(self, path, data):
+        self.path, self.data = path, data
+        self.verdict, self.headline, self.findings = data["verdict"], data["headline"], data["findings"]
+        self.calls, self.judged = data["calls"], data["judged"]
+
+    def _sentences(self):
+        for f in self.findings[:5]:
+            what = f.get("problem") or f"{f['outside']} of {f['elements']} elements are outside their bound"
+            place = f["place"].split("\n")[0]
+            yield f"step {f['step']}, call {f['call']}: {f['op']}" + (f" at {place}" if place else "") + f": {what}"
+        if len(self.findings) > 5:
+            yield f"and {len(self.findings) - 5} more"
+
+    def __str__(self):
+        return "\n".join([f"{self.verdict}: {self.headline}", *(f"  - {s}" for s in self._sentences()), f"  {self.path}"])
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        rows = "".join(f"<li>{html.escape(s)}</li>" for s in self._sentences())
+        return (f"<h3>{html.escape(self.verdict)}</h3><p>{html.escape(self.headline)}; {self.judged} of {self.calls} calls were judged</p>"
+                f'<ul>{rows}</ul><p><a href="{html.escape(self.path)}">{html.escape(self.path)}</a></p>')
+
+
+def judge(path, out=None, threads=None):
+    """Judges every call of the trace at `path`; writes report.html and report.json into the folder `out` (default: `path` without its
+    ending, and -judged)."""
+    path = os.fspath(path)
+    out = os.fspath(out) if out is not None else os.path.splitext(path)[0] + "-judged"
+    command = [program(), "judge", path, "--out", out, "--json", "--quiet"] + (["--threads", str(threads)] if threads else [])
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if not done.stdout:
+        raise Refused("twinrun could not judge the trace: " + done.stderr.decode("utf-8", "replace").strip())
+    return Judged(os.path.join(out, "report.html"), json.loads(done.stdout.decode("utf-8")))
