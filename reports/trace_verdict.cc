@@ -71,8 +71,9 @@ std::string TraceVerdict::headline() const {
     return fmt::format("{} computes something else than its definition, first at step {}, call {}",
                        f.op, f.step, f.call);
   }
-  return judged > 0 ? fmt::format("every result of the {} judged calls is within its bound", judged)
-                    : "no call could be judged";
+  if (judged == 0) return "no call could be judged";
+  return fmt::format("every result of the {} judged calls is within its bound{}", judged,
+                     ill_conditioned_results > 0 ? ", some without a correct digit" : "");
 }
 
 double CallFinding::ratio() const {
