@@ -1,5 +1,6 @@
-"""`twinrun judge` on traces of this folder's scripts: healthy ones are not accused, and each planted kernel is named. Environment:
-TWINRUN, the binary; TWINRUN_TORCH_PYTHON, an interpreter that has PyTorch (default: this one)."""
+"""`twinrun judge` on traces of this folder's scripts: healthy ones are not accused, and of each plant the operation, the
+step and the line are named. Environment: TWINRUN, the binary; TWINRUN_TORCH_PYTHON, an interpreter that has PyTorch
+(default: this one)."""
 import json
 import os
 import pathlib
@@ -10,47 +11,47 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or sys.executable
-VERSION = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True).stdout.strip()
+VERSION = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True,
+                         text=True).stdout.strip()
 
 
-def judge(script, *args, steps=2):
+def run(*words):
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2] / "adapters"), "OMP_NUM_THREADS": "1"}
+    made = subprocess.run([PYTHON, "-W", "ignore", *map(str, words)], env=environment, capture_output=True, text=True)
+    if made.returncode:
+        raise AssertionError(made.stderr[-2000:])
+
+
+def judged(trace):
+    told = subprocess.run([os.environ["TWINRUN"], "judge", "--json", str(trace)], capture_output=True, text=True)
+    if told.returncode not in (0, 20):
+        raise AssertionError(told.stderr)
+    return json.loads(told.stdout)
+
+
+def watched(script, *args):
     with tempfile.TemporaryDirectory() as folder:
-        trace = str(pathlib.Path(folder) / "trace.twin")
-        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2] / "adapters"), "OMP_NUM_THREADS": "1"}
-        made = subprocess.run([PYTHON, "-W", "ignore", "-m", "twinrun", "watch", "-o", trace, "--steps", str(steps), str(script),
-                               *args], env=environment, capture_output=True, text=True)
-        if made.returncode:
-            raise AssertionError(made.stderr[-2000:])
-        told = subprocess.run([os.environ["TWINRUN"], "judge", "--json", trace], capture_output=True, text=True)
-        if told.returncode not in (0, 20):
-            raise AssertionError(told.stderr)
-        return json.loads(told.stdout)
-
-
-def planted():
-    text = (HERE / "planted.py").read_text().split("@plant(")[1:]
-    return {part.split("def ")[1].split("(")[0]: part.split('"')[1] for part in text}
+        trace = pathlib.Path(folder) / "trace.twin"
+        run("-m", "twinrun", "watch", "-o", trace, "--steps", 2, script, *args)
+        return judged(trace)
 
 
 @unittest.skipUnless(VERSION, f"{PYTHON} has no PyTorch")
 class Judge(unittest.TestCase):
     def test_healthy_scripts_are_not_accused(self):
         for script in sorted((HERE / "models").glob("*.py")):
-            # Before 2.0, kernels in bfloat16 keep intermediate results in it: docs/method/calls.md, "What is not judged".
+            # Before 2.0, kernels keep intermediate results in bfloat16: docs/method/calls.md.
             for extra in ((), ("--autocast",)) if not VERSION.startswith("1.") else ((),):
                 with self.subTest(script=script.name, extra=extra):
-                    report = judge(script, "--steps", "2", *extra)
+                    report = watched(script, "--steps", 2, *extra)
                     self.assertEqual(report["findings"], [])
                     # All but a handful are judged, and the rest is listed.
                     self.assertGreater(report["judged"], 0.9 * report["calls"])
                     listed = sum(row["calls"] for row in report["not_judged"])
                     self.assertEqual(report["judged"] + listed, report["calls"])
 
-    def test_no_plant_is_no_finding(self):
-        self.assertEqual(judge(HERE / "planted.py", "none")["findings"], [])
-
     def test_a_result_without_a_correct_digit_is_told_apart(self):
-        report = judge(HERE / "cases" / "one_element_norm.py")
+        report = watched(HERE / "cases" / "one_element_norm.py")
         self.assertEqual(report["verdict"], "NOISE")
         found = [f for f in report["ill_conditioned"] if f["op"] == "aten.native_layer_norm_backward.default"]
         self.assertTrue(found)
@@ -59,14 +60,38 @@ class Judge(unittest.TestCase):
         self.assertLess(float(found[0]["largest_error"]), float(found[0]["largest_bound"]))
 
     def test_planted_kernels_are_named(self):
-        for name, operation in planted().items():
-            with self.subTest(name):
-                report = judge(HERE / "planted.py", name)
-                self.assertEqual(report["verdict"], "ENGINE_BUG")
-                first = [f for f in report["findings"] if not f["composed"]][0]
-                self.assertEqual(first["op"].split(".")[1].strip("_"), operation.strip("_"))
-                self.assertEqual(first["step"], 0)
-                self.assertIn("planted.py:", first["place"])
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            run(HERE / "planted.py", folder)
+            for trace in sorted(folder.glob("healthy-*.twin")):
+                with self.subTest(trace.name):
+                    report = judged(trace)
+                    self.assertEqual((report["verdict"], report["findings"]), ("NOISE", []))
+            plants = json.loads((folder / "expected.json").read_text())
+            self.assertGreaterEqual(len(plants), 30)
+            for plant, expected in plants.items():
+                with self.subTest(plant):
+                    self.check(judged(folder / f"{plant}.twin"), expected)
+
+    def check(self, report, expected):
+        """Compares the findings of one plant with its row of expected.json."""
+        self.assertEqual(report["verdict"], "ENGINE_BUG")
+        findings = [f for f in report["findings"] if not f["composed"]]
+        first = findings[0]
+        self.assertEqual((first["op"], first["step"]), (expected["op"], expected["step"]), first)
+        line = first["place"].split("\n")[0]
+        self.assertIn("planted.py:", line)
+        self.assertIn(expected["line"], line)
+        if expected["outside"] is not None:
+            self.assertEqual(first["outside"], expected["outside"], first)
+        # Other operations got wrong inputs and computed rightly with them, so none is accused.
+        self.assertEqual({f["op"] for f in findings}, {expected["op"]})
+        if expected["once"]:
+            self.assertEqual(len({f["call"] for f in findings}), 1)
+        # A function that is composed of calls is recorded after them, with the same place.
+        for whole in (f for f in report["findings"] if f["composed"]):
+            self.assertTrue(any((f["step"], f["place"]) == (whole["step"], whole["place"]) and f["call"] < whole["call"]
+                                for f in findings), whole)
 
 
 if __name__ == "__main__":
