@@ -1,5 +1,5 @@
-"""`twinrun judge` on traces of this folder's scripts: healthy ones are not accused, and of each plant the operation, the
-step and the line are named. Environment: TWINRUN, the binary; TWINRUN_TORCH_PYTHON, an interpreter that has PyTorch
+"""`twinrun judge` on traces of this folder's scripts: healthy ones are not accused, and of each plant the operation,
+the step and the line are named. Environment: TWINRUN, the binary; TWINRUN_TORCH_PYTHON, an interpreter that has PyTorch
 (default: this one)."""
 import json
 import os

@@ -4,8 +4,8 @@
 
 FOLDER/NAME.twin is the trace of one plant's two steps, FOLDER/healthy-*.twin are traces of the same steps without a
 plant, made after all others, and FOLDER/expected.json says what must be found. A wrong kernel is registered with the
-dispatcher, between the recorder and the backend's kernels, so that the recorder sees it as part of PyTorch. Deleting its
-library object removes it, so one process runs all plants."""
+dispatcher, between the recorder and the backend's kernels, so that the recorder sees it as part of PyTorch. Deleting
+its library object removes it, so one process runs all plants."""
 import gc
 import json
 import pathlib
