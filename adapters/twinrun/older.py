@@ -1,6 +1,7 @@
 """Recording on PyTorch before 1.13, which has no dispatch mode. While a step is watched, functions and methods of Python that one
 operation stands behind are replaced by ones that record it; the nodes of autograd that a call made get a hook, which records what the
 backward pass computed there. docs/method/calls.md says what is not seen."""
+import copy
 import functools
 import re
 import threading
@@ -11,158 +12,18 @@ import torch.nn.functional as F
 
 from . import functions
 from .encode import OPTIMIZER, Skip
+from .older_table import BACKWARD, COMMON, DY, MASK, OPERATORS, OTHER, RENAMED, SAME, SHAPE, THROUGH, Forward, bare
 
-# Functions and methods that are recorded as the operation of the same name, with the overload that fits the arguments; those that write
-# in place (add_) too.
-SAME = """add sub rsub mul div true_divide pow neg abs exp log log1p sqrt rsqrt reciprocal square sigmoid tanh erf sin cos clamp clamp_min
-clamp_max addcmul addcdiv lerp maximum minimum where masked_fill relu gelu silu leaky_relu elu hardtanh hardswish softplus mm bmm mv dot addmm
-baddbmm addmv matmul linear sum mean var std norm frobenius_norm max min amax amin prod cumsum logsumexp softmax log_softmax cat stack
-zero fill copy avg_pool2d embedding embedding_bag dropout feature_dropout alpha_dropout lstm gru rnn_tanh rnn_relu mse_loss smooth_l1_loss huber_loss
-binary_cross_entropy binary_cross_entropy_with_logits upsample_nearest2d upsample_bilinear2d conv3d einsum bilinear prelu""".split()
-OPERATORS = {"__add__": "add", "__radd__": "add", "__iadd__": "add_", "__sub__": "sub", "__rsub__": "rsub", "__isub__": "sub_",
-             "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul_", "__truediv__": "div", "__itruediv__": "div_", "__pow__": "pow",
-             "__neg__": "neg", "__abs__": "abs", "__matmul__": "matmul"}
-RENAMED = {"input": "self", "axis": "dim", "keepdims": "keepdim"}    # keywords of Python that the schemas do not have
-DY, MASK, SHAPE = object(), object(), object()    # in a backward call: the gradient of the result, which gradients there are, their shape
-
-
-def _convolution(f):
-    n = f.weight.dim() - 2
-    each = [v if isinstance(v, str) else [v] * n if isinstance(v, int) else list(v) * (n if len(v) == 1 else 1)
-            for v in (f.stride, f.padding, f.dilation, f.get("output_padding", 0))]
-    return [f.input, f.weight, f.bias, *each[:3], "output_padding" in f, each[3], f.groups]
-
-
-# Recorded as another operation, with these arguments; None: not recorded itself, as the function of functions.py around it is.
-OTHER = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"), ("aten.convolution.default", _convolution)),
-    "max_pool2d": ("aten.max_pool2d_with_indices.default", None), "adaptive_avg_pool2d": ("aten._adaptive_avg_pool2d.default", None),
-    "nll_loss": ("aten.nll_loss_forward.default", None), "nll_loss2d": ("aten.nll_loss2d_forward.default", None),
-    **dict.fromkeys(("nll_loss_nd", "layer_norm", "group_norm", "batch_norm", "cross_entropy_loss", "l1_loss", "kl_div"), (None, None))}
-
-
-def _factors(f):
-    """Returns the matrices that a node multiplied."""
-    if "mat1" in f:
-        return f.mat1, f.mat2
-    if "mat2" in f:
-        return f.self, f.mat2
-    left, right = (f.input, f.weight.t()) if "weight" in f else (f.self, f.other)
-    if right.dim() != 2 or left.dim() < 2:
-        raise ValueError("another product")
-    return left.reshape(-1, left.shape[-1]), right
-
-
-def _stacks(f):
-    left, right = (f.self, f.mat2) if "mat2" in f else (f.self, f.other)
-    if left.dim() < 3 or left.shape[:-2] != right.shape[:-2]:
-        raise ValueError("another product")
-    return left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
-
-
-def _products(f, op, factors, at):
-    left, right = factors(f)
-    return [((at,), op, [DY, right.transpose(-2, -1)], [left]), ((at + 1,), op, [left.transpose(-2, -1), DY], [right])]
-
-
-def _convolved(f):
-    args = _convolution(f)
-    return [((0, 1, 2), "aten.convolution_backward.default",
-             [DY, *args[:2], None if f.bias is None else [f.bias.shape[0]], *args[3:], MASK], [f.input, f.weight, f.bias])]
-
-
-def _likelihood(f):
-    weight = f.get("weight")
-    total = f.saved("total_weight")
-    if total is None and weight is None:    # what the kernel counted, exactly
-        total = (f.target != f.ignore_index).sum().to(f.self.dtype)
-    own = f.saved("self")
-    own = f.self if own is None else own
-    target = f.saved("target")
-    return [((0,), f"aten.nll_loss{'2d' if own.dim() == 4 else ''}_backward.default",
-             [DY, own, f.target if target is None else target, weight, f.reduction, f.ignore_index, total], [own])]
-
-
-def _softmax(op):
-    def parts(f):
-        out, dim = f.saved("result"), f.saved("dim")
-        out, dim = f.out if out is None else out, f.dim if dim is None else dim
-        return [((0,), op, [DY, out, dim - (1 << 64) if dim >= 1 << 63 else dim, out.dtype], [out])]
-    return parts
-
-
-def _one(op, *names):
-    """The gradient of the first argument, from the gradient of the result and these arguments."""
-    return lambda f: [((0,), op, [DY, *(f[n] if isinstance(n, str) else n for n in names)], [f[f.first]])]
-
-
-def _loss(op, *more):
-    return _one(op, "self", "target", "reduction", *more)
-
-
-def _view(f):
-    return [((0,), "aten.reshape.default", [DY, SHAPE], None)]
-
-
-# Node of autograd, without "Backward" and digits: [(which of its results, operation, arguments, tensors whose shapes the results must have)]
-BACKWARD = {
-    **dict.fromkeys(("MkldnnConvolution", "Convolution", "CudnnConvolution", "ThnnConv2D", "SlowConvDilated2D", "SlowConvTranspose2D",
-                     "ThnnConvDepthwise2D", "ConvDepthwise2D", "NnpackSpatialConvolution", "CudnnConvolutionTranspose"), _convolved),
-    "Mm": lambda f: _products(f, "aten.mm.default", _factors, 0), "Bmm": lambda f: _products(f, "aten.bmm.default", _stacks, 0),
-    "Addmm": lambda f: _products(f, "aten.mm.default", _factors, 1) if f.get("beta", 1) == 1 and f.get("alpha", 1) == 1 else [],
-    "T": lambda f: [((0,), "aten.t.default", [DY], None)],
-    **dict.fromkeys(("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"), _view),
-    "Relu": _one("aten.threshold_backward.default", "out", 0), "Sigmoid": _one("aten.sigmoid_backward.default", "out"),
-    "Tanh": _one("aten.tanh_backward.default", "out"), "Silu": _one("aten.silu_backward.default", "self"),
-    "Gelu": lambda f: [((0,), "aten.gelu_backward.default", [DY, f.self], [f.self])] if f.get("approximate", "none") == "none" else [],
-    "Exp": _one("aten.mul.Tensor", "out"), "Neg": _one("aten.neg.default"), "Div": _one("aten.div.Tensor", "other"),
-    "Mul": lambda f: [((0,), "aten.mul.Tensor", [DY, f.other], [f.self]), ((1,), "aten.mul.Tensor", [DY, f.self], [f.other])],
-    "Softmax": _softmax("aten._softmax_backward_data.default"), "LogSoftmax": _softmax("aten._log_softmax_backward_data.default"),
-    "NllLoss": _likelihood, "NllLoss2D": _likelihood, "MseLoss": _loss("aten.mse_loss_backward.default"),
-    "SmoothL1Loss": _loss("aten.smooth_l1_loss_backward.default", "beta"), "HuberLoss": _loss("aten.huber_loss_backward.default", "delta"),
-    "BinaryCrossEntropy": _one("aten.binary_cross_entropy_backward.default", "self", "target", "weight", "reduction"),
-    "NativeLayerNorm": lambda f: [((0, 1, 2), "aten.native_layer_norm_backward.default", [
-        DY, f.input, f.normalized_shape, f.saved("result1"), f.saved("result2"), f.weight, f.bias, MASK], [f.input, f.weight, f.bias])],
-    "NativeBatchNorm": lambda f: [((0, 1, 2), "aten.native_batch_norm_backward.default", [
-        DY, f.input, f.weight, f.running_mean, f.running_var, f.saved("result1"), f.saved("result2"), f.training, f.eps, MASK],
-        [f.input, f.weight, f.bias])],
-    "NativeGroupNorm": lambda f: [((0, 1, 2), "aten.native_group_norm_backward.default", [
-        DY, f.input, f.saved("result1"), f.saved("result2"), f.weight, f.input.shape[0], f.input.shape[1],
-        f.input[0, 0].numel(), f.num_groups, MASK], [f.input, f.weight, f.bias])],
-    "MaxPool2DWithIndices": lambda f: [((0,), "aten.max_pool2d_with_indices_backward.default", [
-        DY, f.self, f.kernel_size, f.stride, f.padding, f.dilation, f.ceil_mode, f.saved("result1")], [f.self])],
-    "AvgPool2D": _one("aten.avg_pool2d_backward.default", "self", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad",
-                      "divisor_override"),
-    "AdaptiveAvgPool2D": _one("aten._adaptive_avg_pool2d_backward.default", "self"),
-    "Embedding": lambda f: [((0,), "aten.embedding_dense_backward.default", [
-        DY, f.indices, f.weight.shape[0], f.padding_idx, f.scale_grad_by_freq], [f.weight])]}
-# A node of these passes the gradient through, summed over what was broadcast: also the first result of addmm.
-THROUGH = ("Add", "Sub", "Addmm")
 MAX_NODES = 32    # of one call; recurrent layers have thousands
 BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def needed():
-    return not hasattr(getattr(__import__("torch.utils._python_dispatch", fromlist=["x"]), "TorchDispatchMode", None), "__enter__") \
-        if hasattr(torch.utils, "_python_dispatch") or int(torch.__version__.split(".")[1]) >= 11 or torch.__version__[0] != "1" else True
-
-
-class Forward(dict):
-    """A call's arguments by name, without their history, and its result as `out`."""
-    first, node = None, None
-
-    def __getattr__(self, name):
-        return self[name]
-
-    def saved(self, name):
-        """Returns what the node keeps for its backward pass; None before 1.9."""
-        return _bare(getattr(self.node, "_saved_" + name, None))
-
-
-def _bare(v):
-    if isinstance(v, torch.Tensor):
-        return v.detach()    # a reference to its node would be a circle
-    return [_bare(x) for x in v] if isinstance(v, (list, tuple)) else v
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        return True
+    return not hasattr(TorchDispatchMode, "__enter__")
 
 
 class Overload:
@@ -203,7 +64,8 @@ class Overload:
             if a.name not in given and a.missing or a.name in given and not _fits(a.kind, given[a.name]):
                 return None
         bound = Forward((a.name, given.get(a.name, a.default)) for a in rows)
-        bound.first = rows[0].name
+        bound.written = [a.name for a in rows if a.alias_info]
+        bound.like = given.get(rows[0].name)
         last = max((i for i, a in enumerate(places) if a.name in given), default=-1)
         return bound, [bound[a.name] for a in places[:last + 1]], {a.name: given[a.name] for a in rows if a.kwarg_only and a.name in given}
 
@@ -240,7 +102,7 @@ class Patches:
 
     def __init__(self, owner):
         self.owner, self.thread, self.local = owner, threading.get_ident(), threading.local()
-        self.patched = []    # (owner, name, the function, whether the owner itself had it)
+        self.patched = []    # (owner, name, the function, what is in its place, whether the owner itself had it)
 
     def __enter__(self):
         nn = torch._C._nn
@@ -256,14 +118,18 @@ class Patches:
         for name in functions.NAMES:
             found = getattr(F, name, None)
             if isinstance(found, types.FunctionType) and not getattr(found, "twinrun", False):
-                self._patch(F, name, found, functools.partial(self.owner.function, functions.Function(name, found)))
+                self._patch(F, name, found, functools.partial(self._composed, functions.Function(name, found)))
         self._patch(torch.jit, "script", torch.jit.script, self._script)    # a compiler of what the functions really are
         return self
 
     def __exit__(self, *error):
-        for owner, name, found, own in reversed(self.patched):
-            if vars(owner).get(name, None) is found.twinrun_patch:
-                setattr(owner, name, found.original) if own else delattr(owner, name)
+        for owner, name, original, call, own in reversed(self.patched):
+            if vars(owner).get(name) is not call:    # somebody else has replaced it
+                continue
+            if own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
         self.patched = []
 
     def _patch(self, owner, name, original, record):
@@ -275,8 +141,14 @@ class Patches:
 
         call = functools.wraps(original, [a for a in functools.WRAPPER_ASSIGNMENTS if hasattr(original, a)])(call)
         call.twinrun = True
-        self.patched.append((owner, name, types.SimpleNamespace(original=original, twinrun_patch=call), name in vars(owner)))
+        self.patched.append((owner, name, original, call, name in vars(owner)))
         setattr(owner, name, call)
+
+    def _composed(self, spec, original, args, kwargs):
+        if _autocast():
+            spec = copy.copy(spec)
+            spec.name = f"autocast.{spec.short}"
+        return self.owner.function(spec, original, args, kwargs)
 
     def _script(self, original, args, kwargs):
         self.__exit__()
@@ -315,7 +187,7 @@ class Patches:
                     try:
                         if before is not None and out is not NotImplemented:
                             number = owner._after(before, given, named, out, raised)
-                        self._hook(out, stops, bound, info, -1 if number is None else number)
+                        self._hook(name, out, stops, bound, info, -1 if number is None else number)
                     except Exception as e:
                         owner._failed(e)
                     finally:
@@ -338,7 +210,7 @@ class Patches:
 
     # The backward pass
 
-    def _hook(self, out, stops, bound, info, number):
+    def _hook(self, name, out, stops, bound, info, number):
         """Puts hooks on the nodes that a call made."""
         outs = self.owner.recorder.tensors([out], [])
         todo, seen = [t.grad_fn for t in outs], 0
@@ -353,15 +225,26 @@ class Patches:
             parts = []
             try:
                 if bound is not None and kind in BACKWARD:
-                    forward = Forward((k, _bare(v)) for k, v in bound.items())
-                    forward.first, forward.node = bound.first, node
-                    forward["out"] = _bare(outs[0])
-                    parts = _bare(BACKWARD[kind](forward))
+                    parts = BACKWARD[kind](self._forward(kind, node, name, bound, outs[0]))
             except Exception:    # a call of another form: it is listed
                 pass
-            node.register_hook(functools.partial(self._backward, kind, node.name(), parts, info, number))
+            node.register_hook(functools.partial(self._backward, node.name(), parts, info, number))
 
-    def _backward(self, kind, node, parts, info, number, grads, dys):
+    def _forward(self, kind, node, name, bound, out):
+        """Returns what a node's gradient may be computed from."""
+        own = kind not in COMMON or kind.lower() == name.replace("_", "").replace("true", "").replace("divide", "div")
+        f = Forward((k, bare(v)) for k, v in bound.items() if k not in bound.written) if own else Forward()
+        f.node, f.like = node, bare(bound.like) if own else DY
+        if own:
+            f["out"] = bare(out)
+        if kind in COMMON:
+            for key, kept in (("self", "self"), ("other", "other"), ("out", "result")):
+                v = f.saved(kept)
+                if v is not None:
+                    f[key] = v
+        return f
+
+    def _backward(self, node, parts, info, number, grads, dys):
         owner = self.owner
         if not owner.on or dys[0] is None:
             return
@@ -370,23 +253,22 @@ class Patches:
             try:
                 left = {i for i, g in enumerate(grads) if isinstance(g, torch.Tensor)}
                 for which, op, args, likes in parts:
-                    mine = [i for i in which if i < len(grads) and i in left]
-                    if not mine or likes and any(not isinstance(likes[i - which[0]], torch.Tensor) or
-                                                 likes[i - which[0]].shape != grads[i].shape for i in mine):
+                    mine = [i for i in which if i in left]
+                    fit = [dys[0] if v is DY else v for v in likes or ()]
+                    if not mine or fit and any(getattr(fit[i - which[0]], "shape", None) != grads[i].shape for i in mine):
                         continue
+                    if op == THROUGH:
+                        lead = dys[0].dim() - grads[mine[0]].dim()
+                        if lead < 0 or dys[0].shape[lead:] != grads[mine[0]].shape:
+                            continue
+                        op, args = ("aten.sum.dim_IntList", [DY, list(range(lead))]) if lead else ("aten.alias.default", args)
                     values = {DY: dys[0], MASK: [i in mine for i in which], SHAPE: list(grads[mine[0]].shape)}
                     args = [values.get(a, a) if type(a) is object else a for a in args]
                     result = grads[which[0]] if len(which) == 1 else [grads[i] if i < len(grads) else None for i in which]
                     self._write(op, args, result, info, node, number)
                     left -= set(mine)
-                if kind in THROUGH and kind != "Sub":
-                    for i in sorted(left):
-                        lead = dys[0].dim() - grads[i].dim()
-                        if lead > 0 and dys[0].shape[lead:] == grads[i].shape:
-                            self._write("aten.sum.dim_IntList", [dys[0], list(range(lead))], grads[i], info, node, number)
-                            left.discard(i)
                 if left:
-                    self._write(f"autograd.{node}", list(dys), [grads[i] for i in sorted(left)], info, node, number)
+                    self._write(f"autograd.{node.split(':')[-1]}", list(dys), [grads[i] for i in sorted(left)], info, node, number)
             except Skip:
                 pass
             except Exception as e:
