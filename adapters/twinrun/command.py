@@ -72,7 +72,7 @@ def digest(tensors):
         for t in tensors:
             t = t.detach().cpu().contiguous()
             found.update(str((t.dtype, tuple(t.shape))).encode())
-            found.update(bytes(t.reshape(-1).view(torch.uint8).numpy()) if t.numel() else b"")
+            found.update((t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes())
     return found.hexdigest()
 
 

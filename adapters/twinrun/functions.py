@@ -9,7 +9,6 @@ NAMES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entr
          "smooth_l1_loss", "huber_loss", "kl_div", "layer_norm", "group_norm", "batch_norm", "softmax", "log_softmax", "gelu",
          "scaled_dot_product_attention", "multi_head_attention_forward", "cosine_similarity", "normalize", "triplet_margin_loss",
          "embedding")
-OLDER = ("linear", "relu", "conv1d", "conv2d", "conv_transpose2d", "max_pool2d", "matmul")    # also recorded where no calls of aten are seen
 WITHOUT_BYTES = ("multi_head_attention_forward",)
 DEPRECATED = ("size_average", "reduce", "_stacklevel")
 _CONV = (("input",), ("weight",), ("bias", None), ("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1))

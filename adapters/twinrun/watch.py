@@ -13,7 +13,7 @@ import weakref
 
 import torch
 
-from . import functions
+from . import functions, older
 from .encode import COMPOSED, OPTIMIZER, Recorder, Skip
 from .file import META, TraceFile
 from .places import Modules, Places
@@ -106,7 +106,7 @@ class watch:
 
     def __enter__(self):
         file = TraceFile(self.path)
-        self.recorder = Recorder(file, self.budget)
+        self.recorder = Recorder(file, self.budget, sees_all=not older.needed())
         meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
                 "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": _settings()}
         file.record(META, 0, json.dumps(meta).encode())
@@ -260,6 +260,7 @@ class watch:
                     r.end(before, args, kwargs, out, (before.place, before.module, before.node, before.forward, flags), raised)
                     if before.link is not None:
                         before.link[0] = number
+                    return number
             except Skip:
                 pass
             except Exception as e:
@@ -322,6 +323,8 @@ def _function_depth():
 
 
 def _is_on_top(mode):
+    if isinstance(mode, older.Patches):
+        return True
     try:
         if hasattr(torch._C, "_len_torch_dispatch_stack"):
             if isinstance(mode, torch.overrides.TorchFunctionMode):
@@ -396,5 +399,7 @@ def _classes():
 
 
 def _modes(owner):
+    if older.needed():
+        return [older.Patches(owner)]
     calls, function = _classes()
     return [calls(owner), function(owner)]

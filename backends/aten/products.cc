@@ -13,7 +13,8 @@ Estimate factor(const Arithmetic& m, double x) {
 
 // beta * input + alpha * (left right). A kernel may scale an operand or the product by alpha, and
 // may begin the sum with the scaled input, which then takes part in every rounding of the sum.
-Array added(const Arguments& a, Array left, const Array& right, const Dims& dims) {
+Array added(const Arguments& a, const Array& bias, Array left, const Array& right,
+            const Dims& dims) {
   const Arithmetic& m = a.m;
   if (a.call().op.find(".dtype") != std::string::npos)
     throw Undefined("a product with another type of result");
@@ -42,19 +43,19 @@ Array added(const Arguments& a, Array left, const Array& right, const Dims& dims
       [&](Estimate p, Estimate x) {
         return m.add(kept(p), kept(m.more(m.mul(beta, x), relative)));
       },
-      y, broadcast(a.array(0, "self"), dims));
+      y, broadcast(bias, dims));
 }
 Expected addmm(const Arguments& a) {
   const Array left = a.array(1, "mat1"), right = a.array(2, "mat2");
   if (left.dims.size() < 2 || right.dims.size() < 2) throw Undefined("a product of vectors");
   Dims dims = left.dims;
   dims.back() = right.dims.back();
-  return added(a, left, right, dims);
+  return added(a, a.array(0, "self"), left, right, dims);
 }
 Expected addmv(const Arguments& a) {
   const Array left = a.array(1, "mat"), right = a.array(2, "vec");
   if (left.dims.size() != 2) throw Undefined("a matrix of another rank");
-  return added(a, left, reshaped(right, {right.size(), 1}), {left.dims[0]});
+  return added(a, a.array(0, "self"), left, reshaped(right, {right.size(), 1}), {left.dims[0]});
 }
 Expected mv(const Arguments& a) {
   const Array left = a.array(0, "self"), right = a.array(1, "vec");
@@ -66,9 +67,41 @@ Expected dot(const Arguments& a) {
   return reshaped(matmul(a.m, reshaped(x, {1, x.size()}), reshaped(y, {y.size(), 1})), {});
 }
 
+// Vectors count as one row or one column, which the result does not have.
+Array general(const Arithmetic& m, Array left, Array right) {
+  if (left.dims.empty() || right.dims.empty()) throw Undefined("a product with a scalar");
+  const bool row = left.dims.size() == 1, column = right.dims.size() == 1;
+  if (row) left = reshaped(std::move(left), {1, left.size()});
+  if (column) right = reshaped(std::move(right), {right.size(), 1});
+  Array y = matmul(m, left, right);
+  Dims dims = y.dims;
+  if (column) dims.pop_back();
+  if (row) dims.erase(dims.end() - (column ? 1 : 2));
+  return reshaped(std::move(y), dims);
+}
+Expected matmul_of_any_rank(const Arguments& a) {
+  return general(a.m, a.array(0, "self"), a.array(1, "other"));
+}
+Expected linear(const Arguments& a) {
+  Array x = a.array(0, "input");
+  const Array w = a.array(1, "weight");
+  if (w.dims.size() != 2 || x.dims.empty()) throw Undefined("weights of another rank");
+  const Array right = permuted(w, {1, 0});
+  if (!a.has(2, "bias")) return general(a.m, std::move(x), right);
+  Dims dims = x.dims;
+  dims.back() = w.dims[0];
+  const int64_t rows = x.dims.back() == 0 ? 0 : x.size() / x.dims.back();
+  Array y = added(a, a.array(2, "bias"), reshaped(std::move(x), {rows, w.dims[1]}), right,
+                  {rows, w.dims[0]});
+  return reshaped(std::move(y), dims);
+}
+
 constexpr Definition kTable[] = {
-    {"aten.mm", product},  {"aten.bmm", product},   {"aten.mv", mv},       {"aten.dot", dot},
-    {"aten.addmm", addmm}, {"aten.baddbmm", addmm}, {"aten.addmv", addmv},
+    {"aten.mm", product},    {"aten.bmm", product},
+    {"aten.mv", mv},         {"aten.dot", dot},
+    {"aten.addmm", addmm},   {"aten.baddbmm", addmm},
+    {"aten.addmv", addmv},   {"aten.matmul", matmul_of_any_rank},
+    {"aten.linear", linear},
 };
 
 }  // namespace
