@@ -15,13 +15,26 @@ constexpr size_t kShown = 5;  // findings in the text
 
 std::string innermost(const std::string& place) { return place.substr(0, place.find('\n')); }
 
-std::string describe(const CallFinding& f) {
+template <typename T>
+std::string located(const T& f) {
   std::string out = fmt::format("step {}, call {}: {} ({})\n", f.step, f.call, f.op,
                                 f.node.empty() ? f.phase : f.phase + ", " + f.node);
   if (!f.place.empty())
     out += fmt::format("  {} {}\n", f.phase == "backward" ? "of the forward call at" : "at",
                        innermost(f.place));
   if (!f.module.empty()) out += fmt::format("  in module {}\n", f.module);
+  return out;
+}
+
+std::string describe(const IllConditioned& f) {
+  return located(f) +
+         fmt::format(
+             "  {}{}: errors up to {:.3g}, expected values up to {:.3g}, bounds up to {:.3g}\n",
+             f.result.empty() ? "" : f.result + ", ", f.type, f.error, f.expected, f.bound);
+}
+
+std::string describe(const CallFinding& f) {
+  std::string out = located(f);
   if (!f.problem.empty()) return out + fmt::format("  {}\n", f.problem);
   out += fmt::format("  {}{}: {} of {} elements are outside their bound{}\n",
                      f.result.empty() ? "" : f.result + ", ", f.type, f.outside, f.elements,
@@ -34,6 +47,12 @@ std::string describe(const CallFinding& f) {
         "  the function as a whole differs from its documented definition, although the calls "
         "that it is made of may each be right\n";
   return out;
+}
+
+template <typename T>
+Json located_json(const T& f) {
+  return {{"step", f.step}, {"call", f.call},   {"op", f.op},        {"phase", f.phase},
+          {"node", f.node}, {"place", f.place}, {"module", f.module}};
 }
 
 }  // namespace
@@ -52,8 +71,9 @@ std::string trace_text(const TraceVerdict& v, bool all_ops) {
         "{}, call {}\n\n",
         f.op, f.step, f.call);
   } else if (v.judged > 0) {
-    out +=
-        fmt::format("NOISE  every result of the {} judged calls is within its bound\n\n", v.judged);
+    out += fmt::format("NOISE  every result of the {} judged calls is within its bound{}\n\n",
+                       v.judged,
+                       v.ill_conditioned_results > 0 ? ", some without a correct digit" : "");
   } else {
     out += "INCONCLUSIVE  no call could be judged\n\n";
   }
@@ -62,6 +82,19 @@ std::string trace_text(const TraceVerdict& v, bool all_ops) {
   if (v.findings.size() > kShown)
     out += fmt::format("and {} more, which --json lists\n\n",
                        v.outside_calls - static_cast<int64_t>(kShown));
+  if (!v.ill_conditioned.empty()) {
+    out += fmt::format(
+        "{} result{} within bounds but without a correct digit: the terms cancel, and what is left "
+        "is "
+        "rounding error. An optimizer that divides by the gradient's size makes it steps of full "
+        "size.\n\n",
+        v.ill_conditioned_results, v.ill_conditioned_results == 1 ? "" : "s");
+    for (size_t i = 0; i < v.ill_conditioned.size() && i < kShown; ++i)
+      out += describe(v.ill_conditioned[i]) + "\n";
+    if (v.ill_conditioned_results > static_cast<int64_t>(kShown))
+      out += fmt::format("and {} more, which --json lists\n\n",
+                         v.ill_conditioned_results - static_cast<int64_t>(kShown));
+  }
   out += fmt::format("{}{}: {} step{}, {} calls, of which {} judged; {} elements compared",
                      v.framework, v.script.empty() ? "" : ", " + v.script, v.steps,
                      v.steps == 1 ? "" : "s", v.calls, v.judged, v.elements);
@@ -99,9 +132,8 @@ std::string trace_json(const TraceVerdict& v) {
             {"untestable", v.untestable}};
   j["findings"] = Json::array();
   for (const CallFinding& f : v.findings) {
-    Json one = {{"step", f.step},     {"call", f.call},        {"op", f.op},
-                {"phase", f.phase},   {"node", f.node},        {"place", f.place},
-                {"module", f.module}, {"composed", f.composed}};
+    Json one = located_json(f);
+    one["composed"] = f.composed;
     if (f.forward >= 0) one["forward_call"] = f.forward;
     if (!f.problem.empty()) {
       one["problem"] = f.problem;
@@ -118,6 +150,17 @@ std::string trace_json(const TraceVerdict& v) {
                   {"signature", f.signature}});
     }
     j["findings"].push_back(std::move(one));
+  }
+  j["ill_conditioned_results"] = v.ill_conditioned_results;
+  j["ill_conditioned"] = Json::array();
+  for (const IllConditioned& f : v.ill_conditioned) {
+    Json one = located_json(f);
+    one.update({{"result", f.result},
+                {"type", f.type},
+                {"largest_error", fmt::format("{:.17g}", f.error)},
+                {"largest_expected", fmt::format("{:.17g}", f.expected)},
+                {"largest_bound", fmt::format("{:.17g}", f.bound)}});
+    j["ill_conditioned"].push_back(std::move(one));
   }
   j["ops"] = Json::array();
   for (const auto& [name, op] : v.ops) {

@@ -23,6 +23,16 @@ struct CallFinding {
   double got = 0, expected = 0, bound = 0;  // at the worst element
 };
 
+// A result within its bound of which no digit is right: the largest error of its elements exceeds
+// half of the largest value expected, because the terms that it is computed from cancel.
+struct IllConditioned {
+  int64_t call = 0;
+  int32_t step = 0;
+  std::string op, place, module, node, phase;  // as in CallFinding
+  std::string result, type;
+  double error = 0, expected = 0, bound = 0;  // each the largest of all elements
+};
+
 struct TraceOp {
   int64_t calls = 0, judged = 0, outside = 0;
   double worst = 0;  // the largest |result - expected| / bound
@@ -32,7 +42,9 @@ struct TraceVerdict {
   std::string trace, framework, script;
   int64_t steps = 0, calls = 0, judged = 0, outside_calls = 0;
   int64_t elements = 0, untestable = 0;
-  std::vector<CallFinding> findings;  // in the order of the calls, at most 200
+  std::vector<CallFinding> findings;            // in the order of the calls, at most 200
+  std::vector<IllConditioned> ill_conditioned;  // likewise
+  int64_t ill_conditioned_results = 0;
   std::map<std::string, TraceOp> ops;
   std::map<std::pair<std::string, std::string>, int64_t> unjudged;  // {op, why}: calls
   std::vector<std::string> notes;

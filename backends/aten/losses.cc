@@ -17,13 +17,12 @@ void widen(Arithmetic& m, Element e) {
     m.smallest = 0x1p-14;
   }
 }
-// Losses of half precision are composed of calls whose results are rounded to it, and the CPU's
-// kernels add them up in it.
+// Losses whose results are of half precision are composed of calls whose results are rounded to it,
+// and the CPU's kernels add them up in it. Autocast computes losses in binary32: their inputs may be
+// of half precision, but their results are not.
 Arithmetic arithmetic_of(const Arguments& a) {
   Arithmetic m = a.m;
   std::vector<const TensorView*> views;
-  for (const Value& v : a.call().args) collect(v, views);
-  for (const auto& [name, v] : a.call().kwargs) collect(v, views);
   collect(a.call().result, views);
   for (const TensorView* view : views) widen(m, view->element);
   return m;

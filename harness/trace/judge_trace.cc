@@ -30,6 +30,8 @@ struct Compared {
   double worst = 0;
   int64_t at = -1;
   std::vector<int64_t> wrong;
+  // The largest of all elements that have finite bounds and finite expected values.
+  double error = 0, expected = 0, bound = 0;
 };
 
 double ratio_of(Estimate e, double x) {
@@ -49,14 +51,22 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
         ++mine.untestable;
         continue;
       }
-      const double ratio = ratio_of(e, actual.value[static_cast<size_t>(i)]);
+      const double got = actual.value[static_cast<size_t>(i)];
+      const double ratio = ratio_of(e, got);
       if (ratio > 1) mine.wrong.push_back(i);
       if (mine.at < 0 || ratio > mine.worst) mine.worst = ratio, mine.at = i;
+      if (!aten::finite(e.value)) continue;
+      mine.error = std::fmax(mine.error, std::fabs(got - e.value));
+      mine.expected = std::fmax(mine.expected, std::fabs(e.value));
+      mine.bound = std::fmax(mine.bound, e.radius);
     }
   });
   Compared all;
   for (const Compared& part : parts) {
     all.untestable += part.untestable;
+    all.error = std::fmax(all.error, part.error);
+    all.expected = std::fmax(all.expected, part.expected);
+    all.bound = std::fmax(all.bound, part.bound);
     all.wrong.insert(all.wrong.end(), part.wrong.begin(), part.wrong.end());
     if (part.at >= 0 && (all.at < 0 || part.worst > all.worst))
       all.worst = part.worst, all.at = part.at;
@@ -201,10 +211,16 @@ class Judge {
     verdict_.elements += expected.size();
     verdict_.untestable += c.untestable;
     op.worst = std::max(op.worst, c.worst);
-    if (c.wrong.empty()) return;
+    const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
+    if (c.wrong.empty()) {
+      // Results that may be flushed to zero say nothing about cancellation.
+      if (c.error > c.expected / 2 && c.error > m.smallest)
+        keep_ill_conditioned(call, result, actual.type(), c);
+      return;
+    }
     ++op.outside;
     CallFinding f = finding(call);
-    f.result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
+    f.result = result;
     f.type = actual.type();
     f.elements = expected.size();
     f.outside = static_cast<int64_t>(c.wrong.size());
@@ -223,18 +239,35 @@ class Judge {
     keep(std::move(f));
   }
 
-  CallFinding finding(const Call& call) const {
-    CallFinding f;
+  template <typename T>
+  static T located(const Call& call) {
+    T f;
     f.call = call.index;
     f.step = call.step;
     f.op = call.op;
     f.place = call.place;
     f.module = call.module;
     f.node = call.node;
-    f.forward = call.forward;
-    f.composed = call.composed;
     f.phase = call.optimizer ? "optimizer" : call.node.empty() ? "forward" : "backward";
     return f;
+  }
+  static CallFinding finding(const Call& call) {
+    auto f = located<CallFinding>(call);
+    f.forward = call.forward;
+    f.composed = call.composed;
+    return f;
+  }
+  void keep_ill_conditioned(const Call& call, const std::string& result, std::string type,
+                            const Compared& c) {
+    ++verdict_.ill_conditioned_results;
+    if (verdict_.ill_conditioned.size() >= kMaxFindings) return;
+    auto f = located<IllConditioned>(call);
+    f.result = result;
+    f.type = std::move(type);
+    f.error = c.error;
+    f.expected = c.expected;
+    f.bound = c.bound;
+    verdict_.ill_conditioned.push_back(std::move(f));
   }
   void found(const Call& call, std::string problem) {
     CallFinding f = finding(call);
