@@ -47,6 +47,10 @@ def _bytes_of(storage):
         return len(storage) * storage.element_size()
 
 
+# Zeros for a gradient that is missing have no memory.
+_is_zeros = getattr(torch.Tensor, "_is_zerotensor", lambda tensor: False)
+
+
 class Skip(Exception):
     """A call that computes nothing: its tensors have no memory (meta)."""
 
@@ -124,6 +128,7 @@ class Recorder:
         self.storages, self.number = {}, 0
         self.calls, self.step, self.in_step = 0, 0, 0
         self.left_out, self.error = {"budget": 0, "error": 0}, None
+        self.zeros = {}    # of each dtype, what a tensor of zeros without memory is recorded as
         self.limit = budget
         self.begin_at, self.first_missed = 0, None    # calls of the step: bytes are kept from the one on; were missing at the other
         self.refused = False                          # in the call that is being encoded
@@ -220,6 +225,12 @@ class Recorder:
             except Exception:    # one that is nested has no shape
                 shape = ()
             return self._pack(out, 0, 0, 0, dtype, place, flags, 0, shape, (0,) * len(shape))
+        if _is_zeros(t):
+            zero = self.zeros.get(t.dtype)
+            if zero is None:
+                zero = self.zeros[t.dtype] = torch.zeros((), dtype=t.dtype)
+            t = zero.expand(t.shape)
+            place = 0
         shape, stride = tuple(t.shape), t.stride()
         storage = _storage_of(t)
         key = storage._cdata

@@ -92,7 +92,9 @@ class Steps:
         if id(optimizer) not in self.stepped:
             self.stepped.append(id(optimizer))
         if self.expected is None:
-            self.expected = sum(1 for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer) and each.param_groups)
+            # By the type: isinstance would ask every object for its __class__, which some answer with a warning.
+            self.expected = sum(1 for each in gc.get_objects()
+                                if issubclass(type(each), torch.optim.Optimizer) and each.param_groups)
         if len(self.stepped) >= self.expected:
             self._end()
 

@@ -60,6 +60,16 @@ Expected prelu(const Arguments& a) {
   return map(
       a.m, [&](Estimate v, Estimate w) { return v.value > 0 ? v : a.m.mul(v, w); }, x, weight);
 }
+Expected prelu_backward(const Arguments& a) {
+  const Array dy = a.array(0, "grad_output"), x = a.array(1, "self"), w = a.array(2, "weight");
+  Expected e(map(
+      a.m, [&](Estimate g, Estimate v, Estimate s) { return v.value > 0 ? g : a.m.mul(s, g); }, dy,
+      x, w));
+  e.results.emplace_back(map(
+      a.m, [&](Estimate g, Estimate v) { return v.value > 0 ? exactly(0) : a.m.mul(v, g); }, dy,
+      x));
+  return e;
+}
 Expected silu(const Arguments& a) {
   return unary(a, [&](double x) {
     if (x == -kInfinity) return Estimate{x, kInfinity};
@@ -248,6 +258,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.leaky_relu", leaky_relu},
     {"aten.leaky_relu_backward", leaky_relu_backward},
     {"aten._prelu_kernel", prelu},
+    {"aten._prelu_kernel_backward", prelu_backward},
     {"aten.silu", silu},
     {"aten.silu_backward", silu_backward},
     {"aten.gelu", gelu},

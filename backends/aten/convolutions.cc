@@ -12,6 +12,7 @@ struct Shape {
   int64_t groups = 1;
   bool transposed = false;
   int64_t spatial = 2;  // 1 or 2 dimensions
+  bool half = false;    // results of binary16
 };
 
 // Arguments stride, padding, dilation, transposed, output_padding, groups from `first` on.
@@ -35,6 +36,7 @@ Shape shape_of(const Arguments& a, size_t first, const Dims& weight) {
   }
   s.transposed = a.flag(first + 3, "transposed", false);
   s.groups = std::max<int64_t>(1, a.integer(first + 5, "groups", 1));
+  s.half = a.view(0).element == Element::kF16;
   return s;
 }
 
@@ -62,9 +64,10 @@ Tensor tensor_of(const Array& x, bool magnitude) {
   return t;
 }
 
-// The op on two exact operands, with the bound of sums of `terms` products in any order.
+// The op on two exact operands, with the bound of sums of `terms` products in any order, which a
+// kernel for binary16 may compute as `parts` sums that it stores and adds in binary16.
 Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b, Dims result,
-               const Shape& s, int64_t terms) {
+               const Shape& s, int64_t terms, int64_t parts) {
   Op op;
   op.kind = kind;
   op.attrs.window = s.window;
@@ -78,13 +81,19 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   };
   const Tensor value = run(false), size = run(true);
   Array out = empty_array(std::move(result));
-  const double relative = m.of_sum(terms + 1) + 2 * m.operand + m.operand * m.operand;
+  // Each part is rounded when it is stored, and in each of the additions that it goes through.
+  Arithmetic half = m;
+  half.unit = 0x1p-11;
+  const double added = s.half && parts > 0 ? half.of_sum(parts + 1) : 0;
+  // Below its normal numbers binary16 errs by half its smallest number.
+  const double least = s.half ? static_cast<double>(parts) * 0x1p-25 : 0;
+  const double relative = m.of_sum(terms + 1) + 2 * m.operand + m.operand * m.operand + added;
   const double lost = static_cast<double>(terms) * m.smallest;
   for (int64_t i = 0; i < out.size(); ++i) {
     const auto u = static_cast<size_t>(i);
     const double v = value.as<double>()[u], most = size.as<double>()[u];
-    Estimate e{v, relative * most + (most > 0 && most < 0x1p-90 ? lost : 0)};
-    if (finite(v) && !(most < m.overflow)) e.radius = kInfinity;
+    Estimate e{v, relative * most + (most > 0 && most < 0x1p-90 ? lost : 0) + least};
+    if (finite(v) && !(most < (least > 0 ? 65504 : m.overflow))) e.radius = kInfinity;
     // A NaN of 0 times infinity at the border may be there or not.
     if (!finite(v)) e.radius = kInfinity;
     out.set(i, e);
@@ -98,8 +107,8 @@ Array forward(const Arithmetic& m, const Array& x, const Array& w, const Shape& 
   const Array in = image(x), k = kernel(w);
   const Dims dims = {in.dims[0], s.window.out(in.dims[1], 0), s.window.out(in.dims[2], 1),
                      k.dims[3]};
-  return back(evaluate(m, OpKind::kConvolution, in, k, dims, s, k.dims[0] * k.dims[1] * k.dims[2]),
-              {0, 3, 1, 2}, result);
+  const int64_t terms = k.dims[0] * k.dims[1] * k.dims[2];
+  return back(evaluate(m, OpKind::kConvolution, in, k, dims, s, terms, 0), {0, 3, 1, 2}, result);
 }
 // The gradient of x, which is also what a transposed convolution computes.
 Array input_gradient(const Arithmetic& m, const Array& dy, const Array& w, const Shape& s,
@@ -108,7 +117,9 @@ Array input_gradient(const Arithmetic& m, const Array& dy, const Array& w, const
   const bool flat = result.size() == 3;
   const Dims dims = {result[0], flat ? 1 : result[2], result.back(), result[1]};
   const int64_t terms = k.dims[0] * k.dims[1] * k.dims[3] / s.groups;
-  return back(evaluate(m, OpKind::kConvolutionInputGrad, g, k, dims, s, terms), {0, 3, 1, 2},
+  // PyTorch's kernel without oneDNN stores the products of all taps and adds them up.
+  const int64_t taps = k.dims[0] * k.dims[1];
+  return back(evaluate(m, OpKind::kConvolutionInputGrad, g, k, dims, s, terms, taps), {0, 3, 1, 2},
               result);
 }
 Array kernel_gradient(const Arithmetic& m, const Array& x, const Array& dy, const Shape& s,
@@ -116,8 +127,9 @@ Array kernel_gradient(const Arithmetic& m, const Array& x, const Array& dy, cons
   const Array in = image(x), g = image(dy);
   const bool flat = result.size() == 3;
   const Dims dims = {flat ? 1 : result[2], result.back(), result[1], result[0]};
-  return back(evaluate(m, OpKind::kConvolutionKernelGrad, in, g, dims, s,
-                       g.dims[0] * g.dims[1] * g.dims[2]),
+  // PyTorch's kernel without oneDNN adds sample after sample to the result.
+  const int64_t terms = g.dims[0] * g.dims[1] * g.dims[2];
+  return back(evaluate(m, OpKind::kConvolutionKernelGrad, in, g, dims, s, terms, g.dims[0]),
               {3, 2, 0, 1}, result);
 }
 
@@ -149,8 +161,11 @@ Expected convolution(const Arguments& a) {
   Dims dims(y.dims.size(), 1);
   dims[1] = bias.size();
   bias = reshaped(std::move(bias), dims);
+  // A kernel may begin the sum with the bias, which then takes part in every rounding of the sum.
+  const int64_t inputs = s.transposed ? w.dims[0] / s.groups : w.dims[1];
+  const double relative = a.m.of_sum(inputs * count(Dims(w.dims.begin() + 2, w.dims.end())) + 1);
   return map(
-      a.m, [&](Estimate p, Estimate q) { return a.m.add(p, q); }, y, bias);
+      a.m, [&](Estimate p, Estimate q) { return a.m.add(p, a.m.more(q, relative)); }, y, bias);
 }
 
 Expected convolution_backward(const Arguments& a) {

@@ -110,6 +110,7 @@ Expected linspace(const Arguments& a) {
 
 constexpr Definition kDefinitions[] = {
     {"aten.zeros", zeros},
+    {"aten._efficientzerotensor", zeros},
     {"aten.ones", ones},
     {"aten.full", full},
     {"aten.zeros_like", zeros_like},

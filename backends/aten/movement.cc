@@ -389,6 +389,24 @@ Expected slice_backward(const Arguments& a) {
     return at;
   });
 }
+Expected diagonal_backward(const Arguments& a) {
+  const Array dy = a.array(0, "grad_output");
+  const Dims dims = a.integers(1, "input_sizes", {});
+  const auto rank = static_cast<int64_t>(dims.size());
+  const int64_t offset = a.integer(2, "offset", 0);
+  const int64_t row = axis_of(a.integer(3, "dim1", 0), rank);
+  const int64_t column = axis_of(a.integer(4, "dim2", 1), rank);
+  if (rank < 2 || row == column) throw Undefined("a diagonal of fewer than two dimensions");
+  return moved(dy, dims, [&](const Dims& at) {
+    Dims from;
+    for (int64_t d = 0; d < rank; ++d) {
+      if (d != row && d != column) from.push_back(size_at(at, d));
+    }
+    const int64_t down = size_at(at, row) - std::max<int64_t>(-offset, 0);
+    from.push_back(down == size_at(at, column) - std::max<int64_t>(offset, 0) ? down : -1);
+    return from;
+  });
+}
 // `pad` has the elements to add before and behind, the last dimension first; negative ones crop.
 Expected constant_pad(const Arguments& a) {
   const Array x = a.array(0, "self");
@@ -446,6 +464,8 @@ constexpr Definition kDefinitions[] = {
     {"aten.narrow", narrow},
     {"aten.select", select},
     {"aten.diagonal", diagonal},
+    {"aten.diagonal_copy", diagonal},
+    {"aten.diagonal_backward", diagonal_backward},
     {"aten.diag_embed", diag_embed},
     {"aten.unfold", unfold},
     {"aten.cat", cat},

@@ -34,9 +34,23 @@ Estimate function(const Arithmetic& m, double value, double units = 8) {
   return m.more({value, 0}, units * m.unit);
 }
 
+// An operand. Promotion rounds a tensor without dimensions to the shorter type of the result, or a
+// kernel takes it as it is.
+Array operand(const Arguments& a, size_t position, std::string_view name) {
+  Array x = a.array(position, name);
+  const Value* v = a.find(position, name);
+  if (!x.dims.empty() || v->kind != Value::Kind::kTensor || !a.has_result(0)) return x;
+  const Element to = a.result(0).element;
+  if (is_float(v->tensor.element) && size_of(to) < size_of(v->tensor.element)) {
+    const Estimate e = stored(x.at(0), to);
+    x.radius.assign(1, e.radius);
+  }
+  return x;
+}
+
 Expected linear(const Arguments& a, double sign, bool reversed) {
   const double alpha = sign * a.number(2, "alpha", 1);
-  Array x = a.array(0, "self"), y = a.array(1, "other");
+  Array x = operand(a, 0, "self"), y = operand(a, 1, "other");
   if (reversed) std::swap(x, y);
   return map(
       a.m,
@@ -52,8 +66,8 @@ Expected sub(const Arguments& a) { return linear(a, -1, false); }
 Expected rsub(const Arguments& a) { return linear(a, -1, true); }
 Expected mul(const Arguments& a) {
   return map(
-      a.m, [&](Estimate x, Estimate y) { return a.m.mul(x, y); }, a.array(0, "self"),
-      a.array(1, "other"));
+      a.m, [&](Estimate x, Estimate y) { return a.m.mul(x, y); }, operand(a, 0, "self"),
+      operand(a, 1, "other"));
 }
 Expected div(const Arguments& a) {
   const std::string mode = a.text(2, "rounding_mode", "");
@@ -64,8 +78,8 @@ Expected div(const Arguments& a) {
     });
   }
   return map(
-      a.m, [&](Estimate x, Estimate y) { return a.m.div(x, y); }, a.array(0, "self"),
-      a.array(1, "other"));
+      a.m, [&](Estimate x, Estimate y) { return a.m.div(x, y); }, operand(a, 0, "self"),
+      operand(a, 1, "other"));
 }
 Expected floor_divide(const Arguments& a) {
   if (!integers(a)) throw Undefined("a division that rounds numbers to integers");
@@ -218,6 +232,34 @@ Expected atan(const Arguments& a) {
   return unary(a, [&](Estimate x) { return function(a.m, std::atan(x.value)); });
 }
 
+Expected acos(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::acos(x.value)); });
+}
+Expected asin(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::asin(x.value)); });
+}
+Expected sinh(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::sinh(x.value)); });
+}
+Expected cosh(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::cosh(x.value)); });
+}
+// The larger one + log1p(exp(-|self - other|)).
+Expected logaddexp(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  return map(
+      m,
+      [&](Estimate x, Estimate y) {
+        const Estimate top = Arithmetic::max(x, y);
+        if (!finite(top.value) || x.value == -kInfinity || y.value == -kInfinity) return top;
+        const Estimate gap = m.sub(exactly(std::fmin(x.value, y.value)), top), part = m.exp(gap);
+        // log1p of a number from 0 to 1 has a slope of at most 1.
+        const Estimate more = m.more({std::log1p(part.value), part.radius}, m.elementary * m.unit);
+        return m.add(top, more);
+      },
+      a.array(0, "self"), a.array(1, "other"));
+}
+
 Expected where(const Arguments& a) {
   Array out = map(
       a.m, [](Estimate p, Estimate x, Estimate y) { return p.value != 0 ? x : y; },
@@ -349,6 +391,11 @@ constexpr Definition kDefinitions[] = {
     {"aten.sin", sin},
     {"aten.cos", cos},
     {"aten.atan", atan},
+    {"aten.acos", acos},
+    {"aten.asin", asin},
+    {"aten.sinh", sinh},
+    {"aten.cosh", cosh},
+    {"aten.logaddexp", logaddexp},
     {"aten.atan2", atan2},
     {"aten.sqrt", square_root},
     {"aten.rsqrt", rsqrt},

@@ -264,6 +264,13 @@ Expected extremes(const Arguments& a, double sign) {
 }
 Expected amax(const Arguments& a) { return extremes(a, 1); }
 Expected amin(const Arguments& a) { return extremes(a, -1); }
+Expected aminmax(const Arguments& a) {
+  const Rows rows = rows_of(a.array(0, "self"), a.integers(kKeyword, "dim", {}),
+                            a.flag(kKeyword, "keepdim", false));
+  Expected e = extreme(a, rows, -1);
+  e.results.emplace_back(extreme(a, rows, 1));
+  return e;
+}
 Expected extreme_position(const Arguments& a, double sign) {
   const Rows rows =
       rows_of(a.array(0, "self"), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
@@ -409,18 +416,33 @@ Expected logsumexp(const Arguments& a) {
 }
 
 constexpr Definition kDefinitions[] = {
-    {"aten.sum", total},         {"aten.mean", average},
-    {"aten.var", var},           {"aten.std", standard},
-    {"aten.var_mean", var_mean}, {"aten.std_mean", std_mean},
-    {"aten.norm", norm},         {"aten.linalg_vector_norm", norm},
-    {"aten.dist", dist},         {"aten.max", maximum},
-    {"aten.min", minimum},       {"aten.max.other", larger},
-    {"aten.min.other", smaller}, {"aten.amax", amax},
-    {"aten.amin", amin},         {"aten.argmax", argmax},
-    {"aten.argmin", argmin},     {"aten.any", any},
-    {"aten.all", all},           {"aten.count_nonzero", count_nonzero},
-    {"aten.prod", product},      {"aten.cumsum", cumsum},
-    {"aten.cumprod", cumprod},   {"aten.logsumexp", logsumexp},
+    {"aten.sum", total},
+    {"aten.mean", average},
+    {"aten.var", var},
+    {"aten.std", standard},
+    {"aten.var_mean", var_mean},
+    {"aten.std_mean", std_mean},
+    {"aten.norm", norm},
+    {"aten.linalg_vector_norm", norm},
+    {"aten.dist", dist},
+    {"aten.max", maximum},
+    {"aten.min", minimum},
+    {"aten.max.other", larger},
+    {"aten.min.other", smaller},
+    {"aten.amax", amax},
+    {"aten.amin", amin},
+    {"aten.argmax", argmax},
+    {"aten.argmin", argmin},
+    {"aten.any", any},
+    {"aten.all", all},
+    {"aten.count_nonzero", count_nonzero},
+    {"aten._is_all_true", all},
+    {"aten._is_any_true", any},
+    {"aten.aminmax", aminmax},
+    {"aten.prod", product},
+    {"aten.cumsum", cumsum},
+    {"aten.cumprod", cumprod},
+    {"aten.logsumexp", logsumexp},
 };
 
 }  // namespace
