@@ -74,7 +74,8 @@ def _settings():
         "deterministic": lambda: torch.are_deterministic_algorithms_enabled(),
         "bf16_reduced_precision_reduction": lambda: bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),
-        "allow_tf32": lambda: bool(matmul.allow_tf32)}
+        "allow_tf32": lambda: bool(matmul.allow_tf32),
+        "onednn_bfloat16": lambda: bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())}
     found = {}
     for name, ask in asked.items():
         try:

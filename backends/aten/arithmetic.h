@@ -35,6 +35,9 @@ struct Arithmetic {
   // Relative error of an operand of a matrix product or convolution: 0, or 2^-11 (TF32), 2^-8
   // (bfloat16) where the user allowed such products for binary32.
   double operand = 0;
+  // Whether convolutions of bfloat16 may run in PyTorch's own kernels, which add up in bfloat16: on
+  // CPUs where oneDNN has none, such as those without AVX-512.
+  bool bfloat16_steps = false;
   ThreadPool* pool = nullptr;
 
   bool binary64() const { return unit < 0x1p-30; }

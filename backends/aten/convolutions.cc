@@ -12,7 +12,7 @@ struct Shape {
   int64_t groups = 1;
   bool transposed = false;
   int64_t spatial = 2;  // 1 or 2 dimensions
-  bool half = false;    // results of binary16
+  double half = 0;      // unit of the type in which a kernel may add up parts of the result
 };
 
 // Arguments stride, padding, dilation, transposed, output_padding, groups from `first` on.
@@ -36,7 +36,10 @@ Shape shape_of(const Arguments& a, size_t first, const Dims& weight) {
   }
   s.transposed = a.flag(first + 3, "transposed", false);
   s.groups = std::max<int64_t>(1, a.integer(first + 5, "groups", 1));
-  s.half = a.view(0).element == Element::kF16;
+  const Element type = a.view(0).element;
+  s.half = type == Element::kF16                          ? 0x1p-11
+           : type == Element::kBF16 && a.m.bfloat16_steps ? 0x1p-8
+                                                          : 0;
   return s;
 }
 
@@ -65,7 +68,7 @@ Tensor tensor_of(const Array& x, bool magnitude) {
 }
 
 // The op on two exact operands, with the bound of sums of `terms` products in any order, which a
-// kernel for binary16 may compute as `parts` sums that it stores and adds in binary16.
+// kernel for half precision may compute as `parts` sums that it stores and adds in that type.
 Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b, Dims result,
                const Shape& s, int64_t terms, int64_t parts) {
   Op op;
@@ -81,12 +84,11 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   };
   const Tensor value = run(false), size = run(true);
   Array out = empty_array(std::move(result));
-  // Each part is rounded when it is stored, and in each of the additions that it goes through.
-  Arithmetic half = m;
-  half.unit = 0x1p-11;
-  const double added = s.half && parts > 0 ? half.of_sum(parts + 1) : 0;
+  // Each part is rounded when it is stored, and their sum with each addition; roundings to few bits
+  // may go the same way each time (Rump, as for cumsum).
+  const double added = static_cast<double>(parts) * s.half;
   // Below its normal numbers binary16 errs by half its smallest number.
-  const double least = s.half ? static_cast<double>(parts) * 0x1p-25 : 0;
+  const double least = s.half == 0x1p-11 ? static_cast<double>(parts) * 0x1p-25 : 0;
   const double relative = m.of_sum(terms + 1) + 2 * m.operand + m.operand * m.operand + added;
   const double lost = static_cast<double>(terms) * m.smallest;
   for (int64_t i = 0; i < out.size(); ++i) {

@@ -164,6 +164,7 @@ class Judge {
       narrow =
           narrow || (aten::is_float(t->element) && t->element != Element::kF64 && !t->dims.empty());
     }
+    m.bfloat16_steps = !trace_.onednn_bfloat16;
     if (wide && !narrow) {
       // The oracle computes in binary64 too, so the unit stands for its own roundings as well.
       m.unit = 0x1p-52;

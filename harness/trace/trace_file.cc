@@ -145,6 +145,7 @@ class Reader {
         for (const auto& [key, value] : meta["settings"].items())
           trace_.settings.emplace_back(key, shown(value));
         trace_.matmul_precision = meta["settings"].value("float32_matmul_precision", "highest");
+        trace_.onednn_bfloat16 = meta["settings"].value("onednn_bfloat16", false);
         return;
       }
       case kString:

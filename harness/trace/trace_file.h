@@ -21,6 +21,7 @@ struct TraceFile {
   std::string framework, version, script;
   std::string matmul_precision;                               // "highest", "high", "medium"
   std::vector<std::pair<std::string, std::string>> settings;  // all that the recorder noted
+  bool onednn_bfloat16 = false;  // oneDNN has kernels for bfloat16 on that CPU
   std::vector<aten::Call> calls;
   int64_t steps = 0;
   int64_t bytes = 0;       // of the file
