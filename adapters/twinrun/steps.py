@@ -93,8 +93,8 @@ class Steps:
             self.stepped.append(id(optimizer))
         if self.expected is None:
             # By the type: isinstance would ask every object for its __class__, which some answer with a warning.
-            self.expected = sum(1 for each in gc.get_objects()
-                                if issubclass(type(each), torch.optim.Optimizer) and each.param_groups)
+            kinds = _with_subclasses(torch.optim.Optimizer)
+            self.expected = sum(1 for each in [o for o in gc.get_objects() if type(o) in kinds] if each.param_groups)
         if len(self.stepped) >= self.expected:
             self._end()
 
@@ -115,3 +115,10 @@ class Steps:
                     if id(p) not in seen:
                         seen.add(id(p))
                         yield p
+
+
+def _with_subclasses(base):
+    found = {base}
+    for cls in base.__subclasses__():
+        found |= _with_subclasses(cls)
+    return found
