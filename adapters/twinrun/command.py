@@ -1,6 +1,7 @@
 """The command line: `watch` records a script, every other verb is the program twinrun's."""
 import argparse
 import hashlib
+import importlib.util
 import os
 import runpy
 import shutil
@@ -30,6 +31,10 @@ def main(words=None):
         print(USAGE)
         return 0 if words else 2
     if words[0] == "watch":
+        if importlib.util.find_spec("torch") is None:
+            print(f"twinrun: {sys.executable} has no PyTorch, which watch records; call `python -m twinrun watch` by the interpreter that "
+                  "runs the script", file=sys.stderr)
+            return 2
         return watch_script(words[1:])
     try:
         path = program()
@@ -114,6 +119,13 @@ def watch_script(words):
             runpy.run_path(args.script, run_name="__main__")
     except _Stop:
         pass
+    except Exception as error:    # told as `python SCRIPT` tells it, without the frames around the script
+        frame = error.__traceback__
+        while frame is not None and frame.tb_frame.f_code.co_filename != args.script:
+            frame = frame.tb_next
+        error = error.with_traceback(frame or error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
     finally:
         if w.recorder is not None and not w.done:
             print(f"twinrun: the script made {w.counter.steps} optimizer steps; --first {args.first} --steps {args.steps} asks for "
