@@ -109,14 +109,17 @@ class Regions:
             if original is None:
                 continue
 
-            def switched(callback, original=original):
+            # What a compiled function calls last: before, it puts back which dispatch keys are on.
+            last = name.startswith("_maybe") or not hasattr(module, "_maybe_set_eval_frame")
+
+            def switched(callback, original=original, last=last):
                 ours = sys._getframe(1).f_code in compiled
                 if callable(callback):
                     if ours:
                         self._switch(True)
                     return original(callback)
                 prior = original(callback)
-                if ours:
+                if ours and last:
                     self._switch(False)
                 return prior
 

@@ -100,7 +100,7 @@ class watch:
         self.recorder = None
         self.lock = threading.RLock()
         self.nodes, self.sequence, self.last = {}, 0, None
-        self.modes, self.function = [], None
+        self.modes, self.put_away = [], None
         self.message = None
 
     # Entering and leaving
@@ -183,20 +183,20 @@ class watch:
         """Dynamo takes over: it must not see our hooks, nor a function mode."""
         self.counter.hide()
         self.modules.hide()
-        self.function = None
+        self.put_away = None
         if self.on and self.modes and _is_on_top(self.modes[-1]):
-            self.function = self.modes.pop()
-            self.function.__exit__(None, None, None)
+            self.put_away = self.modes.pop()
+            self.put_away.__exit__(None, None, None)
 
     def _show(self):
         self.counter.show()
         if not self.done:
             self.modules.show()
-        if self.function is not None:
+        if self.put_away is not None:
             if self.on:
-                self.function.__enter__()
-                self.modes.append(self.function)
-            self.function = None
+                self.put_away.__enter__()
+                self.modes.append(self.put_away)
+            self.put_away = None
 
     def region_begins(self, schema, args, kwargs):
         with self.lock:

@@ -55,14 +55,19 @@ Array back(Array x, const Dims& order, const Dims& dims) {
   return reshaped(permuted(x, order), dims);
 }
 
-Tensor tensor_of(const Array& x, bool magnitude) {
+enum class Part { kValue, kMagnitude, kLargest };
+Tensor tensor_of(const Array& x, Part part) {
   Tensor t = Tensor::empty({DType::kF64, x.dims});
-  std::transform(x.value.begin(), x.value.end(), t.as<double>().begin(),
-                 [&](double v) { return magnitude ? std::fabs(v) : v; });
+  double* to = t.as<double>().data();
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const Estimate e = x.at(i);
+    to[i] = part == Part::kValue ? e.value
+                                 : std::fabs(e.value) + (part == Part::kLargest ? e.radius : 0);
+  }
   return t;
 }
 
-// The op on two exact operands, with the bound of sums of `terms` products in any order.
+// The op on two operands, with the bound of sums of `terms` products in any order.
 Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b, Dims result,
                const Shape& s, int64_t terms) {
   Op op;
@@ -72,18 +77,21 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   op.attrs.shape = result;
   op.type = {DType::kF64, result};
   const Capabilities wide;
-  const auto run = [&](bool magnitude) {
-    const std::vector<Tensor> in = {tensor_of(a, magnitude), tensor_of(b, magnitude)};
+  const auto run = [&](Part part) {
+    const std::vector<Tensor> in = {tensor_of(a, part), tensor_of(b, part)};
     return eval_value(wide, op, in, m.pool);
   };
-  const Tensor value = run(false), size = run(true);
+  const Tensor value = run(Part::kValue), size = run(Part::kMagnitude);
+  const bool exact = a.exact() && b.exact();
+  const Tensor largest = exact ? size : run(Part::kLargest);
   Array out = empty_array(std::move(result));
   const double relative = m.of_sum(terms + 1) + 2 * m.operand + m.operand * m.operand;
   const double lost = static_cast<double>(terms) * m.smallest;
   for (int64_t i = 0; i < out.size(); ++i) {
     const auto u = static_cast<size_t>(i);
-    const double v = value.as<double>()[u], most = size.as<double>()[u];
-    Estimate e{v, relative * most + (most > 0 && most < 0x1p-90 ? lost : 0)};
+    const double v = value.as<double>()[u], most = largest.as<double>()[u];
+    const double given = exact ? 0 : std::fmax(0, most - size.as<double>()[u]) + 0x1p-50 * most;
+    Estimate e{v, given + relative * most + (most > 0 && most < 0x1p-90 ? lost : 0)};
     if (finite(v) && !(most < m.overflow)) e.radius = kInfinity;
     // A NaN of 0 times infinity at the border may be there or not.
     if (!finite(v)) e.radius = kInfinity;
