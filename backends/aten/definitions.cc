@@ -380,6 +380,7 @@ Expected expected_of_uncertain(const Call& call, const Arithmetic& arithmetic) {
       "aten.index",
       "aten._unsafe_index",
       "aten.index_select",
+      "aten.scatter_add",
       "aten.avg_pool2d",
       "aten.max_pool2d_with_indices_backward",
       "aten.embedding_dense_backward"};

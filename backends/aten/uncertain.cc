@@ -273,6 +273,103 @@ Expected spread(const Arguments& a, bool with_mean) {
 Expected var(const Arguments& a) { return spread(a, false); }
 Expected var_mean(const Arguments& a) { return spread(a, true); }
 
+Expected select_scatter(const Arguments& a) {
+  Array out = a.array(0, "self");
+  const Array source = a.array(1, "src");
+  const int64_t axis = axis_of(a.integer(2, "dim", 0), static_cast<int64_t>(out.dims.size()));
+  const int64_t n = out.dims.at(static_cast<size_t>(axis));
+  int64_t index = a.integer(3, "index", 0);
+  if (index < 0) index += n;
+  const int64_t inner = count(Dims(out.dims.begin() + axis + 1, out.dims.end()));
+  if (index < 0 || index >= n || source.size() != out.size() / n)
+    throw Undefined("a selection that does not fit");
+  if (out.exact()) out.radius = Plane(out.value.size(), 0.0);
+  for (int64_t i = 0; i < source.size(); ++i)
+    out.set((i / inner * n + index) * inner + i % inner, source.at(i));
+  return out;
+}
+// In one rounding or in two.
+Expected fma(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  return map(
+      m, [&](Estimate x, Estimate y, Estimate z) { return m.add(m.mul(x, y), z); }, a.array(0),
+      a.array(1), a.array(2));
+}
+
+// The windows of two-dimensional pooling: kernel, stride, padding and dilation of an axis.
+struct Windows {
+  int64_t kernel, stride, pad, dilation;
+  int64_t at(int64_t out, int64_t offset) const { return out * stride - pad + offset * dilation; }
+};
+Windows windows_of(const Arguments& a, size_t first, size_t kernel_at, bool second) {
+  const auto part = [&](std::pair<int64_t, int64_t> p) { return second ? p.second : p.first; };
+  Windows w{part(a.pair(kernel_at, "kernel_size", 1)), part(a.pair(first, "stride", 1)),
+            part(a.pair(first + 1, "padding", 0)), part(a.pair(first + 2, "dilation", 1))};
+  if (w.kernel < 1 || w.kernel > 256 || w.stride < 1 || w.dilation < 1 || w.pad < 0)
+    throw Undefined("impossible windows");
+  return w;
+}
+// The largest of each window, and its offset in the window, which is open where others are as large
+// within their radii.
+Expected max_pool(const Arguments& a) {
+  const Array x = a.array(0, "self");
+  const Dims& dims = a.result(0).dims;
+  if (x.dims.size() < 3 || dims.size() != x.dims.size())
+    throw Undefined("pooling of other than two dimensions");
+  const Windows rows = windows_of(a, 2, 1, false), columns = windows_of(a, 2, 1, true);
+  const int64_t h = x.dims[x.dims.size() - 2], w = x.dims.back();
+  const int64_t oh = dims[dims.size() - 2], ow = dims.back();
+  if (x.size() == 0 || oh * ow == 0 || count(dims) / (oh * ow) != x.size() / (h * w))
+    throw Undefined("pooling to another number of planes");
+  Array out = empty_array(dims), offsets = empty_array(dims);
+  for (int64_t i = 0; i < out.size(); ++i) {
+    const int64_t plane = i / (oh * ow) * h * w;
+    Estimate best{-kInfinity, 0};
+    double second = -kInfinity;  // how high another element may be
+    int64_t chosen = -1;
+    const auto visit = [&](auto f) {
+      for (int64_t r = 0; r < rows.kernel; ++r) {
+        for (int64_t c = 0; c < columns.kernel; ++c) {
+          const int64_t y = rows.at(i / ow % oh, r), z = columns.at(i % ow, c);
+          if (y >= 0 && y < h && z >= 0 && z < w)
+            f(r * columns.kernel + c, x.at(plane + y * w + z));
+        }
+      }
+    };
+    Estimate largest_of{-kInfinity, 0};
+    visit([&](int64_t offset, Estimate e) {
+      largest_of = Arithmetic::max(largest_of, e);
+      if (chosen < 0 || e.value > best.value) best = e, chosen = offset;
+    });
+    visit([&](int64_t offset, Estimate e) {
+      if (offset != chosen) second = std::fmax(second, e.value + e.radius);
+    });
+    const bool open = chosen < 0 || !(best.value - best.radius > second);
+    out.set(i, chosen < 0 ? Estimate{0, kInfinity} : largest_of);
+    offsets.set(i, {static_cast<double>(chosen), open ? kInfinity : 0});
+  }
+  Expected e(std::move(out));
+  e.results.emplace_back(std::move(offsets));
+  return e;
+}
+Expected pool_indices(const Arguments& a) {
+  Array offsets = a.array(0, "offsets");
+  if (!offsets.exact()) throw Undefined("offsets that are not known");
+  if (offsets.dims.size() < 3) throw Undefined("pooling of other than two dimensions");
+  const auto size = a.pair(2, "input_size", 1);
+  const Windows rows = windows_of(a, 3, 1, false), columns = windows_of(a, 3, 1, true);
+  const int64_t oh = offsets.dims[offsets.dims.size() - 2], ow = offsets.dims.back();
+  for (int64_t i = 0; i < offsets.size(); ++i) {
+    const auto k = static_cast<int64_t>(offsets.value[static_cast<size_t>(i)]);
+    const int64_t y = rows.at(i / ow % oh, k / columns.kernel);
+    const int64_t z = columns.at(i % ow, k % columns.kernel);
+    if (k < 0 || y < 0 || y >= size.first || z < 0 || z >= size.second)
+      throw Undefined("an offset out of its window");
+    offsets.value[static_cast<size_t>(i)] = static_cast<double>(y * size.second + z);
+  }
+  return offsets;
+}
+
 constexpr Definition kDefinitions[] = {
     {"aten.eq", eq},
     {"aten.ne", ne},
@@ -308,6 +405,9 @@ constexpr Definition kDefinitions[] = {
     {"aten.copy_", copy},
     {"aten.amax", amax},
     {"aten.amin", amin},
+    {"aten.select_scatter", select_scatter},
+    {"prims.fma.default", fma},
+    {"prims._low_memory_max_pool_with_offsets.default", max_pool},
     {"aten.var", var},
     {"aten.var_mean", var_mean},
 };
@@ -329,6 +429,9 @@ Expected iota(const Arguments& a) {
 constexpr Definition kPrims[] = {
     {"prims.convert_element_type.default", converted_to},
     {"prims.iota.default", iota},
+    {"prims.fma.default", fma},
+    {"prims._low_memory_max_pool_with_offsets.default", max_pool},
+    {"prims._low_memory_max_pool_offsets_to_indices.default", pool_indices},
 };
 
 }  // namespace

@@ -53,6 +53,32 @@ class Transformer(nn.Module):
         return torch.randn(4, 6, 16)
 
 
+def unchanged(values):
+    return values
+
+
+def one_element(out):
+    out[0].view(-1)[3] += 1e-3
+    return out
+
+
+def other_weight(inputs):
+    """The region computes with a weight that is 1 % larger than the script's."""
+    at = next(i for i, t in enumerate(inputs) if isinstance(t, torch.nn.Parameter) and t.dim() > 1)
+    inputs[at] = inputs[at].detach() * 1.01
+
+
+def in_bfloat16(out):
+    """A gradient is left in bfloat16, as a sum in it would be at best."""
+    at = max((i for i, t in enumerate(out) if t is not None), key=lambda i: out[i].numel())
+    out[at].copy_(out[at].bfloat16().float())
+    return out
+
+
+# (name, the how manieth region that runs, when): the forward region is 1, the backward region 2.
+PLANTS = {("element", 1, "after"): one_element, ("weight", 1, "before"): other_weight, ("bfloat16", 2, "after"): in_bfloat16}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
@@ -67,17 +93,16 @@ def main():
 
     def counted(region, inputs):
         ran[0] += 1
-        return call(region, inputs)
+        PLANTS.get((args.plant, ran[0], "before"), unchanged)(inputs)
+        out = call(region, inputs)
+        return PLANTS.get((args.plant, ran[0], "after"), unchanged)(out)
 
-    CompiledFxGraph.__call__ = counted
+    CompiledFxGraph.__call__ = counted    # below the recorder, which comes with torch.compile
     net = Transformer() if args.name == "transformer" else Cnn()
     whole = nn.Sequential(net, nn.Dropout(args.dropout)) if args.dropout else net
     model = whole if args.name == "optimizer" else torch.compile(whole, backend=args.backend)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     step = torch.compile(optimizer.step, backend=args.backend) if args.name == "optimizer" else optimizer.step
-    if args.plant:
-        import plants
-        plants.install(args.plant, CompiledFxGraph)
     for _ in range(args.steps):
         x, y = net.batch(), torch.randint(0, 10, (4,))
         with torch.autocast("cpu", torch.bfloat16, enabled=args.autocast):
