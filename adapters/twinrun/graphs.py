@@ -152,6 +152,8 @@ class Graph:
         def concrete(a):
             if isinstance(a, Size):
                 found = a.expression.xreplace(sizes)
+                if isinstance(found, (int, float)):
+                    return found
                 if not found.is_number:
                     raise Unknown(f"the size {found} does not follow from the inputs")
                 return int(found) if found.is_integer else float(found)

@@ -39,6 +39,17 @@ def compiling():
         return False
 
 
+class Uncounted:
+    """The owner of regions that are not recorded."""
+    on, done = False, False
+
+    def __init__(self, counter):
+        self.counter, self.recorder = counter, self
+
+    def note(self, text):
+        pass
+
+
 class Regions:
     """`owner` is a watch. `hide` is called when dynamo takes over, `show` when it gives back."""
 
@@ -57,6 +68,7 @@ class Regions:
         original = torch.compile
 
         def compile(*args, **kwargs):
+            __import__("torch._dynamo.eval_frame")    # as the original does
             self._find()
             return original(*args, **kwargs)
 
@@ -72,6 +84,9 @@ class Regions:
                 return call(backend, *args, **kwargs)
 
             self._patch(wrapper, "__call__", with_inductor)
+        self.any_hook = getattr(torch.nn.modules.module, "_has_any_global_hook", None)
+        if self.any_hook is not None:
+            self._patch(torch.nn.modules.module, "_has_any_global_hook", self._others_hooks)
         self._find()
 
     def remove(self):
@@ -83,6 +98,14 @@ class Regions:
     def _patch(self, thing, name, replacement):
         self.patched.append((thing, name, getattr(thing, name)))
         setattr(thing, name, replacement)
+
+    def _others_hooks(self):
+        """torch.compile warns of global hooks on modules: ours are no reason."""
+        self.hide()
+        try:
+            return self.any_hook()
+        finally:
+            self.show()
 
     def _find(self):
         """Patches the modules that are loaded by now, each once."""
