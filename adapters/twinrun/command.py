@@ -89,6 +89,7 @@ def watch_script(words):
     args = _parsed(words)
     if args.observer:
         return _observe(words, args)
+    from .regions import Regions, Uncounted
     from .steps import Steps
     from .watch import watch
     silent = os.environ.pop("TWINRUN_OBSERVE_ONLY", None)
@@ -110,6 +111,8 @@ def watch_script(words):
                 complete()
         counter = Steps(ends)
         counter.install()
+        # The other run counts steps of compiled optimizers so, too.
+        Regions(Uncounted(counter), counter.hide, counter.show).install()
         runpy.run_path(args.script, run_name="__main__")
         return 0
     w = watch(args.output, args.steps, args.first, args.budget, script=args.script, after=complete)

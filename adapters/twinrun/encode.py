@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .file import CALL
+from .graphs import Value
 
 LEFT_OUT, RAISED, OPTIMIZER, COMPOSED = 1, 2, 4, 8    # flags of a call
 REQUIRES_GRAD, PARAMETER, CHANGED = 1, 2, 4           # flags of a tensor
@@ -143,7 +144,8 @@ class Recorder:
             list: self._list, tuple: self._list, torch.Size: self._list,
             torch.dtype: lambda v, out: out.append(bytes((7, DTYPES.get(v, OTHER_DTYPE)))),
             torch.device: self._text, torch.layout: self._text, torch.memory_format: self._text,
-            torch.Tensor: self._tensor, torch.nn.Parameter: self._tensor}
+            torch.Tensor: self._tensor, torch.nn.Parameter: self._tensor,
+            Value: lambda v, out: out.append(_TEXT.pack(10, v.number))}
 
     # Steps
 
@@ -209,6 +211,10 @@ class Recorder:
             except Exception:
                 text = f"<{type(v).__name__}>"
         out.append(_TEXT.pack(8, self.file.string(text)))
+
+    @staticmethod
+    def dtype_of(dtype):
+        return DTYPES.get(dtype, OTHER_DTYPE)
 
     # Tensors
 
@@ -439,6 +445,15 @@ class Recorder:
                 last = first + (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * size
                 same = entry.size == _bytes_of(storage)
                 entry.blocks = [b for b in entry.blocks if same and (b[1] <= first or last <= b[0])]
+
+    def returned(self, tensors):
+        """A region may have used the memory of an input for a result: forgets bytes that are no longer there."""
+        for t in tensors:
+            if t.layout is torch.strided and t.device.type != "meta":
+                storage = _storage_of(t)
+                entry = self.storages.get(storage._cdata)
+                if entry is not None and entry.blocks and not self._unchanged(entry, storage, t, DEVICES.get(t.device.type, OTHER_DEVICE)):
+                    self.wrote([t])
 
     def end(self, before, args, kwargs, out, info, raised=False):
         """Writes a call that has run. `info`: (place, module, node, forward, flags), all but the last as numbers."""

@@ -15,7 +15,7 @@ import struct
 import zlib
 
 MAGIC = b"TWINTRC1".ljust(64, b"\0")
-PADDING, META, STRING, DATA, CALL, END = range(6)
+PADDING, META, STRING, DATA, CALL, END, GRAPH = range(7)
 HEADER = struct.Struct("<IIQQ")
 ALIGNMENT = 64          # of data in the file
 GATHERED = 1 << 20      # bytes of small records that are kept back before they are written

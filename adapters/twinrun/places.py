@@ -21,7 +21,7 @@ def _is_users(file):
     return not path.startswith(_LIBRARY) or path.startswith(_PACKAGES)
 
 
-def _shown(file):
+def shown(file):
     if file.startswith("<"):
         return file
     relative = os.path.relpath(file)
@@ -59,7 +59,7 @@ class Places:
         if text is None:
             code, line = place
             source = linecache.getline(code.co_filename, line or 0).strip()
-            text = self.lines[place] = f"{_shown(code.co_filename)}:{line} in {code.co_name}: {source}"
+            text = self.lines[place] = f"{shown(code.co_filename)}:{line} in {code.co_name}: {source}"
         return text
 
 
@@ -69,7 +69,7 @@ class Modules:
     def __init__(self):
         self.stack = []      # (module, path)
         self.root, self.names = None, {}
-        self.handles = []
+        self.handles, self.hidden = [], False
 
     @property
     def path(self):
@@ -86,7 +86,17 @@ class Modules:
     def remove(self):
         for handle in self.handles:
             handle.remove()
-        self.handles, self.stack, self.root, self.names = [], [], None, {}
+        self.handles, self.hidden, self.stack, self.root, self.names = [], False, [], None, {}
+
+    def hide(self):
+        for handle in self.handles:
+            handle.remove()
+        self.hidden, self.handles = bool(self.handles), []
+
+    def show(self):
+        if self.hidden:
+            self.hidden = False
+            self.install()
 
     def _enter(self, module, inputs):
         try:

@@ -5,6 +5,20 @@ import weakref
 import torch
 
 
+def _with_subclasses(base):
+    found = {base}
+    for cls in base.__subclasses__():
+        found |= _with_subclasses(cls)
+    return found
+
+
+def _living():
+    """Returns all optimizers that have parameters."""
+    # By the type: isinstance would ask every object for its __class__, which some answer with a warning.
+    kinds = _with_subclasses(torch.optim.Optimizer)
+    return [o for o in [o for o in gc.get_objects() if type(o) in kinds] if o.param_groups]
+
+
 class Steps:
     """Counts steps by hooks on all optimizers. `ends` is called after each that is complete.
 
@@ -17,6 +31,7 @@ class Steps:
         self.stepped = []         # ids of those that stepped in this step
         self.expected = None
         self.manual = False
+        self.hidden = False
         self.handles, self.patched = [], []
         self.optimizers = []      # weak references, in the order of their first step
 
@@ -29,7 +44,26 @@ class Steps:
         else:
             self._patch(Optimizer)
 
+    def hide(self):
+        """Takes the hooks away while dynamo traces the script: what it compiles must not hold them."""
+        for handle in self.handles:
+            handle.remove()
+        self.hidden, self.handles = bool(self.handles), []
+
+    def show(self):
+        if self.hidden:
+            self.hidden = False
+            self.install()
+
+    def compiled(self):
+        """A compiled function has written parameters, and no hook has told of a step."""
+        if not self.manual:
+            for optimizer in _living():
+                self._keep(optimizer)
+            self._end()
+
     def remove(self):
+        self.hidden = False
         for handle in self.handles:
             handle.remove()
         for owner, name, original in self.patched:
@@ -85,18 +119,19 @@ class Steps:
 
     def _after(self, optimizer, *_):
         self.stepping = 0
-        if not any(each() is optimizer for each in self.optimizers):
-            self.optimizers.append(weakref.ref(optimizer))
+        self._keep(optimizer)
         if self.manual:
             return
         if id(optimizer) not in self.stepped:
             self.stepped.append(id(optimizer))
         if self.expected is None:
-            # By the type: isinstance would ask every object for its __class__, which some answer with a warning.
-            kinds = _with_subclasses(torch.optim.Optimizer)
-            self.expected = sum(1 for each in [o for o in gc.get_objects() if type(o) in kinds] if each.param_groups)
+            self.expected = len(_living())
         if len(self.stepped) >= self.expected:
             self._end()
+
+    def _keep(self, optimizer):
+        if not any(each() is optimizer for each in self.optimizers):
+            self.optimizers.append(weakref.ref(optimizer))
 
     def _end(self):
         if self.stepped and not self.manual:
@@ -115,10 +150,3 @@ class Steps:
                     if id(p) not in seen:
                         seen.add(id(p))
                         yield p
-
-
-def _with_subclasses(base):
-    found = {base}
-    for cls in base.__subclasses__():
-        found |= _with_subclasses(cls)
-    return found

@@ -17,6 +17,7 @@ from . import functions, older
 from .encode import COMPOSED, OPTIMIZER, Recorder, Skip
 from .file import META, TraceFile
 from .places import Modules, Places
+from .regions import Regions, compiling, inside
 from .steps import Steps
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
@@ -100,7 +101,7 @@ class watch:
         self.recorder = None
         self.lock = threading.RLock()
         self.nodes, self.sequence, self.last = {}, 0, None
-        self.modes = []
+        self.modes, self.put_away = [], None
         self.message = None
 
     # Entering and leaving
@@ -115,6 +116,8 @@ class watch:
         self.counter = Steps(self._step_ends)
         self.counter.install()
         self.modules.install()
+        self.regions = Regions(self, self._hide, self._show)
+        self.regions.install()
         self.depth = _depth()
         _watches.add(self)
         if self.first == 0:
@@ -123,6 +126,7 @@ class watch:
 
     def __exit__(self, kind, error, trace):
         self.on = False
+        self.regions.remove()
         self._unwind(leaving=True)
         self.counter.remove()
         self.modules.remove()
@@ -134,6 +138,7 @@ class watch:
     def _forget(self):
         """In a child process: the file belongs to the parent."""
         self.on, self.done = False, True
+        self.regions.remove()
         if self.recorder is not None:
             self.recorder.file.abandon()
 
@@ -144,7 +149,8 @@ class watch:
         self.recorder.start_step(0, self.steps)
         self.sequence = _sequence() if _sequence else 0
         for mode in _modes(self):
-            mode.__enter__()
+            with _unnoticed():
+                mode.__enter__()
             self.modes.append(mode)
         self.on = True
 
@@ -171,6 +177,58 @@ class watch:
         if r.left_out["budget"]:
             print(f"twinrun: {r.left_out['budget']} of {r.calls} calls are without some of their bytes, because the budget of "
                   f"{self.budget} bytes was spent. Give a larger --budget, or watch more --steps: each keeps other calls.", file=sys.stderr)
+
+    # Compiled functions
+
+    def _hide(self):
+        """Dynamo takes over: it must not see our hooks, nor a function mode."""
+        self.counter.hide()
+        self.modules.hide()
+        self.put_away = None
+        if self.on and self.modes and _is_on_top(self.modes[-1]):
+            self.put_away = self.modes.pop()
+            self.put_away.__exit__(None, None, None)
+
+    def _show(self):
+        self.counter.show()
+        if not self.done:
+            self.modules.show()
+        if self.put_away is not None:
+            if self.on:
+                self.put_away.__enter__()
+                self.modes.append(self.put_away)
+            self.put_away = None
+
+    def region_begins(self, schema, args, kwargs):
+        with self.lock:
+            try:
+                with _plain(), _hidden():
+                    before = self.recorder.begin(schema, args, kwargs)
+                    self._locate(before)
+                    return before
+            except Exception as e:
+                self._failed(e)
+        return None
+
+    def region_ends(self, before, written, out, raised, known):
+        """`written`: the inputs that the region wrote; all that it may have written, where its graph is not known."""
+        if not self.on:
+            return
+        r = self.recorder
+        with self.lock:
+            try:
+                with _plain(), _hidden():
+                    r.refused = False
+                    results = [] if raised else list(out)
+                    r.wrote(r.tensors(written, []))
+                    r.returned(r.tensors(results, []))
+                    number = r.calls
+                    r.finish(before, before.schema.name, results, written if known else [],
+                             (before.place, before.module, before.node, before.forward, 0), raised)
+                    if before.link is not None:
+                        before.link[0] = number
+            except Exception as e:
+                self._failed(e)
 
     # Steps
 
@@ -226,6 +284,12 @@ class watch:
     def _before(self, func, args, kwargs):
         r = self.recorder
         before = r.begin(r.schema_of(func), args, kwargs)
+        self._locate(before)
+        return before
+
+    def _locate(self, before):
+        """Notes where the script makes a call, and which call of the forward pass it is the gradient of."""
+        r = self.recorder
         before.link = None
         before.forward, before.node = UNKNOWN, 0
         node = _node() if _node else None
@@ -247,7 +311,6 @@ class watch:
                 before.link = self.nodes[now - 1] = [UNKNOWN, before.place, before.module]
                 self.last = before.link
                 self.sequence = now
-        return before
 
     def _after(self, before, args, kwargs, out, raised):
         if not self.on:
@@ -303,6 +366,16 @@ class watch:
                     except Exception as e:
                         self._failed(e)
         return out
+
+
+@contextlib.contextmanager
+def _unnoticed():
+    """Dynamo before 2.9 skips what runs under a dispatch mode, which it knows by this flag."""
+    module = sys.modules.get("torch.utils._python_dispatch")
+    before = getattr(module, "_is_in_torch_dispatch_mode", None)
+    yield
+    if before is not None:
+        module._is_in_torch_dispatch_mode = before
 
 
 def _depth():
@@ -364,13 +437,18 @@ def _classes():
     class Calls(TorchDispatchMode):
         supports_higher_order_operators = True
 
+        @classmethod
+        def ignore_compile_internals(cls):
+            return True    # dynamo runs eagerly under other modes
+
+
         def __init__(self, owner):
             super().__init__()
             self.owner = owner
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             owner = self.owner
-            if not owner.on:
+            if not owner.on or inside() or compiling():
                 return func(*args, **(kwargs or {}))
             for t in types:
                 kind = kinds.get(t)
@@ -389,7 +467,7 @@ def _classes():
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             try:
-                spec = self.table.get(func) if self.owner.on else None
+                spec = self.table.get(func) if self.owner.on and not compiling() else None
             except TypeError:    # a function that cannot be a key
                 spec = None
             if spec is None:

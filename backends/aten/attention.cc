@@ -217,7 +217,7 @@ Array scores_of(const Arithmetic& m, const Attention& t) {
       m,
       [&](Estimate q) {
         const double v = q.value * t.scale;
-        return Estimate{v, each * std::fabs(v)};
+        return Estimate{v, each * std::fabs(v) + q.radius * std::fabs(t.scale) * (1 + each)};
       },
       t.query);
   Array s = matmul(m, query, transposed(t.key));
@@ -231,7 +231,7 @@ Array scores_of(const Arithmetic& m, const Attention& t) {
           if (t.mask_is_bool) return b.value != 0 ? e : exactly(-kInfinity);
           if (b.value == -kInfinity) return exactly(-kInfinity);
           // Kernels may multiply by the scale and add in one rounding.
-          return keep(m.rounded({e.value + b.value, e.radius}));
+          return keep(m.rounded({e.value + b.value, e.radius + b.radius}));
         },
         s, *t.mask);
   }
@@ -331,7 +331,8 @@ Expected flash_backward(const Arguments& a) {
       m,
       [&](Estimate e, Estimate l) {
         if (e.value == -kInfinity) return exactly(0);
-        return m.quick_exp(m.rounded({e.value - l.value, e.radius + m.unit * std::fabs(e.value)}));
+        return m.quick_exp(
+            m.rounded({e.value - l.value, e.radius + l.radius + m.unit * std::fabs(e.value)}));
       },
       s, log_sum);
   // The gradients are tensors of the inputs' type to which each tile is added: in half precision

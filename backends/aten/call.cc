@@ -10,6 +10,7 @@
 #include <limits>
 #include <numeric>
 
+#include "backends/aten/array.h"
 #include "program/base/bits.h"
 
 namespace twinrun::aten {
@@ -87,6 +88,7 @@ double element_at(const std::byte* p, Element element) {
 }
 
 double TensorView::at(int64_t flat) const {
+  if (estimate != nullptr) return estimate->value[static_cast<size_t>(flat)];
   if (data == nullptr) return std::nan("");
   int64_t offset = 0;
   for (size_t d = dims.size(); d-- > 0;) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,9 @@
 #include "program/base/types.h"
 
 namespace twinrun::aten {
+
+struct Array;
+struct Graph;
 
 // Element types of PyTorch, in the order of the trace format.
 enum class Element : uint8_t {
@@ -40,6 +44,8 @@ double element_at(const std::byte* p, Element element);
 // A strided view of recorded bytes. `data` is element 0; nullptr if the bytes were left out.
 struct TensorView {
   const std::byte* data = nullptr;
+  // Instead of bytes, a value that was computed in the graph of a region.
+  const Array* estimate = nullptr;
   Element element = Element::kOther;
   bool changed_unseen = false;  // since its last use, without a recorded call
   bool parameter = false;
@@ -62,7 +68,8 @@ struct Value {
     kList,
     kElement,
     kOther,
-    kComplex
+    kComplex,
+    kGraphValue  // number `integer` of the graph; in graphs only
   };
   Kind kind = Kind::kNone;
   int64_t integer = 0;  // bool and dtype too
@@ -85,6 +92,7 @@ struct Call {
   std::vector<std::pair<std::string, Value>> kwargs;
   Value result;
   std::vector<TensorView> written;
+  std::shared_ptr<const Graph> graph;  // of a compiled region
 };
 
 // All tensors inside of a value, in order.

@@ -60,14 +60,19 @@ Array back(Array x, const Dims& order, const Dims& dims) {
   return reshaped(permuted(x, order), dims);
 }
 
-Tensor tensor_of(const Array& x, bool magnitude) {
+enum class Part { kValue, kMagnitude, kLargest };
+Tensor tensor_of(const Array& x, Part part) {
   Tensor t = Tensor::empty({DType::kF64, x.dims});
-  std::transform(x.value.begin(), x.value.end(), t.as<double>().begin(),
-                 [&](double v) { return magnitude ? std::fabs(v) : v; });
+  double* to = t.as<double>().data();
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const Estimate e = x.at(i);
+    to[i] = part == Part::kValue ? e.value
+                                 : std::fabs(e.value) + (part == Part::kLargest ? e.radius : 0);
+  }
   return t;
 }
 
-// The op on two exact operands, with the bound of sums of `terms` products in any order, which a
+// The op on two operands, with the bound of sums of `terms` products in any order, which a
 // kernel for half precision may compute as `parts` sums that it stores and adds in that type.
 Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b, Dims result,
                const Shape& s, int64_t terms, int64_t parts) {
@@ -78,11 +83,13 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   op.attrs.shape = result;
   op.type = {DType::kF64, result};
   const Capabilities wide;
-  const auto run = [&](bool magnitude) {
-    const std::vector<Tensor> in = {tensor_of(a, magnitude), tensor_of(b, magnitude)};
+  const auto run = [&](Part part) {
+    const std::vector<Tensor> in = {tensor_of(a, part), tensor_of(b, part)};
     return eval_value(wide, op, in, m.pool);
   };
-  const Tensor value = run(false), size = run(true);
+  const Tensor value = run(Part::kValue), size = run(Part::kMagnitude);
+  const bool exact = a.exact() && b.exact();
+  const Tensor largest = exact ? size : run(Part::kLargest);
   Array out = empty_array(std::move(result));
   // Each part is rounded when it is stored, and their sum with each addition; roundings to few bits
   // may go the same way each time (Rump, as for cumsum).
@@ -93,8 +100,9 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   const double lost = static_cast<double>(terms) * m.smallest;
   for (int64_t i = 0; i < out.size(); ++i) {
     const auto u = static_cast<size_t>(i);
-    const double v = value.as<double>()[u], most = size.as<double>()[u];
-    Estimate e{v, relative * most + (most > 0 && most < 0x1p-90 ? lost : 0) + least};
+    const double v = value.as<double>()[u], most = largest.as<double>()[u];
+    const double given = exact ? 0 : std::fmax(0, most - size.as<double>()[u]) + 0x1p-50 * most;
+    Estimate e{v, given + relative * most + (most > 0 && most < 0x1p-90 ? lost : 0) + least};
     if (finite(v) && !(most < (least > 0 ? 65504 : m.overflow))) e.radius = kInfinity;
     // A NaN of 0 times infinity at the border may be there or not.
     if (!finite(v)) e.radius = kInfinity;

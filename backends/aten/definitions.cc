@@ -22,6 +22,11 @@ double number_of(const Value& value, std::string_view name) {
     case Value::Kind::kNumber:
       return value.number;
     case Value::Kind::kTensor:
+      if (value.tensor.estimate != nullptr) {
+        if (value.tensor.elements() != 1 || !value.tensor.estimate->exact())
+          throw Undefined(fmt::format("argument '{}' is known up to a radius only", name));
+        return value.tensor.estimate->value[0];
+      }
       if (value.tensor.elements() == 1 && value.tensor.data != nullptr) return value.tensor.at(0);
       throw Undefined(fmt::format("argument '{}' has no recorded number", name));
     default:
@@ -38,7 +43,7 @@ const std::map<std::string_view, Define>& table() {
           product_definitions(), convolution_definitions(), normalization_definitions(),
           row_normalization_definitions(), pooling_definitions(), loss_definitions(),
           attention_definitions(), embedding_definitions(), recurrent_definitions(),
-          optimizer_definitions(), random_definitions()}) {
+          optimizer_definitions(), random_definitions(), prim_definitions()}) {
       for (const Definition& d : family) made.emplace(d.name, d.define);
     }
     return made;
@@ -118,6 +123,7 @@ const Value* Arguments::find(size_t position, std::string_view name) const {
 }
 
 Array array_of(const TensorView& view, ThreadPool* pool) {
+  if (view.estimate != nullptr) return *view.estimate;
   if (view.data == nullptr) throw Undefined("the bytes of an argument were left out of the trace");
   if (view.element > Element::kF64)
     throw Undefined(fmt::format("an argument of {}", name_of(view.element)));
@@ -164,6 +170,7 @@ Array array_of(const TensorView& view, ThreadPool* pool) {
 std::vector<int64_t> integers_of(const TensorView& view) {
   if (!is_integer(view.element)) throw Undefined("indices that are not integers");
   const Array numbers = array_of(view, nullptr);
+  if (!numbers.exact()) throw Undefined("indices that are known up to a radius only");
   std::vector<int64_t> out;
   out.reserve(numbers.value.size());
   for (const double x : numbers.value) out.push_back(static_cast<int64_t>(x));
@@ -307,6 +314,83 @@ Expected expected_of(const Call& call, const Arithmetic& arithmetic) {
   if (found.define == nullptr) throw Undefined("the operation has no definition here");
   if (found.each) return for_each(found.define, call, arithmetic);
   return found.define(Arguments(call, arithmetic));
+}
+
+Expected expected_of_uncertain(const Call& call, const Arithmetic& arithmetic) {
+  // Definitions whose operations carry radii along.
+  static constexpr std::string_view kCarry[] = {
+      "aten.add",
+      "aten.sub",
+      "aten.rsub",
+      "aten.mul",
+      "aten.div",
+      "aten.true_divide",
+      "aten.square",
+      "aten.exp",
+      "aten.log",
+      "aten.tanh",
+      "aten.erf",
+      "aten.sqrt",
+      "aten.rsqrt",
+      "aten.reciprocal",
+      "aten.sigmoid",
+      "aten.addcmul",
+      "aten.addcdiv",
+      "aten.t",
+      "aten.transpose",
+      "aten.permute",
+      "aten.view",
+      "aten.reshape",
+      "aten._unsafe_view",
+      "aten.unsqueeze",
+      "aten.squeeze",
+      "aten.expand",
+      "aten.detach",
+      "aten.alias",
+      "aten.clone",
+      "aten.contiguous",
+      "aten.slice",
+      "aten.select",
+      "aten.cat",
+      "aten.stack",
+      "aten.split",
+      "aten.split_with_sizes",
+      "aten.unbind",
+      "aten.flip",
+      "aten.repeat",
+      "aten.select_backward",
+      "aten.slice_backward",
+      "aten.constant_pad_nd",
+      "aten.sum",
+      "aten.mean",
+      "aten.mm",
+      "aten.bmm",
+      "aten.mv",
+      "aten.dot",
+      "aten.addmm",
+      "aten.baddbmm",
+      "aten.addmv",
+      "aten.convolution",
+      "aten.convolution_backward",
+      "aten._softmax",
+      "aten._log_softmax",
+      "aten._scaled_dot_product_flash_attention_for_cpu",
+      "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+      "aten.gather",
+      "aten.index",
+      "aten._unsafe_index",
+      "aten.index_select",
+      "aten.scatter_add",
+      "aten.avg_pool2d",
+      "aten.max_pool2d_with_indices_backward",
+      "aten.embedding_dense_backward"};
+  const std::string_view plain = without_overload(call.op);
+  for (const Definition& d : uncertain_definitions()) {
+    if (d.name == plain || d.name == call.op) return d.define(Arguments(call, arithmetic));
+  }
+  if (std::ranges::find(kCarry, plain) == std::end(kCarry))
+    throw Undefined(fmt::format("{} has no bound for inputs with a radius", call.op));
+  return expected_of(call, arithmetic);
 }
 
 }  // namespace twinrun::aten

@@ -82,6 +82,8 @@ struct Definition {
   std::string_view name;  // "aten.add" for all overloads, or "aten.add.Tensor"
   Define define;
 };
+// Definitions for arguments that are known up to a radius: those that other definitions do not give.
+std::span<const Definition> uncertain_definitions();
 // One table a family, a file each. A name with a trailing underscore (written in place), `.out`
 // overloads and `_foreach_` need no entry of their own: they follow from the plain name's.
 std::span<const Definition> pointwise_definitions();
@@ -101,9 +103,12 @@ std::span<const Definition> embedding_definitions();
 std::span<const Definition> recurrent_definitions();
 std::span<const Definition> optimizer_definitions();  // fused optimizers, loss scaling
 std::span<const Definition> random_definitions();
+std::span<const Definition> prim_definitions();  // what compilers add: prims
 
 // Whether any definition has the operation's name.
 bool is_defined(std::string_view op);
 Expected expected_of(const Call& call, const Arithmetic& arithmetic);
+// The same where an argument has a radius; Undefined if the definition holds for exact ones only.
+Expected expected_of_uncertain(const Call& call, const Arithmetic& arithmetic);
 
 }  // namespace twinrun::aten

@@ -103,7 +103,10 @@ Array added_to(const Arguments& a, const Array& self, const Positions& to, const
   Array out = self;
   Plane size(out.value.size(), 0.0), given(out.value.size(), 0.0);
   std::vector<int64_t> terms(out.value.size(), 1);
-  for (size_t i = 0; i < out.value.size(); ++i) size[i] = std::fabs(out.value[i]);
+  for (size_t i = 0; i < out.value.size(); ++i) {
+    size[i] = std::fabs(out.value[i]);
+    given[i] = self.at(static_cast<int64_t>(i)).radius;
+  }
   for (size_t i = 0; i < to.size(); ++i) {
     const auto u = static_cast<size_t>(to[i]);
     const Estimate e = source.at(static_cast<int64_t>(i));
@@ -122,6 +125,7 @@ Array added_to(const Arguments& a, const Array& self, const Positions& to, const
   out.radius = Plane(out.value.size(), 0.0);
   for (size_t i = 0; i < out.value.size(); ++i) {
     const int64_t n = terms[i];
+    if (n == 1) out.radius[i] = given[i];
     if (n == 1 || !finite(out.value[i])) continue;
     const double relative = unit > a.m.unit ? static_cast<double>(n - 1) * unit : a.m.of_sum(n);
     out.radius[i] = given[i] + relative * (size[i] + given[i]) * oracle::kOutward;
@@ -156,7 +160,7 @@ Scatter scatter_of(const Arguments& a) {
     const Array all = array_of(source->tensor, a.m.pool);
     // The source may be larger than the index.
     const bool one = all.size() == 1;
-    s.source = one ? filled(index.dims, all.at(0).value)
+    s.source = one ? broadcast(reshaped(all, {}), index.dims)
                    : gathered(all, along(all.dims, axis, index.dims, nullptr), index.dims);
   } else {
     s.source = converted(filled(index.dims, a.number(3, "value", 0)), a.view(0, "self").element);

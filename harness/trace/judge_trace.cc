@@ -9,6 +9,7 @@
 #include <map>
 
 #include "backends/aten/definitions.h"
+#include "backends/aten/graph.h"
 #include "harness/tensors/pattern.h"
 #include "harness/trace/operands.h"
 
@@ -132,6 +133,7 @@ class Judge {
     ++op.calls;
     if (call.failed) return unjudged(call, "the call raised an exception");
     note_changes(call);
+    if (call.op == "torch.compile.inductor") return judge_region(call, op);
     try {
       const Arithmetic m = arithmetic(call);
       const Expected expected = aten::expected_of(call, m);
@@ -151,6 +153,47 @@ class Judge {
   }
 
  private:
+  // Replays the graph of a region that was compiled, and compares what the region gave.
+  void judge_region(const Call& call, TraceOp& op) {
+    if (call.graph == nullptr) {
+      for (const auto& [name, v] : call.kwargs) {
+        if (name == "unknown") return unjudged(call, v.text.empty() ? "no graph" : v.text);
+      }
+      return unjudged(call, "no graph");
+    }
+    if (call.left_out) return unjudged(call, "bytes were left out of the trace for the budget");
+    std::vector<const TensorView*> actual;
+    for (const Value& v : call.result.items)
+      actual.push_back(v.kind == Value::Kind::kTensor ? &v.tensor : nullptr);
+    for (const TensorView& w : call.written) actual.push_back(&w);
+    const aten::Replayed r =
+        aten::replay(*call.graph, call.args[0].items, actual, [&](const Call& node) {
+          Arithmetic m = arithmetic(node);
+          m.elementary = m.fast_exp;  // inductor's vectors use exp_u20 everywhere
+          return m;
+        });
+    int64_t judged = 0;
+    std::string why;
+    for (size_t i = 0; i < r.outputs.size(); ++i) {
+      if (i >= actual.size() || actual[i] == nullptr || r.nodes[i] == nullptr) continue;
+      if (!r.outputs[i].has_value()) {
+        if (why.empty()) why = r.why[i];
+        ++left_open_[r.why[i]];
+        continue;
+      }
+      ++judged;
+      const size_t before = verdict_.findings.size();
+      compare_one(call, *r.outputs[i], *actual[i], i, actual.size(), false, arithmetic(call), op);
+      if (verdict_.findings.size() > before) {
+        verdict_.findings.back().result +=
+            fmt::format(", of {} at {}", r.nodes[i]->op, r.nodes[i]->place);
+      }
+    }
+    if (judged == 0 && !why.empty()) return unjudged(call, why);
+    ++verdict_.judged;
+    ++op.judged;
+  }
+
   Arithmetic arithmetic(const Call& call) const {
     Arithmetic m;
     m.pool = pool_;
@@ -314,6 +357,9 @@ class Judge {
     v.framework = fmt::format("{} {}", trace_.framework, trace_.version);
     v.script = trace_.script;
     v.steps = trace_.steps;
+    for (const auto& [why, n] : left_open_)
+      v.notes.push_back(
+          fmt::format("{} results of compiled regions are not judged: they need {}", n, why));
     if (trace_.cut_short)
       v.notes.emplace_back("the trace was cut short; what is complete was judged");
     if (!trace_.exception.empty())
@@ -328,6 +374,7 @@ class Judge {
   ThreadPool* pool_;
   TraceVerdict verdict_;
   double largest_ = -1;  // error / bound of the call that is judged; < 0 if nothing was compared
+  std::map<std::string, int64_t> left_open_;  // why: results of regions
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -15,11 +16,15 @@
 #include <span>
 #include <unordered_map>
 
+#include "backends/aten/graph.h"
+
 namespace twinrun {
 namespace {
 
 using aten::Call;
 using aten::Element;
+using aten::Graph;
+using aten::GraphNode;
 using aten::TensorView;
 using aten::Value;
 using Json = nlohmann::json;
@@ -33,7 +38,18 @@ constexpr size_t kFileHeader = 64, kRecordHeader = 24;
 constexpr int kMaxDepth = 16;                       // of lists in lists
 constexpr int64_t kMaxElements = int64_t{1} << 31;  // of one tensor
 
-enum Kind : uint32_t { kPadding = 0, kMeta = 1, kString = 2, kData = 3, kCall = 4, kEnd = 5 };
+enum Kind : uint32_t {
+  kPadding = 0,
+  kMeta = 1,
+  kString = 2,
+  kData = 3,
+  kCall = 4,
+  kEnd = 5,
+  kGraph = 6
+};
+
+constexpr std::string_view kRegion = "torch.compile.inductor";
+constexpr uint32_t kMaxValues = 1U << 20;  // of one graph
 
 struct Malformed {
   std::string what;
@@ -156,6 +172,8 @@ class Reader {
         return;
       case kCall:
         return call(payload);
+      case kGraph:
+        return graph(id, payload);
       case kEnd: {
         ended_ = true;
         const Json end = json(payload);
@@ -177,7 +195,7 @@ class Reader {
         return;
       }
       default:
-        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 5)", kind)};
+        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 6)", kind)};
     }
   }
 
@@ -214,7 +232,88 @@ class Reader {
     for (const Value& v : list(c, 0)) {
       if (v.kind == Value::Kind::kTensor) call.written.push_back(v.tensor);
     }
+    if (call.op == kRegion) attach(call);
     trace_.calls.push_back(std::move(call));
+  }
+
+  void graph(uint64_t id, Bytes payload) {
+    Cursor c(payload);
+    auto g = std::make_shared<Graph>();
+    g->inputs = c.take<uint32_t>();
+    const auto nodes = c.take<uint32_t>();
+    if (g->inputs > kMaxValues || nodes > c.left())
+      throw Malformed{fmt::format("a graph of {} inputs and {} nodes", g->inputs, nodes)};
+    values_ = g->inputs;
+    for (uint32_t i = 0; i < nodes; ++i) {
+      GraphNode node;
+      node.op = text(c.take<uint32_t>());
+      node.place = text(c.take<uint32_t>());
+      node.args = list(c, 0);
+      const auto named = c.take<uint32_t>();
+      for (uint32_t k = 0; k < named; ++k) {
+        std::string name = text(c.take<uint32_t>());
+        node.kwargs.emplace_back(std::move(name), value(c, 0));
+      }
+      const auto results = c.take<uint32_t>();
+      if (results > c.left() || (values_ += results) > kMaxValues)
+        throw Malformed{fmt::format("a graph of more than {} values", kMaxValues)};
+      for (uint32_t k = 0; k < results; ++k) node.results.push_back(result(c));
+      g->nodes.push_back(std::move(node));
+    }
+    const auto known = [&](uint32_t value) {
+      if (value >= values_) throw Malformed{fmt::format("value {} of {} values", value, values_)};
+      return value;
+    };
+    const auto outputs = c.take<uint32_t>();
+    if (outputs > c.left()) throw Malformed{fmt::format("a graph of {} outputs", outputs)};
+    for (uint32_t i = 0; i < outputs; ++i) {
+      const auto value = c.take<uint32_t>();
+      g->outputs.push_back(value == Graph::kNothing ? value : known(value));
+    }
+    const auto written = c.take<uint32_t>();
+    for (uint32_t i = 0; i < written; ++i) {
+      const auto input = c.take<uint32_t>(), from = known(c.take<uint32_t>());
+      if (input >= g->inputs)
+        throw Malformed{fmt::format("input {} of {} is written", input, g->inputs)};
+      g->written.emplace_back(input, from);
+    }
+    values_ = 0;
+    graphs_[id] = std::move(g);
+  }
+  static aten::GraphResult result(Cursor& c) {
+    aten::GraphResult r;
+    const auto element = c.take<uint8_t>(), rank = c.take<uint8_t>();
+    if (element != 255 && element > static_cast<uint8_t>(Element::kOther))
+      throw Malformed{fmt::format("a value of unknown dtype {}", element)};
+    r.is_tensor = element != 255;
+    r.element = r.is_tensor ? static_cast<Element>(element) : Element::kOther;
+    int64_t elements = 1;
+    for (int d = 0; d < rank; ++d) {
+      const auto n = c.take<int64_t>();
+      if (n < 0 || n > kMaxElements || (elements *= n) > kMaxElements)
+        throw Malformed{fmt::format("a value of more than {} elements", kMaxElements)};
+      r.dims.push_back(n);
+    }
+    return r;
+  }
+  // Gives a region's call its graph, if that is known.
+  void attach(Call& call) const {
+    for (const auto& [name, v] : call.kwargs) {
+      if (name != "graph" || v.kind != Value::Kind::kInteger) continue;
+      const auto at = graphs_.find(static_cast<uint64_t>(v.integer));
+      if (at == graphs_.end())
+        throw Malformed{fmt::format("graph {} is not in the file", v.integer)};
+      const Graph& g = *at->second;
+      const size_t inputs = call.args.empty() ? 0 : call.args[0].items.size();
+      if (inputs != g.inputs || (!call.failed && (call.result.items.size() != g.outputs.size() ||
+                                                  call.written.size() != g.written.size()))) {
+        throw Malformed{fmt::format(
+            "a region of {} inputs, {} results and {} written inputs; its graph has {}, {} and {}",
+            inputs, call.result.items.size(), call.written.size(), g.inputs, g.outputs.size(),
+            g.written.size())};
+      }
+      call.graph = at->second;
+    }
   }
 
   std::vector<Value> list(Cursor& c, int depth) {
@@ -269,8 +368,16 @@ class Reader {
         v.number = c.take<double>();
         c.take<double>();
         break;
+      case 10:
+        v.kind = Value::Kind::kGraphValue;
+        v.integer = c.take<uint32_t>();
+        // Only what comes before: a graph has no cycles.
+        if (v.integer >= values_)
+          throw Malformed{fmt::format("value {} of {} values", v.integer, values_)};
+        break;
       default:
-        throw Malformed{fmt::format("a value of unknown kind {} (known: 0 to 9)", tag)};
+        throw Malformed{
+            fmt::format("a value of unknown kind {} (known: 0 to 9, in graphs 10)", tag)};
     }
     return v;
   }
@@ -324,6 +431,8 @@ class Reader {
   bool seen_meta_ = false, ended_ = false;
   std::unordered_map<uint64_t, std::string> strings_;
   std::unordered_map<uint64_t, Bytes> data_;
+  std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;
+  uint32_t values_ = 0;  // of the graph that is read, so far; 0 outside of graphs
 };
 
 }  // namespace

@@ -14,6 +14,8 @@ PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or sys.executable
 VERSION = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True,
                          text=True).stdout.strip()
 
+COMPILES = VERSION and not VERSION.startswith("1.")
+
 
 def run(*words):
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2] / "adapters"), "OMP_NUM_THREADS": "1"}
@@ -58,6 +60,30 @@ class Judge(unittest.TestCase):
         self.assertEqual(float(found[0]["largest_expected"]), 0)
         self.assertGreater(float(found[0]["largest_error"]), 0)
         self.assertLess(float(found[0]["largest_error"]), float(found[0]["largest_bound"]))
+
+    @unittest.skipUnless(COMPILES, "no torch.compile")
+    def test_compiled_regions_are_not_accused(self):
+        for name in ("cnn", "transformer"):
+            for extra in ((), ("--autocast",)):
+                with self.subTest(name=name, extra=extra):
+                    report = judge(HERE / "compiled" / "models.py", name, *extra)
+                    self.assertEqual(report["findings"], [])
+                    regions = [row for row in report["ops"] if row["op"] == "torch.compile.inductor"]
+                    # A forward and a backward region a step: the script ran compiled, and each was judged.
+                    self.assertEqual([(row["calls"], row["judged"]) for row in regions], [(4, 4)])
+        report = judge(HERE / "compiled" / "models.py", "optimizer")
+        self.assertEqual((report["findings"], report["steps"]), ([], 2))
+
+    @unittest.skipUnless(COMPILES, "no torch.compile")
+    def test_planted_regions_are_named(self):
+        for plant, phase in (("element", "forward"), ("weight", "forward"), ("bfloat16", "backward")):
+            for name in ("cnn", "transformer"):
+                with self.subTest(plant=plant, name=name):
+                    report = judge(HERE / "compiled" / "models.py", name, "--plant", plant)
+                    self.assertEqual(report["verdict"], "ENGINE_BUG")
+                    first = report["findings"][0]
+                    self.assertEqual((first["op"], first["phase"], first["step"]), ("torch.compile.inductor", phase, 0))
+                    self.assertIn("loss = F.cross_entropy(model(x), y)", first["place"])
 
     def test_planted_kernels_are_named(self):
         with tempfile.TemporaryDirectory() as name:

@@ -10,6 +10,9 @@ DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "uint16
 Tensor = collections.namedtuple("Tensor", "block storage version dtype device flags offset shape stride")
 Call = collections.namedtuple("Call", "number name place module node forward step flags args kwargs out written")
 Other = collections.namedtuple("Other", "text")
+Value = collections.namedtuple("Value", "number")
+Node = collections.namedtuple("Node", "name place args kwargs results")
+Graph = collections.namedtuple("Graph", "inputs nodes outputs written")
 Dtype = collections.namedtuple("Dtype", "code")
 
 
@@ -19,6 +22,7 @@ class Trace:
             self.raw = file.read()
         assert self.raw[:64] == b"TWINTRC1" + bytes(56), "header"
         self.strings, self.blocks, self.calls, self.meta, self.end = [""], [None], [], None, None
+        self.graphs = [None]
         at, kinds = 64, []
         while at < len(self.raw):
             assert at % 8 == 0
@@ -40,6 +44,9 @@ class Trace:
             elif kind == 4:
                 assert number == len(self.calls)
                 self.calls.append(self._call(number, payload))
+            elif kind == 6:
+                assert number == len(self.graphs)
+                self.graphs.append(self._graph(payload))
             elif kind == 5:
                 self.end = json.loads(payload)
             kinds.append(kind)
@@ -61,6 +68,26 @@ class Trace:
         return Call(number, self.strings[name], self.strings[place], self.strings[module], self.strings[node], forward, step, flags,
                     args, kwargs, out, written)
 
+    def _graph(self, payload):
+        self.payload, self.at = payload, 0
+        inputs, nodes = self._take("I"), []
+        self.values = inputs
+        for _ in range(self._take("I")):
+            name, place = self._take("II")
+            args = self._list()
+            kwargs = {self.strings[self._take("I")]: self._value() for _ in range(self._take("I"))}
+            results = []
+            for _ in range(self._take("I")):
+                dtype, rank = self._take("BB")
+                results.append((dtype, [self._take("q") for _ in range(rank)]))
+            nodes.append(Node(self.strings[name], self.strings[place], args, kwargs, results))
+            self.values += len(results)
+        outputs = [self._take("I") for _ in range(self._take("I"))]
+        written = [self._take("II") for _ in range(self._take("I"))]
+        assert self.at == len(payload)
+        assert all(v < self.values or v == 0xFFFFFFFF for v in outputs)
+        return Graph(inputs, nodes, outputs, written)
+
     def _list(self):
         return [self._value() for _ in range(self._take("I"))]
 
@@ -72,6 +99,10 @@ class Trace:
             self.at += 16 * d
             assert block < len(self.blocks)
             return Tensor(block, storage, version, dtype, device, flags, offset, shape, stride)
+        if kind == 10:
+            number = self._take("I")
+            assert number < self.values, "a value that comes later"
+            return Value(number)
         if kind == 9:
             return complex(*self._take("dd"))
         return {0: lambda: None, 1: lambda: bool(self._take("B")), 2: lambda: self._take("q"), 3: lambda: self._take("d"),

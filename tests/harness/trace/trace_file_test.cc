@@ -145,5 +145,92 @@ TEST_F(TraceFileTest, TensorsStayWithinTheirBlocks) {
             std::string::npos);
 }
 
+// A region y = relu(x) as a graph of one node; what is given replaces its parts.
+struct Region {
+  uint32_t inputs = 1, argument = 0, output = 1, written_input = 0, graph = 1;
+  int64_t size = 4;
+  bool writes = false;
+
+  std::string bytes() const {
+    Writer w;
+    w.begin();
+    w.record(2, 2, "torch.compile.inductor");
+    w.record(2, 3, "graph");
+    std::string g;
+    for (const uint32_t n : {inputs, 1U, 1U, 0U, 1U}) Writer::put(g, n);
+    g += '\x0a';
+    Writer::put(g, argument);
+    for (const uint32_t n : {0U, 1U}) Writer::put(g, n);
+    g += std::string("\x08\x01", 2);
+    Writer::put(g, size);
+    Writer::put<uint32_t>(g, 1);
+    Writer::put(g, output);
+    Writer::put<uint32_t>(g, writes ? 1 : 0);
+    if (writes) {
+      Writer::put(g, written_input);
+      Writer::put<uint32_t>(g, 1);
+    }
+    w.record(6, 1, g);
+    std::string c;
+    for (const uint32_t id : {2, 0, 0, 0}) Writer::put<uint32_t>(c, id);
+    Writer::put<int64_t>(c, -1);
+    for (const uint32_t n : {0, 0, 1}) Writer::put<uint32_t>(c, n);
+    c += '\x06';
+    Writer::put<uint32_t>(c, 1);
+    c += Writer::tensor(1, 4);
+    for (const uint32_t n : {1, 3}) Writer::put<uint32_t>(c, n);
+    c += '\x02';
+    Writer::put<int64_t>(c, graph);
+    c += '\x06';
+    Writer::put<uint32_t>(c, 1);
+    c += Writer::tensor(2, 4);
+    Writer::put<uint32_t>(c, writes ? 1 : 0);
+    if (writes) c += Writer::tensor(2, 4);
+    w.record(4, 0, c);
+    w.end();
+    return w.bytes();
+  }
+};
+
+TEST_F(TraceFileTest, AWrongElementOfARegionIsNamed) {
+  const auto trace = read(Region{}.bytes());
+  ASSERT_TRUE(trace) << trace.error().message();
+  const TraceVerdict v = judge_trace(*trace, nullptr);
+  ASSERT_EQ(v.findings.size(), 1U);
+  EXPECT_EQ(v.findings[0].worst_index, "[3]");
+  EXPECT_NE(v.findings[0].result.find("aten.relu.default"), std::string::npos);
+}
+
+TEST_F(TraceFileTest, GraphsAreChecked) {
+  const auto told = [&](const Region& r) { return error(r.bytes()); };
+  EXPECT_NE(told({.argument = 1}).find("value 1 of 1 values"), std::string::npos);  // a cycle
+  EXPECT_NE(told({.argument = 0xFFFFFFFF}).find("of 1 values"), std::string::npos);
+  EXPECT_NE(told({.output = 2}).find("value 2 of 2 values"), std::string::npos);
+  EXPECT_NE(told({.graph = 2}).find("graph 2 is not in the file"), std::string::npos);
+  EXPECT_NE(told({.inputs = 2, .output = 2}).find("a region of 1 inputs"), std::string::npos);
+  EXPECT_NE(told({.inputs = 0xFFFFFFFF}).find("a graph of 4294967295 inputs"), std::string::npos);
+  EXPECT_NE(told({.size = int64_t{1} << 40}).find("elements"), std::string::npos);
+  EXPECT_NE(told({.size = -1}).find("elements"), std::string::npos);
+  EXPECT_NE(told({.written_input = 1, .writes = true}).find("input 1 of 1 is written"),
+            std::string::npos);
+  // Shapes that disagree with the definition are no finding, but are listed.
+  const auto trace = read(Region{.size = 5}.bytes());
+  ASSERT_TRUE(trace);
+  const TraceVerdict v = judge_trace(*trace, nullptr);
+  EXPECT_EQ(v.judged, 0);
+  ASSERT_EQ(v.unjudged.size(), 1U);
+  EXPECT_NE(v.unjudged.begin()->first.second.find("where the graph has"), std::string::npos);
+}
+
+TEST_F(TraceFileTest, NoFlippedByteOfARegionCrashes) {
+  const std::string bytes = Region{.writes = true}.bytes();
+  for (size_t n = 0; n < bytes.size(); ++n) {
+    std::string damaged = bytes;
+    damaged[n] = static_cast<char>(damaged[n] ^ 0x81);
+    const auto trace = read(damaged);
+    if (trace) static_cast<void>(judge_trace(*trace, nullptr));
+  }
+}
+
 }  // namespace
 }  // namespace twinrun

@@ -1,0 +1,236 @@
+// Replays graphs of compiled regions.
+#include "backends/aten/graph.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "backends/aten/definitions.h"
+
+namespace twinrun::aten {
+namespace {
+
+constexpr int64_t kMaxGraphElements = int64_t{1} << 28;  // of one value: 4 GiB
+
+// Kernels that are called with tensors in memory, and give tensors in memory: their results are
+// computed once, so that what the region returns of them is what it went on with.
+constexpr std::string_view kStored[] = {
+    "aten.mm.default",
+    "aten.addmm.default",
+    "aten.bmm.default",
+    "aten.baddbmm.default",
+    "aten.convolution.default",
+    "aten.convolution_backward.default",
+    "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"};
+// Other views of the same memory.
+constexpr std::string_view kViews[] = {
+    "aten.view.default",    "aten.permute.default",      "aten.t.default",    "aten.transpose.int",
+    "aten.reshape.default", "aten.unsqueeze.default",    "aten.squeeze.dim",  "aten.squeeze.dims",
+    "aten.select.int",      "aten._unsafe_view.default", "aten.slice.Tensor", "aten.alias.default"};
+
+struct Known {
+  std::unique_ptr<Array> array;  // nullptr: not known, for the reason
+  std::string why;
+  TensorView view;
+  bool stored = false;  // in memory before others read it
+  bool bytes = false;   // an input of the region: the view has its bytes
+  int64_t last = -1;    // the last node that reads it
+  const GraphNode* by = nullptr;
+};
+
+void used(const Value& v, std::vector<Known>& values, int64_t node) {
+  if (v.kind == Value::Kind::kGraphValue) values[static_cast<size_t>(v.integer)].last = node;
+  for (const Value& item : v.items) used(item, values, node);
+}
+
+struct Filled {
+  std::string missing;  // why an argument is not known
+  bool uncertain = false, views = true;
+};
+Value filled_in(const Value& v, const std::vector<Known>& values, Filled& about) {
+  Value out = v;
+  if (v.kind == Value::Kind::kGraphValue) {
+    const Known& k = values[static_cast<size_t>(v.integer)];
+    out.kind = Value::Kind::kTensor;
+    out.tensor = k.view;
+    if (k.bytes) return out;
+    if (k.array == nullptr) {
+      if (about.missing.empty()) about.missing = k.why;
+      return out;
+    }
+    out.tensor.estimate = k.array.get();
+    about.uncertain = about.uncertain || !k.array->exact();
+    about.views = about.views && k.stored;
+    return out;
+  }
+  for (Value& item : out.items) item = filled_in(item, values, about);
+  return out;
+}
+void settle(Array& x, Element element) {
+  if (is_float(element)) {
+    if (x.radius.empty()) x.radius = Plane(x.value.size(), 0.0);
+    for (int64_t i = 0; i < x.size(); ++i) x.set(i, stored(x.at(i), element));
+  }
+  if (std::ranges::all_of(x.radius, [](double r) { return r == 0; })) x.radius.clear();
+}
+
+class Replay {
+ public:
+  Replay(const Graph& graph, const std::vector<const TensorView*>& actual,
+         const std::function<Arithmetic(const Call&)>& arithmetic_of)
+      : graph_(graph), actual_(actual), arithmetic_of_(arithmetic_of) {}
+
+  Replayed run(const std::vector<Value>& inputs) {
+    size_t n = graph_.inputs;
+    for (const GraphNode& node : graph_.nodes) n += node.results.size();
+    values_.resize(n);
+    for (size_t i = 0; i < graph_.inputs && i < inputs.size(); ++i) {
+      values_[i].stored = values_[i].bytes = true;
+      values_[i].view = inputs[i].tensor;
+      if (inputs[i].kind != Value::Kind::kTensor) {
+        values_[i].bytes = false;
+        values_[i].why = "an input that is not a tensor";
+      }
+    }
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      for (const Value& v : graph_.nodes[i].args) used(v, values_, static_cast<int64_t>(i));
+      for (const auto& [name, v] : graph_.nodes[i].kwargs)
+        used(v, values_, static_cast<int64_t>(i));
+    }
+    std::vector<uint32_t> wanted = graph_.outputs;
+    for (const auto& [input, value] : graph_.written) wanted.push_back(value);
+    out_.outputs.resize(wanted.size());
+    out_.why.resize(wanted.size());
+    out_.nodes.resize(wanted.size(), nullptr);
+    uint32_t first = graph_.inputs;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      evaluate(graph_.nodes[i], first);
+      for (uint32_t k = 0; k < graph_.nodes[i].results.size(); ++k) give(first + k, wanted);
+      first += static_cast<uint32_t>(graph_.nodes[i].results.size());
+      // Free what nobody reads any more.
+      for (Known& k : values_) {
+        if (k.last <= static_cast<int64_t>(i) && k.by != nullptr) k.array.reset();
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void evaluate(const GraphNode& node, uint32_t first) {
+    Call call;
+    call.op = node.op;
+    Filled about;
+    for (const Value& v : node.args) call.args.push_back(filled_in(v, values_, about));
+    for (const auto& [name, v] : node.kwargs)
+      call.kwargs.emplace_back(name, filled_in(v, values_, about));
+    const bool view = std::ranges::find(kViews, node.op) != std::end(kViews);
+    const bool kept =
+        std::ranges::find(kStored, node.op) != std::end(kStored) || (view && about.views);
+    std::vector<Value> results;
+    for (uint32_t k = 0; k < node.results.size(); ++k) {
+      Known& to = values_[first + k];
+      to.by = &node;
+      to.stored = kept;
+      to.view.element = node.results[k].element;
+      to.view.dims = node.results[k].dims;
+      to.view.strides = Dims(to.view.dims.size(), 1);
+      for (size_t d = to.view.dims.size(); d-- > 1;)
+        to.view.strides[d - 1] = to.view.strides[d] * to.view.dims[d];
+      Value v;
+      if (node.results[k].is_tensor) v.kind = Value::Kind::kTensor;
+      v.tensor = to.view;
+      results.push_back(std::move(v));
+    }
+    if (results.size() == 1) {
+      call.result = std::move(results[0]);
+    } else {
+      call.result.kind = Value::Kind::kList;
+      call.result.items = std::move(results);
+    }
+    const auto unknown = [&](const std::string& why) {
+      for (uint32_t k = 0; k < node.results.size(); ++k) values_[first + k].why = why;
+    };
+    if (!about.missing.empty()) return unknown(about.missing);
+    for (const GraphResult& r : node.results) {
+      if (count(r.dims) > kMaxGraphElements)
+        return unknown(fmt::format("{}: more than {} elements", node.op, kMaxGraphElements));
+    }
+    try {
+      const Arithmetic m = arithmetic_of_(call);
+      Expected e = about.uncertain ? expected_of_uncertain(call, m) : expected_of(call, m);
+      for (uint32_t k = 0; k < node.results.size(); ++k) {
+        Known& to = values_[first + k];
+        if (!node.results[k].is_tensor) continue;
+        if (k >= e.results.size() || !e.results[k].has_value()) {
+          to.why = fmt::format("{}, which is taken as given", node.op);
+          continue;
+        }
+        if (e.results[k]->dims != to.view.dims) {
+          to.why = fmt::format("{}, which gives [{}] where the graph has {}", node.op,
+                               fmt::join(e.results[k]->dims, ", "), to.view.type());
+          continue;
+        }
+        to.array = std::make_unique<Array>(std::move(*e.results[k]));
+        settle(*to.array, to.view.element);
+      }
+    } catch (const Undefined& e) {
+      unknown(fmt::format("{}: {}", node.op, e.what()));
+    } catch (const std::bad_alloc&) {
+      unknown(fmt::format("{}: more memory than there is", node.op));
+    }
+  }
+
+  // Keeps what an output is held against; then goes on with the region's own result where that is
+  // what the region itself went on with, or where nothing else is known.
+  void give(uint32_t value, const std::vector<uint32_t>& wanted) {
+    Known& k = values_[value];
+    const TensorView* seen = nullptr;
+    for (size_t o = 0; o < wanted.size(); ++o) {
+      if (wanted[o] != value) continue;
+      out_.nodes[o] = k.by;
+      if (k.array != nullptr) {
+        out_.outputs[o] = *k.array;
+      } else {
+        out_.why[o] = k.why;
+      }
+      if (o < actual_.size() && actual_[o] != nullptr && actual_[o]->data != nullptr &&
+          actual_[o]->dims == k.view.dims && actual_[o]->element == k.view.element) {
+        seen = actual_[o];
+      }
+    }
+    const bool exact = !is_float(k.view.element) && k.array == nullptr;
+    if (seen == nullptr || (!exact && !k.stored)) return;
+    try {
+      Array found = array_of(*seen, nullptr);
+      if (is_float(k.view.element)) {
+        // The region may have gone on with the number before its rounding to this type.
+        Array around = empty_array(found.dims);
+        for (int64_t i = 0; i < found.size(); ++i)
+          around.set(i, stored({found.value[static_cast<size_t>(i)], 0x1p-1000}, k.view.element));
+        found = std::move(around);
+      }
+      k.array = std::make_unique<Array>(std::move(found));
+    } catch (const Undefined&) {  // integers that are too large
+    }
+  }
+
+  const Graph& graph_;
+  const std::vector<const TensorView*>& actual_;
+  const std::function<Arithmetic(const Call&)>& arithmetic_of_;
+  std::vector<Known> values_;
+  Replayed out_;
+};
+
+}  // namespace
+
+Replayed replay(const Graph& graph, const std::vector<Value>& inputs,
+                const std::vector<const TensorView*>& actual,
+                const std::function<Arithmetic(const Call&)>& arithmetic_of) {
+  return Replay(graph, actual, arithmetic_of).run(inputs);
+}
+
+}  // namespace twinrun::aten
