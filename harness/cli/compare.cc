@@ -55,7 +55,7 @@ Result<int> compare_verb(const Args& args) {
       "margin",
       "difference of the metric that does not matter (default: diagnose.margin, else 2 standard "
       "deviations between the seeds of A)");
-  options.one_of("metric", "on held-out samples", {{"loss"}, {"accuracy"}}, "loss");
+  options.one_of("metric", "metric on held-out samples", {{"loss"}, {"accuracy"}}, "loss");
   add_scenario_options(options);
   add_plugin_option(options);
   add_common_options(options);

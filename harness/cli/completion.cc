@@ -40,11 +40,8 @@ _twinrun() {
   found=("${(@f)$(${~words[1]} completion zsh -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
   for line in "${(@)found[2,-1]}"; do
     name=${line%%$'\t'*}
-    if [[ $name == *[=:@] ]]; then
-      begun+=("${name//:/\\:}:${line#*$'\t'}")
-    else
-      whole+=("${name//:/\\:}:${line#*$'\t'}")
-    fi
+    line=${name//:/\\:}${${line#$name}/$'\t'/:}
+    if [[ $name == *[=:@] ]]; then begun+=("$line"); else whole+=("$line"); fi
   done
   ((${#whole})) && _describe twinrun whole
   ((${#begun})) && _describe twinrun begun -S ''
@@ -215,8 +212,10 @@ Result<int> completion_verb(const Args& args) {
   size_t kept = 0;
   const Candidates found = candidates(bash ? joined(words, kept) : words);
   fmt::print("{}\n", found.files ? "files" : "names");
-  for (const Choice& choice : found.all)
-    fmt::print("{}{}{}\n", choice.name.substr(kept), bash ? "" : "\t", bash ? "" : choice.meaning);
+  for (const Choice& choice : found.all) {
+    const bool meaning = !bash && !choice.meaning.empty();
+    fmt::print("{}{}\n", choice.name.substr(kept), meaning ? "\t" + choice.meaning : "");
+  }
   return 0;
 }
 

@@ -49,6 +49,9 @@ std::string roff(std::string_view text) {
       case '-':
         out += "\\-";
         break;
+      case ',':
+        out += ",\\:";  // a line may end here
+        break;
       case '\'':
         out += "\\(aq";
         break;
@@ -74,8 +77,9 @@ std::string roff(std::string_view text) {
 
 std::string head(const std::string& name, std::string_view what) {
   const std::string version = version_text();
-  return fmt::format(".TH {} 1 \"\" \"{}\" \"twinrun\"\n.SH NAME\n{} \\- {}\n", roff(name),
-                     roff(version.substr(0, version.find(" ("))), roff(name), roff(what));
+  return fmt::format(".TH {} 1 \"\" \"{}\" \"twinrun\"\n.nh\n.ad l\n.SH NAME\n{} \\- {}\n",
+                     roff(name), roff(version.substr(0, version.find(" ("))), roff(name),
+                     roff(what));
 }
 
 std::string as_typed(std::string_view section, std::string_view text) {
