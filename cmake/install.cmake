@@ -17,9 +17,29 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/twinrun)
 
-# The wheel (pyproject.toml) installs this component alone. SKBUILD_SCRIPTS_DIR is the folder of what pip puts in bin/.
+# Completion scripts and manual pages, which the program itself prints. An instrumented program may not run here.
+set(share ${PROJECT_BINARY_DIR}/share)
+set(completion_bash ${share}/bash-completion/completions/twinrun)
+set(completion_zsh ${share}/zsh/site-functions/_twinrun)
+set(completion_fish ${share}/fish/vendor_completions.d/twinrun.fish)
+if(NOT TWINRUN_SANITIZE AND NOT TWINRUN_COVERAGE)
+  set(commands COMMAND ${CMAKE_COMMAND} -E rm -rf ${share} COMMAND twinrun manual -o ${share}/man/man1)
+  foreach(shell bash zsh fish)
+    cmake_path(GET completion_${shell} PARENT_PATH folder)
+    list(APPEND commands COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
+      COMMAND twinrun completion ${shell} > ${completion_${shell}})
+  endforeach()
+  add_custom_command(OUTPUT ${completion_bash} ${completion_zsh} ${completion_fish} ${share}/man/man1/twinrun.1
+    ${commands} DEPENDS twinrun)
+  add_custom_target(twinrun_share ALL DEPENDS ${completion_fish})
+  install(DIRECTORY ${share}/ DESTINATION ${CMAKE_INSTALL_DATADIR})
+endif()
+
+# The wheel (pyproject.toml) installs this component alone. SKBUILD_SCRIPTS_DIR is the folder of what pip puts in bin/,
+# and SKBUILD_DATA_DIR of what it puts into the environment's folder.
 if(SKBUILD)
   install(TARGETS twinrun RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)
+  install(DIRECTORY ${share}/ DESTINATION ${SKBUILD_DATA_DIR}/share COMPONENT wheel)
   # Licences of what is linked in. Debian's packages have theirs in /usr/share/doc.
   if(TWINRUN_STATIC)
     set(licenses ${SKBUILD_METADATA_DIR}/licenses/linked)

@@ -24,6 +24,7 @@ namespace twinrun {
 // else than one device would. Note: it costs time or memory.
 enum class Severity : uint8_t { kError, kWarning, kNote };
 std::string_view to_string(Severity severity);  // "error", "warning", "note"
+std::vector<std::string> severity_names();      // in this order
 Result<Severity> find_severity(const std::string& word);
 
 // A row of the table of rules (rules.cc). docs/guides/check.md has the same rows; a test compares

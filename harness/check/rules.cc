@@ -97,12 +97,17 @@ std::string_view to_string(Severity severity) {
                                           : "note";
 }
 
+std::vector<std::string> severity_names() {
+  std::vector<std::string> names;
+  for (const Severity s : {Severity::kError, Severity::kWarning, Severity::kNote})
+    names.emplace_back(to_string(s));
+  return names;
+}
+
 Result<Severity> find_severity(const std::string& word) {
-  std::vector<std::string> words;
-  for (const Severity s : {Severity::kError, Severity::kWarning, Severity::kNote}) {
-    words.emplace_back(to_string(s));
-    if (words.back() == word) return s;
-  }
+  const std::vector<std::string> words = severity_names();
+  const auto it = std::ranges::find(words, word);
+  if (it != words.end()) return static_cast<Severity>(it - words.begin());
   return Error{fmt::format("'{}' is not a severity; accepted: {}", word, join(words, ", ")),
                "--fail-on", fmt::format("did you mean '{}'?", nearest(word, words))};
 }

@@ -4,48 +4,38 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "harness/bisect/session.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
+
+const Verb kBisectAxes[4] = {
+    {"step", "the first step after which two runs or engines differ", bisect_step},
+    {"op", "inside of that step, the first op, core and element", bisect_op},
+    {"config", "the smallest set of scenario keys that makes the difference", bisect_config},
+    {"rev", "the first bad commit of a repository of yours", bisect_rev},
+};
+
 namespace {
 
-struct Axis {
-  std::string_view name;
-  std::string_view what;
-  Result<int> (*run)(const Args&);
-};
-constexpr std::array kAxes = {
-    Axis{"step", "the first step after which two runs or engines differ", bisect_step},
-    Axis{"op", "inside of that step, the first op, core and element", bisect_op},
-    Axis{"config", "the smallest set of scenario keys that makes the difference", bisect_config},
-    Axis{"rev", "the first bad commit of a repository of yours", bisect_rev},
-};
-
-void print_help() {
-  fmt::print(
-      "usage: twinrun bisect AXIS ...; twinrun bisect AXIS --help\n"
-      "       twinrun bisect --replay SESSION.jsonl\n\n");
-  for (const Axis& axis : kAxes) fmt::print("  {:<8} {}\n", axis.name, axis.what);
-  fmt::print(
-      "\nexample:\n  twinrun bisect op drill_mlp --b tpu --fault "
-      "'scale@dense1/kernel.grad,from=5'\n\n"
-      "exit codes: 0 found, 125 not reproducible or not decided, 128 usage, 130 interrupted\n");
-}
-
-// Prints a recorded session without running anything.
+// Prints a recorded session without running anything, or the help.
 Result<int> replay(const Args& args) {
   Options options;
   options.text("replay", "session.jsonl of a search");
-  options.flag("json", "one JSON document on stdout");
+  options.flag("json", "with --replay: one JSON document on stdout");
+  options.axes(kBisectAxes);
   TWINRUN_ASSIGN(
       const Parsed parsed,
-      parse(args, "twinrun bisect --replay SESSION.jsonl",
-            "twinrun bisect --replay twinrun-results/bisect-rev/session.jsonl", options, {}));
+      parse(args,
+            "twinrun bisect AXIS ...; twinrun bisect AXIS --help\n       twinrun bisect --replay "
+            "SESSION.jsonl",
+            "twinrun bisect op drill_mlp --b tpu --fault 'scale@dense1/kernel.grad,from=5'",
+            options, {}));
   if (parsed.help) return 0;
+  if (!parsed.has("replay"))
+    return Error{"neither an axis nor --replay", "", "twinrun bisect --help lists the axes"};
   TWINRUN_ASSIGN(const auto record, bisect::read_session(parsed.get<std::string>("replay")));
   if (parsed.get<bool>("json")) {
     nlohmann::ordered_json j = {{"schema", 1},
@@ -92,16 +82,11 @@ std::pair<Args, Args> split_command(const Args& args) {
 }
 
 Result<int> bisect_verb(const Args& args) {
-  if (args.empty() || args[0] == "--help" || args[0] == "-h") {
-    print_help();
-    return args.empty() ? kExitUsage : 0;
-  }
-  if (args[0].starts_with("--replay")) return replay(args);
+  if (args.empty() || args[0].starts_with('-')) return replay(args);
+  if (const Verb* axis = find_verb(kBisectAxes, args[0]))
+    return axis->run(Args(args.begin() + 1, args.end()));
   std::vector<std::string> names;
-  for (const Axis& axis : kAxes) {
-    if (axis.name == args[0]) return axis.run(Args(args.begin() + 1, args.end()));
-    names.emplace_back(axis.name);
-  }
+  for (const Verb& axis : kBisectAxes) names.emplace_back(axis.name);
   return Error{fmt::format("unknown axis '{}' (known: {})", args[0], join(names, ", ")), "",
                fmt::format("did you mean '{}'?", nearest(args[0], names))};
 }

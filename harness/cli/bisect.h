@@ -10,6 +10,8 @@
 
 namespace twinrun::cli {
 
+extern const Verb kBisectAxes[4];
+
 Result<int> bisect_step(const Args& args);
 Result<int> bisect_op(const Args& args);
 Result<int> bisect_config(const Args& args);

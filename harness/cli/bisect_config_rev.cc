@@ -65,18 +65,10 @@ Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Arg
   using Test = bisect::ScenarioOptions::Test;
   bisect::ScenarioOptions o;
   const auto test = parsed.get<std::string>("test");
-  if (test == "verdict") {
-    o.test = Test::kVerdict;
-  } else if (test == "loss") {
-    o.test = Test::kLoss;
-  } else if (test == "digest") {
-    o.test = Test::kDigest;
-  } else if (test == "command") {
-    o.test = Test::kCommand;
-  } else {
-    return Error{fmt::format("'{}' is not a test", test), "--test",
-                 "allowed: verdict, loss, digest, command"};
-  }
+  o.test = test == "verdict"  ? Test::kVerdict
+           : test == "loss"   ? Test::kLoss
+           : test == "digest" ? Test::kDigest
+                              : Test::kCommand;
   if ((o.test == Test::kCommand) == command.empty())
     return Error{command.empty() ? "no command" : "a command, and another test", "--test",
                  "--test command -- CMD: CMD gets the scenario's file as its last word"};
@@ -199,22 +191,23 @@ Result<int> bisect_config(const Args& args) {
   if (fault_help(args)) return 0;
   const auto [words, command] = split_command(args);
   Options options;
-  options.list("set", "KEY=VALUE: override a key of A and B (repeatable)");
-  options.list("set-b",
-               "KEY=VALUE: override a key of B; without a second scenario B is A with these");
-  options.text(
-      "test",
-      "verdict: the class of a diagnosis; loss: the last held-out loss of a run, beyond "
-      "--margin of A's; digest: the last state of a run, the same as B's; command: the exit code "
-      "of "
-      "CMD, as for git bisect run",
-      "verdict");
+  options.takes("A", scenario_values());
+  options.takes("?B", scenario_values());
+  add_key_option(options, "set", "KEY=VALUE: override a key of A and B (repeatable)");
+  add_key_option(options, "set-b",
+                 "KEY=VALUE: override a key of B; without a second scenario B is A with these");
+  options.one_of("test", "",
+                 {{"verdict", "the class of a diagnosis"},
+                  {"loss", "the last held-out loss of a run, beyond --margin of A's"},
+                  {"digest", "the last state of a run, the same as B's"},
+                  {"command", "the exit code of CMD, as for git bisect run"}},
+                 "verdict");
   options.number<double>("margin", "margin of --test loss (default: diagnose.margin of A)");
   options.flag("quick",
                "with --test verdict: no seeds; tells only an engine bug from exact agreement");
-  options.text("subject", "engine to run", "tpu");
+  add_engine_option(options, "subject", "engine to run", Engines::kWithForeign, "tpu");
   add_plugin_option(options);
-  add_fault_option(options, "engine");
+  add_fault_option(options, "fault", "engine");
   add_search_options(options, "twinrun-results/bisect-config", 1);
   add_common_options(options);
   TWINRUN_ASSIGN(

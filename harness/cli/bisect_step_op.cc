@@ -30,10 +30,10 @@ struct Pair {
 };
 
 void add_engine_options(Options& options) {
-  options.text("a", "engine A, the correct one", "cpu");
-  options.text("b", "engine B", "tpu");
+  add_engine_option(options, "a", "engine A, the correct one", Engines::kWithForeign, "cpu");
+  add_engine_option(options, "b", "engine B", Engines::kWithForeign, "tpu");
   options.number<int>("cores", "cores of both (default: tpu.cores); 1: the whole batch");
-  add_fault_option(options, "engine B");
+  add_fault_option(options, "fault", "engine B");
 }
 
 // Sets up both engines with B's program, each with the formulas that it declares. `cores`: their
@@ -289,6 +289,7 @@ Result<int> bisect_step(const Args& args) {
   Options options;
   add_scenario_options(options);
   add_engine_options(options);
+  options.takes("A", scenario_values());
   options.flag("scan", "RUN.h5: run engine B from the first state on, whatever is stored");
   add_common_options(options);
   TWINRUN_ASSIGN(
@@ -325,10 +326,10 @@ Result<int> bisect_op(const Args& args) {
   options.text(
       "from",
       "a run or checkpoint: begin from its last state at or before --step, instead of the seed");
-  options.text(
-      "tolerance",
-      "bits: the first op whose bits differ; bound: the first of B's outside its rounding bound",
-      "bits");
+  options.one_of("tolerance", "",
+                 {{"bits", "the first op whose bits differ"},
+                  {"bound", "the first of B's outside its rounding bound"}},
+                 "bits");
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args, "twinrun bisect op SCENARIO --a ENGINE --b ENGINE [--step N]",
@@ -337,9 +338,6 @@ Result<int> bisect_op(const Args& args) {
                        options, {"SCENARIO"}));
   if (parsed.help) return 0;
   const auto tolerance = parsed.get<std::string>("tolerance");
-  if (tolerance != "bits" && tolerance != "bound")
-    return Error{fmt::format("'{}' is not a tolerance", tolerance), "--tolerance",
-                 "allowed: bits, bound"};
   TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
   const int64_t steps = scenario.train.steps;
   if (parsed.has("step")) {

@@ -142,11 +142,10 @@ Result<int> check_verb(const Args& args) {
   add_scenario_options(options);
   options.text("program", "instead of a scenario: a training step as HLO or StableHLO text");
   options.text("binding", "of that program: what each parameter is");
-  options.text("generation", "the TPU: v2 or v3", "v2");
+  options.one_of("generation", "the TPU", generation_choices(), "v2");
   options.text("out,o", "folder for graph.html, the program drawn (needs Graphviz)");
-  options.text("fail-on",
-               "exit with 1 if there is a finding of this severity or worse: error, warning, note",
-               "error");
+  options.one_of("fail-on", "exit with 1 if there is a finding of this severity or worse",
+                 choices(severity_names()), "error");
   options.flag("fit", "find the largest batch that fits into a core's memory");
   options.flag("json", "one JSON document on stdout");
   TWINRUN_ASSIGN(const Parsed parsed,

@@ -3,7 +3,9 @@
 // and whose kind gives the exit code.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/host/progress.h"
@@ -20,6 +22,23 @@ inline constexpr int kExitUsage = 128;
 inline constexpr int kExitInterrupted = 130;
 
 using Args = std::vector<std::string>;
+
+// A row of the table of verbs. A verb that has axes takes one of them before its options.
+struct Verb {
+  std::string_view name, what;
+  Result<int> (*run)(const Args&);
+  std::span<const Verb> axes = {};
+};
+std::span<const Verb> verbs();                                              // main.cc
+const Verb* find_verb(std::span<const Verb> verbs, std::string_view name);  // nullptr: none
+
+// What twinrun --help and twinrun(1) say beside the verbs.
+inline constexpr std::string_view kSubtitle = "is it noise, my sharding, or a bug in the engine?";
+struct Term {
+  std::string_view name, meaning;
+};
+std::span<const Term> exit_codes();  // manual.cc
+std::span<const Term> environment_variables();
 
 Result<int> diagnose_verb(const Args& args);
 Result<int> judge_verb(const Args& args);
@@ -42,6 +61,8 @@ Result<int> compare_verb(const Args& args);
 Result<int> bisect_verb(const Args& args);
 Result<int> check_verb(const Args& args);
 Result<int> profile_verb(const Args& args);
+Result<int> completion_verb(const Args& args);
+Result<int> manual_verb(const Args& args);
 
 // Prints to standard error. Errors of writing are ignored: a closed terminal or full disk must not
 // end a run.

@@ -13,14 +13,13 @@ namespace {
 
 // --a, --a-cores, --a-set, --a-fault; the same for b.
 void add_arm_options(Options& options, const std::string& arm) {
-  options.text(
-      arm, "ENGINE of this arm: cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND", "cpu");
+  add_engine_option(options, arm, "ENGINE of this arm", Engines::kWithDouble, "cpu");
   options.number<int>(arm + "-cores",
                       "number of cores: 1 computes the whole batch, N shards it over N cores "
                       "(default: tpu.cores for tpu, otherwise 1)");
-  options.list(arm + "-set",
-               "KEY=VALUE: override a key of the scenario for this arm only (repeatable)");
-  options.list(arm + "-fault", "make this arm's engine wrong on purpose (as diagnose --fault)");
+  add_key_option(options, arm + "-set",
+                 "KEY=VALUE: override a key of the scenario for this arm only (repeatable)");
+  add_fault_option(options, arm + "-fault", "engine of this arm");
 }
 
 Result<CompareArmSpec> arm_of(const Parsed& parsed, const std::string& arm, int threads) {
@@ -46,6 +45,7 @@ Result<CompareArmSpec> arm_of(const Parsed& parsed, const std::string& arm, int 
 }  // namespace
 
 Result<int> compare_verb(const Args& args) {
+  if (fault_help(args)) return 0;
   Options options;
   add_arm_options(options, "a");
   add_arm_options(options, "b");
@@ -55,7 +55,7 @@ Result<int> compare_verb(const Args& args) {
       "margin",
       "difference of the metric that does not matter (default: diagnose.margin, else 2 standard "
       "deviations between the seeds of A)");
-  options.text("metric", "loss or accuracy, on held-out samples", "loss");
+  options.one_of("metric", "metric on held-out samples", {{"loss"}, {"accuracy"}}, "loss");
   add_scenario_options(options);
   add_plugin_option(options);
   add_common_options(options);
@@ -80,10 +80,7 @@ Result<int> compare_verb(const Args& args) {
     if (!(o.margin > 0) || !std::isfinite(o.margin))
       return Error{fmt::format("a margin of {}", o.margin), "--margin", "a number above 0"};
   }
-  const auto metric = parsed.get<std::string>("metric");
-  if (metric != "loss" && metric != "accuracy")
-    return Error{fmt::format("unknown metric '{}'", metric), "--metric", "loss or accuracy"};
-  if (metric == "accuracy") o.metric = CompareOptions::Metric::kAccuracy;
+  if (parsed.get<std::string>("metric") == "accuracy") o.metric = CompareOptions::Metric::kAccuracy;
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   o.progress = &printer;

@@ -75,10 +75,10 @@ void print_notes(const Conversion& conversion) {
 
 Result<int> convert_verb(const Args& args) {
   Options options;
-  options.text("to",
-               "twinrun, npz, npy, safetensors, keras_h5 or keras3 (default: by the name of OUT)");
+  options.one_of("to", "format (default: by the name of OUT)", choices(weights_format_names()));
   options.text("scenario", "the model: library name or TOML file");
-  options.list("set", "override a key of the scenario");
+  options.takes("scenario", scenario_values());
+  add_key_option(options, "set", "override a key of the scenario");
   options.text("map", "TOML or JSON of names: \"ours\" = \"theirs\"");
   options.number<int64_t>("step", "training steps done (default: what IN says, else 0)");
   options.flag("json", "one JSON document on stdout");

@@ -18,25 +18,6 @@
 namespace twinrun::cli {
 namespace {
 
-Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
-  std::vector<std::string> classes;
-  if (!parsed.has("fail-on")) return classes;
-  const std::vector<std::string> known = {"sharding",         "program",      "engine_bug",
-                                          "nondeterministic", "inconclusive", "noise"};
-  const auto text = parsed.get<std::string>("fail-on");
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string item = text.substr(at, end - at);
-    if (std::ranges::find(known, item) == known.end()) {
-      return Error{fmt::format("unknown class '{}' (known: {})", item, join(known, ", ")),
-                   "--fail-on", fmt::format("did you mean '{}'?", nearest(item, known))};
-    }
-    classes.push_back(item);
-    at = end + 1;
-  }
-  return classes;
-}
-
 // The name of a scenario is untrusted and must not select another folder.
 std::string file_name(std::string name) {
   for (char& c : name) {
@@ -139,8 +120,8 @@ Result<int> diagnose_verb(const Args& args) {
                "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)");
   options.text("batch", "its inputs, with a leading axis over steps (default STEM.batch.npz)");
   options.text("binding", "what each parameter is (default STEM.json, else guessed)");
-  options.text("baseline", "the reference engine", "cpu");
-  options.text("subject", "the engine under test", "tpu");
+  add_engine_option(options, "baseline", "the reference engine", Engines::kWithForeign, "cpu");
+  add_engine_option(options, "subject", "the engine under test", Engines::kWithForeign, "tpu");
   options.text("out,o", "folder of the results (default twinrun-results/NAME-DIGEST8)");
   options.flag(
       "quick",
@@ -150,9 +131,11 @@ Result<int> diagnose_verb(const Args& args) {
                "remaining drift");
   options.flag("fresh", "compute cached reference runs again");
   options.flag("dry-run", "show what would run, how long it takes and how much disk it needs");
-  options.text("fail-on", "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
+  options.some_of(
+      "fail-on", "classes that count as bad, all others exit 0",
+      {"sharding", "program", "engine_bug", "nondeterministic", "inconclusive", "noise"});
   add_plugin_option(options);
-  add_fault_option(options, "subject");
+  add_fault_option(options, "fault", "subject");
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,
@@ -178,7 +161,7 @@ Result<int> diagnose_verb(const Args& args) {
   TWINRUN_ASSIGN(o.faults, faults_of(parsed));
   TWINRUN_RETURN_IF_ERROR(check_takes_faults(o.subject, !o.faults.empty()));
   TWINRUN_RETURN_IF_ERROR(check_faults_begin(o.faults, scenario.train.steps));
-  TWINRUN_ASSIGN(const auto bad, fail_on(parsed));
+  const auto bad = split_commas(parsed.has("fail-on") ? parsed.get<std::string>("fail-on") : "");
   o.directory = parsed.has("out") ? parsed.get<std::string>("out") : default_folder(scenario, o);
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();

@@ -37,8 +37,7 @@ void print_json(const std::string& engine, const Doctor& d) {
 
 Result<int> doctor_verb(const Args& args) {
   Options options;
-  options.text("engine,e", "engine to examine: cpu, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND",
-               "tpu");
+  add_engine_option(options, "engine,e", "engine to examine", Engines::kWithForeign, "tpu");
   options.flag("json", "one JSON document on stdout, nothing else there");
   options.flag("quiet,q", "no progress");
   add_plugin_option(options);

@@ -44,12 +44,7 @@ Result<drill::DrillOptions> options_of(const Parsed& parsed) {
   if (o.plan.cases < 1 || o.plan.cases > 1'000'000)
     return Error{fmt::format("{} cases", o.plan.cases), "--cases", "allowed: 1 to 1000000"};
   o.plan.seed = parsed.get<uint64_t>("seed");
-  if (parsed.has("level")) {
-    const auto level = parsed.get<std::string>("level");
-    if (level != "A" && level != "C")
-      return Error{fmt::format("'{}' is not an evidence level", level), "--level", "allowed: A, C"};
-    o.plan.level = level[0];
-  }
+  if (parsed.has("level")) o.plan.level = parsed.get<std::string>("level")[0];
   if (parsed.has("case")) o.ids = parsed.get<std::vector<std::string>>("case");
   if (parsed.has("only")) o.only = parsed.get<std::string>("only");
   o.resume = parsed.get<bool>("resume");
@@ -66,8 +61,8 @@ Result<int> drill_verb(const Args& args) {
   options.number<int64_t>("cases", "number of cases, spread over all strata", kCases);
   options.number<uint64_t>("seed", "seed of the choice of faults and causes", 1);
   options.text("only", "glob over kinds of faults and causes: only cases of these, e.g. 'drop_*'");
-  options.text("level",
-               "evidence level: A, the subject shows its ops; C, tensors only (default: both)");
+  options.one_of("level", "evidence level (default: both)",
+                 {{"A", "the subject shows its ops"}, {"C", "tensors only"}});
   options.list("case", "ID: run only this case (repeatable) and keep its report");
   options.text("out,o",
                "folder of the results: drill.json, drill.md, cases.jsonl, reports of wrong answers",

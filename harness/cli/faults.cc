@@ -7,19 +7,25 @@
 
 namespace twinrun::cli {
 
-void add_fault_option(Options& options, const char* what) {
+void add_fault_option(Options& options, const std::string& name, const std::string& what) {
   options.list(
-      "fault",
+      name,
       fmt::format("KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M][,rate=P]: make the "
                   "{} wrong on purpose (repeatable); 'help' lists the kinds",
-                  what)
-          .c_str());
+                  what));
+  Values values{.names = {"help"}};
+  for (const FaultKind& kind : fault_catalogue())
+    values.names.push_back(std::string(kind.name) + "@");
+  options.takes(name, std::move(values));
 }
 
 bool fault_help(const Args& args) {
-  const auto it = std::ranges::find(args, "--fault");
-  const bool asked = (it != args.end() && it + 1 != args.end() && *(it + 1) == "help") ||
-                     std::ranges::find(args, "--fault=help") != args.end();
+  bool asked = false;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!args[i].starts_with("--")) continue;
+    asked |= args[i].ends_with("fault=help");
+    asked |= args[i].ends_with("fault") && i + 1 < args.size() && args[i + 1] == "help";
+  }
   if (!asked) return false;
   const int width = std::clamp(terminal_width(), 60, 120);
   fmt::print("{}", fault_table(static_cast<size_t>(width)));

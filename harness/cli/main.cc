@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -17,7 +18,7 @@
 #include "backends/exec/exec_backend.h"
 #include "backends/kernels/kernels.h"
 #include "checkpoints/container/hdf5_tree.h"
-#include "harness/cli/cli.h"
+#include "harness/cli/bisect.h"
 #include "harness/host/environment.h"
 #include "harness/host/heap.h"
 #include "program/base/names.h"
@@ -26,11 +27,6 @@
 namespace twinrun::cli {
 namespace {
 
-struct Verb {
-  std::string_view name;
-  std::string_view what;
-  Result<int> (*run)(const Args&);
-};
 constexpr std::array kVerbs = {
     Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict",
          diagnose_verb},
@@ -47,7 +43,8 @@ constexpr std::array kVerbs = {
          bundle_verb},
     Verb{"replay", "check whether a bundle gives the same result on this machine", replay_verb},
     Verb{"diff", "show where two runs or checkpoints diverge, and by how much", diff_verb},
-    Verb{"bisect", "find where a difference begins: step, op, scenario key or commit", bisect_verb},
+    Verb{"bisect", "find where a difference begins: step, op, scenario key or commit", bisect_verb,
+         kBisectAxes},
     Verb{"check", "check whether it will work on a TPU, by rules, before anything runs",
          check_verb},
     Verb{"inspect", "show what a file or a scenario contains", inspect_verb},
@@ -60,20 +57,28 @@ constexpr std::array kVerbs = {
     Verb{"drill", "inject faults and causes, diagnose blind, count what was found", drill_verb},
     Verb{"serve", "run one of twinrun's engines behind the engine protocol", serve_verb},
     Verb{"scenarios", "list the scenarios of the library, or show one", scenarios_verb},
+    Verb{"completion", "print the completion script of a shell", completion_verb},
+    Verb{"manual", "print a manual page, or write all of them", manual_verb},
 };
 
 void print_help() {
-  fmt::print(
-      "twinrun: is it noise, my sharding, or a bug in the engine?\n\nusage: twinrun VERB "
-      "[OPTIONS]; twinrun VERB --help\n\n");
+  fmt::print("twinrun: {}\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n", kSubtitle);
   for (const Verb& verb : kVerbs) fmt::print("  {:<11} {}\n", verb.name, verb.what);
   fmt::print(
       "\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose "
-      "digits_cnn\n\n"
-      "exit codes of diagnose: 0 identical or noise, 10 sharding, 15 another formula, 20 engine "
-      "bug,\n30 reference not deterministic, 125 inconclusive or engine not available, 128 usage "
-      "or "
-      "bad input,\n130 interrupted\n");
+      "digits_cnn\n");
+  const auto print = [](const char* title, std::span<const Term> terms, int width) {
+    fmt::print("\n{}:\n", title);
+    for (const Term& term : terms) {
+      std::string_view name = term.name;
+      for (const std::string& line : text::wrap(term.meaning, terminal_width() - width - 4)) {
+        fmt::print("  {:<{}}  {}\n", name, width, line);
+        name = {};
+      }
+    }
+  };
+  print("exit codes", exit_codes(), 3);
+  print("environment", environment_variables(), 19);
 }
 
 // HDF5 files from engines are parsed in another twinrun process, which may crash on them: the file
@@ -103,11 +108,10 @@ Result<int> run(int argc, char** argv) {
     fmt::print("{}\n", version_text());
     return 0;
   }
+  if (const Verb* verb = find_verb(kVerbs, words[0]))
+    return verb->run(Args(words.begin() + 1, words.end()));
   std::vector<std::string> names;
-  for (const Verb& verb : kVerbs) {
-    if (verb.name == words[0]) return verb.run(Args(words.begin() + 1, words.end()));
-    names.emplace_back(verb.name);
-  }
+  for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
   return Error{fmt::format("unknown verb '{}' (known: {})", words[0], join(names, ", ")), "",
                fmt::format("did you mean '{}'?", nearest(words[0], names))};
 }
@@ -152,6 +156,14 @@ Error stdout_error() {
 }
 
 }  // namespace
+
+std::span<const Verb> verbs() { return kVerbs; }
+
+const Verb* find_verb(std::span<const Verb> verbs, std::string_view name) {
+  const auto it = std::ranges::find(verbs, name, &Verb::name);
+  return it == verbs.end() ? nullptr : &*it;
+}
+
 }  // namespace twinrun::cli
 
 int main(int argc, char** argv) {

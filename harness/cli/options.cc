@@ -18,9 +18,70 @@ using Words = std::vector<std::string>;
 
 constexpr const char* kSurplus = "surplus words";
 
+// Where parse() puts the help, instead of printing it.
+Help* asked_help = nullptr;
+
+std::string long_name(const std::string& name) { return name.substr(0, name.find(',')); }
+
+Help help_in(const po::options_description& visible, const std::map<std::string, Values>& values) {
+  Help help;
+  for (const auto& option : visible.options()) {
+    const std::string name = option->long_name();
+    const auto letter =
+        option->canonical_display_name(po::command_line_style::allow_dash_for_short);
+    const auto it = values.find(name);
+    help.options.push_back({.name = "--" + name,
+                            .letter = letter.size() == 2 ? letter : "",
+                            .value = option->format_parameter(),
+                            .help = option->description(),
+                            .repeatable = option->semantic()->is_composing(),
+                            .values = it == values.end() ? Values() : it->second});
+  }
+  return help;
+}
+
+Status check_value(const std::string& where, const Values& allowed, const std::string& text) {
+  for (const std::string& word : allowed.several ? split_commas(text) : Words{text}) {
+    if (std::ranges::find(allowed.names, word) != allowed.names.end()) continue;
+    return Error{fmt::format("unknown value '{}' (known: {})", word, join(allowed.names, ", ")),
+                 where, fmt::format("did you mean '{}'?", nearest(word, allowed.names))};
+  }
+  return Ok{};
+}
+
 }  // namespace
 
+std::vector<Choice> choices(const Words& names) {
+  std::vector<Choice> all;
+  for (const std::string& name : names) all.push_back({name});
+  return all;
+}
+
+Words split_commas(const std::string& text) {
+  Words parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+Help help_of(const Verb& verb) {
+  Help help;
+  asked_help = &help;
+  static_cast<void>(verb.run({"--help"}));
+  asked_help = nullptr;
+  return help;
+}
+
 Options::Options() : description_(std::make_shared<po::options_description>("options")) {}
+
+void Options::takes(const std::string& name, Values values) {
+  values_[long_name(name)] = std::move(values);
+}
+
+void Options::axes(std::span<const Verb> axes) { axes_ = axes; }
 
 void Options::flag(const std::string& name, const std::string& help) {
   description_->add_options()(name.c_str(), po::bool_switch(), help.c_str());
@@ -31,10 +92,31 @@ void Options::text(const std::string& name, const std::string& help,
   auto* semantic = po::value<std::string>();
   if (value) semantic->default_value(*value);
   description_->add_options()(name.c_str(), semantic, help.c_str());
+  takes(name, {.files = true});
+}
+
+void Options::one_of(const std::string& name, const std::string& help,
+                     const std::vector<Choice>& choices, const std::optional<std::string>& value) {
+  std::string all = help;
+  Values values{.closed = true};
+  for (const Choice& choice : choices) {
+    if (!all.empty()) all += !choice.meaning.empty() ? "; " : values.names.empty() ? ": " : ", ";
+    all += choice.name + (choice.meaning.empty() ? "" : ": " + choice.meaning);
+    values.names.push_back(choice.name);
+  }
+  text(name, all, value);
+  takes(name, std::move(values));
+}
+
+void Options::some_of(const std::string& name, const std::string& help, const Words& names,
+                      const std::optional<std::string>& value) {
+  text(name, fmt::format("{}, between commas: {}", help, join(names, ", ")), value);
+  takes(name, {.names = names, .closed = true, .several = true});
 }
 
 void Options::list(const std::string& name, const std::string& help) {
   description_->add_options()(name.c_str(), po::value<Words>()->composing(), help.c_str());
+  takes(name, {.files = true});
 }
 
 template <typename T>
@@ -102,10 +184,25 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
   } catch (const po::error& e) {
     return Error{e.what(), "", fix};
   }
-  if (parsed.has("help")) {
+  if (parsed.has("help") && asked_help != nullptr) {
+    *asked_help = help_in(visible, options.values_);
+    asked_help->usage = usage;
+    asked_help->example = example;
+    for (const auto& name : positional) {
+      const auto it = options.values_.find(name);
+      asked_help->arguments.emplace_back(name, it != options.values_.end() ? it->second
+                                               : name.find("SCENARIO") != std::string::npos
+                                                   ? scenario_values()
+                                                   : Values{.files = true});
+    }
+  } else if (parsed.has("help")) {
     std::ostringstream text;
     text << visible;
-    fmt::print("usage: {}\n\n{}\nexample:\n  {}\n", usage, text.str(), example);
+    fmt::print("usage: {}\n\n", usage);
+    for (const Verb& axis : options.axes_) fmt::print("  {:<8} {}\n", axis.name, axis.what);
+    fmt::print("{}{}\nexample:\n  {}\n", options.axes_.empty() ? "" : "\n", text.str(), example);
+  }
+  if (parsed.has("help")) {
     parsed.help = true;
     return parsed;
   }
@@ -116,12 +213,20 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
     if (!name.starts_with('?') && !parsed.has(name))
       return Error{fmt::format("{} is missing", name), "", fix};
   }
+  for (const auto& [name, allowed] : options.values_) {
+    if (!allowed.closed || !parsed.has(name)) continue;
+    const bool argument = std::ranges::find(positional, name) != positional.end();
+    TWINRUN_RETURN_IF_ERROR(check_value(!argument               ? "--" + name
+                                        : name.starts_with('?') ? name.substr(1)
+                                                                : name,
+                                        allowed, parsed.get<std::string>(name)));
+  }
   return parsed;
 }
 
 void add_scenario_options(Options& options) {
-  options.list("set",
-               "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
+  add_key_option(options, "set",
+                 "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
 }
 
 void add_common_options(Options& options) {

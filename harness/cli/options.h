@@ -9,6 +9,7 @@
 //   parsed.get<std::string>("out");
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,35 @@ namespace twinrun::cli {
 
 struct Parsed;
 
+// What an option or an argument may be. parse() and completion use it.
+struct Values {
+  std::vector<std::string> names;  // of these, one that ends in "=", ":" or "@" goes on
+  bool files = false;              // or the name of a file
+  bool closed = false;             // parse() refuses everything else
+  bool several = false;            // a list between commas
+};
+
+// A value of one_of(), with a meaning for the help text where its name does not say it.
+struct Choice {
+  std::string name, meaning = "";
+};
+std::vector<Choice> choices(const std::vector<std::string>& names);
+
+// What --help prints of a verb, as data.
+struct Help {
+  struct Option {
+    std::string name, letter;  // "--out", and "-o" or ""
+    std::string value;         // "arg (=run.h5)"; "" for a flag
+    std::string help;
+    bool repeatable = false;
+    Values values;
+  };
+  std::string usage, example;
+  std::vector<Option> options;
+  std::vector<std::pair<std::string, Values>> arguments;  // name as in parse()
+};
+Help help_of(const Verb& verb);
+
 // Names are "out", or "out,o" with a short form. An option without a default value may be absent.
 class Options {
  public:
@@ -34,15 +64,26 @@ class Options {
   void flag(const std::string& name, const std::string& help);
   void text(const std::string& name, const std::string& help,
             const std::optional<std::string>& value = {});
+  // A text that must be one of these, or several of them between commas. Their names end the help.
+  void one_of(const std::string& name, const std::string& help, const std::vector<Choice>& choices,
+              const std::optional<std::string>& value = {});
+  void some_of(const std::string& name, const std::string& help,
+               const std::vector<std::string>& names, const std::optional<std::string>& value = {});
   void list(const std::string& name, const std::string& help);  // repeatable
   // T: int, int64_t, uint64_t or double.
   template <typename T>
   void number(const std::string& name, const std::string& help, std::optional<T> value = {});
+  // Of an option or an argument. Without this texts, lists and arguments are names of files, and
+  // arguments named SCENARIO are those of the library, too.
+  void takes(const std::string& name, Values values);
+  void axes(std::span<const Verb> axes);  // listed by --help
 
  private:
   friend Result<Parsed> parse(const Args&, const char*, const char*, Options,
                               const std::vector<std::string>&);
   std::shared_ptr<boost::program_options::options_description> description_;
+  std::map<std::string, Values> values_;  // by long name, or name of an argument
+  std::span<const Verb> axes_;
 };
 
 struct Parsed {
@@ -57,10 +98,18 @@ struct Parsed {
 // text if it is requested.
 Result<Parsed> parse(const Args& args, const char* usage, const char* example, Options options,
                      const std::vector<std::string>& positional);
+std::vector<std::string> split_commas(const std::string& text);
 
 // Options that several verbs share.
 void add_scenario_options(Options& options);  // --set
 void add_common_options(Options& options);    // --threads, --json, -q, -v
+// An option that overrides keys of a scenario, and one that names an engine.
+void add_key_option(Options& options, const std::string& name, const std::string& help);
+enum class Engines { kOurs, kWithForeign, kWithDouble };  // cpu, tpu ..; xla, exec:..; cpu:f64
+void add_engine_option(Options& options, const std::string& name, const std::string& help,
+                       Engines which, const std::optional<std::string>& value = {});
+std::vector<Choice> generation_choices();  // of a TPU
+Values scenario_values();                  // names of the library, and files
 Result<Overrides> overrides_of(const Parsed& parsed, const std::string& option = "set");
 Result<Scenario> scenario_of(const Parsed& parsed, const std::string& option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
@@ -69,8 +118,8 @@ Result<int> threads_of(const Parsed& parsed);
 void add_plugin_option(Options& options);
 std::string engine_of(const Parsed& parsed, const std::string& option);
 
-// --fault SPEC.
-void add_fault_option(Options& options, const char* what);
+// An option that names a fault of `what`.
+void add_fault_option(Options& options, const std::string& name, const std::string& what);
 // Prints the kinds for --fault help, even if other arguments are missing; false if not requested.
 bool fault_help(const Args& args);
 Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const std::string& option = "fault");

@@ -47,9 +47,9 @@ Result<int> profile_verb(const Args& args) {
   Options options;
   add_scenario_options(options);
   options.text("out,o", "folder for profile.json, profile.html and trace.json");
-  options.text("generation", "generation of the modelled TPU: v2, v3", "v2");
+  options.one_of("generation", "generation of the modelled TPU", generation_choices(), "v2");
   options.flag("measured", "measure some steps of cpu or tpu on this machine");
-  options.text("engine,e", "engine to measure: cpu, tpu", "tpu");
+  options.one_of("engine,e", "engine to measure", {{"cpu"}, {"tpu"}}, "tpu");
   options.number<int64_t>("steps", "steps to measure, after two for warm-up", 5);
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,

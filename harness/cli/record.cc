@@ -13,7 +13,7 @@ namespace twinrun::cli {
 Result<int> record_verb(const Args& args) {
   Options options;
   add_scenario_options(options);
-  options.text("engine,e", "cpu, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND", "cpu");
+  add_engine_option(options, "engine,e", "engine to record", Engines::kWithForeign, "cpu");
   options.number<int>(
       "cores",
       "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)");

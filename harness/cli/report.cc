@@ -42,17 +42,10 @@ std::vector<std::string> known_formats() {
 }
 
 // The names separated by commas, without duplicates.
-Result<std::vector<std::string>> formats_of(const std::string& text) {
-  const std::vector<std::string> known = known_formats();
+std::vector<std::string> formats_of(const std::string& text) {
   std::vector<std::string> names;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    std::string name = text.substr(at, end - at);
-    if (std::ranges::find(known, name) == known.end())
-      return Error{fmt::format("unknown format '{}' (known: {})", name, join(known, ", ")),
-                   "--format", fmt::format("did you mean '{}'?", nearest(name, known))};
+  for (std::string& name : split_commas(text)) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
-    at = end + 1;
   }
   return names;
 }
@@ -121,8 +114,7 @@ Status tell(const std::string& name, const Report& report, const fs::path& folde
 
 Result<int> report_verb(const Args& args) {
   Options options;
-  const std::string formats = fmt::format("of {}, between commas", join(known_formats(), ", "));
-  options.text("format", formats.c_str(), std::string(kTerminal));
+  options.some_of("format", "formats", known_formats(), std::string(kTerminal));
   options.text("out,o",
                "the folder for the files (default DIR); for one format "
                "of one file that file (with an ending), or - for "
@@ -132,7 +124,7 @@ Result<int> report_verb(const Args& args) {
                        "twinrun report twinrun-results/digits_cnn-fdd1c987 --format markdown",
                        options, {"DIR"}));
   if (parsed.help) return 0;
-  TWINRUN_ASSIGN(const auto names, formats_of(parsed.get<std::string>("format")));
+  const auto names = formats_of(parsed.get<std::string>("format"));
   const fs::path given = parsed.get<std::string>("DIR");
   const bool whole = is_folder(given);
   TWINRUN_ASSIGN(const auto report, read_report(whole ? given / "report.json" : given));

@@ -1,15 +1,21 @@
 // twinrun scenarios: lists the scenarios of the library, or prints one.
 #include <fmt/format.h>
 
-#include "harness/cli/cli.h"
-#include "program/base/names.h"
+#include "harness/cli/options.h"
 #include "scenarios/library.h"
 #include "scenarios/scenario.h"
 
 namespace twinrun::cli {
 
 Result<int> scenarios_verb(const Args& args) {
-  if (args.empty()) {
+  Options options;
+  options.takes("?ACTION", {.names = {"show"}, .closed = true});
+  options.takes("?NAME", {.names = scenario_values().names, .closed = true});
+  TWINRUN_ASSIGN(const Parsed parsed, parse(args, "twinrun scenarios [show NAME]",
+                                            "twinrun scenarios show digits_cnn > mine.toml",
+                                            options, {"?ACTION", "?NAME"}));
+  if (parsed.help) return 0;
+  if (!parsed.has("?ACTION")) {
     // Drill scenarios come last, since they are made for fault injection.
     for (const bool drills : {false, true}) {
       if (drills) fmt::print("\nfor twinrun drill:\n");
@@ -21,25 +27,12 @@ Result<int> scenarios_verb(const Args& args) {
     }
     return 0;
   }
-  if (args[0] == "--help" || args[0] == "-h") {
-    fmt::print(
-        "usage: twinrun scenarios [show NAME]\n\nexample:\n  twinrun scenarios show digits_cnn > "
-        "mine.toml\n");
-    return 0;
-  }
-  if (args.size() != 2 || args[0] != "show")
-    return Error{"expected nothing, or: show NAME", "scenarios",
-                 "twinrun scenarios show digits_cnn"};
-  std::vector<std::string> names;
+  if (!parsed.has("?NAME"))
+    return Error{"NAME is missing", "scenarios show", "twinrun scenarios show digits_cnn"};
   for (const auto& file : library_files()) {
-    if (file.name == args[1]) {
-      fmt::print("{}", file.text);
-      return 0;
-    }
-    names.emplace_back(file.name);
+    if (file.name == parsed.get<std::string>("?NAME")) fmt::print("{}", file.text);
   }
-  return Error{fmt::format("no scenario '{}' (known: {})", args[1], join(names, ", ")),
-               "scenarios show", fmt::format("did you mean '{}'?", nearest(args[1], names))};
+  return 0;
 }
 
 }  // namespace twinrun::cli

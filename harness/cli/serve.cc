@@ -9,8 +9,8 @@ namespace twinrun::cli {
 
 Result<int> serve_verb(const Args& args) {
   Options options;
-  options.text("engine,e", "engine to serve: cpu, tpu, honest:SEED", "cpu");
-  add_fault_option(options, "engine");
+  add_engine_option(options, "engine,e", "engine to serve", Engines::kOurs, "cpu");
+  add_fault_option(options, "fault", "engine");
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args, "twinrun serve [--engine ENGINE] FOLDER",

@@ -138,7 +138,7 @@ Result<int> train_verb(const Args& args) {
   if (fault_help(args)) return 0;
   Options options;
   add_scenario_options(options);
-  options.text("engine,e", "cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND", "cpu");
+  add_engine_option(options, "engine,e", "engine to train on", Engines::kWithDouble, "cpu");
   options.number<int>(
       "cores",
       "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)");
@@ -147,7 +147,7 @@ Result<int> train_verb(const Args& args) {
   options.text("out,o", "run file to write", "run.h5");
   options.text("trace", "also write a Chrome trace of the ops of three steps, for Perfetto");
   add_plugin_option(options);
-  add_fault_option(options, "engine");
+  add_fault_option(options, "fault", "engine");
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,

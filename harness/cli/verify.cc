@@ -53,15 +53,17 @@ Gate failed(const std::string& path, const Error& error) {
 Result<int> verify_verb(const Args& args) {
   if (fault_help(args)) return 0;
   Options options;
-  options.text("engine,e", "another engine than that of the golden run: compares with noise");
+  add_engine_option(options, "engine,e",
+                    "another engine than that of the golden run, compared with noise",
+                    Engines::kWithForeign);
   options.flag("bits", "compare bits, whatever the engine");
   options.flag("noise", "compare with noise, even where bits are defined");
   options.text("junit", "FILE: JUnit XML, a test case for each golden run");
   options.text("jsonl", "FILE: JSON lines, one object for each golden run");
   options.flag("update", "record again what moved");
-  options.list("set", "KEY=VALUE of a key that does not change bits: data.dir=FOLDER");
+  add_key_option(options, "set", "KEY=VALUE of a key that does not change bits: data.dir=FOLDER");
   add_plugin_option(options);
-  add_fault_option(options, "engine");
+  add_fault_option(options, "fault", "engine");
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args, "twinrun verify GOLDEN.. [OPTIONS]",

@@ -22,7 +22,7 @@ TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
       {{"check", "digits_mlp", "--program", "x.hlo"}, "a scenario and a program"},
       {{"check", "digits_mpl"}, "digits_mlp"},
       {{"check", "digits_mlp", "--fail-on", "warn"}, "did you mean 'warning'?"},
-      {{"check", "digits_mlp", "--generation", "v9"}, "did you mean v"},
+      {{"check", "digits_mlp", "--generation", "v9"}, "did you mean 'v"},
       {{"check", "digits_mlp", "--set", "train.batches=1"}, "did you mean \"batch\"?"},
       {{"check", "--program", "absent.hlo"}, "absent.hlo"},
       {{"check", "--program", kFixtures + "mlp_sgd.hlo", "--set", "train.steps=2"},

@@ -113,7 +113,7 @@ TEST_F(Gates, WrongWordsAre128AndNameTheRightOnes) {
       {{"record", "digits_mlp", "--states", "0"}, "1 to 100"},
       {{"record", "digits_mlp", "--cores", "7"}, "a divisor of the batch"},
       {{"record", "digits_mlp", "-e", "cpu:f64"}, "binary64"},
-      {{"compare", "digits_mlp", "--metric", "lost"}, "loss or accuracy"},
+      {{"compare", "digits_mlp", "--metric", "lost"}, "loss, accuracy"},
       {{"compare", "digits_mlp", "--seeds", "0"}, "1 to 10000"},
       {{"compare", "digits_mlp", "--margin", "-1"}, "above 0"},
       {{"compare", "digits_mlp", "--b-set", "train.step=3"}, "did you mean \"steps\""},

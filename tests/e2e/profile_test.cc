@@ -42,7 +42,7 @@ TEST(ProfileVerb, Measured) {
 TEST(ProfileVerb, SaysWhatIsWrong) {
   const Folder folder;
   const std::pair<Words, std::string> wrong[] = {
-      {{"profile", "digits_mlp", "--generation", "v33"}, "did you mean v3"},
+      {{"profile", "digits_mlp", "--generation", "v33"}, "did you mean 'v3'"},
       {{"profile", "digits_mlp", "--set", "train.batch=100"}, "100"},
       {{"profile", "digits_mlp", "--measured", "--engine", "xla"}, "cpu, tpu"},
       {{"profile", "digits_mlp", "--measured", "--steps", "0"}, "--steps"},

@@ -92,7 +92,7 @@ TEST(Report, BadInputIsNamed) {
     EXPECT_TRUE(o.says(part)) << part << ": " << o.err;
   };
   refused({".", "--format", "markdwn"}, "did you mean 'markdown'?");
-  refused({".", "--format", "json,"}, "unknown format ''");
+  refused({".", "--format", "json,"}, "unknown value ''");
   refused({"elsewhere"}, "elsewhere");
   refused({"cut.json"}, "cut.json: not a JSON document: parse error at line");
   refused({".", "--format", "json,markdown", "-o", "file"}, "file: cannot make this folder");

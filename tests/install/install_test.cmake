@@ -11,6 +11,12 @@ file(REMOVE_RECURSE ${SCRATCH})
 set(prefix ${SCRATCH}/prefix)
 step("install" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
 step("installed twinrun --version" ${prefix}/bin/twinrun --version)
+foreach(file bash-completion/completions/twinrun zsh/site-functions/_twinrun fish/vendor_completions.d/twinrun.fish
+    man/man1/twinrun.1 man/man1/twinrun-bisect-op.1)
+  if(NOT EXISTS ${prefix}/share/${file})
+    message(FATAL_ERROR "share/${file} is not installed")
+  endif()
+endforeach()
 
 # Copy the consumer out of the source tree, so that headers can come only from the prefix.
 file(COPY ${CONSUMER_DIR}/ DESTINATION ${SCRATCH}/consumer)

@@ -63,8 +63,8 @@ def check_content(wheel):
     if not tag:
         sys.exit("%s: expected twinrun-VERSION-py3-none-manylinux_2_N_x86_64.whl" % wheel.name)
     version = tag.group(1)
-    allowed = re.compile(r"(twinrun|twinrun_engine)/\w+\.py|twinrun-{0}\.(data/scripts/twinrun|dist-info/.*)".format(
-        re.escape(version)))
+    allowed = re.compile(r"(twinrun|twinrun_engine)/\w+\.py|twinrun-{0}\.(data/scripts/twinrun|dist-info/.*|{1})".format(
+        re.escape(version), r"data/data/share/(man/man1/twinrun[a-z-]*\.1|[a-z/_.-]*twinrun(\.fish)?)"))
     names = [name for name in zipfile.ZipFile(str(wheel)).namelist() if not name.endswith("/")]
     odd = [name for name in names if not allowed.fullmatch(name)]
     if odd:
@@ -94,6 +94,12 @@ def main(dist, built):
             if version not in said:
                 sys.exit("%s --version printed %r; expected %s" % (" ".join(map(str, words)), said, version))
         must(program, "doctor")
+        for words, file in ((["manual", "train"], "man/man1/twinrun-train.1"),
+                            (["completion", "bash"], "bash-completion/completions/twinrun"),
+                            (["completion", "zsh"], "zsh/site-functions/_twinrun"),
+                            (["completion", "fish"], "fish/vendor_completions.d/twinrun.fish")):
+            if must(program, *words) != (folder / "venv/share" / file).read_text(encoding="utf-8"):
+                sys.exit("share/%s is not what twinrun %s prints" % (file, " ".join(words)))
         compare("digits_mlp", results(built, folder / "built", None), results(program, folder / "installed", None))
         engine = "exec:%s serve --engine honest:3"
         compare("digits_mlp with an engine", results(built, folder / "built-exec", engine % built),
