@@ -441,7 +441,6 @@ def _classes():
         def ignore_compile_internals(cls):
             return True    # dynamo runs eagerly under other modes
 
-
         def __init__(self, owner):
             super().__init__()
             self.owner = owner
