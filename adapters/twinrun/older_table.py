@@ -127,8 +127,8 @@ def _through(f):
     return [((0,), THROUGH, [DY], None)] + ([] if scaled else [((1,), THROUGH, [DY], None)])
 
 
-
-         Node of autograd, without "Backward" and digits: [(which of its results, operation, arguments, tensors whose shapes the results must have)]
+# Node of autograd, without "Backward" and digits: [(which of its results, operation, arguments, tensors whose shapes those results
+# must have)].
 BACKWARD = {
     **dict.fromkeys(("MkldnnConvolution", "Convolution", "CudnnConvolution", "ThnnConv2D", "SlowConvDilated2D", "SlowConvTranspose2D",
                      "ThnnConvDepthwise2D", "ConvDepthwise2D", "NnpackSpatialConvolution", "CudnnConvolutionTranspose"), _convolved),
