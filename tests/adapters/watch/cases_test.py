@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 import judge_test
-from judge_test import judge
+from judge_test import watched
 
 CASES = pathlib.Path(__file__).resolve().parent / "cases"
 OLD, MIDDLE = (os.environ.get(f"TWINRUN_TORCH{name}_PYTHON") for name in ("17", "110"))
@@ -60,7 +60,7 @@ def case(name, python):
 def judged(python, script, *args):
     saved, judge_test.PYTHON = judge_test.PYTHON, python
     try:
-        return judge(CASES / script, *args)
+        return watched(CASES / script, *args)
     finally:
         judge_test.PYTHON = saved
 

@@ -66,12 +66,12 @@ class Judge(unittest.TestCase):
         for name in ("cnn", "transformer"):
             for extra in ((), ("--autocast",)):
                 with self.subTest(name=name, extra=extra):
-                    report = judge(HERE / "compiled" / "models.py", name, *extra)
+                    report = watched(HERE / "compiled" / "models.py", name, *extra)
                     self.assertEqual(report["findings"], [])
                     regions = [row for row in report["ops"] if row["op"] == "torch.compile.inductor"]
                     # A forward and a backward region a step: the script ran compiled, and each was judged.
                     self.assertEqual([(row["calls"], row["judged"]) for row in regions], [(4, 4)])
-        report = judge(HERE / "compiled" / "models.py", "optimizer")
+        report = watched(HERE / "compiled" / "models.py", "optimizer")
         self.assertEqual((report["findings"], report["steps"]), ([], 2))
 
     @unittest.skipUnless(COMPILES, "no torch.compile")
@@ -79,7 +79,7 @@ class Judge(unittest.TestCase):
         for plant, phase in (("element", "forward"), ("weight", "forward"), ("bfloat16", "backward")):
             for name in ("cnn", "transformer"):
                 with self.subTest(plant=plant, name=name):
-                    report = judge(HERE / "compiled" / "models.py", name, "--plant", plant)
+                    report = watched(HERE / "compiled" / "models.py", name, "--plant", plant)
                     self.assertEqual(report["verdict"], "ENGINE_BUG")
                     first = report["findings"][0]
                     self.assertEqual((first["op"], first["phase"], first["step"]), ("torch.compile.inductor", phase, 0))
