@@ -20,7 +20,7 @@ class Encoder(nn.Module):
     def forward(self, x):
         x = self.act(self.stem(x))
         x = x * self.scale(x)
-        kind = torch.float16 if hasattr(torch.amp, "GradScaler") else torch.float32    # before 2.3, the CPU has no such convolution
+        kind = torch.float16 if hasattr(getattr(torch, "amp", None), "GradScaler") else torch.float32    # before 2.3, a CPU has no such convolution
         with torch.autocast("cpu", enabled=False):
             x = F.conv2d(x.to(kind), self.last.weight.to(kind), self.last.bias.to(kind), 2, 1).float()
         return self.head(self.norm(x.mean((2, 3))))
