@@ -240,13 +240,23 @@ Expected glu_backward(const Arguments& a) {
   const int64_t axis = axis_of(a.integer(2, "dim", -1), static_cast<int64_t>(x.dims.size()));
   const int64_t half = x.dims[static_cast<size_t>(axis)] / 2;
   const Array p = sliced(x, axis, 0, half), q = sliced(x, axis, half, 2 * half);
+  // PyTorch's CPU kernel keeps the sigmoid in the first half of its result.
+  const Element kept = a.view(1, "self").element;
+  const bool half_precision = is_float(kept) && size_of(kept) == 2;
+  const auto gate = [&](Estimate s) {
+    return half_precision ? stored(a.m.sigmoid(s), kept) : a.m.sigmoid(s);
+  };
   const Array first = map(
-      a.m, [&](Estimate d, Estimate s) { return a.m.mul(d, a.m.sigmoid(s)); }, dy, q);
+      a.m, [&](Estimate d, Estimate s) { return a.m.mul(d, gate(s)); }, dy, q);
   const Array second = map(
       a.m,
       [&](Estimate d, Estimate v, Estimate s) {
-        const double g = a.m.sigmoid(s).value;
-        return within(a.m, d.value * v.value * g * (1 - g), std::fabs(d.value * v.value) * g, 30);
+        const Estimate at = gate(s);
+        const double g = at.value, size = std::fabs(d.value * v.value);
+        Estimate e = within(a.m, d.value * v.value * g * (1 - g), size * g, 30);
+        // g - g^2 where g is off by r: off by no more than r |1 - 2 g| + r^2.
+        if (half_precision) e.radius += size * at.radius * (std::fabs(1 - 2 * g) + at.radius);
+        return e;
       },
       dy, p, q);
   return concatenated({first, second}, axis);

@@ -52,12 +52,24 @@ Expected linear(const Arguments& a, double sign, bool reversed) {
   const double alpha = sign * a.number(2, "alpha", 1);
   Array x = operand(a, 0, "self"), y = operand(a, 1, "other");
   if (reversed) std::swap(x, y);
+  // In half precision alpha is rounded to that type, and the product too where a kernel takes one
+  // element at a time: at the end of a row, for example.
+  const Value* self = a.find(0, "self");
+  Element to = Element::kF64;
+  if (a.has_result(0)) {
+    to = a.result(0).element;
+  } else if (self != nullptr && self->kind == Value::Kind::kTensor) {
+    to = self->tensor.element;
+  }
+  const bool half = is_float(to) && size_of(to) == 2;
+  const Estimate factor = half ? stored(exactly(alpha), to) : exactly(alpha);
   return map(
       a.m,
       [&](Estimate p, Estimate q) {
         if (alpha == 1) return a.m.add(p, q);
         if (alpha == -1) return a.m.sub(p, q);
-        return a.m.add(p, a.m.mul(exactly(alpha), q));
+        const Estimate scaled = a.m.mul(factor, q);
+        return a.m.add(p, half ? stored(scaled, to) : scaled);
       },
       x, y);
 }
