@@ -49,7 +49,7 @@ enum Kind : uint32_t {
 };
 
 constexpr std::string_view kRegion = "torch.compile.inductor";
-constexpr uint32_t kMaxValues = 1U << 20;  // of one graph
+constexpr uint32_t kMaxGraphValues = 1U << 20;  // of one graph
 
 struct Malformed {
   std::string what;
@@ -241,7 +241,7 @@ class Reader {
     auto g = std::make_shared<Graph>();
     g->inputs = c.take<uint32_t>();
     const auto nodes = c.take<uint32_t>();
-    if (g->inputs > kMaxValues || nodes > c.left())
+    if (g->inputs > kMaxGraphValues || nodes > c.left())
       throw Malformed{fmt::format("a graph of {} inputs and {} nodes", g->inputs, nodes)};
     values_ = g->inputs;
     for (uint32_t i = 0; i < nodes; ++i) {
@@ -255,8 +255,8 @@ class Reader {
         node.kwargs.emplace_back(std::move(name), value(c, 0));
       }
       const auto results = c.take<uint32_t>();
-      if (results > c.left() || (values_ += results) > kMaxValues)
-        throw Malformed{fmt::format("a graph of more than {} values", kMaxValues)};
+      if (results > c.left() || (values_ += results) > kMaxGraphValues)
+        throw Malformed{fmt::format("a graph of more than {} values", kMaxGraphValues)};
       for (uint32_t k = 0; k < results; ++k) node.results.push_back(result(c));
       g->nodes.push_back(std::move(node));
     }
