@@ -209,9 +209,15 @@ Expected log_sigmoid_forward(const Arguments& a) {
   return out;
 }
 Expected log_sigmoid_backward(const Arguments& a) {
+  // The forward pass gives exp(-|x|) in the type of its input.
+  const Element kept = a.view(1, "self").element;
+  const bool half = is_float(kept) && size_of(kept) == 2;
   return backward(a, [&](double dy, double x) {
-    const double s = 1 / (1 + std::exp(x));
-    return within(a.m, dy * s, std::fabs(dy) * (s + (x < 0 ? 1 - s : 0)), 16);
+    const double s = 1 / (1 + std::exp(x)), z = std::exp(-std::fabs(x));
+    Estimate e = within(a.m, dy * s, std::fabs(dy) * (s + (x < 0 ? 1 - s : 0)), 16);
+    // z / (1 + z) where z is off by r: off by no more than r.
+    if (half) e.radius += std::fabs(dy) * stored(a.m.more(exactly(z), 8 * a.m.unit), kept).radius;
+    return e;
   });
 }
 Expected mish(const Arguments& a) {

@@ -34,14 +34,26 @@ Estimate function(const Arithmetic& m, double value, double units = 8) {
   return m.more({value, 0}, units * m.unit);
 }
 
-// An operand. Promotion rounds a tensor without dimensions to the shorter type of the result, or a
-// kernel takes it as it is.
+// The type in which the call stores its first result.
+Element type_of_result(const Arguments& a) {
+  if (a.has_result(0)) return a.result(0).element;
+  const Value* self = a.find(0, "self");
+  return self != nullptr && self->kind == Value::Kind::kTensor ? self->tensor.element
+                                                               : Element::kOther;
+}
+bool is_half(Element e) { return is_float(e) && size_of(e) == 2; }
+
+// An operand. Promotion rounds a tensor without dimensions to the shorter type of the result, and a
+// number to half precision, or a kernel takes it as it is.
 Array operand(const Arguments& a, size_t position, std::string_view name) {
   Array x = a.array(position, name);
+  if (!x.dims.empty()) return x;
   const Value* v = a.find(position, name);
-  if (!x.dims.empty() || v->kind != Value::Kind::kTensor || !a.has_result(0)) return x;
-  const Element to = a.result(0).element;
-  if (is_float(v->tensor.element) && size_of(to) < size_of(v->tensor.element)) {
+  const Element to = type_of_result(a);
+  const bool shorter = v->kind == Value::Kind::kTensor
+                           ? is_float(v->tensor.element) && size_of(to) < size_of(v->tensor.element)
+                           : is_half(to);
+  if (shorter) {
     const Estimate e = stored(x.at(0), to);
     x.radius.assign(1, e.radius);
   }
@@ -54,14 +66,8 @@ Expected linear(const Arguments& a, double sign, bool reversed) {
   if (reversed) std::swap(x, y);
   // In half precision alpha is rounded to that type, and the product too where a kernel takes one
   // element at a time: at the end of a row, for example.
-  const Value* self = a.find(0, "self");
-  Element to = Element::kF64;
-  if (a.has_result(0)) {
-    to = a.result(0).element;
-  } else if (self != nullptr && self->kind == Value::Kind::kTensor) {
-    to = self->tensor.element;
-  }
-  const bool half = is_float(to) && size_of(to) == 2;
+  const Element to = type_of_result(a);
+  const bool half = is_half(to);
   const Estimate factor = half ? stored(exactly(alpha), to) : exactly(alpha);
   return map(
       a.m,
