@@ -193,8 +193,12 @@ Expected hardswish_backward(const Arguments& a) {
   });
 }
 Expected sigmoid_backward(const Arguments& a) {
-  return backward(
-      a, [&](double dy, double y) { return a.m.mul({dy}, a.m.mul(a.m.sub({1}, {y}), {y})); });
+  // PyTorch's CPU kernel computes in binary16, step by step.
+  const bool steps = a.view(1, "output").element == Element::kF16;
+  const auto step = [&](Estimate e) { return steps ? stored(e, Element::kF16) : e; };
+  return backward(a, [&](double dy, double y) {
+    return a.m.mul(step(a.m.mul({dy}, step(a.m.sub({1}, {y})))), {y});
+  });
 }
 Expected tanh_backward(const Arguments& a) {
   return backward(
