@@ -193,8 +193,12 @@ Expected hardswish_backward(const Arguments& a) {
   });
 }
 Expected sigmoid_backward(const Arguments& a) {
-  return backward(
-      a, [&](double dy, double y) { return a.m.mul({dy}, a.m.mul(a.m.sub({1}, {y}), {y})); });
+  // PyTorch's CPU kernel computes in binary16, step by step.
+  const bool steps = a.view(1, "output").element == Element::kF16;
+  const auto step = [&](Estimate e) { return steps ? stored(e, Element::kF16) : e; };
+  return backward(a, [&](double dy, double y) {
+    return a.m.mul(step(a.m.mul({dy}, step(a.m.sub({1}, {y})))), {y});
+  });
 }
 Expected tanh_backward(const Arguments& a) {
   return backward(
@@ -209,9 +213,15 @@ Expected log_sigmoid_forward(const Arguments& a) {
   return out;
 }
 Expected log_sigmoid_backward(const Arguments& a) {
+  // The forward pass gives exp(-|x|) in the type of its input.
+  const Element kept = a.view(1, "self").element;
+  const bool half = is_float(kept) && size_of(kept) == 2;
   return backward(a, [&](double dy, double x) {
-    const double s = 1 / (1 + std::exp(x));
-    return within(a.m, dy * s, std::fabs(dy) * (s + (x < 0 ? 1 - s : 0)), 16);
+    const double s = 1 / (1 + std::exp(x)), z = std::exp(-std::fabs(x));
+    Estimate e = within(a.m, dy * s, std::fabs(dy) * (s + (x < 0 ? 1 - s : 0)), 16);
+    // z / (1 + z) where z is off by r: off by no more than r.
+    if (half) e.radius += std::fabs(dy) * stored(a.m.more(exactly(z), 8 * a.m.unit), kept).radius;
+    return e;
   });
 }
 Expected mish(const Arguments& a) {
@@ -240,13 +250,23 @@ Expected glu_backward(const Arguments& a) {
   const int64_t axis = axis_of(a.integer(2, "dim", -1), static_cast<int64_t>(x.dims.size()));
   const int64_t half = x.dims[static_cast<size_t>(axis)] / 2;
   const Array p = sliced(x, axis, 0, half), q = sliced(x, axis, half, 2 * half);
+  // PyTorch's CPU kernel keeps the sigmoid in the first half of its result.
+  const Element kept = a.view(1, "self").element;
+  const bool half_precision = is_float(kept) && size_of(kept) == 2;
+  const auto gate = [&](Estimate s) {
+    return half_precision ? stored(a.m.sigmoid(s), kept) : a.m.sigmoid(s);
+  };
   const Array first = map(
-      a.m, [&](Estimate d, Estimate s) { return a.m.mul(d, a.m.sigmoid(s)); }, dy, q);
+      a.m, [&](Estimate d, Estimate s) { return a.m.mul(d, gate(s)); }, dy, q);
   const Array second = map(
       a.m,
       [&](Estimate d, Estimate v, Estimate s) {
-        const double g = a.m.sigmoid(s).value;
-        return within(a.m, d.value * v.value * g * (1 - g), std::fabs(d.value * v.value) * g, 30);
+        const Estimate at = gate(s);
+        const double g = at.value, size = std::fabs(d.value * v.value);
+        Estimate e = within(a.m, d.value * v.value * g * (1 - g), size * g, 30);
+        // g - g^2 where g is off by r: off by no more than r |1 - 2 g| + r^2.
+        if (half_precision) e.radius += size * at.radius * (std::fabs(1 - 2 * g) + at.radius);
+        return e;
       },
       dy, p, q);
   return concatenated({first, second}, axis);

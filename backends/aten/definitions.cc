@@ -51,6 +51,8 @@ const std::map<std::string_view, Define>& table() {
   return all;
 }
 
+constexpr std::string_view kEach = "aten._foreach_";
+
 // "aten.add_.Tensor": the operation "aten.add_" and its overload.
 std::string_view without_overload(std::string_view op) {
   if (!op.starts_with("aten.")) return op;
@@ -77,7 +79,6 @@ Found find(std::string_view op) {
     if (Define d = look(whole)) return {d};
     if (Define d = look(plain)) return {d};
   }
-  constexpr std::string_view kEach = "aten._foreach_";
   if (plain.starts_with(kEach)) {
     if (Define d = look("aten." + std::string(plain.substr(kEach.size())))) return {d, true};
   }
@@ -384,9 +385,12 @@ Expected expected_of_uncertain(const Call& call, const Arithmetic& arithmetic) {
       "aten.avg_pool2d",
       "aten.max_pool2d_with_indices_backward",
       "aten.embedding_dense_backward"};
-  const std::string_view plain = without_overload(call.op);
+  std::string plain(without_overload(call.op));
+  const bool each = plain.starts_with(kEach);
+  if (each) plain = "aten." + plain.substr(kEach.size());
   for (const Definition& d : uncertain_definitions()) {
-    if (d.name == plain || d.name == call.op) return d.define(Arguments(call, arithmetic));
+    if (d.name != plain && d.name != call.op) continue;
+    return each ? for_each(d.define, call, arithmetic) : d.define(Arguments(call, arithmetic));
   }
   if (std::ranges::find(kCarry, plain) == std::end(kCarry))
     throw Undefined(fmt::format("{} has no bound for inputs with a radius", call.op));

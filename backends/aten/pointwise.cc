@@ -34,14 +34,26 @@ Estimate function(const Arithmetic& m, double value, double units = 8) {
   return m.more({value, 0}, units * m.unit);
 }
 
-// An operand. Promotion rounds a tensor without dimensions to the shorter type of the result, or a
-// kernel takes it as it is.
+// The type in which the call stores its first result.
+Element type_of_result(const Arguments& a) {
+  if (a.has_result(0)) return a.result(0).element;
+  const Value* self = a.find(0, "self");
+  return self != nullptr && self->kind == Value::Kind::kTensor ? self->tensor.element
+                                                               : Element::kOther;
+}
+bool is_half(Element e) { return is_float(e) && size_of(e) == 2; }
+
+// An operand. Promotion rounds a tensor without dimensions to the shorter type of the result, and a
+// number to half precision, or a kernel takes it as it is.
 Array operand(const Arguments& a, size_t position, std::string_view name) {
   Array x = a.array(position, name);
+  if (!x.dims.empty()) return x;
   const Value* v = a.find(position, name);
-  if (!x.dims.empty() || v->kind != Value::Kind::kTensor || !a.has_result(0)) return x;
-  const Element to = a.result(0).element;
-  if (is_float(v->tensor.element) && size_of(to) < size_of(v->tensor.element)) {
+  const Element to = type_of_result(a);
+  const bool shorter = v->kind == Value::Kind::kTensor
+                           ? is_float(v->tensor.element) && size_of(to) < size_of(v->tensor.element)
+                           : is_half(to);
+  if (shorter) {
     const Estimate e = stored(x.at(0), to);
     x.radius.assign(1, e.radius);
   }
@@ -52,12 +64,18 @@ Expected linear(const Arguments& a, double sign, bool reversed) {
   const double alpha = sign * a.number(2, "alpha", 1);
   Array x = operand(a, 0, "self"), y = operand(a, 1, "other");
   if (reversed) std::swap(x, y);
+  // In half precision alpha is rounded to that type, and the product too where a kernel takes one
+  // element at a time: at the end of a row, for example.
+  const Element to = type_of_result(a);
+  const bool half = is_half(to);
+  const Estimate factor = half ? stored(exactly(alpha), to) : exactly(alpha);
   return map(
       a.m,
       [&](Estimate p, Estimate q) {
         if (alpha == 1) return a.m.add(p, q);
         if (alpha == -1) return a.m.sub(p, q);
-        return a.m.add(p, a.m.mul(exactly(alpha), q));
+        const Estimate scaled = a.m.mul(factor, q);
+        return a.m.add(p, half ? stored(scaled, to) : scaled);
       },
       x, y);
 }
@@ -96,18 +114,30 @@ Expected minimum(const Arguments& a) {
   return exact_map(a, [](double x, double y) { return -Arithmetic::max({-x}, {-y}).value; });
 }
 Expected power(const Arguments& a) {
+  const Element to = type_of_result(a);
   return map(
       a.m,
       [&](Estimate x, Estimate y) {
         const double v = std::pow(x.value, y.value);
         if (y.value == 1 || y.value == 0) return exactly(v);
         if (y.value == 2) return a.m.mul(x, x);
+        if (is_half(to)) {  // what is computed on the way is rounded too
+          if (y.value == 3) return a.m.mul(stored(a.m.mul(x, x), to), x);
+          if (y.value == -2) return a.m.div(exactly(1), stored(a.m.mul(x, x), to));
+          if (y.value == -0.5) return a.m.div(exactly(1), stored(a.m.sqrt(x), to));
+        }
         // Powers of whole numbers may be products; others exp(y log x), with the error of the
         // logarithm enlarged by the exponent.
         const double l = x.value == 0 ? 0 : std::fabs(y.value * std::log(std::fabs(x.value)));
-        return function(a.m, v, 8 + 2 * std::fmin(std::fabs(y.value), 64) + 2 * l);
+        Estimate e = function(a.m, v, 8 + 2 * std::fmin(std::fabs(y.value), 64) + 2 * l);
+        if (x.value == 0 || !(e.radius < kInfinity)) return e;
+        // x^(y + r) = x^y exp(r log x), and (x + s)^y = x^y exp(y log(1 + s / x)).
+        const double off = y.radius * std::fabs(std::log(std::fabs(x.value))) -
+                           std::fabs(y.value) * std::log1p(-x.radius / std::fabs(x.value));
+        if (off > 0) e.radius += std::fabs(v) * std::expm1(off);
+        return e;
       },
-      a.array(0, "self"), a.array(1, "exponent"));
+      operand(a, 0, "self"), operand(a, 1, "exponent"));
 }
 Expected square(const Arguments& a) {
   return unary(a, [&](Estimate x) { return a.m.mul(x, x); });
@@ -115,7 +145,23 @@ Expected square(const Arguments& a) {
 
 template <typename F>
 Expected compare(const Arguments& a, F f) {
-  return exact_map(a, [&](double x, double y) { return f(x, y) ? 1.0 : 0.0; });
+  Expected e = exact_map(a, [&](double x, double y) { return f(x, y) ? 1.0 : 0.0; });
+  // A number that meets half precision may be rounded to that type or not: what is as near to it as
+  // that rounding is open.
+  const Value* self = a.find(0, "self");
+  if (self == nullptr || self->kind != Value::Kind::kTensor || !is_half(self->tensor.element))
+    return e;
+  const Array x = a.array(0, "self"), y = a.array(1, "other");
+  if (x.dims.empty() || !y.dims.empty()) return e;
+  const Estimate limit = stored(y.at(0), self->tensor.element);
+  if (limit.radius == 0) return e;
+  Array& out = *e.results[0];
+  out.radius.assign(out.value.size(), 0);
+  for (int64_t i = 0; i < x.size(); ++i) {
+    if (std::fabs(x.at(i).value - limit.value) <= limit.radius)
+      out.set(i, {out.at(i).value, kInfinity});
+  }
+  return e;
 }
 Expected eq(const Arguments& a) { return compare(a, std::equal_to<>()); }
 Expected ne(const Arguments& a) { return compare(a, std::not_equal_to<>()); }
@@ -195,7 +241,11 @@ Expected square_root(const Arguments& a) {
   return unary(a, [&](Estimate x) { return a.m.sqrt(x); });
 }
 Expected rsqrt(const Arguments& a) {
-  return unary(a, [&](Estimate x) { return a.m.more(a.m.div(exactly(1), a.m.sqrt(x)), a.m.unit); });
+  const Element to = type_of_result(a);
+  return unary(a, [&](Estimate x) {
+    const Estimate root = is_half(to) ? stored(a.m.sqrt(x), to) : a.m.sqrt(x);
+    return a.m.more(a.m.div(exactly(1), root), a.m.unit);
+  });
 }
 Expected reciprocal(const Arguments& a) {
   return unary(a, [&](Estimate x) { return a.m.div(exactly(1), x); });

@@ -309,12 +309,13 @@ Windows windows_of(const Arguments& a, size_t first, size_t kernel_at, bool seco
     throw Undefined("impossible windows");
   return w;
 }
+bool of_three(const Arguments& a) { return a.integers(1, "kernel_size", {}).size() > 2; }
 // The largest of each window, and its offset in the window, which is open where others are as large
 // within their radii.
 Expected max_pool(const Arguments& a) {
   const Array x = a.array(0, "self");
   const Dims& dims = a.result(0).dims;
-  if (x.dims.size() < 3 || dims.size() != x.dims.size())
+  if (x.dims.size() < 3 || dims.size() != x.dims.size() || of_three(a))
     throw Undefined("pooling of other than two dimensions");
   const Windows rows = windows_of(a, 2, 1, false), columns = windows_of(a, 2, 1, true);
   const int64_t h = x.dims[x.dims.size() - 2], w = x.dims.back();
@@ -355,7 +356,8 @@ Expected max_pool(const Arguments& a) {
 Expected pool_indices(const Arguments& a) {
   Array offsets = a.array(0, "offsets");
   if (!offsets.exact()) throw Undefined("offsets that are not known");
-  if (offsets.dims.size() < 3) throw Undefined("pooling of other than two dimensions");
+  if (offsets.dims.size() < 3 || of_three(a))
+    throw Undefined("pooling of other than two dimensions");
   const auto size = a.pair(2, "input_size", 1);
   const Windows rows = windows_of(a, 3, 1, false), columns = windows_of(a, 3, 1, true);
   const int64_t oh = offsets.dims[offsets.dims.size() - 2], ow = offsets.dims.back();

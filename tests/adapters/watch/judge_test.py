@@ -52,6 +52,12 @@ class Judge(unittest.TestCase):
                     listed = sum(row["calls"] for row in report["not_judged"])
                     self.assertEqual(report["judged"] + listed, report["calls"])
 
+    @unittest.skipUnless(COMPILES, "PyTorch 1 has no such kernels for binary16 on CPUs")
+    def test_numbers_that_half_precision_does_not_hold_accuse_nobody(self):
+        report = watched(HERE / "cases" / "half_numbers.py")
+        self.assertEqual(report["findings"], [])
+        self.assertEqual(report["judged"], report["calls"])
+
     def test_a_result_without_a_correct_digit_is_told_apart(self):
         report = watched(HERE / "cases" / "one_element_norm.py")
         self.assertEqual(report["verdict"], "NOISE")
