@@ -101,6 +101,9 @@ std::span<const Definition> embedding_definitions();
 std::span<const Definition> recurrent_definitions();
 std::span<const Definition> optimizer_definitions();  // fused optimizers, loss scaling
 std::span<const Definition> random_definitions();
+std::span<const Definition> ctc_definitions();
+std::span<const Definition> sampling_definitions();  // grid_sample, affine_grid
+std::span<const Definition> distance_definitions();
 
 // Whether any definition has the operation's name.
 bool is_defined(std::string_view op);

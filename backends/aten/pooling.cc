@@ -511,19 +511,20 @@ std::vector<int64_t> columns_of(const Arguments& a, size_t first, const Planes& 
   const Spans rows = windows(p.h, kernel.first, stride.first, pad.first, dilation.first, false);
   const Spans across =
       windows(p.w, kernel.second, stride.second, pad.second, dilation.second, false);
-  std::vector<int64_t> out;
-  for (int64_t n = 0; n < p.n; ++n) {
-    for (int64_t k = 0; k < kernel.first * kernel.second; ++k) {
-      for (int64_t i = 0; i < length(rows) * length(across); ++i) {
-        const int64_t h =
-            i / length(across) * stride.first - pad.first + k / kernel.second * dilation.first;
-        const int64_t w =
-            i % length(across) * stride.second - pad.second + k % kernel.second * dilation.second;
-        const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
-        out.push_back(inside ? (n * p.h + h) * p.w + w : -1);
-      }
+  const int64_t across_all = length(across), positions = length(rows) * across_all;
+  const int64_t taps = kernel.first * kernel.second;
+  std::vector<int64_t> out(static_cast<size_t>(p.n * taps * positions));
+  in_ranges(a.m, std::ssize(out), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = i % positions, k = i / positions % taps, n = i / positions / taps;
+      const int64_t h =
+          at / across_all * stride.first - pad.first + k / kernel.second * dilation.first;
+      const int64_t w =
+          at % across_all * stride.second - pad.second + k % kernel.second * dilation.second;
+      const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
+      out[static_cast<size_t>(i)] = inside ? (n * p.h + h) * p.w + w : -1;
     }
-  }
+  });
   return out;
 }
 Expected im2col(const Arguments& a) {
