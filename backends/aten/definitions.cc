@@ -39,7 +39,7 @@ const std::map<std::string_view, Define>& table() {
           row_normalization_definitions(), pooling_definitions(),     loss_definitions(),
           attention_definitions(),         embedding_definitions(),   recurrent_definitions(),
           optimizer_definitions(),         random_definitions(),      ctc_definitions(),
-          sampling_definitions(),          distance_definitions()}) {
+          sampling_definitions(),          distance_definitions(),    pooling3d_definitions()}) {
       for (const Definition& d : family) made.emplace(d.name, d.define);
     }
     return made;

@@ -104,6 +104,7 @@ std::span<const Definition> random_definitions();
 std::span<const Definition> ctc_definitions();
 std::span<const Definition> sampling_definitions();  // grid_sample, affine_grid
 std::span<const Definition> distance_definitions();
+std::span<const Definition> pooling3d_definitions();
 
 // Whether any definition has the operation's name.
 bool is_defined(std::string_view op);

@@ -102,6 +102,108 @@ Expected grid_sampler(const Arguments& a) {
   return out;
 }
 
+// The inputs that a point reads along one axis. Between two neighbours the nearest may be either.
+Taps taps_of(const Arithmetic& m, Estimate p, int64_t size, bool nearest) {
+  if (!nearest) return neighbours(m, p, size);
+  Taps taps;
+  const auto low = static_cast<int64_t>(std::floor(p.value));
+  const bool tied = std::fabs(p.value - std::floor(p.value) - 0.5) <= p.radius;
+  if (tied) {
+    taps = {{low, {0.5, 0.5}}, {low + 1, {0.5, 0.5}}};
+  } else {
+    taps = {{static_cast<int64_t>(std::nearbyint(p.value)), {1, 0}}};
+  }
+  std::erase_if(taps, [&](const Tap& t) { return t.at < 0 || t.at >= size; });
+  return taps;
+}
+// The slope along an axis is the difference of the two neighbours. It is not known where the position
+// may be on either side of one.
+Taps slope_of(Estimate p, int64_t size) {
+  const double nearest = std::nearbyint(p.value);
+  const auto low = static_cast<int64_t>(std::floor(p.value)), at = static_cast<int64_t>(nearest);
+  Taps taps = {{low, {-1, 0}}, {low + 1, {1, 0}}};
+  if (std::fabs(p.value - nearest) <= p.radius)
+    taps = {{at - 1, {0, kInfinity}}, {at, {0, kInfinity}}, {at + 1, {0, kInfinity}}};
+  std::erase_if(taps, [&](const Tap& t) { return t.at < 0 || t.at >= size; });
+  return taps;
+}
+Expected grid_sampler_backward(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const Array dy = a.array(0, "grad_output"), x = a.array(1, "input"), grid = a.array(2, "grid");
+  need_full_precision(a.view(1).element);
+  const int64_t mode = a.integer(3, "interpolation_mode", kBilinear);
+  const int64_t padding = a.integer(4, "padding_mode", kZeros);
+  const bool corners = a.flag(5, "align_corners", false);
+  if (mode != kBilinear && mode != kNearest) throw Undefined("an interpolation by cubes");
+  if (padding != kZeros && padding != kBorder) throw Undefined("a reflection at the border");
+  if (x.dims.size() != 4 || grid.dims.size() != 4 || grid.dims[3] != 2 || x.size() == 0 ||
+      dy.dims != Dims{x.dims[0], x.dims[1], grid.dims[1], grid.dims[2]}) {
+    throw Undefined("an image or grid of another rank");
+  }
+  const int64_t channels = x.dims[1], h = x.dims[2], w = x.dims[3];
+  const int64_t points = grid.dims[1] * grid.dims[2];
+  std::vector<Total> totals(x.value.size());
+  Array slopes = empty_array(grid.dims);
+  for (int64_t i = 0; i < grid.size() / 2; ++i) {
+    const int64_t n = i / points;
+    const double gx = grid.at(2 * i).value, gy = grid.at(2 * i + 1).value;
+    if (!(std::fabs(gx) < 0x1p24 && std::fabs(gy) < 0x1p24))
+      throw Undefined("a point of a grid that is no number, or far away");
+    const Estimate px = position_of(m, gx, w, corners, padding == kBorder);
+    const Estimate py = position_of(m, gy, h, corners, padding == kBorder);
+    const Taps columns = taps_of(m, px, w, mode == kNearest);
+    const Taps rows = taps_of(m, py, h, mode == kNearest);
+    // f(plane, gradient) for each channel.
+    const auto all = [&](auto f) {
+      for (int64_t c = 0; c < channels; ++c)
+        f((n * channels + c) * h * w, dy.at((n * channels + c) * points + i % points));
+    };
+    all([&](int64_t plane, Estimate g) {
+      for (const Tap& r : rows) {
+        for (const Tap& c : columns) {
+          totals[static_cast<size_t>(plane + r.at * w + c.at)].add(
+              m.mul(m.mul(r.weight, c.weight), g));
+        }
+      }
+    });
+    const auto slope = [&](const Taps& down, const Taps& across, Estimate p, int64_t size) {
+      if (mode == kNearest) return exactly(0);
+      const auto last = static_cast<double>(size - 1);
+      // Beyond the border nothing changes; at it, roundings decide whether the point is beyond.
+      if (padding == kBorder && (p.value <= p.radius || p.value >= last - p.radius))
+        return Estimate{0, kInfinity};
+      Total total;
+      all([&](int64_t plane, Estimate g) {
+        for (const Tap& r : down) {
+          for (const Tap& c : across) {
+            const Estimate v = x.at(plane + r.at * w + c.at);
+            total.add(m.mul(m.mul(m.mul(r.weight, c.weight), g), v));
+          }
+        }
+      });
+      const double factor = (corners ? last : last + 1) / 2;
+      Estimate e = m.mul(total.of(m, 0), exactly(factor));
+      if (!finite(e.value)) e.radius = kInfinity;
+      return e;
+    };
+    slopes.set(2 * i, slope(rows, slope_of(px, w), px, w));
+    slopes.set(2 * i + 1, slope(slope_of(py, h), columns, py, h));
+  }
+  Expected out;
+  out.results.resize(2);
+  if (a.has_result(0)) {
+    Array dx = empty_array(x.dims);
+    for (int64_t i = 0; i < dx.size(); ++i) {
+      Estimate e = totals[static_cast<size_t>(i)].of(m, 0);
+      if (!finite(e.value)) e.radius = kInfinity;
+      dx.set(i, e);
+    }
+    out.results[0] = std::move(dx);
+  }
+  if (a.has_result(1)) out.results[1] = std::move(slopes);
+  return out;
+}
+
 // The points of [-1, 1] along a dimension, or the centres of its pixels.
 std::vector<Estimate> line(const Arithmetic& m, int64_t n, bool corners) {
   std::vector<Estimate> out;
@@ -146,6 +248,7 @@ Expected affine_grid(const Arguments& a) {
 
 constexpr Definition kDefinitions[] = {
     {"aten.grid_sampler_2d", grid_sampler},
+    {"aten.grid_sampler_2d_backward", grid_sampler_backward},
     {"aten.affine_grid_generator", affine_grid},
 };
 
