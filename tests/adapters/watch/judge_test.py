@@ -59,6 +59,18 @@ class Judge(unittest.TestCase):
         self.assertGreater(float(found[0]["largest_error"]), 0)
         self.assertLess(float(found[0]["largest_error"]), float(found[0]["largest_bound"]))
 
+    def test_one_changed_element_is_found(self):
+        with tempfile.TemporaryDirectory() as name:
+            run(HERE / "changed.py", name)
+            report = judged(pathlib.Path(name) / "healthy.twin")
+            self.assertEqual((report["findings"], report["not_judged"]), ([], []))
+            traces = [t for t in pathlib.Path(name).glob("*.twin") if t.stem != "healthy"]
+            self.assertGreater(len(traces), 20)
+            for trace in traces:
+                with self.subTest(trace.stem):
+                    found = judged(trace)["findings"]
+                    self.assertEqual([(f["op"].split(".")[1], f["outside"]) for f in found], [(trace.stem, 1)])
+
     def test_planted_kernels_are_named(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
