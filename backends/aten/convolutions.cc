@@ -11,15 +11,17 @@ struct Shape {
   Window window;
   int64_t groups = 1;
   bool transposed = false;
-  int64_t spatial = 2;  // 1 or 2 dimensions
-  double half = 0;      // unit of the type in which a kernel may add up parts of the result
+  int64_t spatial = 2;  // 1 to 3 dimensions
+  // The first of three dimensions, of which the others are those of the window.
+  int64_t depth = 1, stride = 1, pad = 0, dilation = 1;
+  double half = 0;  // unit of the type in which a kernel may add up parts of the result
 };
 
 // Arguments stride, padding, dilation, transposed, output_padding, groups from `first` on.
 Shape shape_of(const Arguments& a, size_t first, const Dims& weight) {
   Shape s;
   s.spatial = static_cast<int64_t>(weight.size()) - 2;
-  if (s.spatial < 1 || s.spatial > 2) throw Undefined("a convolution over three dimensions");
+  if (s.spatial < 1 || s.spatial > 3) throw Undefined("a convolution over other dimensions");
   const Dims stride = a.integers(first, "stride", {1}), pad = a.integers(first + 1, "padding", {0}),
              dilation = a.integers(first + 2, "dilation", {1});
   for (int64_t i = 0; i < s.spatial; ++i) {
@@ -27,12 +29,16 @@ Shape shape_of(const Arguments& a, size_t first, const Dims& weight) {
     const auto of = [&](const Dims& d) {
       return d.size() > static_cast<size_t>(i) ? d[static_cast<size_t>(i)] : d.back();
     };
+    if (of(stride) < 1 || of(dilation) < 1 || of(pad) < 0)
+      throw Undefined("a convolution with an impossible stride, dilation or padding");
+    if (axis < 0) {
+      s.depth = weight[2], s.stride = of(stride), s.pad = of(pad), s.dilation = of(dilation);
+      continue;
+    }
     s.window.size[axis] = weight[static_cast<size_t>(i + 2)];
     s.window.stride[axis] = of(stride);
     s.window.pad_low[axis] = s.window.pad_high[axis] = of(pad);
     s.window.dilation[axis] = of(dilation);
-    if (of(stride) < 1 || of(dilation) < 1 || of(pad) < 0)
-      throw Undefined("a convolution with an impossible stride, dilation or padding");
   }
   s.transposed = a.flag(first + 3, "transposed", false);
   s.groups = std::max<int64_t>(1, a.integer(first + 5, "groups", 1));
@@ -126,9 +132,9 @@ Array input_gradient(const Arithmetic& m, const Array& dy, const Array& w, const
   const Array g = image(dy), k = kernel(w);
   const bool flat = result.size() == 3;
   const Dims dims = {result[0], flat ? 1 : result[2], result.back(), result[1]};
-  const int64_t terms = k.dims[0] * k.dims[1] * k.dims[3] / s.groups;
+  const int64_t terms = s.depth * k.dims[0] * k.dims[1] * k.dims[3] / s.groups;
   // PyTorch's kernel without oneDNN stores the products of all taps and adds them up.
-  const int64_t taps = k.dims[0] * k.dims[1];
+  const int64_t taps = s.depth * k.dims[0] * k.dims[1];
   return back(evaluate(m, OpKind::kConvolutionInputGrad, g, k, dims, s, terms, taps), {0, 3, 1, 2},
               result);
 }
@@ -143,11 +149,84 @@ Array kernel_gradient(const Arithmetic& m, const Array& x, const Array& dy, cons
               {3, 2, 0, 1}, result);
 }
 
+// Convolutions over three dimensions are those over two of inputs whose channels are the input's at
+// each tap of the first dimension, one sample for each position there.
+
+// [n, c, d, h, w] as [n * positions, c * taps, h, w], where the samples may be outside: zeros.
+Array unfolded(const Array& x, const Shape& s, int64_t positions) {
+  const int64_t n = x.dims[0], c = x.dims[1], d = x.dims[2], plane = x.dims[3] * x.dims[4];
+  std::vector<int64_t> index;
+  index.reserve(static_cast<size_t>(n * positions * c * s.depth * plane));
+  for (int64_t i = 0; i < n * positions * c * s.depth; ++i) {
+    const int64_t tap = i % s.depth, channel = i / s.depth % c, sample = i / s.depth / c;
+    const int64_t from = sample % positions * s.stride - s.pad + tap * s.dilation;
+    const int64_t first = ((sample / positions * c + channel) * d + from) * plane;
+    for (int64_t p = 0; p < plane; ++p) index.push_back(from >= 0 && from < d ? first + p : -1);
+  }
+  return gathered(x, index, {n * positions, c * s.depth, x.dims[3], x.dims[4]});
+}
+// Its transpose: adds up the samples and taps of each element. The terms' bounds are those of the
+// whole sum.
+Array folded(const Arithmetic& m, const Array& x, const Shape& s, int64_t positions, Dims dims) {
+  Array out = empty_array(std::move(dims));
+  const int64_t c = out.dims[1], d = out.dims[2], plane = out.dims[3] * out.dims[4];
+  in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = i / plane % d, channel = i / plane / d % c, n = i / plane / d / c;
+      Estimate e;
+      for (int64_t tap = 0; tap < s.depth; ++tap) {
+        const int64_t past = at + s.pad - tap * s.dilation;
+        if (past < 0 || past % s.stride != 0 || past / s.stride >= positions) continue;
+        const Estimate term =
+            x.at((((n * positions + past / s.stride) * c + channel) * s.depth + tap) * plane +
+                 i % plane);
+        e.value += term.value, e.radius += term.radius;
+      }
+      out.set(i, e);
+    }
+  });
+  return out;
+}
+// [n, c, d, h, w] as [n * d, c, h, w].
+Array by_depth(const Array& x) {
+  return reshaped(permuted(x, {0, 2, 1, 3, 4}),
+                  {x.dims[0] * x.dims[2], x.dims[1], x.dims[3], x.dims[4]});
+}
+Array from_depth(Array x, const Dims& dims) {
+  return permuted(reshaped(std::move(x), {dims[0], dims[2], dims[1], dims[3], dims[4]}),
+                  {0, 2, 1, 3, 4});
+}
+// [co, ci, d, h, w] as [co, ci * d, h, w].
+Dims joined(const Dims& w) { return {w[0], w[1] * w[2], w[3], w[4]}; }
+
+Array any_forward(const Arithmetic& m, const Array& x, const Array& w, const Shape& s,
+                  const Dims& result) {
+  if (s.spatial < 3) return forward(m, x, w, s, result);
+  return from_depth(forward(m, unfolded(x, s, result[2]), reshaped(w, joined(w.dims)), s,
+                            {result[0] * result[2], result[1], result[3], result[4]}),
+                    result);
+}
+Array any_input_gradient(const Arithmetic& m, const Array& dy, const Array& w, const Shape& s,
+                         const Dims& result) {
+  if (s.spatial < 3) return input_gradient(m, dy, w, s, result);
+  const Array taps =
+      input_gradient(m, by_depth(dy), reshaped(w, joined(w.dims)), s,
+                     {dy.dims[0] * dy.dims[2], result[1] * s.depth, result[3], result[4]});
+  return folded(m, taps, s, dy.dims[2], result);
+}
+Array any_kernel_gradient(const Arithmetic& m, const Array& x, const Array& dy, const Shape& s,
+                          const Dims& result) {
+  if (s.spatial < 3) return kernel_gradient(m, x, dy, s, result);
+  return reshaped(kernel_gradient(m, unfolded(x, s, dy.dims[2]), by_depth(dy), s, joined(result)),
+                  result);
+}
+
 // Output padding only adds rows at the end of a transposed convolution's result: the convolution
 // that it is the gradient of reads them or not.
 void fit(Shape& s, const Dims& large, const Dims& small) {
   for (int64_t i = 0; i < s.spatial; ++i) {
     const int64_t axis = i + 2 - s.spatial;
+    if (axis < 0) continue;
     const auto u = static_cast<size_t>(i + 2);
     const int64_t need = (small[u] - 1) * s.window.stride[axis] +
                          s.window.dilation[axis] * (s.window.size[axis] - 1) + 1;
@@ -165,7 +244,9 @@ Expected convolution(const Arguments& a) {
   const Dims result = a.result(0).dims;
   if (result.size() != x.dims.size()) throw Undefined("a convolution of another rank");
   if (s.transposed) fit(s, result, x.dims);
-  Array y = s.transposed ? input_gradient(a.m, x, w, s, result) : forward(a.m, x, w, s, result);
+  if (x.dims.size() != w.dims.size()) throw Undefined("a convolution without a batch dimension");
+  Array y =
+      s.transposed ? any_input_gradient(a.m, x, w, s, result) : any_forward(a.m, x, w, s, result);
   if (!a.has(2, "bias")) return y;
   Array bias = a.array(2, "bias");
   Dims dims(y.dims.size(), 1);
@@ -189,12 +270,12 @@ Expected convolution_backward(const Arguments& a) {
   Expected out;
   out.results.resize(3);
   if (asked(0)) {
-    out.results[0] =
-        s.transposed ? forward(a.m, dy, w, s, x.dims) : input_gradient(a.m, dy, w, s, x.dims);
+    out.results[0] = s.transposed ? any_forward(a.m, dy, w, s, x.dims)
+                                  : any_input_gradient(a.m, dy, w, s, x.dims);
   }
   if (asked(1)) {
-    out.results[1] = s.transposed ? kernel_gradient(a.m, dy, x, s, w.dims)
-                                  : kernel_gradient(a.m, x, dy, s, w.dims);
+    out.results[1] = s.transposed ? any_kernel_gradient(a.m, dy, x, s, w.dims)
+                                  : any_kernel_gradient(a.m, x, dy, s, w.dims);
   }
   if (asked(2)) {
     Dims others = {0};

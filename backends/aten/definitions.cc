@@ -37,13 +37,17 @@ double number_of(const Value& value, std::string_view name) {
 const std::map<std::string_view, Define>& table() {
   static const std::map<std::string_view, Define> all = [] {
     std::map<std::string_view, Define> made;
-    for (const auto family :
-         {pointwise_definitions(), activation_definitions(), movement_definitions(),
-          indexing_definitions(), creation_definitions(), reduction_definitions(),
-          product_definitions(), convolution_definitions(), normalization_definitions(),
-          row_normalization_definitions(), pooling_definitions(), loss_definitions(),
-          attention_definitions(), embedding_definitions(), recurrent_definitions(),
-          optimizer_definitions(), random_definitions(), prim_definitions()}) {
+    for (const auto family : {pointwise_definitions(),     activation_definitions(),
+                              movement_definitions(),      indexing_definitions(),
+                              creation_definitions(),      reduction_definitions(),
+                              product_definitions(),       convolution_definitions(),
+                              normalization_definitions(), row_normalization_definitions(),
+                              pooling_definitions(),       loss_definitions(),
+                              attention_definitions(),     embedding_definitions(),
+                              recurrent_definitions(),     optimizer_definitions(),
+                              random_definitions(),        ctc_definitions(),
+                              sampling_definitions(),      distance_definitions(),
+                              pooling3d_definitions(),     prim_definitions()}) {
       for (const Definition& d : family) made.emplace(d.name, d.define);
     }
     return made;

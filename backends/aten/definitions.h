@@ -103,6 +103,10 @@ std::span<const Definition> embedding_definitions();
 std::span<const Definition> recurrent_definitions();
 std::span<const Definition> optimizer_definitions();  // fused optimizers, loss scaling
 std::span<const Definition> random_definitions();
+std::span<const Definition> ctc_definitions();
+std::span<const Definition> sampling_definitions();  // grid_sample, affine_grid
+std::span<const Definition> distance_definitions();
+std::span<const Definition> pooling3d_definitions();
 std::span<const Definition> prim_definitions();  // what compilers add: prims
 
 // Whether any definition has the operation's name.

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "backends/aten/definitions.h"
+#include "backends/aten/totals.h"
 
 namespace twinrun::aten {
 namespace {
@@ -29,25 +30,23 @@ Positions positions_of(const Array& flat) { return {flat.value.begin(), flat.val
 
 // For coordinates that run over `over`: their flat place in an array of `dims`, where index (of the
 // shape `over`) replaces the coordinate of the axis. A null index leaves the coordinate.
-Positions along(const Dims& of, int64_t axis, const Dims& over, const Positions* index) {
+Positions along(const Arithmetic& m, const Dims& of, int64_t axis, const Dims& over,
+                const Positions* index) {
   const Dims dims = at_least_one(of), shape = at_least_one(over);
   if (shape.size() != dims.size()) throw Undefined("an index of another rank");
-  Positions out;
-  out.reserve(static_cast<size_t>(count(shape)));
-  Dims at(shape.size(), 0);
-  for (int64_t i = 0; i < count(shape); ++i) {
-    int64_t flat = 0;
-    for (size_t d = 0; d < dims.size(); ++d) {
-      const bool replaced = index != nullptr && static_cast<int64_t>(d) == axis;
-      flat =
-          flat * dims[d] + index_of(replaced ? (*index)[static_cast<size_t>(i)] : at[d], dims[d]);
+  Positions out(static_cast<size_t>(count(shape)));
+  in_ranges(m, std::ssize(out), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t flat = 0, step = 1, rest = i;
+      for (size_t d = dims.size(); d-- > 0; step *= dims[d]) {
+        const bool replaced = index != nullptr && static_cast<int64_t>(d) == axis;
+        flat +=
+            step * index_of(replaced ? (*index)[static_cast<size_t>(i)] : rest % shape[d], dims[d]);
+        rest /= shape[d];
+      }
+      out[static_cast<size_t>(i)] = flat;
     }
-    out.push_back(flat);
-    for (size_t d = shape.size(); d-- > 0;) {
-      if (++at[d] < shape[d]) break;
-      at[d] = 0;
-    }
-  }
+  });
   return out;
 }
 // As above for a one-dimensional index that selects whole slices.
@@ -55,7 +54,7 @@ struct Selection {
   Positions positions;
   Dims dims;
 };
-Selection slices(const Dims& of, int64_t dim, const TensorView& index) {
+Selection slices(const Arithmetic& m, const Dims& of, int64_t dim, const TensorView& index) {
   const Positions chosen = integers_of(index);
   const int64_t axis = axis_of(dim, static_cast<int64_t>(of.size()));
   Dims over = at_least_one(of);
@@ -64,7 +63,7 @@ Selection slices(const Dims& of, int64_t dim, const TensorView& index) {
   Positions each;
   for (int64_t i = 0; i < count(over); ++i)
     each.push_back(chosen[static_cast<size_t>(i / inner % std::ssize(chosen))]);
-  Selection s{along(of, axis, over, &each), over};
+  Selection s{along(m, of, axis, over, &each), over};
   if (of.empty()) s.dims = {};
   return s;
 }
@@ -142,32 +141,32 @@ Expected gather(const Arguments& a) {
   const TensorView& index = a.view(2, "index");
   const Positions chosen = integers_of(index);
   const int64_t axis = axis_of(a.integer(1, "dim", 0), static_cast<int64_t>(x.dims.size()));
-  return gathered(x, along(x.dims, axis, index.dims, &chosen), index.dims);
+  return gathered(x, along(a.m, x.dims, axis, index.dims, &chosen), index.dims);
 }
 struct Scatter {
   Array self, source;
   Positions to;
 };
 Scatter scatter_of(const Arguments& a) {
-  if (a.has(SIZE_MAX, "reduce")) throw Undefined("a scatter with a reduction");
   Scatter s{a.array(0, "self"), {}, {}};
   const TensorView& index = a.view(2, "index");
   const Positions chosen = integers_of(index);
   const int64_t axis = axis_of(a.integer(1, "dim", 0), static_cast<int64_t>(s.self.dims.size()));
-  s.to = along(s.self.dims, axis, index.dims, &chosen);
+  s.to = along(a.m, s.self.dims, axis, index.dims, &chosen);
   const Value* source = a.find(3, a.has(3, "src") ? "src" : "value");
   if (source != nullptr && source->kind == Value::Kind::kTensor) {
     const Array all = array_of(source->tensor, a.m.pool);
     // The source may be larger than the index.
     const bool one = all.size() == 1;
     s.source = one ? broadcast(reshaped(all, {}), index.dims)
-                   : gathered(all, along(all.dims, axis, index.dims, nullptr), index.dims);
+                   : gathered(all, along(a.m, all.dims, axis, index.dims, nullptr), index.dims);
   } else {
     s.source = converted(filled(index.dims, a.number(3, "value", 0)), a.view(0, "self").element);
   }
   return s;
 }
 Expected scatter(const Arguments& a) {
+  if (a.has(SIZE_MAX, "reduce")) throw Undefined("a scatter with a reduction");
   const Scatter s = scatter_of(a);
   return written_to(a, s.self, s.to, s.source);
 }
@@ -175,14 +174,74 @@ Expected scatter_add(const Arguments& a) {
   const Scatter s = scatter_of(a);
   return added_to(a, s.self, s.to, s.source);
 }
+// Elements that receive nothing stay as they are; the others may leave out their own value.
+Expected scatter_reduce(const Arguments& a) {
+  Scatter s = scatter_of(a);
+  const std::string how = a.text(4, "reduce", "");
+  const bool own = a.flag(SIZE_MAX, "include_self", true);
+  if (static_cast<size_t>(s.source.size()) != s.to.size())
+    throw Undefined("values of another shape");
+  const Element element = a.view(0, "self").element;
+  std::vector<int64_t> received(s.self.value.size(), 0);
+  for (const int64_t to : s.to) ++received[static_cast<size_t>(to)];
+  const auto start = [&](double neutral) {
+    for (size_t i = 0; i < received.size(); ++i) {
+      if (!own && received[i] > 0) s.self.value[i] = neutral;
+    }
+  };
+  if (how == "sum" || how == "mean") {
+    const Array before = s.self;
+    start(0);
+    Array out = added_to(a, s.self, s.to, s.source);
+    if (how == "sum") return out;
+    if (is_integer(element)) throw Undefined("a mean of integers");
+    for (size_t i = 0; i < received.size(); ++i) {
+      const auto n = static_cast<double>(received[i] + (own ? 1 : 0));
+      const auto at = static_cast<int64_t>(i);
+      if (received[i] > 0) out.set(at, a.m.div(out.at(at), exactly(n)));
+      // Counts are kept in the element type, which does not hold large ones.
+      if (half_unit(element) > 0 && n > 1 / half_unit(element))
+        out.set(at, {out.at(at).value, kInfinity});
+    }
+    return out;
+  }
+  if (how == "amax" || how == "amin") {
+    const double sign = how == "amax" ? 1 : -1;
+    start(-sign * kInfinity);
+    for (size_t i = 0; i < s.to.size(); ++i) {
+      double& v = s.self.value[static_cast<size_t>(s.to[i])];
+      v = sign * Arithmetic::max({sign * v}, {sign * s.source.value[i]}).value;
+    }
+    return std::move(s.self);
+  }
+  if (how != "prod") throw Undefined("an unknown reduction");
+  start(1);
+  const double unit = std::fmax(half_unit(element), a.m.unit);
+  std::vector<Product> products(s.self.value.size(), Product(a.m, element, unit));
+  Array out = empty_array(s.self.dims);
+  for (int64_t i = 0; i < out.size(); ++i) {
+    const auto u = static_cast<size_t>(i);
+    const bool counts = own || received[u] == 0;
+    out.set(i, counts ? products[u].times(s.self.value[u]) : exactly(1));
+  }
+  for (size_t i = 0; i < s.to.size(); ++i)
+    out.set(s.to[i], products[static_cast<size_t>(s.to[i])].times(s.source.value[i]));
+  if (is_integer(element)) {
+    for (const double v : out.value) {
+      if (!(std::fabs(v) <= 0x1p53)) throw Undefined("integers beyond 2^53");
+    }
+    out.radius.clear();
+  }
+  return out;
+}
 Expected index_select(const Arguments& a) {
   const Array x = a.array(0, "self");
-  const Selection s = slices(x.dims, a.integer(1, "dim", 0), a.view(2, "index"));
+  const Selection s = slices(a.m, x.dims, a.integer(1, "dim", 0), a.view(2, "index"));
   return gathered(x, s.positions, s.dims);
 }
 Expected index_add(const Arguments& a) {
   const Array self = a.array(0, "self");
-  const Selection s = slices(self.dims, a.integer(1, "dim", 0), a.view(2, "index"));
+  const Selection s = slices(a.m, self.dims, a.integer(1, "dim", 0), a.view(2, "index"));
   const double alpha = a.number(SIZE_MAX, "alpha", 1);
   Array source = a.array(3, "source");
   if (alpha != 1) {
@@ -193,12 +252,12 @@ Expected index_add(const Arguments& a) {
 }
 Expected index_copy(const Arguments& a) {
   const Array self = a.array(0, "self");
-  const Selection s = slices(self.dims, a.integer(1, "dim", 0), a.view(2, "index"));
+  const Selection s = slices(a.m, self.dims, a.integer(1, "dim", 0), a.view(2, "index"));
   return written_to(a, self, s.positions, a.array(3, "source"));
 }
 Expected index_fill(const Arguments& a) {
   Array self = a.array(0, "self");
-  const Selection s = slices(self.dims, a.integer(1, "dim", 0), a.view(2, "index"));
+  const Selection s = slices(a.m, self.dims, a.integer(1, "dim", 0), a.view(2, "index"));
   const Array value = converted(scalar(a.number(3, "value", 0)), a.view(0, "self").element);
   for (const int64_t to : s.positions) self.value[static_cast<size_t>(to)] = value.value[0];
   return self;
@@ -380,7 +439,7 @@ Expected take_along_dim(const Arguments& a) {
   all[static_cast<size_t>(axis)] = x.dims[static_cast<size_t>(axis)];
   over[static_cast<size_t>(axis)] = index.dims[static_cast<size_t>(axis)];
   const Positions chosen = positions_of(broadcast(index, over));
-  return gathered(broadcast(x, all), along(all, axis, over, &chosen), over);
+  return gathered(broadcast(x, all), along(a.m, all, axis, over, &chosen), over);
 }
 Expected one_hot(const Arguments& a) {
   const Positions labels = integers_of(a.view(0, "self"));
@@ -494,6 +553,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.gather", gather},
     {"aten.scatter", scatter},
     {"aten.scatter_add", scatter_add},
+    {"aten.scatter_reduce", scatter_reduce},
     {"aten.index_select", index_select},
     {"aten.index_add", index_add},
     {"aten.index_copy", index_copy},

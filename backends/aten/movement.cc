@@ -11,27 +11,36 @@ int64_t rank_of(const Array& x) { return static_cast<int64_t>(x.dims.size()); }
 int64_t& size_at(Dims& dims, int64_t axis) { return dims[static_cast<size_t>(axis)]; }
 int64_t size_at(const Dims& dims, int64_t axis) { return dims[static_cast<size_t>(axis)]; }
 
-// The element of the result at coordinates `at` is the one of x at coordinates from(at); an exact
-// zero where a coordinate lies outside of x.
-Array moved(const Array& x, const Dims& dims, const std::function<Dims(const Dims& at)>& from) {
-  std::vector<int64_t> index;
-  const int64_t n = count(dims);
-  index.reserve(static_cast<size_t>(n));
-  Dims at(dims.size(), 0);
-  for (int64_t i = 0; i < n; ++i) {
-    const Dims source = from(at);
-    int64_t flat = 0;
-    for (size_t d = 0; d < source.size() && flat >= 0; ++d) {
-      const bool inside = source[d] >= 0 && source[d] < x.dims[d];
-      flat = inside ? flat * x.dims[d] + source[d] : -1;
+// The element of the result at coordinates `at` is the one of x at the coordinates that
+// from(at, source) leaves in `source`, which it is given with those of `at`; an exact zero where a
+// coordinate lies outside of x.
+template <typename F>
+Array moved(const Arithmetic& m, const Array& x, const Dims& dims, F from) {
+  Array out = empty_array(dims, x.exact());
+  in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
+    Dims at(dims.size(), 0), source;
+    for (size_t d = dims.size(), rest = static_cast<size_t>(begin); d-- > 0;) {
+      at[d] = static_cast<int64_t>(rest) % dims[d];
+      rest /= static_cast<size_t>(dims[d]);
     }
-    index.push_back(flat);
-    for (size_t d = dims.size(); d-- > 0;) {
-      if (++at[d] < dims[d]) break;
-      at[d] = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      source.assign(at.begin(), at.end());
+      from(at, source);
+      int64_t flat = 0;
+      for (size_t d = 0; d < source.size() && flat >= 0; ++d) {
+        const bool inside = source[d] >= 0 && source[d] < x.dims[d];
+        flat = inside ? flat * x.dims[d] + source[d] : -1;
+      }
+      const auto to = static_cast<size_t>(i), of = static_cast<size_t>(flat);
+      out.value[to] = flat < 0 ? 0.0 : x.value[of];
+      if (!x.exact()) out.radius[to] = flat < 0 ? 0.0 : x.radius[of];
+      for (size_t d = dims.size(); d-- > 0;) {
+        if (++at[d] < dims[d]) break;
+        at[d] = 0;
+      }
     }
-  }
-  return gathered(x, index, dims);
+  });
+  return out;
 }
 
 // Sizes of which one may be -1: what the others leave.
@@ -206,12 +215,11 @@ Expected diagonal(const Arguments& a) {
   const int64_t down = std::max<int64_t>(-offset, 0), right = std::max<int64_t>(offset, 0);
   dims.push_back(
       std::max<int64_t>(0, std::min(size_at(x.dims, row) - down, size_at(x.dims, column) - right)));
-  return moved(x, dims, [&](const Dims& at) {
-    Dims from;
+  return moved(a.m, x, dims, [&](const Dims& at, Dims& from) {
+    from.clear();
     size_t next = 0;
     for (int64_t d = 0; d < rank_of(x); ++d)
       from.push_back(d == row ? at.back() + down : d == column ? at.back() + right : at[next++]);
-    return from;
   });
 }
 Expected diag_embed(const Arguments& a) {
@@ -225,14 +233,13 @@ Expected diag_embed(const Arguments& a) {
   size_t next = 0;
   for (int64_t d = 0; d < rank; ++d)
     dims.push_back(d == row || d == column ? x.dims.back() + down + right : x.dims[next++]);
-  return moved(x, dims, [&](const Dims& at) {
-    Dims from;
+  return moved(a.m, x, dims, [&](const Dims& at, Dims& from) {
+    from.clear();
     for (int64_t d = 0; d < rank; ++d) {
       if (d != row && d != column) from.push_back(size_at(at, d));
     }
     const int64_t i = size_at(at, row) - down;
     from.push_back(i == size_at(at, column) - right ? i : -1);
-    return from;
   });
 }
 // Windows of `size` elements along a dimension, as a last dimension.
@@ -245,10 +252,9 @@ Expected unfold(const Arguments& a) {
   if (step < 1 || size > size_at(dims, axis)) throw Undefined("windows that do not fit");
   size_at(dims, axis) = (size_at(dims, axis) - size) / step + 1;
   dims.push_back(size);
-  return moved(x, dims, [&](const Dims& at) {
-    Dims from(at.begin(), at.end() - 1);
+  return moved(a.m, x, dims, [&](const Dims& at, Dims& from) {
+    from.pop_back();
     size_at(from, axis) = size_at(from, axis) * step + at.back();
-    return from;
   });
 }
 
@@ -310,18 +316,16 @@ Expected flip(const Arguments& a) {
   if (x.dims.empty()) return x;
   Dims axes = a.integers(1, "dims", {});
   for (int64_t& d : axes) d = axis_of(d, rank_of(x));
-  return moved(x, x.dims, [&](Dims at) {
+  return moved(a.m, x, x.dims, [&](const Dims&, Dims& at) {
     for (const int64_t d : axes) size_at(at, d) = size_at(x.dims, d) - 1 - size_at(at, d);
-    return at;
   });
 }
-Array rolled(const Array& x, const Dims& shifts, const Dims& axes) {
-  return moved(x, x.dims, [&](Dims at) {
+Array rolled(const Arithmetic& m, const Array& x, const Dims& shifts, const Dims& axes) {
+  return moved(m, x, x.dims, [&](const Dims&, Dims& at) {
     for (size_t i = 0; i < axes.size(); ++i) {
       const int64_t axis = axis_of(axes[i], rank_of(x)), n = size_at(x.dims, axis);
       size_at(at, axis) = ((size_at(at, axis) - shifts[i]) % n + n) % n;
     }
-    return at;
   });
 }
 Expected roll(const Arguments& a) {
@@ -331,10 +335,10 @@ Expected roll(const Arguments& a) {
   if (axes.empty() && shifts.size() == 1) {
     Dims dims = x.dims;
     const int64_t n = x.size();
-    return reshaped(rolled(reshaped(std::move(x), {n}), shifts, {0}), std::move(dims));
+    return reshaped(rolled(a.m, reshaped(std::move(x), {n}), shifts, {0}), std::move(dims));
   }
   if (axes.size() != shifts.size()) throw Undefined("shifts and dimensions of different lengths");
-  return rolled(x, shifts, axes);
+  return rolled(a.m, x, shifts, axes);
 }
 Expected repeat(const Arguments& a) {
   const Array x = a.array(0, "self");
@@ -342,10 +346,9 @@ Expected repeat(const Arguments& a) {
   if (dims.size() < x.dims.size()) throw Undefined("fewer repeats than dimensions");
   const size_t lead = dims.size() - x.dims.size();
   for (size_t d = 0; d < x.dims.size(); ++d) dims[lead + d] *= x.dims[d];
-  return moved(x, dims, [&](const Dims& at) {
-    Dims from(at.begin() + static_cast<int64_t>(lead), at.end());
+  return moved(a.m, x, dims, [&](const Dims&, Dims& from) {
+    from.erase(from.begin(), from.begin() + static_cast<int64_t>(lead));
     for (size_t d = 0; d < from.size(); ++d) from[d] %= x.dims[d];
-    return from;
   });
 }
 Array triangle(const Arguments& a, bool lower) {
@@ -353,11 +356,13 @@ Array triangle(const Arguments& a, bool lower) {
   const int64_t diagonal = a.integer(1, "diagonal", 0), rank = rank_of(x);
   if (rank < 2) throw Undefined("a triangle of fewer than two dimensions");
   const int64_t rows = size_at(x.dims, rank - 2), columns = size_at(x.dims, rank - 1);
-  for (int64_t i = 0; i < x.size(); ++i) {
-    const int64_t row = i / columns % rows, column = i % columns;
-    const bool kept = lower ? column - row <= diagonal : column - row >= diagonal;
-    if (!kept) x.value[static_cast<size_t>(i)] = 0;
-  }
+  in_ranges(a.m, x.size(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / columns % rows, column = i % columns;
+      const bool kept = lower ? column - row <= diagonal : column - row >= diagonal;
+      if (!kept) x.value[static_cast<size_t>(i)] = 0;
+    }
+  });
   return x;
 }
 Expected tril(const Arguments& a) { return triangle(a, true); }
@@ -370,10 +375,7 @@ Expected select_backward(const Arguments& a) {
   const int64_t axis = axis_of(a.integer(2, "dim", 0), static_cast<int64_t>(dims.size()));
   const Array row = with_axis(dy, axis);
   const int64_t index = index_of(a.integer(3, "index", 0), size_at(dims, axis));
-  return moved(row, dims, [&](Dims at) {
-    size_at(at, axis) -= index;
-    return at;
-  });
+  return moved(a.m, row, dims, [&](const Dims&, Dims& at) { size_at(at, axis) -= index; });
 }
 Expected slice_backward(const Arguments& a) {
   const Array dy = a.array(0, "grad_output");
@@ -383,10 +385,9 @@ Expected slice_backward(const Arguments& a) {
   int64_t start = a.integer(3, "start", 0);
   start = std::clamp<int64_t>(start < 0 ? start + n : start, 0, n);
   // The size of dy says where the slice ends.
-  return moved(dy, dims, [&](Dims at) {
+  return moved(a.m, dy, dims, [&](const Dims&, Dims& at) {
     const int64_t past = size_at(at, axis) - start;
     size_at(at, axis) = past < 0 || past % step != 0 ? -1 : past / step;
-    return at;
   });
 }
 Expected diagonal_backward(const Arguments& a) {
@@ -397,14 +398,13 @@ Expected diagonal_backward(const Arguments& a) {
   const int64_t row = axis_of(a.integer(3, "dim1", 0), rank);
   const int64_t column = axis_of(a.integer(4, "dim2", 1), rank);
   if (rank < 2 || row == column) throw Undefined("a diagonal of fewer than two dimensions");
-  return moved(dy, dims, [&](const Dims& at) {
-    Dims from;
+  return moved(a.m, dy, dims, [&](const Dims& at, Dims& from) {
+    from.clear();
     for (int64_t d = 0; d < rank; ++d) {
       if (d != row && d != column) from.push_back(size_at(at, d));
     }
     const int64_t down = size_at(at, row) - std::max<int64_t>(-offset, 0);
     from.push_back(down == size_at(at, column) - std::max<int64_t>(offset, 0) ? down : -1);
-    return from;
   });
 }
 // `pad` has the elements to add before and behind, the last dimension first; negative ones crop.
@@ -419,13 +419,12 @@ Expected constant_pad(const Arguments& a) {
     before[d] = pad[2 * i];
     dims[d] += pad[2 * i] + pad[2 * i + 1];
   }
-  const auto shift = [&](Dims at) {
+  const auto shift = [&](const Dims&, Dims& at) {
     for (size_t d = 0; d < at.size(); ++d) at[d] -= before[d];
-    return at;
   };
-  Array out = moved(x, dims, shift);
+  Array out = moved(a.m, x, dims, shift);
   if (value.value[0] == 0) return out;
-  const Array inside = moved(filled(x.dims, 1), dims, shift);
+  const Array inside = moved(a.m, filled(x.dims, 1), dims, shift);
   for (size_t i = 0; i < out.value.size(); ++i) {
     if (inside.value[i] == 0) out.value[i] = value.value[0];
   }

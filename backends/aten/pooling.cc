@@ -3,6 +3,7 @@
 
 #include "backends/aten/definitions.h"
 #include "backends/aten/totals.h"
+#include "backends/aten/windows.h"
 
 namespace twinrun::aten {
 namespace {
@@ -26,50 +27,6 @@ Dims with_planes(Dims dims, int64_t h, int64_t w) {
   dims[dims.size() - 2] = h, dims.back() = w;
   return dims;
 }
-
-using Totals = std::vector<Total>;
-Totals totals_of(const Dims& dims) { return Totals(static_cast<size_t>(count(dims))); }
-void add(Totals& totals, int64_t i, Estimate e) { totals[static_cast<size_t>(i)].add(e); }
-Array array_from(const Arithmetic& m, const Totals& totals, Dims dims, double half) {
-  Array out = empty_array(std::move(dims));
-  in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out.set(i, totals[static_cast<size_t>(i)].of(m, half));
-  });
-  return out;
-}
-
-// One axis of a window: which inputs an output reads, and how many with the padding.
-struct Span {
-  int64_t begin = 0, end = 0, step = 1, padded = 0;
-};
-using Spans = std::vector<Span>;
-Spans windows(int64_t in, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation,
-              bool ceil) {
-  if (kernel < 1 || stride < 1 || dilation < 1) throw Undefined("a window without elements");
-  const int64_t room = in + 2 * pad - dilation * (kernel - 1) - 1 + (ceil ? stride - 1 : 0);
-  if (room < 0) throw Undefined("a window that does not fit");
-  int64_t out = room / stride + 1;
-  // The last window has to begin within the input or the padding before it.
-  if (ceil && (out - 1) * stride >= in + pad) --out;
-  Spans spans;
-  for (int64_t o = 0; o < out; ++o) {
-    Span s;
-    const int64_t first = o * stride - pad;
-    s.padded = std::min(first + kernel, in + pad) - first;  // counted for averages: no dilation
-    s.begin = first < 0 ? first + (-first + dilation - 1) / dilation * dilation : first;
-    s.end = std::max(s.begin, std::min(first + dilation * (kernel - 1) + 1, in));
-    s.step = dilation;
-    spans.push_back(s);
-  }
-  return spans;
-}
-Spans adaptive(int64_t in, int64_t out) {
-  Spans spans;
-  for (int64_t o = 0; o < out; ++o)
-    spans.push_back({o * in / out, ((o + 1) * in + out - 1) / out, 1, 0});
-  return spans;
-}
-int64_t length(const Spans& s) { return static_cast<int64_t>(s.size()); }
 
 // The largest of each window, and a position where it is: the call's own if that is right.
 Expected max_over(const Arguments& a, const Spans& rows, const Spans& columns) {
@@ -511,19 +468,20 @@ std::vector<int64_t> columns_of(const Arguments& a, size_t first, const Planes& 
   const Spans rows = windows(p.h, kernel.first, stride.first, pad.first, dilation.first, false);
   const Spans across =
       windows(p.w, kernel.second, stride.second, pad.second, dilation.second, false);
-  std::vector<int64_t> out;
-  for (int64_t n = 0; n < p.n; ++n) {
-    for (int64_t k = 0; k < kernel.first * kernel.second; ++k) {
-      for (int64_t i = 0; i < length(rows) * length(across); ++i) {
-        const int64_t h =
-            i / length(across) * stride.first - pad.first + k / kernel.second * dilation.first;
-        const int64_t w =
-            i % length(across) * stride.second - pad.second + k % kernel.second * dilation.second;
-        const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
-        out.push_back(inside ? (n * p.h + h) * p.w + w : -1);
-      }
+  const int64_t across_all = length(across), positions = length(rows) * across_all;
+  const int64_t taps = kernel.first * kernel.second;
+  std::vector<int64_t> out(static_cast<size_t>(p.n * taps * positions));
+  in_ranges(a.m, std::ssize(out), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = i % positions, k = i / positions % taps, n = i / positions / taps;
+      const int64_t h =
+          at / across_all * stride.first - pad.first + k / kernel.second * dilation.first;
+      const int64_t w =
+          at % across_all * stride.second - pad.second + k % kernel.second * dilation.second;
+      const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
+      out[static_cast<size_t>(i)] = inside ? (n * p.h + h) * p.w + w : -1;
     }
-  }
+  });
   return out;
 }
 Expected im2col(const Arguments& a) {

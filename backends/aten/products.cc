@@ -1,4 +1,7 @@
 // What matrix products compute: value and bound of mm, bmm, mv, dot, addmm, baddbmm and addmv.
+#include <algorithm>
+#include <array>
+
 #include "backends/aten/definitions.h"
 
 namespace twinrun::aten {
@@ -96,9 +99,85 @@ Expected linear(const Arguments& a) {
   return reshaped(std::move(y), dims);
 }
 
+// The product of three tensors, summed over dimensions; each is given dimensions of size 1 first.
+// Kernels sum the product of the first two before they multiply by the third, and store both sums
+// in the type of the result; where the dimension `unroll` is summed they add such results up.
+Expected trilinear(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  std::array<Array, 3> x;
+  std::array<Dims, 3> strides;
+  Dims all;
+  const Dims summed = a.integers(6, "sumdim", {});
+  for (size_t i = 0; i < 3; ++i) {
+    x[i] = a.array(i);
+    Dims added = a.integers(3 + i, {}, {});
+    std::ranges::sort(added);
+    for (const int64_t d : added) {
+      if (d < 0 || d > std::ssize(x[i].dims)) throw Undefined("a dimension is out of range");
+      x[i].dims.insert(x[i].dims.begin() + d, 1);
+    }
+    all = i == 0 ? x[i].dims : broadcast_dims(all, x[i].dims);
+  }
+  const auto rank = static_cast<int64_t>(all.size());
+  for (size_t i = 0; i < 3; ++i) {
+    if (std::ssize(x[i].dims) != rank) throw Undefined("factors of different ranks");
+    strides[i] = Dims(all.size(), 0);
+    int64_t step = 1;
+    for (size_t d = all.size(); d-- > 0; step *= x[i].dims[d])
+      strides[i][d] = x[i].dims[d] == 1 ? 0 : step;
+  }
+  Dims kept, inner;
+  for (int64_t d = 0; d < rank; ++d)
+    (std::ranges::find(summed, d) == summed.end() ? kept : inner).push_back(d);
+  // The places of the three factors at step n over the dimensions `over`.
+  const auto places = [&](int64_t n, const Dims& over) {
+    std::array<int64_t, 3> at{};
+    for (size_t k = over.size(); k-- > 0;) {
+      const auto d = static_cast<size_t>(over[k]);
+      for (size_t i = 0; i < 3; ++i) at[i] += n % all[d] * strides[i][d];
+      n /= all[d];
+    }
+    return at;
+  };
+  int64_t terms = 1;
+  for (const int64_t d : inner) terms *= all[static_cast<size_t>(d)];
+  Dims dims;
+  for (const int64_t d : kept) dims.push_back(all[static_cast<size_t>(d)]);
+  std::vector<std::array<int64_t, 3>> steps;
+  for (int64_t n = 0; n < terms; ++n) steps.push_back(places(n, inner));
+  const int64_t unroll = a.integer(7, "unroll_dim", 1);
+  const bool adds = std::ranges::find(summed, unroll) != summed.end();
+  const Element type = a.result(0).element;
+  const double half = type == Element::kBF16 ? 0x1p-8 : type == Element::kF16 ? 0x1p-11 : 0;
+  const double parts = 3 + (adds ? static_cast<double>(all[static_cast<size_t>(unroll)]) : 0);
+  const double relative =
+      m.of_sum(terms + 1) + 3 * m.unit + parts * half + 4 * m.operand + 6 * m.operand * m.operand;
+  if (type == Element::kF16) throw Undefined("a product of three tensors of binary16");
+  Array out = empty_array(dims);
+  in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const std::array<int64_t, 3> first = places(n, kept);
+      double value = 0, size = 0;
+      for (const auto& step : steps) {
+        double v = 1;
+        for (size_t i = 0; i < 3; ++i) v *= x[i].value[static_cast<size_t>(first[i] + step[i])];
+        value += v;
+        size += std::fabs(v);
+      }
+      // Whether infinity times 0 is met depends on the order; a part may overflow or be flushed.
+      Estimate e{value, relative * size * oracle::kOutward};
+      if (!finite(value) || !(size < 0x1p96)) e.radius = kInfinity;
+      if (size > 0 && size < 0x1p-64) e.radius = kInfinity;
+      out.set(n, e);
+    }
+  });
+  return out;
+}
+
 constexpr Definition kTable[] = {
     {"aten.mm", product},    {"aten.bmm", product},
     {"aten.mv", mv},         {"aten.dot", dot},
+    {"aten.vdot", dot},      {"aten._trilinear", trilinear},
     {"aten.addmm", addmm},   {"aten.baddbmm", addmm},
     {"aten.addmv", addmv},   {"aten.matmul", matmul_of_any_rank},
     {"aten.linear", linear},

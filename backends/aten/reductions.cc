@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "backends/aten/definitions.h"
+#include "backends/aten/totals.h"
 
 namespace twinrun::aten {
 namespace {
@@ -219,14 +220,16 @@ Array extreme(const Arguments& a, const Rows& rows, double sign) {
   out.radius.clear();
   return out;
 }
-// Any of equal elements may be pointed at: the index that was returned, if it points at one.
-Array extreme_index(const Arguments& a, const Rows& rows, double sign, size_t result) {
+// Where `at` finds its element in each row. Any of equal elements may be pointed at: the index that
+// was returned, if it points at one.
+template <typename F>
+Array index_of(const Arguments& a, const Rows& rows, size_t result, F at) {
   const Array given = a.result_array(result);
   if (given.size() != rows.outer) throw Undefined("indices of another shape");
   Array out = empty_array(rows.dims, true);
   for (int64_t o = 0; o < rows.outer; ++o) {
     const std::span<const double> x = rows.row(o);
-    const size_t best = extreme_at(x, sign);
+    const size_t best = at(x);
     const double index = given.at(o).value;
     bool tied = index >= 0 && index < static_cast<double>(x.size());
     if (tied) {
@@ -236,6 +239,9 @@ Array extreme_index(const Arguments& a, const Rows& rows, double sign, size_t re
     out.value[static_cast<size_t>(o)] = tied ? index : static_cast<double>(best);
   }
   return out;
+}
+Array extreme_index(const Arguments& a, const Rows& rows, double sign, size_t result) {
+  return index_of(a, rows, result, [&](std::span<const double> x) { return extreme_at(x, sign); });
 }
 Expected extremum(const Arguments& a, double sign) {
   const Rows rows =
@@ -279,6 +285,47 @@ Expected extreme_position(const Arguments& a, double sign) {
 Expected argmax(const Arguments& a) { return extreme_position(a, 1); }
 Expected argmin(const Arguments& a) { return extreme_position(a, -1); }
 
+// Where the element of rank k is, counted from 0; NaN counts as larger than every number.
+size_t ranked_at(std::span<const double> x, int64_t k) {
+  if (k < 0 || k >= std::ssize(x)) throw Undefined("a rank that no element has");
+  std::vector<size_t> order(x.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::nth_element(order, order.begin() + k, [&](size_t i, size_t j) {
+    return x[j] != x[j] ? x[i] == x[i] : x[i] < x[j];
+  });
+  return order[static_cast<size_t>(k)];
+}
+template <typename F>
+Expected ranked(const Arguments& a, const Rows& rows, bool with_index, F at) {
+  Array values = reduced(a, rows, [&](std::span<const double> x) { return exactly(x[at(x)]); });
+  values.radius.clear();
+  Expected e = std::move(values);
+  if (with_index) e.results.emplace_back(index_of(a, rows, 1, at));
+  return e;
+}
+Expected kthvalue(const Arguments& a) {
+  const int64_t k = a.integer(1, "k", 1) - 1;
+  const Rows rows =
+      rows_of(a.array(0, "self"), {a.integer(2, "dim", -1)}, a.flag(3, "keepdim", false));
+  return ranked(a, rows, true, [k](std::span<const double> x) { return ranked_at(x, k); });
+}
+// The lower of two in the middle; a NaN if there is one, or of the others.
+Expected middle(const Arguments& a, bool skips_nan) {
+  const bool along = a.has(1, "dim");
+  const Rows rows = rows_of(a.array(0, "self"), along ? Dims{a.integer(1, "dim", 0)} : Dims{},
+                            a.flag(2, "keepdim", false));
+  if (!along && rows.x.size() == 0) return scalar(std::nan(""));
+  return ranked(a, rows, along, [skips_nan](std::span<const double> x) {
+    const auto isnan = [](double v) { return v != v; };
+    const int64_t nans = std::ranges::count_if(x, isnan);
+    if (nans > 0 && (!skips_nan || nans == std::ssize(x)))
+      return static_cast<size_t>(std::ranges::find_if(x, isnan) - x.begin());
+    return ranked_at(x, (std::ssize(x) - nans - 1) / 2);
+  });
+}
+Expected median(const Arguments& a) { return middle(a, false); }
+Expected nanmedian(const Arguments& a) { return middle(a, true); }
+
 template <typename F>
 Array counted(const Arguments& a, F f) {
   Array out = reduced(
@@ -306,38 +353,6 @@ double unit_of(const Arguments& a) {
   return e == Element::kBF16 ? 0x1p-8 : e == Element::kF16 ? 0x1p-11 : a.m.unit;
 }
 
-// Product in any order: n - 1 roundings. The product of the sizes above 1 bounds every partial
-// product from above, that of the sizes below 1 from below: one may overflow or be flushed, and an
-// element that was flushed is multiplied by at most the former.
-class Product {
- public:
-  Product(const Arithmetic& m, Element e, double unit) : m_(m), unit_(unit) {
-    if (e == Element::kF16) overflow_ = 65504, smallest_ = 0x1p-14;
-  }
-  Estimate times(double x) {
-    value_ *= x;
-    ++n_;
-    if (x != 0 && finite(x)) {
-      above_ *= std::fmax(1.0, std::fabs(x));
-      below_ *= std::fmin(1.0, std::fabs(x));
-    }
-    if (n_ == 1) return {value_, 0};
-    const bool within = above_ < overflow() && below_ >= smallest();
-    if (!finite(value_)) return {value_, within || value_ != value_ ? 0 : kInfinity};
-    if (!(above_ < overflow())) return {value_, kInfinity};
-    const double roundings = std::expm1((n_ - 1) * (std::log1p(unit_) + 0x1p-52));
-    double radius = roundings * std::fabs(value_) * oracle::kOutward;
-    if (below_ < smallest() && value_ != 0) radius += n_ * smallest() * above_;
-    return {value_, radius};
-  }
-
- private:
-  double overflow() const { return std::fmin(overflow_, m_.overflow); }
-  double smallest() const { return std::fmax(smallest_, m_.smallest); }
-  const Arithmetic& m_;
-  double unit_, overflow_ = kInfinity, smallest_ = 0;
-  double value_ = 1, above_ = 1, below_ = 1, n_ = 0;
-};
 Expected product(const Arguments& a) {
   const Rows rows = rows_of(input(a), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
   Array out = reduced(a, rows, [&](std::span<const double> x) {
@@ -393,6 +408,33 @@ Expected cumprod(const Arguments& a) {
   });
 }
 
+// The running log(exp(y) + exp(x)) as max + log1p(exp(min - max)). To first order the step errs by
+// the difference times the exponential's share, by the exponential and the logarithm, and by the
+// rounding of its result; errors of earlier steps are not amplified.
+Expected logcumsumexp(const Arguments& a) {
+  if (whole(a)) throw Undefined("exponentials of integers");
+  Arithmetic m = a.m;
+  m.unit = unit_of(a);
+  return along(a, [&] {
+    return [m, value = -kInfinity, radius = 0.0](double x) mutable -> Estimate {
+      const double high = std::fmax(value, x), low = std::fmin(value, x);
+      if (value != value || x != x) {
+        value = std::nan("");
+      } else if (!finite(high) || low == -kInfinity) {
+        value = high;
+      } else {
+        const double power = std::exp(low - high), share = power / (1 + power);
+        const double log = std::log1p(power);
+        value = high + log;
+        const double units = share * (high - low + m.elementary) + m.elementary * log;
+        radius +=
+            (units + std::fabs(high) + std::fabs(value)) * m.unit * oracle::kOutward + m.smallest;
+      }
+      return {value, finite(value) ? radius : 0};
+    };
+  });
+}
+
 // max + log(sum of exp(x - max)); bfloat16 and binary16 may store every step.
 Expected logsumexp(const Arguments& a) {
   Arithmetic m = a.m;
@@ -433,6 +475,9 @@ constexpr Definition kDefinitions[] = {
     {"aten.amin", amin},
     {"aten.argmax", argmax},
     {"aten.argmin", argmin},
+    {"aten.kthvalue", kthvalue},
+    {"aten.median", median},
+    {"aten.nanmedian", nanmedian},
     {"aten.any", any},
     {"aten.all", all},
     {"aten.count_nonzero", count_nonzero},
@@ -443,6 +488,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.cumsum", cumsum},
     {"aten.cumprod", cumprod},
     {"aten.logsumexp", logsumexp},
+    {"aten.logcumsumexp", logcumsumexp},
 };
 
 }  // namespace

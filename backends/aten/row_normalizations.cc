@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backends/aten/normalizing.h"
+#include "backends/aten/totals.h"
 
 namespace twinrun::aten {
 namespace {
@@ -161,6 +162,116 @@ Expected rms_norm_backward(const Arguments& a) {
   return e;
 }
 
+// v times g / |v|, and |v|, over all dimensions but the first or the last.
+struct Directions {
+  Array v, g;
+  Dims others;
+};
+Directions directions_of(const Arguments& a, size_t first, size_t dim_at) {
+  Directions d{a.array(first), a.array(first + 1), {}};
+  const auto rank = static_cast<int64_t>(d.v.dims.size());
+  const int64_t axis = axis_of(a.integer(dim_at, "dim", 0), rank);
+  Dims dims(d.v.dims.size(), 1);
+  if (d.v.dims.empty()) throw Undefined("a direction without dimensions");
+  dims[static_cast<size_t>(axis)] = d.v.dims[static_cast<size_t>(axis)];
+  if (d.g.size() != count(dims)) throw Undefined("lengths of another shape");
+  d.g = reshaped(std::move(d.g), dims);
+  for (int64_t i = 0; i < rank; ++i) {
+    if (i != axis) d.others.push_back(i);
+  }
+  return d;
+}
+// The sum of products over the other dimensions. Kernels of half precision before PyTorch 2.0 round
+// products and partial sums to it.
+Array products_of(const Arithmetic& m, const Array& x, const Array& y, const Directions& d,
+                  double half) {
+  const Array products = map(
+      m, [&](Estimate p, Estimate q) { return m.mul(p, q); }, x, y);
+  if (d.others.empty()) return products;
+  Array s = sum(m, products, d.others, true);
+  if (half == 0) return s;
+  Arithmetic shorter = m;
+  shorter.unit = half;
+  const double relative = shorter.of_sum(d.v.size() / std::max<int64_t>(d.g.size(), 1) + 1) + half;
+  const Array sizes = sum(
+      m,
+      map(
+          m, [](Estimate p, Estimate q) { return exactly(std::fabs(p.value * q.value)); }, x, y),
+      d.others, true);
+  return map(
+      m,
+      [&](Estimate e, Estimate size) {
+        return Estimate{e.value, e.radius + relative * size.value};
+      },
+      s, sizes);
+}
+Expected weight_norm(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const Element type = a.result(1).element;
+  if (type != Element::kF32 && type != Element::kF64) throw Undefined("norms of half precision");
+  const double half = half_unit(a.view(0).element);
+  const Directions d = directions_of(a, 0, 2);
+  const Array norm = map(
+      m, [&](Estimate e) { return m.more(m.sqrt(e), half); }, products_of(m, d.v, d.v, d, half));
+  Expected e = map(
+      m,
+      [&](Estimate v, Estimate g, Estimate n) {
+        Estimate w = m.more(m.mul(v, m.div(g, n)), 2 * half);
+        if (!finite(w.value)) w.radius = kInfinity;  // (v g) / 0, or v (g / 0)
+        return w;
+      },
+      d.v, d.g, norm);
+  e.results.emplace_back(norm);
+  return e;
+}
+// With s the sum of dw v: g / |v| dw - g s / |v|^3 v, and s / |v|. Kernels may take reciprocals of
+// the norm first: three, of 2.5 units each, in the second term, which has five products.
+Expected weight_norm_backward(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const Array dw = a.array(0, "grad_w"), norm = a.array(3, "saved_norms");
+  const Element type = a.view(3).element;
+  if (type != Element::kF32 && type != Element::kF64) throw Undefined("norms of half precision");
+  const double half = half_unit(a.view(1).element);
+  const Directions d = directions_of(a, 1, 4);
+  if (norm.size() != d.g.size()) throw Undefined("norms of another shape");
+  const Array n = reshaped(norm, d.g.dims), s = products_of(m, dw, d.v, d, half);
+  const auto by = [](Estimate x, Estimate y, Estimate of) {
+    return Arithmetic::quotient(Arithmetic::product(x, y), of);
+  };
+  const Array first = map(
+      m,
+      [&](Estimate w, Estimate g, Estimate of) {
+        return m.more(by(w, g, of), 5 * m.unit + 3 * half);
+      },
+      dw, d.g, n);
+  const Array factor = map(
+      m,
+      [&](Estimate t, Estimate g, Estimate of) {
+        const Estimate squared = exactly(of.value * of.value);
+        return m.more(Arithmetic::quotient(by(t, g, of), squared), 13 * m.unit + 7 * half);
+      },
+      s, d.g, n);
+  Expected e = map(
+      m,
+      [&](Estimate w, Estimate v, Estimate f, Estimate of) {
+        Estimate r = m.sub(w, Arithmetic::product(v, f));
+        // Powers of the norm may overflow, or be flushed.
+        const bool plain = of.value > 0x1p-30 && of.value < 0x1p30;
+        if (!finite(r.value) || !plain) r.radius = kInfinity;
+        return r;
+      },
+      first, d.v, factor, n);
+  Array dg = map(
+      m,
+      [&](Estimate t, Estimate of) {
+        const Estimate r = m.more(m.div(t, of), half);
+        return of.value == 0 ? Estimate{r.value, kInfinity} : r;
+      },
+      s, n);
+  e.results.emplace_back(std::move(dg));
+  return e;
+}
+
 constexpr Definition kDefinitions[] = {
     {"aten.native_layer_norm", layer_norm},
     {"aten.native_layer_norm_backward", layer_norm_backward},
@@ -168,6 +279,8 @@ constexpr Definition kDefinitions[] = {
     {"aten.native_group_norm_backward", group_norm_backward},
     {"aten._fused_rms_norm", rms_norm},
     {"aten._fused_rms_norm_backward", rms_norm_backward},
+    {"aten._weight_norm_interface", weight_norm},
+    {"aten._weight_norm_interface_backward", weight_norm_backward},
     {"torch.nn.functional.layer_norm", functional_layer_norm},
     {"torch.nn.functional.group_norm", functional_group_norm},
     {"torch.nn.functional.rms_norm", functional_rms_norm},

@@ -1,4 +1,4 @@
-// Running sums with their bounds, for definitions that add into scattered elements.
+// Running sums and products with their bounds, for definitions that add into scattered elements.
 #pragma once
 
 #include "backends/aten/arithmetic.h"
@@ -35,6 +35,39 @@ struct Total {
     if (half == 0x1p-11) e.radius += n * 0x1p-25;
     return e;
   }
+};
+
+// Product in any order: n - 1 roundings. The product of the sizes above 1 bounds every partial
+// product from above, that of the sizes below 1 from below: one may overflow or be flushed, and an
+// element that was flushed is multiplied by at most the former.
+class Product {
+ public:
+  Product(const Arithmetic& m, Element e, double unit) : m_(m), unit_(unit) {
+    if (e == Element::kF16) overflow_ = 65504, smallest_ = 0x1p-14;
+  }
+  Estimate times(double x) {
+    value_ *= x;
+    ++n_;
+    if (x != 0 && finite(x)) {
+      above_ *= std::fmax(1.0, std::fabs(x));
+      below_ *= std::fmin(1.0, std::fabs(x));
+    }
+    if (n_ == 1) return {value_, 0};
+    const bool within = above_ < overflow() && below_ >= smallest();
+    if (!finite(value_)) return {value_, within || value_ != value_ ? 0 : kInfinity};
+    if (!(above_ < overflow())) return {value_, kInfinity};
+    const double roundings = std::expm1((n_ - 1) * (std::log1p(unit_) + 0x1p-52));
+    double radius = roundings * std::fabs(value_) * oracle::kOutward;
+    if (below_ < smallest() && value_ != 0) radius += n_ * smallest() * above_;
+    return {value_, radius};
+  }
+
+ private:
+  double overflow() const { return std::fmin(overflow_, m_.overflow); }
+  double smallest() const { return std::fmax(smallest_, m_.smallest); }
+  const Arithmetic& m_;
+  double unit_, overflow_ = kInfinity, smallest_ = 0;
+  double value_ = 1, above_ = 1, below_ = 1, n_ = 0;
 };
 
 }  // namespace twinrun::aten

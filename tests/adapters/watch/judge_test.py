@@ -91,6 +91,18 @@ class Judge(unittest.TestCase):
                     self.assertEqual((first["op"], first["phase"], first["step"]), ("torch.compile.inductor", phase, 0))
                     self.assertIn("loss = F.cross_entropy(model(x), y)", first["place"])
 
+    def test_one_changed_element_is_found(self):
+        with tempfile.TemporaryDirectory() as name:
+            run(HERE / "changed.py", name)
+            report = judged(pathlib.Path(name) / "healthy.twin")
+            self.assertEqual((report["findings"], report["not_judged"]), ([], []))
+            traces = [t for t in pathlib.Path(name).glob("*.twin") if t.stem != "healthy"]
+            self.assertGreater(len(traces), 20)
+            for trace in traces:
+                with self.subTest(trace.stem):
+                    found = judged(trace)["findings"]
+                    self.assertEqual([(f["op"].split(".")[1], f["outside"]) for f in found], [(trace.stem, 1)])
+
     def test_planted_kernels_are_named(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
