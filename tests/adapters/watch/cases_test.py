@@ -117,7 +117,8 @@ class Cases(unittest.TestCase):
 
     @case("TWINRUN_TORCH110_PYTHON", MIDDLE)
     def test_healthy_scripts_are_not_accused(self):
-        for script in sorted((CASES.parent / "models").glob("*.py")):
+        newer = {"video.py"}    # uses Tensor.scatter_reduce
+        for script in sorted(s for s in (CASES.parent / "models").glob("*.py") if s.name not in newer):
             with self.subTest(script=script.name):
                 self.healthy(judged(MIDDLE, script, "--steps", "2"))
 
