@@ -63,13 +63,28 @@ class Places:
         return text
 
 
-class Modules:
+class Hooks:
+    """Hooks that can be put away while dynamo traces the script: what it compiles must not hold them. Derived classes give `install`,
+    which sets `handles`."""
+    handles, hidden = (), False
+
+    def hide(self):
+        for handle in self.handles:
+            handle.remove()
+        self.hidden, self.handles = bool(self.handles), []
+
+    def show(self):
+        if self.hidden:
+            self.hidden = False
+            self.install()
+
+
+class Modules(Hooks):
     """Follows which module runs, by hooks on all modules. The outermost one that is called gives the names."""
 
     def __init__(self):
         self.stack = []      # (module, path)
         self.root, self.names = None, {}
-        self.handles, self.hidden = [], False
 
     @property
     def path(self):
@@ -84,19 +99,8 @@ class Modules:
             self.handles.append(m.register_module_forward_hook(self._leave))
 
     def remove(self):
-        for handle in self.handles:
-            handle.remove()
-        self.handles, self.hidden, self.stack, self.root, self.names = [], False, [], None, {}
-
-    def hide(self):
-        for handle in self.handles:
-            handle.remove()
-        self.hidden, self.handles = bool(self.handles), []
-
-    def show(self):
-        if self.hidden:
-            self.hidden = False
-            self.install()
+        self.hide()
+        self.hidden, self.stack, self.root, self.names = False, [], None, {}
 
     def _enter(self, module, inputs):
         try:

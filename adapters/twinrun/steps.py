@@ -4,6 +4,8 @@ import weakref
 
 import torch
 
+from .places import Hooks
+
 
 def _with_subclasses(base):
     found = {base}
@@ -19,7 +21,7 @@ def _living():
     return [o for o in [o for o in gc.get_objects() if type(o) in kinds] if o.param_groups]
 
 
-class Steps:
+class Steps(Hooks):
     """Counts steps by hooks on all optimizers. `ends` is called after each that is complete.
 
     With one optimizer a step ends right after its step. Where several live (a GAN), it ends when each that stepped in the last round has
@@ -31,8 +33,7 @@ class Steps:
         self.stepped = []         # ids of those that stepped in this step
         self.expected = None
         self.manual = False
-        self.hidden = False
-        self.handles, self.patched = [], []
+        self.patched = []
         self.optimizers = []      # weak references, in the order of their first step
 
     def install(self):
@@ -44,17 +45,6 @@ class Steps:
         else:
             self._patch(Optimizer)
 
-    def hide(self):
-        """Takes the hooks away while dynamo traces the script: what it compiles must not hold them."""
-        for handle in self.handles:
-            handle.remove()
-        self.hidden, self.handles = bool(self.handles), []
-
-    def show(self):
-        if self.hidden:
-            self.hidden = False
-            self.install()
-
     def compiled(self):
         """A compiled function has written parameters, and no hook has told of a step."""
         if not self.manual:
@@ -63,12 +53,11 @@ class Steps:
             self._end()
 
     def remove(self):
+        self.hide()
         self.hidden = False
-        for handle in self.handles:
-            handle.remove()
         for owner, name, original in self.patched:
             setattr(owner, name, original)
-        self.handles, self.patched = [], []
+        self.patched = []
 
     def _patch(self, base):
         """Before 2.0: wraps `step` of every class of optimizers, those that are defined later too."""
