@@ -133,16 +133,14 @@ class Judge {
     ++op.calls;
     if (call.failed) return unjudged(call, "the call raised an exception");
     note_changes(call);
+    largest_ = -1;
     if (call.op == "torch.compile.inductor") return judge_region(call, op);
     try {
       const Arithmetic m = arithmetic(call);
       const Expected expected = aten::expected_of(call, m);
       if (!expected.problem.empty()) found(call, expected.problem);
-      largest_ = -1;
       compare_all(call, expected, m, op);
-      if (largest_ >= 0) op.ratios.push_back(largest_);
-      ++verdict_.judged;
-      ++op.judged;
+      count_judged(op);
     } catch (const aten::Undefined& e) {
       unjudged(call, call.left_out ? "bytes were left out of the trace for the budget" : e.what());
     }
@@ -190,6 +188,11 @@ class Judge {
       }
     }
     if (judged == 0 && !why.empty()) return unjudged(call, why);
+    count_judged(op);
+  }
+
+  void count_judged(TraceOp& op) {
+    if (largest_ >= 0) op.ratios.push_back(largest_);
     ++verdict_.judged;
     ++op.judged;
   }
