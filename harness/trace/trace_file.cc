@@ -304,7 +304,8 @@ class Reader {
       if (at == graphs_.end())
         throw Malformed{fmt::format("graph {} is not in the file", v.integer)};
       const Graph& g = *at->second;
-      const size_t inputs = call.args.empty() ? 0 : call.args[0].items.size();
+      if (call.args.empty()) throw Malformed{"a region without the list of its inputs"};
+      const size_t inputs = call.args[0].items.size();
       if (inputs != g.inputs || (!call.failed && (call.result.items.size() != g.outputs.size() ||
                                                   call.written.size() != g.written.size()))) {
         throw Malformed{fmt::format(

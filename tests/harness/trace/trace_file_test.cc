@@ -149,7 +149,7 @@ TEST_F(TraceFileTest, TensorsStayWithinTheirBlocks) {
 struct Region {
   uint32_t inputs = 1, argument = 0, output = 1, written_input = 0, graph = 1;
   int64_t size = 4;
-  bool writes = false;
+  bool writes = false, arguments = true;
 
   std::string bytes() const {
     Writer w;
@@ -157,9 +157,11 @@ struct Region {
     w.record(2, 2, "torch.compile.inductor");
     w.record(2, 3, "graph");
     std::string g;
-    for (const uint32_t n : {inputs, 1U, 1U, 0U, 1U}) Writer::put(g, n);
-    g += '\x0a';
-    Writer::put(g, argument);
+    for (const uint32_t n : {inputs, 1U, 1U, 0U, arguments ? 1U : 0U}) Writer::put(g, n);
+    if (arguments) {
+      g += '\x0a';
+      Writer::put(g, argument);
+    }
     for (const uint32_t n : {0U, 1U}) Writer::put(g, n);
     g += std::string("\x08\x01", 2);
     Writer::put(g, size);
@@ -174,10 +176,12 @@ struct Region {
     std::string c;
     for (const uint32_t id : {2, 0, 0, 0}) Writer::put<uint32_t>(c, id);
     Writer::put<int64_t>(c, -1);
-    for (const uint32_t n : {0, 0, 1}) Writer::put<uint32_t>(c, n);
-    c += '\x06';
-    Writer::put<uint32_t>(c, 1);
-    c += Writer::tensor(1, 4);
+    for (const uint32_t n : {0, 0, arguments ? 1 : 0}) Writer::put<uint32_t>(c, n);
+    if (arguments) {
+      c += '\x06';
+      Writer::put<uint32_t>(c, 1);
+      c += Writer::tensor(1, 4);
+    }
     for (const uint32_t n : {1, 3}) Writer::put<uint32_t>(c, n);
     c += '\x02';
     Writer::put<int64_t>(c, graph);
@@ -211,6 +215,8 @@ TEST_F(TraceFileTest, GraphsAreChecked) {
   EXPECT_NE(told({.inputs = 0xFFFFFFFF}).find("a graph of 4294967295 inputs"), std::string::npos);
   EXPECT_NE(told({.size = int64_t{1} << 40}).find("elements"), std::string::npos);
   EXPECT_NE(told({.size = -1}).find("elements"), std::string::npos);
+  EXPECT_NE(told({.inputs = 0, .output = 0, .arguments = false}).find("without the list of its"),
+            std::string::npos);
   EXPECT_NE(told({.written_input = 1, .writes = true}).find("input 1 of 1 is written"),
             std::string::npos);
   // Shapes that disagree with the definition are no finding, but are listed.
