@@ -267,6 +267,7 @@ class Layers {
   ValueId targets(GraphBuilder b, int64_t classes, double smoothing);
   ValueId reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss);
   ValueId over_items(GraphBuilder b, ValueId per_item, const LossOptions& loss);
+  ValueId divisor(GraphBuilder b, ValueId weight, int64_t rows);
   // Of the shape of the labels: 1, or 0 where the label is the ignored one.
   ValueId counted(GraphBuilder b, int64_t ignored);
   void set_loss(ValueId value);

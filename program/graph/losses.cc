@@ -63,7 +63,8 @@ ValueId Layers::over_items(GraphBuilder b, ValueId per_item, const LossOptions& 
     const ValueId total =
         b.reduce(b.mul(per_item, counts, "not_ignored"), all, Reducer::kSum, "total");
     if (loss.reduction == Reducer::kSum) return total;
-    return b.div(total, b.reduce(counts, all, Reducer::kSum, "count"), "value");
+    const ValueId count = b.reduce(counts, all, Reducer::kSum, "count");
+    return b.div(total, divisor(b, count, items[0]), "value");
   }
   if (!loss.weighted)
     return b.reduce(per_item, other_dims(static_cast<int64_t>(items.size())), loss.reduction,
@@ -78,16 +79,19 @@ ValueId Layers::over_items(GraphBuilder b, ValueId per_item, const LossOptions& 
       b.reduce(b.mul(per_item, weights, "weighted"), other_dims(static_cast<int64_t>(items.size())),
                Reducer::kSum, "weighted_sum");
   if (loss.reduction == Reducer::kSum) return total;
-  ValueId weight = b.reduce(weights, other_dims(static_cast<int64_t>(items.size())), Reducer::kSum,
-                            "total_weight");
-  if (mode_ == Mode::kTraining && b.type(weights).dims[0] == program_.batch) {
-    couple("token_mean", "loss");
-    if (sharding_.cores > 1 && sharding_.token_mean == Scope::kGlobal) {
-      weight = b.binary_scalar(OpKind::kDivide, b.all_reduce(weight, "weight_of_all"),
-                               sharding_.cores, "weight_per_core");
-    }
-  }
-  return b.div(total, weight, "value");
+  const ValueId weight = b.reduce(weights, other_dims(static_cast<int64_t>(items.size())),
+                                  Reducer::kSum, "total_weight");
+  return b.div(total, divisor(b, weight, items[0]), "value");
+}
+
+// What a mean over a core's items divides by: their own weight, or the core's equal share of the
+// weight of all cores. `rows`: of the items; a core that has the whole batch's needs no share.
+ValueId Layers::divisor(GraphBuilder b, ValueId weight, int64_t rows) {
+  if (mode_ != Mode::kTraining || rows != program_.batch) return weight;
+  couple("token_mean", "loss");
+  if (sharding_.cores == 1 || sharding_.token_mean != Scope::kGlobal) return weight;
+  return b.binary_scalar(OpKind::kDivide, b.all_reduce(weight, "weight_of_all"), sharding_.cores,
+                         "weight_per_core");
 }
 
 void Layers::softmax_cross_entropy(int64_t classes, const LossOptions& loss) {

@@ -170,6 +170,18 @@ TEST(AcrossCores, MeanOverTokens) {
       {.cores = kCores, .token_mean = Scope::kGlobal}, "token_mean");
 }
 
+// Cores hold unequal numbers of labels that count.
+TEST(AcrossCores, MeanOverCountedLabels) {
+  expect_cured(
+      kTokens,
+      [](Layers& n) {
+        n.embedding("e", 7, 6, {Initializer::Kind::kRandomUniform});
+        n.dense("out", 7);
+        n.softmax_cross_entropy(7, {.ignored = 2});
+      },
+      {.cores = kCores, .token_mean = Scope::kGlobal}, "token_mean");
+}
+
 TEST(AcrossCores, SyncedBatchNorm) {
   expect_cured(
       kImages,
