@@ -33,12 +33,16 @@ inline Interval at(const Known& x, int64_t i) {
   return {v, element(x.low, i), element(x.high, i)};
 }
 
+// Values that the rule of an op reads besides its operands, because the operands depend on each
+// other: of x == maximum(x, y) the y.
+std::vector<ValueId> also_read(const Graph& graph, const Op& op);
+
 struct Site {
   const Graph& graph;
   const Op& op;
   const FusedArithmetic& may;
   ThreadPool* pool;
-  std::vector<const Known*> x;
+  std::vector<const Known*> x;  // operands, then what is also read
   // How many sums of this op's size later sums may add up, if a compiler makes them one sum.
   double later = 1;
 

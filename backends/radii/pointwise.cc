@@ -250,6 +250,28 @@ Known is_largest(const Site& site, const Op& reduction) {
   return out;
 }
 
+// The y of x == maximum(x, y), as JAX asks which of two was taken; kNoValue for other comparisons.
+ValueId other_of_maximum(const Graph& graph, const Op& op) {
+  if (op.kind != OpKind::kCompare || op.attrs.compare != CompareKind::kEq) return kNoValue;
+  for (const size_t side : {1, 0}) {
+    const Op& most = graph.op(op.operands[side]);
+    if (most.kind != OpKind::kMaximum && most.kind != OpKind::kMinimum) continue;
+    for (const size_t i : {0, 1}) {
+      if (most.operands[i] == op.operands[1 - side]) return most.operands[1 - i];
+    }
+  }
+  return kNoValue;
+}
+Known is_taken(const Site& site) {
+  const bool second =
+      site.operand(1).kind == OpKind::kMaximum || site.operand(1).kind == OpKind::kMinimum;
+  const bool least = site.operand(second ? 1 : 0).kind == OpKind::kMinimum;
+  const Known &x = *site.x[second ? 0 : 1], &y = *site.x[2];
+  return map(site, [&](int64_t i) {
+    return least ? below(at(x, i), at(y, i), true) : below(at(y, i), at(x, i), true);
+  });
+}
+
 Known select(const Site& site) {
   const Known &p = *site.x[0], &a = *site.x[1], &b = *site.x[2];
   return map(site, [&](int64_t i) {
@@ -312,11 +334,17 @@ Interval absolute(Interval a) {
 
 }  // namespace
 
+std::vector<ValueId> also_read(const Graph& graph, const Op& op) {
+  const ValueId other = other_of_maximum(graph, op);
+  return other == kNoValue ? std::vector<ValueId>{} : std::vector<ValueId>{other};
+}
+
 Known eval_pointwise(const Site& site) {
   const Op& op = site.op;
   const bool of_floats = is_floating(site.operand(0).type.dtype);
   if (op.kind == OpKind::kSelect) return select(site);
   if (!site.floats() && !of_floats && site.all_exact()) return by_oracle(site);
+  if (other_of_maximum(site.graph, op) != kNoValue) return is_taken(site);
   const Op* reduction = nullptr;
   if (asks_for_largest(site, &reduction)) return is_largest(site, *reduction);
   if (op.kind == OpKind::kCompare) return compare(site);

@@ -154,7 +154,7 @@ class Walk {
       }
       const auto given = given_.values.find(id);
       if (given != given_.values.end()) k = given_value(given->second, op, may_);
-      for (const ValueId operand : op.operands) {
+      for (const ValueId operand : read_by(op)) {
         if (last_[at_(operand)] == id) values_[at_(operand)] = {};
       }
       if (last_[at_(id)] == id) k = {};
@@ -164,6 +164,11 @@ class Walk {
 
  private:
   static size_t at_(ValueId id) { return static_cast<size_t>(id); }
+  std::vector<ValueId> read_by(const Op& op) const {
+    std::vector<ValueId> out = op.operands;
+    for (const ValueId id : also_read(graph_, op)) out.push_back(id);
+    return out;
+  }
 
   void plan(const std::vector<ValueId>& wanted) {
     needed_.assign(values_.size(), false);
@@ -177,7 +182,7 @@ class Walk {
       // What reads a given value needs no more than that; the value itself may be wanted.
       const bool read_only =
           given_.values.contains(id) && std::ranges::find(wanted, id) == wanted.end();
-      for (const ValueId operand : op.operands) {
+      for (const ValueId operand : read_by(op)) {
         if (!read_only) needed_[at_(operand)] = true;
         last_[at_(operand)] = std::max(last_[at_(operand)], id);
         later_[at_(operand)] = std::max(later_[at_(operand)], later_through(op, id));
@@ -233,7 +238,7 @@ class Walk {
   Known evaluate(ValueId id) {
     const Op& op = graph_.op(id);
     std::vector<const Known*> operands;
-    for (const ValueId operand : op.operands) {
+    for (const ValueId operand : read_by(op)) {
       operands.push_back(&values_[at_(operand)]);
       if (!operands.back()->value.valid()) return {};  // only its given value is read
     }
