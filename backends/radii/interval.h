@@ -104,6 +104,7 @@ class Rules {
         flush_(may.flush),
         unit_((bf16_ ? oracle::kUnitBf16 : 0) + oracle::kUnit * (1 + 0x1p-20)),
         largest_(bf16_ ? oracle::kOverflowBf16 : oracle::kOverflowF32),
+        least_(bf16_ ? 0x1p-133 : (1 + may.elementary_ulps) * 0x1p-149),
         elementary_(2 * may.elementary_ulps * oracle::kUnit + oracle::kElementaryError) {}
 
   double unit() const { return unit_; }
@@ -111,7 +112,7 @@ class Rules {
   double smallest() const { return flush_ ? kMinNormal * (1 + 0x1p-10) : 0; }
   double largest() const { return largest_; }
   // What one operation may lose below the normal range.
-  double lost() const { return flush_ ? kMinNormal : 0x1p-149; }
+  double lost() const { return flush_ ? kMinNormal : least_; }
 
   bool holds(double x) const {
     if (x == 0 || !oracle::finite(x)) return true;
@@ -135,9 +136,10 @@ class Rules {
     if (e.low <= -largest_ * (1 - 0x1p-20)) e.low = -kInfinity;
     if (e.low >= kMinNormal * 2 || e.high <= -kMinNormal * 2) return e;
     if (e.low == 0 && e.high == 0) return e;
-    if (flush_) return near_zero(e);
-    e.low -= 0x1p-149, e.high += 0x1p-149;
-    return e;
+    // Gradual underflow; roundings keep the sign.
+    e.low = e.low >= 0 ? std::max(0.0, e.low - least_) : e.low - least_;
+    e.high = e.high <= 0 ? std::min(0.0, e.high + least_) : e.high + least_;
+    return flush_ ? near_zero(e) : e;
   }
   // A number that is read, which nothing has rounded.
   Interval read(double x) const {
@@ -152,7 +154,9 @@ class Rules {
   }
 
   bool bf16_, flush_;
-  double unit_, largest_, elementary_;
+  double unit_, largest_;
+  double least_;  // what gradual underflow may lose
+  double elementary_;
 };
 
 }  // namespace twinrun::radii

@@ -101,7 +101,7 @@ Known quotient(const Site& site) {
     Interval e = divide(a, b, rules.smallest());
     if (b.exact() && power_of_two(b.value)) return rules.rounded(e);
     if (a.exact() && a.value == 0 && e.exact()) return e;
-    if (b.size() > 0x1p125) e.low = std::fmin(e.low, 0), e.high = std::fmax(e.high, 0);
+    if (!e.nan() && b.size() > 0x1p125) e.low = std::fmin(e.low, 0), e.high = std::fmax(e.high, 0);
     return rules.widened(e, rules.unit() + 1.5 * oracle::kUnit);
   });
 }
@@ -218,14 +218,20 @@ bool asks_for_largest(const Site& site, const Op** reduction) {
   if (site.op.kind != OpKind::kCompare || site.op.attrs.compare != CompareKind::kEq) return false;
   const Op& spread = site.operand(1);
   if (spread.kind != OpKind::kBroadcastInDim) return false;
-  const Op& most = site.graph.op(spread.operands[0]);
+  // The reduced dimensions are left out, or kept with size 1 by a reshape.
+  const Op& from = site.graph.op(spread.operands[0]);
+  const bool kept = from.kind == OpKind::kReshape;
+  const Op& most = kept ? site.graph.op(from.operands[0]) : from;
   if (most.kind != OpKind::kReduce || most.attrs.reducer != Reducer::kMax ||
       most.operands[0] != site.op.operands[0])
     return false;
-  const int64_t rank = site.operand(0).type.rank();
-  if (spread.attrs.dims != other_dims(rank, most.attrs.dims)) return false;
+  Dims dims = site.operand(0).type.dims;
+  const auto rank = static_cast<int64_t>(dims.size());
+  if (spread.attrs.dims != (kept ? other_dims(rank) : other_dims(rank, most.attrs.dims)))
+    return false;
+  for (const int64_t d : most.attrs.dims) dims[static_cast<size_t>(d)] = 1;
   *reduction = &most;
-  return true;
+  return !kept || from.type.dims == dims;
 }
 Known is_largest(const Site& site, const Op& reduction) {
   Known out = compare(site);

@@ -93,15 +93,21 @@ void product(const Site& site, const Op& op, const std::vector<Tensor>& values,
       (oracle::gamma(k * passes) + operand_error(site.may.dots) + (k + 8) * 0x1p-51) * kOutward;
   // Sums and products below the normal range; and parts of rounded operands there.
   double lost = passes * 2 * (k + 1) * f32.lost();
-  if (passes > 1 || site.may.dots == DotPrecision::kBf16)
+  bool may_overflow = false;
+  if (site.may.dots != DotPrecision::kF32) {
     lost += 4 * k * passes * kMinNormal * (a.largest + b.largest);
+    for (const double largest : {a.largest, b.largest, ra.largest, rb.largest})
+      may_overflow = may_overflow || largest > 0x1p126;
+  }
   oracle::for_each_element(pool, shape.m * shape.n, [&](int64_t i) {
     const auto u = static_cast<size_t>(i);
     const double v = sums.head[u], from_operands = moved.empty() ? 0 : moved[u];
     const double size = sums.magnitude[u] + from_operands;
     Interval e = anything(v);
-    if (v != v && moved.empty()) {
-      e = exactly(v);
+    if (may_overflow) {
+      // a rounded operand may be infinite
+    } else if (v != v && moved.empty() && op.kind == OpKind::kDotGeneral) {
+      e = exactly(v);  // of a convolution, an engine may leave out what the padding multiplies
     } else if (size == 0) {
       e = exactly(0);
     } else if (oracle::finite(v) && size * (1 + relative) < oracle::kOverflowF32 / 2) {
