@@ -97,12 +97,12 @@ bool is_move_of_one(OpKind kind) {
 
 }  // namespace
 
-const Known* Constants::found(ValueId id) const {
+const KnownValue* Constants::found(ValueId id) const {
   const auto at = known_.find(id);
   return at == known_.end() || !at->second ? nullptr : &*at->second;
 }
 
-const Known* Constants::of(ValueId id) {
+const KnownValue* Constants::of(ValueId id) {
   std::vector<ValueId> open = {id};
   while (!open.empty()) {
     const ValueId next = open.back();
@@ -132,7 +132,7 @@ const Known* Constants::of(ValueId id) {
 std::optional<int64_t> Constants::integer(ValueId id) {
   const TensorType& type = graph_.type(id);
   if (type.dtype == DType::kF32 || type.elements() != 1) return std::nullopt;
-  const Known* k = of(id);
+  const KnownValue* k = of(id);
   if (k == nullptr) return std::nullopt;
   return static_cast<int64_t>(k->numbers[0]);
 }
@@ -140,7 +140,7 @@ std::optional<int64_t> Constants::integer(ValueId id) {
 void Constants::declare(ValueId id, const Tensor& value) {
   const TensorType& type = value.type();
   if (!is_known_type(type.dtype) || value.elements() > kMaxKnownElements) return;
-  Known k{type, {}};
+  KnownValue k{type, {}};
   k.numbers.reserve(static_cast<size_t>(value.elements()));
   for (int64_t i = 0; i < value.elements(); ++i) {
     const auto at = static_cast<size_t>(i);
@@ -151,14 +151,14 @@ void Constants::declare(ValueId id, const Tensor& value) {
   known_[id] = std::move(k);
 }
 
-std::optional<Known> Constants::computed(const Op& op) {
-  std::vector<const Known*> x;
+std::optional<KnownValue> Constants::computed(const Op& op) {
+  std::vector<const KnownValue*> x;
   bool splats = true;
   for (const ValueId operand : op.operands) {
     x.push_back(found(operand));
     splats = splats && x.back()->splat();
   }
-  Known out{op.type, {}};
+  KnownValue out{op.type, {}};
   if (op.kind == OpKind::kConstant) {
     out.numbers = {op.attrs.value};
     return out;

@@ -16,7 +16,7 @@
 namespace twinrun {
 
 // The elements of a known value; all of them if there is only one number.
-struct Known {
+struct KnownValue {
   TensorType type;
   std::vector<double> numbers;  // every i32, pred and f32 is exact in binary64
   bool splat() const { return numbers.size() == 1; }
@@ -31,17 +31,17 @@ class Constants {
 
   // The value, or nullptr if it is not known. Computes it from its operands, each only once. The
   // pointer stays valid.
-  const Known* of(ValueId id);
+  const KnownValue* of(ValueId id);
   std::optional<int64_t> integer(ValueId id);  // of an i32 or pred with one element
   // Declares what a parameter of the graph is fed with at every step.
   void declare(ValueId id, const Tensor& value);
 
  private:
-  std::optional<Known> computed(const Op& op);
-  const Known* found(ValueId id) const;
+  std::optional<KnownValue> computed(const Op& op);
+  const KnownValue* found(ValueId id) const;
 
   const Graph& graph_;
-  std::unordered_map<ValueId, std::optional<Known>> known_;
+  std::unordered_map<ValueId, std::optional<KnownValue>> known_;
   // Limits the work for a hostile text. Beyond it, only values with one number are computed.
   int64_t budget_ = int64_t{1} << 23;
 };

@@ -11,17 +11,17 @@ std::string name_here(const ControlFlow& f, std::string_view local) {
                      f.shared.iteration, f.scope.source.empty() ? "" : "@", f.scope.source);
 }
 
-struct Restored {
-  explicit Restored(std::string& text) : text(text), value(text) {}
-  Restored(const Restored&) = delete;
-  Restored& operator=(const Restored&) = delete;
-  ~Restored() { text = value; }
+struct RestoredText {
+  explicit RestoredText(std::string& text) : text(text), value(text) {}
+  RestoredText(const RestoredText&) = delete;
+  RestoredText& operator=(const RestoredText&) = delete;
+  ~RestoredText() { text = value; }
   std::string& text;
   const std::string value;
 };
 
 // Carried counters become constants again, so that an iteration does not depend on the one before.
-void fold(const ControlFlow& f, Value& v, const std::string& local) {
+void fold(const ControlFlow& f, HloValue& v, const std::string& local) {
   for (size_t i = 0; i < v.parts.size(); ++i) fold(f, v.parts[i], fmt::format("{}.{}", local, i));
   if (v.id == kNoValue) return;
   const TensorType type = f.graph.type(v.id);
@@ -31,6 +31,20 @@ void fold(const ControlFlow& f, Value& v, const std::string& local) {
   if (value)
     v.id = GraphBuilder(f.graph, "", f.graph.op(v.id).phase)
                .constant(static_cast<double>(*value), type.dtype, name_here(f, local));
+}
+
+bool same(const HloValue& a, const HloValue& b) {
+  return a.id == b.id &&
+         std::ranges::equal(a.parts, b.parts,
+                            [](const HloValue& p, const HloValue& q) { return same(p, q); });
+}
+
+// Whether the body returned what it was given: one tuple, or `carried` separate values.
+bool same(const HloValue& next, const std::vector<HloValue>& operands, size_t carried) {
+  if (carried < 2) return same(next, operands[0]);
+  return std::equal(next.parts.begin(), next.parts.end(), operands.begin(),
+                    operands.begin() + static_cast<std::ptrdiff_t>(carried),
+                    [](const HloValue& p, const HloValue& q) { return same(p, q); });
 }
 
 // The names in "{a, %b}".
@@ -44,10 +58,10 @@ std::vector<std::string> names_in(std::string_view list) {
   return out;
 }
 
-Value selected(const ControlFlow& f, ValueId p, const Value& yes, const Value& no) {
+HloValue selected(const ControlFlow& f, ValueId p, const HloValue& yes, const HloValue& no) {
   if (yes.parts.size() != no.parts.size() || (yes.id == kNoValue) != (no.id == kNoValue))
     throw Unsupported{"branches with different results"};
-  Value out;
+  HloValue out;
   for (size_t i = 0; i < yes.parts.size(); ++i)
     out.parts.push_back(selected(f, p, yes.parts[i], no.parts[i]));
   if (yes.id == kNoValue || yes.id == no.id) return {yes.id, std::move(out.parts)};
@@ -76,18 +90,18 @@ const HloComputation& ControlFlow::callee(const std::string& name) const {
   return *c;
 }
 
-Value lower_while(const ControlFlow& f, std::vector<Value> operands) {
+HloValue lower_while(const ControlFlow& f, std::vector<HloValue> operands) {
   const HloComputation& condition = f.callee(text_attribute(f.in, "condition"));
   const HloComputation& body = f.callee(text_attribute(f.in, "body"));
   const bool separate = f.in.attributes.contains("carried");
   const auto carried = static_cast<size_t>(number_attribute(f.in, "carried", 1));
   if (operands.size() < carried || (!separate && operands.size() != 1) || carried < 1)
     throw Unsupported{fmt::format("while with {} operands", operands.size())};
-  const Restored outer(f.shared.iteration);
+  const RestoredText outer(f.shared.iteration);
   for (int64_t k = 0;; ++k) {
     f.shared.iteration = fmt::format("{}[{}]", outer.value, k);
     for (size_t i = 0; i < carried; ++i) fold(f, operands[i], fmt::format(".carry{}", i));
-    const Value again = f.inlined(condition, operands);
+    const HloValue again = f.inlined(condition, operands);
     if (f.stopped()) return {};
     const auto known = again.id == kNoValue ? std::nullopt : f.shared.constants.integer(again.id);
     if (!known)
@@ -98,11 +112,13 @@ Value lower_while(const ControlFlow& f, std::vector<Value> operands) {
           condition.instructions[static_cast<size_t>(condition.root)].line,
           k == 0 ? "depends on data" : fmt::format("depends on data from iteration {} on", k))};
     if (*known == 0) break;
-    Value next = f.inlined(body, operands);
+    HloValue next = f.inlined(body, operands);
     if (f.stopped()) return {};
     if (separate && carried > 1 && next.parts.size() != carried)
       throw Unsupported{
           fmt::format("while of {} values whose body returns {}", carried, next.parts.size())};
+    if (same(next, operands, separate ? carried : 0))
+      throw Unsupported{"while that never ends: an iteration changes nothing"};
     if (!separate || carried == 1)
       operands[0] = std::move(next);
     else
@@ -113,7 +129,7 @@ Value lower_while(const ControlFlow& f, std::vector<Value> operands) {
   return {kNoValue, std::move(operands)};
 }
 
-Value lower_conditional(const ControlFlow& f, const std::vector<Value>& operands) {
+HloValue lower_conditional(const ControlFlow& f, const std::vector<HloValue>& operands) {
   std::vector<std::string> names = names_in(text_attribute(f.in, "branch_computations"));
   if (f.in.attributes.contains("true_computation"))
     names = {text_attribute(f.in, "false_computation"), text_attribute(f.in, "true_computation")};
@@ -135,9 +151,9 @@ Value lower_conditional(const ControlFlow& f, const std::vector<Value>& operands
   if (const auto known = f.shared.constants.integer(operands[0].id))
     return branch(static_cast<size_t>(*known < 0 || *known > last ? last : *known));
   ++f.shared.notes["a conditional that depends on data is computed in all branches, and selected"];
-  Value out = branch(static_cast<size_t>(last));
+  HloValue out = branch(static_cast<size_t>(last));
   for (int64_t i = last - 1; i >= 0 && !f.stopped(); --i) {
-    const Value other = branch(static_cast<size_t>(i));
+    const HloValue other = branch(static_cast<size_t>(i));
     if (f.stopped() || !other.known() || !out.known()) return {};
     ValueId choice = operands[0].id;
     GraphBuilder b(f.graph, "", f.graph.op(choice).phase);
@@ -153,7 +169,7 @@ Value lower_conditional(const ControlFlow& f, const std::vector<Value>& operands
         b.compare(CompareKind::kEq, choice, number, name_here(f, fmt::format(".takes{}", i)));
     out = selected(f, taken, other, out);
   }
-  return f.stopped() ? Value{} : out;
+  return f.stopped() ? HloValue{} : out;
 }
 
 }  // namespace twinrun

@@ -1,7 +1,7 @@
 // while and conditional: loops are unrolled iteration by iteration, and of branches the one that is
 // taken is lowered, or all of them. Between the importer, which inlines computations, and the graph.
 //
-//   Value results = lower_while(call, operands);      // the carried values after the last iteration
+//   HloValue results = lower_while(call, operands);      // the carried values after the last iteration
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 namespace twinrun {
 
 // An array or a tuple of values; neither if its instruction was refused.
-struct Value {
+struct HloValue {
   ValueId id = kNoValue;
-  std::vector<Value> parts;
+  std::vector<HloValue> parts;
   bool known() const {
-    return id != kNoValue || (!parts.empty() && std::ranges::all_of(parts, &Value::known));
+    return id != kNoValue || (!parts.empty() && std::ranges::all_of(parts, &HloValue::known));
   }
 };
 
@@ -36,7 +36,7 @@ struct ControlFlow {
   const CallSite& scope;
   Graph& graph;
   Shared& shared;
-  std::function<Value(const HloComputation&, const std::vector<Value>&)> inlined;
+  std::function<HloValue(const HloComputation&, const std::vector<HloValue>&)> inlined;
   std::function<bool()> stopped;  // after a refusal, or at the limit of ops
 
   // The computation that attribute `key` names. Throws Unsupported if it does not come before the
@@ -47,11 +47,11 @@ struct ControlFlow {
 // HLO's loops have one tuple as their operand and as the parameter of both computations. Those of
 // StableHLO have attribute "carried", the number of values that change; the operands after them are
 // values that the regions read from outside. Throws Unsupported if the condition depends on data.
-Value lower_while(const ControlFlow& flow, std::vector<Value> operands);
+HloValue lower_while(const ControlFlow& flow, std::vector<HloValue> operands);
 
 // The first operand chooses: a predicate between true_computation and false_computation, or a
 // number among branch_computations. Each branch has the next operand as its parameter; with
 // attribute "captured" all of the operands.
-Value lower_conditional(const ControlFlow& flow, const std::vector<Value>& operands);
+HloValue lower_conditional(const ControlFlow& flow, const std::vector<HloValue>& operands);
 
 }  // namespace twinrun

@@ -55,7 +55,7 @@ class Importer {
 
   Result<ImportedStep> run(const StepBinding& binding) {
     const HloComputation& entry = module_.entry();
-    std::vector<Value> arguments(entry.parameters.size());
+    std::vector<HloValue> arguments(entry.parameters.size());
     for (size_t i = 0; i < entry.parameters.size(); ++i) {
       const HloInstruction& p = entry.instructions[static_cast<size_t>(entry.parameters[i])];
       const bool state = i < binding.state.size();
@@ -81,7 +81,7 @@ class Importer {
       }
     }
     if (out_.program.batch == 0) out_.program.batch = 1;
-    const Value root = inlined(entry, arguments, {});
+    const HloValue root = inlined(entry, arguments, {});
     if (problems_.empty()) bind_results(entry, root, binding);
     if (!problems_.empty()) return all_problems();
     for (const auto& [note, count] : shared_.notes)
@@ -118,13 +118,13 @@ class Importer {
     return {what, module_.file, ""};
   }
 
-  Value inlined(const HloComputation& c, const std::vector<Value>& arguments,
-                const CallSite& scope) {
+  HloValue inlined(const HloComputation& c, const std::vector<HloValue>& arguments,
+                   const CallSite& scope) {
     constexpr int kMaxNested = 64;
     if (depth_ >= kMaxNested)
       throw Unsupported{fmt::format("calls nested more than {} deep", kMaxNested)};
     ++depth_;
-    std::vector<Value> values(c.instructions.size());
+    std::vector<HloValue> values(c.instructions.size());
     for (size_t i = 0; i < c.instructions.size(); ++i) {
       const HloInstruction& in = c.instructions[i];
       if (full_) break;
@@ -160,8 +160,9 @@ class Importer {
     return s;
   }
 
-  Value lowered(const HloComputation& c, const HloInstruction& in, const std::vector<Value>& values,
-                const std::vector<Value>& arguments, const CallSite& scope) {
+  HloValue lowered(const HloComputation& c, const HloInstruction& in,
+                   const std::vector<HloValue>& values, const std::vector<HloValue>& arguments,
+                   const CallSite& scope) {
     if (in.opcode == "parameter") {
       const auto i = static_cast<size_t>(std::stoll(in.literal));
       if (i >= arguments.size()) throw Unsupported{"a call with too few operands"};
@@ -170,14 +171,14 @@ class Importer {
     }
     if (in.opcode == "get-tuple-element") {
       const int64_t index = number_attribute(in, "index");
-      const Value* of =
+      const HloValue* of =
           in.operands.size() == 1 ? &values[static_cast<size_t>(in.operands[0])] : nullptr;
       if (of != nullptr && !of->known()) return {};
       if (of == nullptr || index < 0 || index >= static_cast<int64_t>(of->parts.size()))
         throw Unsupported{fmt::format("element {} of a tuple that does not have it", index)};
       return of->parts[static_cast<size_t>(index)];
     }
-    std::vector<Value> operands;
+    std::vector<HloValue> operands;
     for (int o : in.operands) {
       operands.push_back(values[static_cast<size_t>(o)]);
       // An operand was refused and has been reported; report its readers only if they have no rule.
@@ -197,12 +198,12 @@ class Importer {
     }
     if (in.opcode == "while" || in.opcode == "conditional") {
       const ControlFlow f = flow(c, in, here);
-      Value out = in.opcode == "while" ? lower_while(f, std::move(operands))
-                                       : lower_conditional(f, operands);
+      HloValue out = in.opcode == "while" ? lower_while(f, std::move(operands))
+                                          : lower_conditional(f, operands);
       if (out.known()) check_shape(in.shape, out);
       return out;
     }
-    Value out = instruction(in, operands, here);
+    HloValue out = instruction(in, operands, here);
     check_shape(in.shape, out);
     return out;
   }
@@ -215,7 +216,7 @@ class Importer {
             here,
             graph(),
             shared_,
-            [&](const HloComputation& callee, const std::vector<Value>& arguments) {
+            [&](const HloComputation& callee, const std::vector<HloValue>& arguments) {
               return inlined(callee, arguments, here);
             },
             [this, before] { return full_ || refused_ > before; }};
@@ -237,11 +238,11 @@ class Importer {
     return target == "\"Sharding\"" || target == "\"annotate_device_placement\"";
   }
 
-  Value instruction(const HloInstruction& in, const std::vector<Value>& operands,
-                    const CallSite& here) {
+  HloValue instruction(const HloInstruction& in, const std::vector<HloValue>& operands,
+                       const CallSite& here) {
     std::vector<ValueId> ids;
     Phase phase = here.gradient ? Phase::kGradient : Phase::kForward;
-    for (const Value& v : operands) {
+    for (const HloValue& v : operands) {
       if (v.id == kNoValue) throw Unsupported{in.opcode + " of a tuple"};
       ids.push_back(v.id);
       // An instruction that depends on gradients and is not part of them belongs to the update.
@@ -310,7 +311,7 @@ class Importer {
     return at->second = id;
   }
 
-  void check_shape(const HloShape& declared, const Value& value) const {
+  void check_shape(const HloShape& declared, const HloValue& value) const {
     if (declared.is_tuple()) {
       if (declared.parts.size() != value.parts.size())
         throw Unsupported{fmt::format("a tuple of {} where {} is declared", value.parts.size(),
@@ -329,9 +330,10 @@ class Importer {
                                     to_string(type))};
   }
 
-  void bind_results(const HloComputation& entry, const Value& root, const StepBinding& binding) {
+  void bind_results(const HloComputation& entry, const HloValue& root, const StepBinding& binding) {
     const HloInstruction& in = entry.instructions[static_cast<size_t>(entry.root)];
-    const std::vector<Value> results = root.id == kNoValue ? root.parts : std::vector<Value>{root};
+    const std::vector<HloValue> results =
+        root.id == kNoValue ? root.parts : std::vector<HloValue>{root};
     std::set<ValueId> taken;
     for (size_t i = 0; i < out_.program.state.size(); ++i) {
       StateVar& var = out_.program.state[i];
