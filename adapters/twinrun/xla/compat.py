@@ -59,6 +59,14 @@ def place_of(equation):
     return ""
 
 
+def bound(primitive, params, values):
+    """Returns the results of a primitive as a list."""
+    given = primitive.get_bind_params(params)
+    functions, params = given if isinstance(given, tuple) else ((), given)
+    out = primitive.bind(*functions, *values, **params)
+    return list(out) if primitive.multiple_results else [out]
+
+
 def inner_jaxpr(jaxpr):
     """Returns (jaxpr, constants) of a closed or an open jaxpr."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, [])
