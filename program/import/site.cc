@@ -65,6 +65,7 @@ std::optional<double> splat_of(const Graph& graph, ValueId id) {
 std::string Site::name(std::string_view local) const {
   std::string out = path_;
   if (!local.empty()) out += "." + std::string(local);
+  out += shared_.iteration;
   if (!source_.empty()) out += "@" + source_;
   // Numbering repeated names here is cheaper than in Graph::add, which tries one number after the
   // other.
@@ -120,6 +121,8 @@ ValueId Site::scalar_like(ValueId v, double value, std::string_view local) {
   return splat(value, like, local);
 }
 ValueId Site::reshape(ValueId v, const Dims& dims, std::string_view local) {
+  while (b.type(v).dims != dims && b.graph().op(v).kind == OpKind::kReshape)
+    v = b.graph().op(v).operands[0];  // merges consecutive reshapes
   return b.type(v).dims == dims ? v : b.reshape(v, dims, name(local));
 }
 ValueId Site::transpose(ValueId v, const Dims& permutation, std::string_view local) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "program/import/attributes.h"
+#include "program/import/constants.h"
 #include "program/import/import.h"
 
 namespace twinrun {
@@ -34,8 +36,15 @@ struct Mirrored {
   Dims axes;
 };
 
+struct WrittenBlocks;  // slices.cc
+
 // State that all instructions of a module share while they are lowered.
 struct Shared {
+  explicit Shared(const Graph& graph) : constants(graph) {}
+  Constants constants;
+  // Arrays that were written block by block: their blocks, and how many of them came before.
+  std::unordered_map<ValueId, std::pair<std::shared_ptr<WrittenBlocks>, int64_t>> written;
+  std::string iteration;             // of the loops that are being unrolled: "[3]", "[3][0]", or ""
   std::map<std::string, int> notes;  // note -> how often it was made
   std::map<ValueId, Mirrored> mirrored;
   std::unordered_map<std::string, int> names;  // name -> how often it was requested
@@ -59,7 +68,8 @@ class Site {
   GraphBuilder b;
 
   // "dense1/dot_general@train.py:31"; with a local name "dense1/dot_general.pad@train.py:31", for
-  // auxiliary ops beside the op that computes the result.
+  // auxiliary ops beside the op that computes the result; in iteration 3 of a loop
+  // "dense1/dot_general[3]@train.py:31".
   std::string name(std::string_view local = "") const;
   const TensorType& type(size_t operand) const { return b.type(x[operand]); }
   TensorType result() const;  // as the text declares it
@@ -68,6 +78,7 @@ class Site {
   // Throws Unsupported unless the instruction has this number of operands.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }
+  Shared& shared() { return shared_; }
   void note(const std::string& text) { ++shared_.notes[text]; }
   void note_mirrored(ValueId result, Mirrored how) { shared_.mirrored[result] = std::move(how); }
   Mirrored mirrored(ValueId v) const {
@@ -116,6 +127,7 @@ std::pair<ValueId, ValueId> lower_arg_extreme(Site& site);
 // The families of rules, each in its own file; each adds opcode -> rule.
 void add_elementwise(LoweringTable& table);
 void add_movement(LoweringTable& table);
+void add_slices(LoweringTable& table);
 void add_indexing(LoweringTable& table);
 void add_dot(LoweringTable& table);
 void add_convolution(LoweringTable& table);
