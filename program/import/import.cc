@@ -20,7 +20,8 @@ const LoweringTable& rules() {
   static const LoweringTable table = [] {
     LoweringTable t;
     for (const auto add : {add_elementwise, add_integers, add_functions, add_movement, add_slices,
-                           add_indexing, add_dot, add_convolution, add_reductions, add_windows})
+                           add_gather, add_scatter, add_dot, add_convolution, add_reductions,
+                           add_windows})
       add(t);
     return t;
   }();
