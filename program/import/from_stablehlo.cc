@@ -267,6 +267,7 @@ class Translator {
         {"reduce", {"to_apply"}},
         {"reduce-window", {"to_apply"}},
         {"scatter", {"to_apply"}},
+        {"sort", {"to_apply"}},
         {"select-and-scatter", {"select", "scatter"}}};
     const auto found = keys.find(in.opcode);
     if (found == keys.end()) return Ok{};

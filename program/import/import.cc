@@ -19,9 +19,19 @@ namespace {
 const LoweringTable& rules() {
   static const LoweringTable table = [] {
     LoweringTable t;
-    for (const auto add : {add_elementwise, add_movement, add_slices, add_gather, add_scatter,
-                           add_dot, add_convolution, add_reductions, add_windows})
+    for (const auto add : {add_elementwise, add_integers, add_functions, add_movement, add_slices,
+                           add_gather, add_scatter, add_dot, add_convolution, add_reductions,
+                           add_windows})
       add(t);
+    return t;
+  }();
+  return table;
+}
+
+const ManyLoweringTable& many_rules() {
+  static const ManyLoweringTable table = [] {
+    ManyLoweringTable t;
+    for (const auto add : {add_arg_extremes, add_sorts}) add(t);
     return t;
   }();
   return table;
@@ -32,16 +42,8 @@ std::string advice(const std::string& opcode) {
   static const std::map<std::string_view, std::string_view> known = {
       {"rng-bit-generator", "draw random numbers outside of the step and pass them as inputs"},
       {"rng", "draw random numbers outside of the step and pass them as inputs"},
-      {"shift-right-logical",
-       "bits of random numbers: draw them outside of the step and pass them as inputs"},
-      {"shift-left",
-       "bits of random numbers: draw them outside of the step and pass them as inputs"},
       {"fusion",
        "export before XLA's optimisations (the *before_optimizations.txt of --xla_dump_to)"},
-      {"sine", "compute tables of sines outside of the step and pass them as inputs"},
-      {"cosine", "compute tables of cosines outside of the step and pass them as inputs"},
-      {"sort", "sort outside of the step"},
-      {"chlo.top_k", "choose outside of the step"},
       {"all-reduce", "a step of one core: without pmap and shard_map, or twinrun export --cores 1"},
   };
   const auto found = known.find(opcode);
@@ -62,12 +64,9 @@ class Importer {
       const std::string& name = state ? binding.state[i] : binding.inputs[i - binding.state.size()];
       const auto dtype = p.shape.is_tuple() ? std::nullopt : dtype_of(p.shape.dtype);
       const bool empty = std::ranges::find(p.shape.dims, 0) != p.shape.dims.end();
-      if (!dtype || empty) {
-        problem(
-            p,
-            fmt::format(
-                "parameter '{}' of {}; allowed: arrays of f32, bf16, s32, pred, u8, s8, u16, s16",
-                name, to_string(p.shape)));
+      if (!dtype || empty || p.shape.dtype == "f64") {
+        problem(p, fmt::format("parameter '{}' of {}; allowed: arrays of f32, bf16, integers, pred",
+                               name, to_string(p.shape)));
         continue;
       }
       const TensorType type{*dtype, p.shape.dims};
@@ -203,7 +202,7 @@ class Importer {
       if (out.known()) check_shape(in.shape, out);
       return out;
     }
-    HloValue out = instruction(in, operands, here);
+    HloValue out = instruction(c, in, operands, here);
     check_shape(in.shape, out);
     return out;
   }
@@ -227,7 +226,8 @@ class Importer {
     static const std::set<std::string_view> plumbing = {
         "constant", "tuple",       "get-tuple-element", "call",
         "while",    "conditional", "opt-barrier",       "custom-call"};
-    if (!rules().contains(in.opcode) && !plumbing.contains(in.opcode))
+    if (!rules().contains(in.opcode) && !many_rules().contains(in.opcode) &&
+        !plumbing.contains(in.opcode))
       throw Unsupported{
           fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
   }
@@ -238,8 +238,8 @@ class Importer {
     return target == "\"Sharding\"" || target == "\"annotate_device_placement\"";
   }
 
-  HloValue instruction(const HloInstruction& in, const std::vector<HloValue>& operands,
-                       const CallSite& here) {
+  HloValue instruction(const HloComputation& c, const HloInstruction& in,
+                       const std::vector<HloValue>& operands, const CallSite& here) {
     std::vector<ValueId> ids;
     Phase phase = here.gradient ? Phase::kGradient : Phase::kForward;
     for (const HloValue& v : operands) {
@@ -252,17 +252,18 @@ class Importer {
     if (in.opcode == "custom-call")
       throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding, on one core",
                                     text_attribute(in, "custom_call_target"))};
-    const bool variadic = in.opcode == "reduce" && ids.size() == 4 && in.shape.is_tuple();
     check_opcode(in);
-    const auto rule = rules().find(in.opcode);
+    check_f64(c, in);
     std::string path = path_of(in, here);
     if (here.gradient) path += ".grad";
-    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);
-    check_small_integers(in);
-    if (variadic) {
-      const auto [extreme, index] = lower_arg_extreme(site);
-      return {kNoValue, {{extreme, {}}, {index, {}}}};
+    Site site(module_, c, in, ids, graph(), phase, std::move(path), here.source, shared_);
+    const auto many = many_rules().find(in.opcode);
+    if (many != many_rules().end() && (in.shape.is_tuple() || !rules().contains(in.opcode))) {
+      HloValue out;
+      for (const ValueId id : many->second(site)) out.parts.push_back({id, {}});
+      return in.shape.is_tuple() ? out : out.parts.at(0);
     }
+    const auto rule = rules().find(in.opcode);
     const TensorType type = site.result();
     if (type.elements() == 0)
       throw Unsupported{fmt::format("an empty array, {}", to_string(in.shape))};
@@ -283,17 +284,18 @@ class Importer {
                                                                      : here.path;
   }
 
-  // Small integers are stored as i32. Moves keep their values, but sums and products would wrap at
-  // another width.
-  static void check_small_integers(const HloInstruction& in) {
-    static const std::set<std::string_view> moves = {
-        "constant",      "broadcast", "reshape", "transpose", "slice",
-        "concatenate",   "select",    "pad",     "reverse",   "gather",
-        "dynamic-slice", "copy",      "maximum", "minimum",   "clamp"};
-    if (is_small_integer(in.shape.dtype) && !moves.contains(in.opcode))
+  // f64 is for constants that become narrower.
+  static void check_f64(const HloComputation& c, const HloInstruction& in) {
+    static const std::set<std::string_view> moves = {"constant", "broadcast", "reshape", "convert"};
+    const auto is_f64 = [&](int o) {
+      return c.instructions[static_cast<size_t>(o)].shape.dtype == "f64";
+    };
+    const bool reads = std::ranges::any_of(in.operands, is_f64), writes = in.shape.dtype == "f64";
+    if ((reads || writes) && (!moves.contains(in.opcode) || (writes && in.opcode == "convert")))
       throw Unsupported{
-          fmt::format("{} of {}; allowed: moves, comparisons and convert of small integers",
-                      in.opcode, in.shape.dtype)};
+          fmt::format("{} of f64; allowed: constants that are converted to f32; compute without "
+                      "jax_enable_x64",
+                      in.opcode)};
   }
 
   ValueId constant(Site& site, const TensorType& type) {

@@ -19,9 +19,9 @@
 
 namespace twinrun {
 
-// Of "f32", "bf16", "s32", "pred" and of the small integers, which are stored as i32; else nothing.
+// Of "f32", "bf16", "pred" and integers, which are stored as i32 (integers.h); f64 is that of its
+// constants, which are only converted. Else nothing.
 std::optional<DType> dtype_of(std::string_view hlo);
-bool is_small_integer(std::string_view hlo);  // "u8", "s8", "u16", "s16"
 
 int64_t product(const Dims& dims);  // 1 for no dimensions
 
@@ -52,9 +52,11 @@ struct Shared {
 
 class Site {
  public:
-  Site(const HloModule& module, const HloInstruction& in, std::vector<ValueId> operands,
-       Graph& graph, Phase phase, std::string path, std::string source, Shared& shared)
+  Site(const HloModule& module, const HloComputation& computation, const HloInstruction& in,
+       std::vector<ValueId> operands, Graph& graph, Phase phase, std::string path,
+       std::string source, Shared& shared)
       : module(module),
+        computation(computation),
         in(in),
         x(std::move(operands)),
         b(graph, "", phase),
@@ -63,6 +65,7 @@ class Site {
         shared_(shared) {}
 
   const HloModule& module;
+  const HloComputation& computation;
   const HloInstruction& in;
   const std::vector<ValueId> x;
   GraphBuilder b;
@@ -72,6 +75,10 @@ class Site {
   // "dense1/dot_general[3]@train.py:31".
   std::string name(std::string_view local = "") const;
   const TensorType& type(size_t operand) const { return b.type(x[operand]); }
+  // The type of an operand in the text: "u32" where type() says i32.
+  std::string_view hlo_type(size_t operand) const {
+    return computation.instructions[static_cast<size_t>(in.operands[operand])].shape.dtype;
+  }
   TensorType result() const;  // as the text declares it
   // Throws Unsupported if an array of these sizes is empty or too large to allocate.
   void check_size(const Dims& dims) const;
@@ -121,11 +128,14 @@ class Site {
 using LowerFn = ValueId (*)(Site&);
 using LoweringTable = std::map<std::string_view, LowerFn>;
 
-// A reduce of (values, indices): the extreme value and its index.
-std::pair<ValueId, ValueId> lower_arg_extreme(Site& site);
+// Instructions whose result is a tuple; sort also has an array, if it has one operand.
+using LowerManyFn = std::vector<ValueId> (*)(Site&);
+using ManyLoweringTable = std::map<std::string_view, LowerManyFn>;
 
 // The families of rules, each in its own file; each adds opcode -> rule.
 void add_elementwise(LoweringTable& table);
+void add_integers(LoweringTable& table);
+void add_functions(LoweringTable& table);
 void add_movement(LoweringTable& table);
 void add_slices(LoweringTable& table);
 void add_gather(LoweringTable& table);
@@ -134,5 +144,7 @@ void add_dot(LoweringTable& table);
 void add_convolution(LoweringTable& table);
 void add_reductions(LoweringTable& table);
 void add_windows(LoweringTable& table);
+void add_arg_extremes(ManyLoweringTable& table);
+void add_sorts(ManyLoweringTable& table);
 
 }  // namespace twinrun
