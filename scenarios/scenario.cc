@@ -129,11 +129,19 @@ Result<Scenario> parse(Source& source, std::string_view text, const Overrides& o
 }  // namespace
 
 Status check_keys_of_program(const Overrides& overrides) {
-  static const std::vector<std::string> known = {
-      "seed",           "train.steps",        "train.log_every", "train.eval_every",
-      "train.checkpoint_every", "tpu.precision", "tpu.poison",      "diagnose.probe",
-      "diagnose.ensemble",      "diagnose.faults", "diagnose.margin", "diagnose.seeds",
-      "diagnose.max_seeds"};
+  static const std::vector<std::string> known = {"seed",
+                                                 "train.steps",
+                                                 "train.log_every",
+                                                 "train.eval_every",
+                                                 "train.checkpoint_every",
+                                                 "tpu.precision",
+                                                 "tpu.poison",
+                                                 "diagnose.probe",
+                                                 "diagnose.ensemble",
+                                                 "diagnose.faults",
+                                                 "diagnose.margin",
+                                                 "diagnose.seeds",
+                                                 "diagnose.max_seeds"};
   for (const auto& [key, value] : overrides) {
     if (std::ranges::find(known, key) == known.end())
       return Error{fmt::format("'{}' has no meaning for an imported program (allowed: {})", key,

@@ -58,9 +58,9 @@ class ExecEngine : public Engine {
     try {
       return std::optional(to_stablehlo(program_, {.precision = precision}));
     } catch (const GraphError& error) {
-      return Error{std::string("the program cannot be written as text for the engine: ") +
-                       error.what(),
-                   session_->name(), "", Error::Kind::kForeignEngine};
+      return Error{
+          std::string("the program cannot be written as text for the engine: ") + error.what(),
+          session_->name(), "", Error::Kind::kForeignEngine};
     }
   }
 

@@ -85,25 +85,24 @@ std::string program_json(const Program& p, const std::string& scenario, const St
     if (output.of_layer) activations.push_back(one);
   }
   const Sharding& s = p.sharding;
-  json all = {
-      {"protocol", kProtocol},
-      {"scenario", scenario},
-      {"cores", s.cores},
-      {"batch", p.batch},
-      {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
-      {"sharding",
-       {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
-        {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
-        {"batchnorm_group", s.batchnorm_group},
-        {"batchwise", word_of(s.batchwise, "gathered")},
-        {"token_mean", word_of(s.token_mean, "global")},
-        {"clipping",
-         s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce" : "before_all_reduce"}}},
-      {"state", state},
-      {"inputs", inputs},
-      {"random", random},
-      {"outputs", outputs},
-      {"activations", activations}};
+  json all = {{"protocol", kProtocol},
+              {"scenario", scenario},
+              {"cores", s.cores},
+              {"batch", p.batch},
+              {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
+              {"sharding",
+               {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
+                {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
+                {"batchnorm_group", s.batchnorm_group},
+                {"batchwise", word_of(s.batchwise, "gathered")},
+                {"token_mean", word_of(s.token_mean, "global")},
+                {"clipping", s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce"
+                                                                     : "before_all_reduce"}}},
+              {"state", state},
+              {"inputs", inputs},
+              {"random", random},
+              {"outputs", outputs},
+              {"activations", activations}};
   if (step.text != nullptr) {
     const auto names = [](const std::vector<StableHlo::Value>& values) {
       json list = json::array();

@@ -73,7 +73,8 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       m.finding.op.empty() ? "" : fmt::format(", op {}", m.finding.op),
       m.finding.step ? fmt::format(", first at step {}", *m.finding.step) : "", m.twinrun,
       is_foreign_engine(m.asked.subject) ? " --allow-exec" : "",
-      imported ? words_of_program(scenario) : "scenario.toml", m.own_data ? "--set data.dir=. " : "", words(m.asked));
+      imported ? words_of_program(scenario) : "scenario.toml",
+      m.own_data ? "--set data.dir=. " : "", words(m.asked));
   if (!m.reduction.empty()) {
     out += "\nReduced from the original, each change with the same finding:\n";
     for (const std::string& change : m.reduction) out += fmt::format("  {}\n", change);
@@ -88,10 +89,10 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       "before.h5      the state of the subject before the first wrong step\n"
       "program.txt    the program, {} core{}, one op a line\n{}"
       "manifest.json  digests of these files, and of the results that must be reproduced\n",
-      imported   ? "step.*         the imported program: text, binding, initial state, batches\n"
+      imported     ? "step.*         the imported program: text, binding, initial state, batches\n"
       : m.own_data ? fmt::format("data.npz       its batches, in order{}\n",
-                               anonymised ? "; noise, not the original's" : "")
-                 : "",
+                                 anonymised ? "; noise, not the original's" : "")
+                   : "",
       scenario.tpu.cores, scenario.tpu.cores == 1 ? "" : "s",
       anonymised ? "" : "original/      the diagnosis it was made from\n");
   return out;
@@ -158,9 +159,8 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                                 report_bytes.size());
   TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
   if (original.asked.subject.empty())
-    return Error{
-        "does not record how the diagnosis was run: it is from an older twinrun",
-        report_path, "diagnose again"};
+    return Error{"does not record how the diagnosis was run: it is from an older twinrun",
+                 report_path, "diagnose again"};
   TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
   forget_cache_file(scenario);
   TWINRUN_RETURN_IF_ERROR(find_program(options.program, original.asked.files, scenario));

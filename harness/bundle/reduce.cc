@@ -163,8 +163,10 @@ class Search {
     TWINRUN_ASSIGN(const Scenario own,
                    imported() ? with_own_program(best_.scenario, how_.folder, /*only_used=*/true)
                               : with_own_data(best_.scenario, how_.folder, {.noise = how_.noise}));
-    if (try_it(imported() ? "the batches of these steps alone"
-               : how_.noise ? "noise instead of the data" : "data of its own", own, true))
+    if (try_it(imported()   ? "the batches of these steps alone"
+               : how_.noise ? "noise instead of the data"
+                            : "data of its own",
+               own, true))
       return Ok{};
     return Error{
         fmt::format("with {} the diagnosis gives a different result: {}",

@@ -336,11 +336,12 @@ Result<int> bisect_op(const Args& args) {
                   {"bound", "the first of B's outside its rounding bound"}},
                  "bits");
   add_common_options(options);
-  TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun bisect op SCENARIO|--program FILE --a ENGINE --b ENGINE [--step N]",
-                       "twinrun bisect op drill_mlp --a tpu --b tpu --fault "
-                       "'bit_flip@dense1/kernel.grad,step=3'",
-                       options, {"?SCENARIO"}));
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
+      parse(args, "twinrun bisect op SCENARIO|--program FILE --a ENGINE --b ENGINE [--step N]",
+            "twinrun bisect op drill_mlp --a tpu --b tpu --fault "
+            "'bit_flip@dense1/kernel.grad,step=3'",
+            options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   const auto tolerance = parsed.get<std::string>("tolerance");
   TWINRUN_ASSIGN(Experiment experiment, experiment_of(parsed));

@@ -70,7 +70,8 @@ Result<int> dry_run(const Experiment& experiment, const DiagnoseOptions& options
   fmt::print("  in all about {} and {:.1f} MB in {}, probes of ops and causes not counted\n",
              duration_text(seconds), megabytes, options.directory);
   const DiagnoseSpec& asked = experiment.scenario.diagnose;
-  if (!options.quick && experiment.has_held_out() && asked.seeds > 1 && asked.max_seeds > asked.seeds)
+  if (!options.quick && experiment.has_held_out() && asked.seeds > 1 &&
+      asked.max_seeds > asked.seeds)
     fmt::print("  more seeds follow, up to {}, until the effect is decided (diagnose.max_seeds)\n",
                asked.max_seeds);
   return 0;

@@ -19,9 +19,10 @@ Result<int> export_verb(const Args& args) {
   options.text("out,o", "folder (default NAME-stablehlo)");
   options.number<int>("threads", "host threads (default: all cores); never changes a bit");
   options.flag("json", "one JSON document on stdout");
-  TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun export SCENARIO|--program FILE --stablehlo [-o FOLDER] [--cores N]",
-                       "twinrun export digits_mlp --stablehlo --cores 8", options, {"?SCENARIO"}));
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
+      parse(args, "twinrun export SCENARIO|--program FILE --stablehlo [-o FOLDER] [--cores N]",
+            "twinrun export digits_mlp --stablehlo --cores 8", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   if (!parsed.get<bool>("stablehlo"))
     return Error{"no form is given", "", "add --stablehlo, the only form"};

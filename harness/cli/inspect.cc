@@ -62,9 +62,8 @@ void print(const RunFile& r) {
 }
 
 std::string batches_text(const ImportedRun& run) {
-  const std::string held_out = run.held_out.empty()
-                                   ? ""
-                                   : fmt::format(", {} held out", run.held_out.size());
+  const std::string held_out =
+      run.held_out.empty() ? "" : fmt::format(", {} held out", run.held_out.size());
   return fmt::format("{} batch{}{}", run.batches.size(), run.batches.size() == 1 ? "" : "es",
                      held_out);
 }
@@ -110,9 +109,8 @@ Result<int> inspect_experiment(const Parsed& parsed) {
         {"kind", e.imported ? "program" : "scenario"},
         {"name", scenario.name},
         {"scenario_digest", scenario_digest(scenario).hex()},
-        {"root_digest", to_checkpoint(whole, initial_states(e, whole), scenario, 0)
-                            .root_digest()
-                            .hex()},
+        {"root_digest",
+         to_checkpoint(whole, initial_states(e, whole), scenario, 0).root_digest().hex()},
         {"program_digest", digest(program).hex()},
         {"parameters", parameters},
         {"flops_per_step", step_flops(whole)},
@@ -139,11 +137,11 @@ Status check_meaning_of_program(const Args& args) {
     const std::vector<std::string> library = scenario_values().names;
     const bool scenario = std::ranges::find(library, value) != library.end();
     if (!value.empty() && !value.starts_with("-") && !scenario) continue;
-    return Error{scenario ? fmt::format("'{}' is a scenario, not a program", value)
-                          : "no file is given",
-                 "--program",
-                 "--program FILE is a program of yours; the training step of a scenario is printed by "
-                 "twinrun inspect SCENARIO --ops"};
+    return Error{
+        scenario ? fmt::format("'{}' is a scenario, not a program", value) : "no file is given",
+        "--program",
+        "--program FILE is a program of yours; the training step of a scenario is printed by "
+        "twinrun inspect SCENARIO --ops"};
   }
   return Ok{};
 }
@@ -158,8 +156,9 @@ Result<int> inspect_verb(const Args& args) {
   options.flag("resolved", "a scenario with every key filled in, as TOML");
   options.flag("ops", "the training step that runs, one op a line; of a scenario the sharded one");
   options.flag("json", "one JSON document on stdout");
-  TWINRUN_ASSIGN(const Parsed parsed, parse(args, "twinrun inspect FILE|SCENARIO|--program FILE [OPTIONS]",
-                                            "twinrun inspect runs/T.h5", options, {"?FILE"}));
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun inspect FILE|SCENARIO|--program FILE [OPTIONS]",
+                       "twinrun inspect runs/T.h5", options, {"?FILE"}));
   if (parsed.help) return 0;
   const auto what = parsed.has("?FILE") ? parsed.get<std::string>("?FILE") : "";
   if (what.empty() || parsed.has("program")) return inspect_experiment(parsed);

@@ -13,11 +13,10 @@ struct FileOption {
 };
 constexpr FileOption kFileOptions[] = {
     {"state", &ProgramFiles::state,
-     "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)"},
+     "its initial state: a checkpoint or run, .npz, .safetensors (default STEM.state.npz)"},
     {"batch", &ProgramFiles::batch,
      "its inputs, with a leading axis over steps (default STEM.batch.npz)"},
-    {"binding", &ProgramFiles::binding,
-     "what each parameter is (default STEM.json, else guessed)"},
+    {"binding", &ProgramFiles::binding, "what each parameter is (default STEM.json, else guessed)"},
     {"held-out", &ProgramFiles::held_out,
      "batches that are not trained on, for the held-out loss (default none)"}};
 

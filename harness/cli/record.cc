@@ -24,7 +24,8 @@ Result<int> record_verb(const Args& args) {
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,
-      parse(args, "twinrun record SCENARIO|--program FILE --engine ENGINE [OPTIONS] -o FILE.golden.h5",
+      parse(args,
+            "twinrun record SCENARIO|--program FILE --engine ENGINE [OPTIONS] -o FILE.golden.h5",
             "twinrun record digits_mlp --engine tpu -o mlp.golden.h5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const Experiment experiment, experiment_of(parsed));

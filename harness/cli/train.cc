@@ -225,6 +225,7 @@ Result<int> train_verb(const Args& args) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const Evaluation e =
       file.evaluations.empty() ? Evaluation{0, kNone, kNone} : file.evaluations.back();
+  const double last_loss = file.steps.empty() ? kNone : file.steps.back().loss;
   if (parsed.get<bool>("json")) {
     // NaN and infinities become null, because JSON has no such numbers.
     const nlohmann::ordered_json j = {{"schema", 1},
@@ -232,6 +233,7 @@ Result<int> train_verb(const Args& args) {
                                       {"engine", file.engine},
                                       {"cores", file.cores},
                                       {"steps", file.steps.size()},
+                                      {"last_loss", last_loss},
                                       {"eval_loss", e.loss},
                                       {"eval_accuracy", e.accuracy},
                                       {"root_digest", file.root_digest().hex()},
@@ -241,10 +243,9 @@ Result<int> train_verb(const Args& args) {
   } else {
     const std::string part =
         file.ended.interrupted() ? outcome(file, scenario.train.steps) + "; " : "";
-    const std::string learnt =
-        !std::isnan(e.loss) || !experiment.imported
-            ? fmt::format("held-out loss {:.5f}", e.loss)
-            : fmt::format("last loss {:.6g}", file.steps.empty() ? kNone : file.steps.back().loss);
+    const std::string learnt = !std::isnan(e.loss) || !experiment.imported
+                                   ? fmt::format("held-out loss {:.5f}", e.loss)
+                                   : fmt::format("last loss {:.6g}", last_loss);
     fmt::print("{}: {}{} steps on {} ({}), {}{}\n  state digest {}  run digest {}\n", path, part,
                file.steps.size(), file.engine, file.engine_settings, learnt,
                experiment.imported ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy),

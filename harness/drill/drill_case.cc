@@ -266,9 +266,9 @@ Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
     }
   };
   const auto larges = static_cast<int64_t>(large.size());
-  const int64_t for_large = std::min(
-      kLargeCases * larges,
-      plan.cases * larges / std::max<int64_t>(1, static_cast<int64_t>(names.size())));
+  const int64_t for_large =
+      std::min(kLargeCases * larges,
+               plan.cases * larges / std::max<int64_t>(1, static_cast<int64_t>(names.size())));
   spread(large, for_large);
   spread(small, plan.cases - for_large);
   std::ranges::stable_sort(order, {}, [](const auto& item) { return item.first; });

@@ -58,7 +58,8 @@ Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths)
   r.seconds = thread_seconds() - decided;
   take_report(diagnosis.report, r);
   r.executions = usage->executions;
-  r.run_lengths = static_cast<double>(usage->steps) / static_cast<double>(experiment.scenario.train.steps);
+  r.run_lengths =
+      static_cast<double>(usage->steps) / static_cast<double>(experiment.scenario.train.steps);
   for (const auto& run : log->runs) {
     if (!run.empty()) r.sealed.push_back(run.front().step);
   }

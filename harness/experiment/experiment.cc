@@ -233,7 +233,9 @@ const std::vector<size_t>& StepFeed::order_of_pass(uint64_t pass) {
   std::iota(order_.begin(), order_.end(), size_t{0});
   const RandomKey key{experiment_.scenario.seed, kStreamShuffle};
   for (size_t i = order_.size(); i > 1; --i)
-    std::swap(order_[i - 1], order_[bounded(draw(key, 0, static_cast<uint32_t>(pass), i), static_cast<uint32_t>(i))]);
+    std::swap(
+        order_[i - 1],
+        order_[bounded(draw(key, 0, static_cast<uint32_t>(pass), i), static_cast<uint32_t>(i))]);
   return order_;
 }
 

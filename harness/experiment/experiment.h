@@ -30,8 +30,8 @@ struct ImportedRun {
   std::vector<Tensor> state;                 // initial, in the order of Program::state
   std::vector<std::vector<Tensor>> batches;  // each in the order of Program::inputs; used in turn
   std::vector<std::vector<Tensor>> held_out = {};  // batches for the evaluation; none: not given
-  std::vector<std::string> notes;            // for the report
-  std::set<std::string> literals = {};       // inputs whose values are in the text
+  std::vector<std::string> notes;                  // for the report
+  std::set<std::string> literals = {};             // inputs whose values are in the text
 };
 
 struct Experiment {

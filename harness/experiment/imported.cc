@@ -8,6 +8,7 @@
 #include <set>
 
 #include "checkpoints/interchange/weights.h"
+#include "checkpoints/run.h"
 #include "program/base/names.h"
 #include "scenarios/keys.h"
 
@@ -38,11 +39,21 @@ constexpr const char* kExported = "arguments.safetensors";
 
 using Arrays = std::map<std::string, NamedArray>;
 
+// A checkpoint, or the last one of a run.
+Result<Checkpoint> last_state_of(const std::string& path) {
+  TWINRUN_ASSIGN(const std::string kind, file_kind(path));
+  if (kind != "run") return read_checkpoint(path);
+  TWINRUN_ASSIGN(RunFile run, read_run(path));
+  if (run.checkpoints.empty())
+    return Error{"the run holds no checkpoint", path, "give another file"};
+  return std::move(run.checkpoints.back());
+}
+
 Result<Arrays> arrays_of(const std::string& path) {
   Arrays out;
   TWINRUN_ASSIGN(const bool ours, is_twinrun_file(path));
   if (ours) {
-    TWINRUN_ASSIGN(const Checkpoint c, read_checkpoint(path));
+    TWINRUN_ASSIGN(const Checkpoint c, last_state_of(path));
     for (const auto& [name, tensor] : c.tensors) out[name] = to_array(name, tensor.value);
     return out;
   }
@@ -110,8 +121,7 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
 
 // An array with the shape of its input is fed at every step; one with an additional leading
 // dimension has a value per step.
-Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
-                                                      const char* option,
+Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, const char* option,
                                                       const ImportedStep& step) {
   const Program& p = step.program;
   Arrays arrays;
@@ -339,8 +349,8 @@ ProgramFiles files_in(const std::map<std::string, std::string>& environment) {
   return files;
 }
 
-Status find_program(const ProgramFiles& given, const std::map<std::string, std::string>& environment,
-                    Scenario& scenario) {
+Status find_program(const ProgramFiles& given,
+                    const std::map<std::string, std::string>& environment, Scenario& scenario) {
   if (!given.program.empty() && scenario.imported.empty())
     return Error{fmt::format("is of the scenario '{}', not of an imported program", scenario.name),
                  scenario.file, "leave out --program"};
@@ -374,7 +384,8 @@ Result<Experiment> reopen_imported(const Scenario& s) {
   for (const auto& [key, what] : kinds) {
     if (recorded[key] == given[key]) continue;
     const auto shown = [](const std::string& value) { return value.empty() ? "none" : value; };
-    differ += fmt::format("\n  {}: {}; recorded: {}", what, shown(given[key]), shown(recorded[key]));
+    differ +=
+        fmt::format("\n  {}: {}; recorded: {}", what, shown(given[key]), shown(recorded[key]));
   }
   if (!differ.empty())
     return Error{fmt::format("is not what {} records{}", s.file, differ), s.program_files.program,

@@ -40,8 +40,8 @@ void keep_files(const ProgramFiles& files, std::map<std::string, std::string>& e
 ProgramFiles files_in(const std::map<std::string, std::string>& environment);
 // Sets the program_files of a scenario that a run stored: `given`, or where `given` names no program,
 // those of the run's environment. Error: `given` names a program, and the run had none.
-Status find_program(const ProgramFiles& given, const std::map<std::string, std::string>& environment,
-                    Scenario& scenario);
+Status find_program(const ProgramFiles& given,
+                    const std::map<std::string, std::string>& environment, Scenario& scenario);
 
 // Parses STEM.json: {"state": [names], "inputs": [names], "loss": index of a result}, and
 // optionally "roles" and "results" (which result is the next value of each state variable; null:

@@ -53,7 +53,8 @@ class Comparing {
       return Error{"nothing is held out, so what is learnt cannot be compared", "--held-out",
                    "batches of the same inputs that are not trained on: --held-out FILE"};
     if (e.imported && accuracy())
-      return Error{"an imported program has no accuracy, only its loss", "--metric", "--metric loss"};
+      return Error{"an imported program has no accuracy, only its loss", "--metric",
+                   "--metric loss"};
     if (e.imported && e.imported->batches.size() < 2 && o_.seeds > 1)
       return Error{"there is one batch, so a seed, which is an order of batches, changes nothing",
                    "--seeds", "--seeds 1, or several batches"};

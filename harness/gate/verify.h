@@ -29,7 +29,7 @@ struct VerifyOptions {
   Overrides overrides;            // keys that do not affect bits (data.dir)
   // Where an imported program lies now; program "": where it lay when it was recorded.
   ProgramFiles program = {};
-  bool update = false;            // record the golden run again if anything differs
+  bool update = false;  // record the golden run again if anything differs
   Progress* progress = nullptr;
   const StopFlag* stop = nullptr;
 };
