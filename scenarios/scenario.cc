@@ -72,13 +72,13 @@ Result<NamedText> find_text(std::string_view name_or_path) {
   return NamedText{std::move(text), path};
 }
 
-// The lines of [program], in the order in which harness/experiment/imported.cc writes them. The last
-// two are there only where held-out batches were given.
+// The lines of [program], in the order in which harness/experiment/imported.cc writes them. The
+// last two are there only where held-out batches were given.
 constexpr std::string_view kProgramKeys[] = {
     "format", "program", "state", "batches", "batches_digest", "held_out", "held_out_digest"};
 
-// A text that has [program] is that of a run of an imported program: no rule about data, model, loss
-// and optimizer applies. Takes the table out of the tree and returns its lines.
+// A text that has [program] is that of a run of an imported program: no rule about data, model,
+// loss and optimizer applies. Takes the table out of the tree and returns its lines.
 Result<std::string> take_program(Source& source) {
   const auto wrong = [&](const Node& node, std::string_view key) {
     return Error{fmt::format("{} is {}; [program] is written by twinrun and has {}", key,

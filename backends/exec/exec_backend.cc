@@ -51,7 +51,8 @@ class ExecEngine : public Engine {
  private:
   std::string text_file() const { return file_.substr(0, file_.rfind('.')) + ".mlir"; }
 
-  // The text of an imported program; nullopt for a model, which the engine builds from the scenario.
+  // The text of an imported program; nullopt for a model, which the engine builds from the
+  // scenario.
   Result<std::optional<StableHlo>> step_text() const {
     const std::string& precision = session_->options().stablehlo_precision;
     if (precision.empty()) return std::optional<StableHlo>();

@@ -1,6 +1,6 @@
-// A diagnosis packed into one .zip that can be reproduced on another machine: scenario, data (or the
-// files of an imported program), states, program, the finding, and the bits of each run. It is made from a results folder;
-// replay.h reads it.
+// A diagnosis packed into one .zip that can be reproduced on another machine: scenario, data (or
+// the files of an imported program), states, program, the finding, and the bits of each run. It is
+// made from a results folder; replay.h reads it.
 //
 //   // "results" is the folder of `twinrun diagnose -o results`:
 //   auto made = bundle("results", "fault.zip", {.threads = 2}, &progress, &stop);

@@ -1,5 +1,5 @@
-// Writes the files of an imported program into a folder of its own, for bundles: its text and binding
-// as they are, its state, and the batches that its steps use.
+// Writes the files of an imported program into a folder of its own, for bundles: its text and
+// binding as they are, its state, and the batches that its steps use.
 //
 //   Scenario s = *with_own_program(scenario, "folder");     // s.program_files lie in "folder"
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace twinrun {
 
-// The files of the returned scenario, as members of a bundle. Which there are depends on the scenario:
-// binding and held-out batches may be missing.
+// The files of the returned scenario, as members of a bundle. Which there are depends on the
+// scenario: binding and held-out batches may be missing.
 struct ProgramMember {
   std::string_view name;
   std::string ProgramFiles::*file;

@@ -33,6 +33,12 @@ void add_program_files(Options& options) {
   for (const FileOption& option : kFileOptions) options.text(option.name, option.help);
 }
 
+void add_program_of_run(Options& options) {
+  options.text("program",
+               "where the imported program of the run lies now (default: where it lay then)");
+  for (const FileOption& option : kFileOptions) options.text(option.name, option.help);
+}
+
 void add_program_options(Options& options) {
   add_scenario_options(options);
   add_program_files(options);

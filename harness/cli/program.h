@@ -15,11 +15,13 @@ namespace twinrun::cli {
 
 // --set, --program, --state, --batch, --binding, --held-out.
 void add_program_options(Options& options);
-// Those but --set, for a verb that takes a file of an earlier run.
+// Those but --set.
 void add_program_files(Options& options);
+// The same for a verb that takes what an earlier run has written.
+void add_program_of_run(Options& options);
 
-// The files that --program and its options name; program is "" without --program. Errors: --state and
-// the like without --program.
+// The files that --program and its options name; program is "" without --program. Errors: --state
+// and the like without --program.
 Result<ProgramFiles> program_files_of(const Parsed& parsed);
 // What the scenario argument or --program names. Errors: neither, or both.
 Result<ExperimentSource> source_of(const Parsed& parsed, const std::string& argument = "?SCENARIO");

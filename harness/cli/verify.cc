@@ -62,7 +62,7 @@ Result<int> verify_verb(const Args& args) {
   options.text("jsonl", "FILE: JSON lines, one object for each golden run");
   options.flag("update", "record again what moved");
   add_key_option(options, "set", "KEY=VALUE of a key that does not change bits: data.dir=FOLDER");
-  add_program_files(options);
+  add_program_of_run(options);
   add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
   add_common_options(options);

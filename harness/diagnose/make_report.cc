@@ -158,8 +158,8 @@ std::string injected(DiagnosisState& diagnosis) {
                              : "it changed no bit of any run");
 }
 
-// How to start the same diagnosis again. Empty for a subject without an engine name (a drill's), which
-// another process cannot start.
+// How to start the same diagnosis again. Empty for a subject without an engine name (a drill's),
+// which another process cannot start.
 AskedOf asked_of(const DiagnosisState& diagnosis) {
   if (diagnosis.options.make_subject) return {};
   AskedOf asked{diagnosis.options.baseline, diagnosis.options.subject, {}, diagnosis.options.quick};

@@ -71,8 +71,8 @@ struct CaseName {
 };
 Result<CaseName> parse_id(const std::string& id);
 
-// `program`: that of the plan. Errors: not an id; no such scenario; a stratum for which this scenario
-// has nothing to inject.
+// `program`: that of the plan. Errors: not an id; no such scenario; a stratum for which this
+// scenario has nothing to inject.
 Result<DrillCase> draw_case(const std::string& id, const ProgramFiles& program = {});
 
 }  // namespace twinrun::drill

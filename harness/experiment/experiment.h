@@ -78,8 +78,8 @@ Program with_variance(const Program& step, Sharding::Variance formula);
 // program.
 Program as_computed_by(const Capabilities& declared, const Program& step);
 
-// Of a scenario with an imported program: from its program_files (reopen_imported). Errors: the data
-// cannot be opened, or the model or the batch does not fit it.
+// Of a scenario with an imported program: from its program_files (reopen_imported). Errors: the
+// data cannot be opened, or the model or the batch does not fit it.
 Result<Experiment> make_experiment(const Scenario& scenario);
 // What a user asks to work on: a scenario, by name or path, or an imported program.
 struct ExperimentSource {
@@ -96,8 +96,8 @@ Result<Experiment> experiment_on_paper(const Scenario& scenario);
 // The same data with a scenario that differs in formulas only: in what is computed from the
 // samples, not in where they come from.
 Result<Experiment> with_scenario(const Experiment& experiment, const Scenario& scenario);
-// The same data and model with another seed for initial weights, order of samples and random ops. Of
-// an imported program the seed changes the order of its batches, and nothing else.
+// The same data and model with another seed for initial weights, order of samples and random ops.
+// Of an imported program the seed changes the order of its batches, and nothing else.
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 
 // Errors: the samples end before the steps do; the error names data.repeat.
@@ -120,9 +120,9 @@ Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario,
                                int64_t step);
 
 // The inputs of every step of `program`: rows of the feed, or the batches of an imported step. With
-// seed 0 these come in the order of their file; another seed shuffles every pass through them. Inputs
-// of one number (a learning rate, a count of steps) keep their place.
-// Keeps references to both arguments.
+// seed 0 these come in the order of their file; another seed shuffles every pass through them.
+// Inputs of one number (a learning rate, a count of steps) keep their place. Keeps references to
+// both arguments.
 class StepFeed {
  public:
   StepFeed(const Experiment& experiment, const Program& program);

@@ -27,8 +27,8 @@ Result<ProgramText> read_program_text(const ProgramFiles& files);
 Result<ImportedStep> import_program(const ProgramFiles& files);
 
 // Errors name the file and the place in it; all arrays of state or batches that are missing,
-// surplus or of another shape are listed together. The files in the result's scenario are those that
-// were read, the found ones included.
+// surplus or of another shape are listed together. The files in the result's scenario are those
+// that were read, the found ones included.
 Result<Experiment> import_experiment(const ProgramFiles& files, const Overrides& overrides = {});
 // The experiment of a scenario that ran an imported program, from its program_files. Errors: these
 // are not given; what they hold is not what `scenario.imported` records.
@@ -38,8 +38,8 @@ Result<Experiment> reopen_imported(const Scenario& scenario);
 // who checks what the files hold. files_in returns empty names where there are none.
 void keep_files(const ProgramFiles& files, std::map<std::string, std::string>& environment);
 ProgramFiles files_in(const std::map<std::string, std::string>& environment);
-// Sets the program_files of a scenario that a run stored: `given`, or where `given` names no program,
-// those of the run's environment. Error: `given` names a program, and the run had none.
+// Sets the program_files of a scenario that a run stored: `given`, or where `given` names no
+// program, those of the run's environment. Error: `given` names a program, and the run had none.
 Status find_program(const ProgramFiles& given,
                     const std::map<std::string, std::string>& environment, Scenario& scenario);
 

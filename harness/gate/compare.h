@@ -36,10 +36,11 @@ struct CompareOptions {
 };
 
 // Each pair shares its seed, which gives the same initial weights and order of samples where the
-// models and data of the arms are alike; notes say where they are not. Of an imported program a seed
-// is an order of its batches, and the first pair has them as they are. If all states of the first
-// pair are bit-identical, no other pair runs. Errors: a scenario is invalid or its data cannot be
-// read; an imported program comes without held-out batches; an engine cannot be set up or fails.
+// models and data of the arms are alike; notes say where they are not. Of an imported program a
+// seed is an order of its batches, and the first pair has them as they are. If all states of the
+// first pair are bit-identical, no other pair runs. Errors: a scenario is invalid or its data
+// cannot be read; an imported program comes without held-out batches; an engine cannot be set up or
+// fails.
 Result<Comparison> compare(const CompareOptions& options);
 
 // The rule. Equivalent: two one-sided tests at 5 % place the mean inside the margin. Otherwise

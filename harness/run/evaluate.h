@@ -1,6 +1,7 @@
 // Held-out loss and accuracy of trained weights, always computed by the cpu reference from replica
 // 0, whatever engine trained them. Of an imported step: the loss of its program on the held-out
-// batches, without an update, and no accuracy (NaN). On the data's path: States after a step -> Evaluation.
+// batches, without an update, and no accuracy (NaN). On the data's path: States after a step ->
+// Evaluation.
 //
 //   Evaluator evaluator(experiment, threads);
 //   auto e = evaluator.evaluate(program, states, /*steps_done=*/200);

@@ -1,5 +1,5 @@
-// Tests `--program` of every verb that takes a scenario: training steps that JAX exported are trained,
-// recorded, compared, bisected, packed, drilled, and run on engines of other processes.
+// Tests `--program` of every verb that takes a scenario: training steps that JAX exported are
+// trained, recorded, compared, bisected, packed, drilled, and run on engines of other processes.
 #include <algorithm>
 #include <sstream>
 
