@@ -21,8 +21,7 @@ std::string box(const Report& r, std::string_view name) {
                                 text(run->settings, 120));
   if (run->evaluated) {
     out += fmt::format("held-out loss <b>{}</b>", text::number(run->eval_loss, 5));
-    if (run->eval_accuracy == run->eval_accuracy)
-      out += fmt::format(", accuracy {}", text::percent(run->eval_accuracy));
+    if (run->scored) out += fmt::format(", accuracy {}", text::percent(run->eval_accuracy));
   } else {
     out += fmt::format("last loss <b>{}</b>", text::number(run->train_loss, 5));
   }

@@ -108,7 +108,7 @@ void keys(A& a, Of<A, RunSummary>& r) {
   a.present("eval_loss", r.evaluated, r.eval_loss);
   a.derived("eval_loss_hex", fmt::format("0x{:016x}", std::bit_cast<uint64_t>(r.eval_loss)),
             r.evaluated);
-  a.present("eval_accuracy", r.evaluated, r.eval_accuracy);
+  a.present("eval_accuracy", r.scored, r.eval_accuracy);
   a("seconds", r.seconds);
   a("kept", r.kept);
   a("ended", r.ended);
@@ -253,6 +253,7 @@ void keys(A& a, Of<A, Report>& r) {
     in("subject", r.asked.subject);
     in("faults", r.asked.faults);
     in("quick", r.asked.quick);
+    in("files", r.asked.files);
   });
   a("injected", r.injected);
   a("findings", r.findings);

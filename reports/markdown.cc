@@ -15,6 +15,13 @@
 namespace twinrun {
 namespace {
 
+std::string inspect_command(const Report& r) {
+  const auto program = r.asked.files.find("program.file");
+  return fmt::format("twinrun inspect {} --ops", program == r.asked.files.end()
+                                                     ? r.scenario_name
+                                                     : "--program " + program->second);
+}
+
 using text::Pieces;
 
 constexpr size_t kMaxBytes = 60000;
@@ -128,13 +135,13 @@ class Page {
 
   void program() {
     if (!r_.program_excerpt.empty()) {
-      section("Ops around the finding",
-              fmt::format(
-                  "The ops that the findings name and those that feed them, or the first of a "
-                  "layer in which a cause acts; {} "
-                  "prints the whole program.\n\n",
-                  md_.code(fmt::format("twinrun inspect {} --program", r_.scenario_name), 200)) +
-                  md_.block("", r_.program_excerpt, 10000));
+      section(
+          "Ops around the finding",
+          fmt::format("The ops that the findings name and those that feed them, or the first of a "
+                      "layer in which a cause acts; {} "
+                      "prints the whole program.\n\n",
+                      md_.code(inspect_command(r_), 200)) +
+              md_.block("", r_.program_excerpt, 10000));
     }
     if (!r_.command.empty()) section("Command", md_.block("sh", r_.command, 3000));
   }

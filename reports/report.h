@@ -111,6 +111,7 @@ struct RunSummary {
   std::vector<float> losses;  // per step
   bool kept = false;          // a reference run of an earlier diagnosis, read back
   bool evaluated = true;  // on held-out samples; if false, eval_loss and eval_accuracy mean nothing
+  bool scored = true;     // whether there is an accuracy; an imported step has none
   std::vector<std::string> core_digests;  // of each core's state after the last step
 };
 
@@ -271,12 +272,14 @@ struct Series {
   std::vector<double> x, y;
 };
 
-// How the diagnosis was started, so that it can be started again. Empty for an imported program and
-// for a subject without an engine name (a drill's).
+// How the diagnosis was started, so that it can be started again. Empty for a
+// subject without an engine name (a drill's).
 struct AskedOf {
   std::string baseline, subject;
   std::vector<std::string> faults;  // each in the syntax of --fault
   bool quick = false;
+  // Of an imported program: where its files lay (harness/experiment/imported.h).
+  std::map<std::string, std::string> files = {};
 };
 
 struct Report {

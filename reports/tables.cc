@@ -57,7 +57,7 @@ Section runs(const Report& r) {
     t.add({code(name, 24), words(text::engine_name(run.engine)), words(run.meaning),
            words(run.settings, 160), text::count(run.steps), curve, text::number(run.train_loss, 5),
            run.evaluated ? text::number(run.eval_loss, 5) : "",
-           run.evaluated ? text::percent(run.eval_accuracy) : "",
+           run.scored ? text::percent(run.eval_accuracy) : "",
            run.root_digest.empty() ? "" : code(text::digest8(run.root_digest), 32),
            run.kept ? "kept" : text::duration(run.seconds),
            words(run.ended.completed() ? "" : to_string(run.ended), 160)},

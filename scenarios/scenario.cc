@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
+#include "program/base/names.h"
+#include "scenarios/keys.h"
 #include "scenarios/library.h"
 #include "scenarios/reader.h"
 #include "scenarios/suggest.h"
@@ -69,17 +72,84 @@ Result<NamedText> find_text(std::string_view name_or_path) {
   return NamedText{std::move(text), path};
 }
 
+// The lines of [program], in the order in which harness/experiment/imported.cc writes them. The
+// last two are there only where held-out batches were given.
+constexpr std::string_view kProgramKeys[] = {
+    "format", "program", "state", "batches", "batches_digest", "held_out", "held_out_digest"};
+
+// A text that has [program] is that of a run of an imported program: no rule about data, model,
+// loss and optimizer applies. Takes the table out of the tree and returns its lines.
+Result<std::string> take_program(Source& source) {
+  const auto wrong = [&](const Node& node, std::string_view key) {
+    return Error{fmt::format("{} is {}; [program] is written by twinrun and has {}", key,
+                             describe(node), fmt::join(kProgramKeys, ", ")),
+                 source.where(node, fmt::format("program.{}", key)),
+                 "to run a program: twinrun train --program FILE"};
+  };
+  auto& members = source.root.members;
+  const auto found = std::ranges::find(members, "program", &std::pair<std::string, Node>::first);
+  if (found == members.end()) return std::string();
+  if (found->second.kind != Node::Kind::kTable) return wrong(found->second, "program");
+  std::string lines;
+  size_t taken = 0;
+  for (const std::string_view key : kProgramKeys) {
+    const Node* node = found->second.find(key);
+    if (node == nullptr) continue;
+    const bool count = key == "batches" || key == "held_out";
+    if (node->kind != (count ? Node::Kind::kInteger : Node::Kind::kString))
+      return wrong(*node, key);
+    lines += fmt::format("{} = {}\n", key,
+                         count ? std::to_string(node->integer) : toml_string(node->text));
+    ++taken;
+  }
+  for (const auto& [key, node] : found->second.members) {
+    if (std::ranges::find(kProgramKeys, key) == std::end(kProgramKeys)) return wrong(node, key);
+  }
+  if (taken != 5 && taken != std::size(kProgramKeys)) return wrong(found->second, "program");
+  members.erase(found);
+  return lines;
+}
+
 Result<Scenario> parse(Source& source, std::string_view text, const Overrides& overrides) {
   TWINRUN_ASSIGN(source.root, parse_toml(text, source.file));
+  Scenario scenario;
+  TWINRUN_ASSIGN(scenario.imported, take_program(source));
+  if (!scenario.imported.empty()) TWINRUN_RETURN_IF_ERROR(check_keys_of_program(overrides));
   TWINRUN_RETURN_IF_ERROR(apply_overrides(source, overrides));
   TWINRUN_RETURN_IF_ERROR(check_names(source));
-  Scenario scenario;
   TWINRUN_RETURN_IF_ERROR(read_values(source, scenario));
+  if (!scenario.imported.empty()) {
+    scenario.file = source.file;
+    return scenario;
+  }
   TWINRUN_RETURN_IF_ERROR(validate(source, scenario));
   return scenario;
 }
 
 }  // namespace
+
+Status check_keys_of_program(const Overrides& overrides) {
+  static const std::vector<std::string> known = {"seed",
+                                                 "train.steps",
+                                                 "train.log_every",
+                                                 "train.eval_every",
+                                                 "train.checkpoint_every",
+                                                 "tpu.precision",
+                                                 "tpu.poison",
+                                                 "diagnose.probe",
+                                                 "diagnose.ensemble",
+                                                 "diagnose.faults",
+                                                 "diagnose.margin",
+                                                 "diagnose.seeds",
+                                                 "diagnose.max_seeds"};
+  for (const auto& [key, value] : overrides) {
+    if (std::ranges::find(known, key) == known.end())
+      return Error{fmt::format("'{}' has no meaning for an imported program (allowed: {})", key,
+                               join(known, ", ")),
+                   "--set", fmt::format("did you mean '{}'?", nearest(key, known))};
+  }
+  return Ok{};
+}
 
 Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& overrides) {
   TWINRUN_ASSIGN(const NamedText found, find_text(name_or_path));

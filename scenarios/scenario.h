@@ -224,12 +224,22 @@ struct DiagnoseSpec {
   std::vector<std::string> faults;  // injected into the subject, in the syntax of --fault
 };
 
+// The files of an imported program (docs/guides/import.md). "" for those beside `program` with the
+// usual names, and for held-out batches that were not given.
+struct ProgramFiles {
+  std::string program;  // HLO text or StableHLO text
+  std::string binding, state, batch, held_out;
+};
+
 struct Scenario {
   std::string name;
   std::string description;
   std::string file;  // where it was read from, for errors; not part of the digest
-  // For an imported program, the TOML lines that replace data, model, loss and optimizer.
+  // For an imported program, the TOML lines of [program], which replace data, model, loss and
+  // optimizer: digests of what ran.
   std::string imported;
+  // Where that program is read from; neither in the text nor in the digest.
+  ProgramFiles program_files;
   std::string conventions = "auto";  // auto | a framework (scenarios/conventions.h)
   uint64_t seed = 0;
   DataSpec data;
@@ -247,6 +257,9 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;  // --set KE
 Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& overrides = {});
 Result<Scenario> parse_scenario(std::string_view text, std::string_view file,
                                 const Overrides& overrides = {});
+
+// Errors: a key that has no meaning for an imported program.
+Status check_keys_of_program(const Overrides& overrides);
 
 // For a scenario from a file that another user made (a golden run, a bundle): resets data.cache, so
 // that such a scenario never writes a cache file.

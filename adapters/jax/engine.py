@@ -35,18 +35,21 @@ class Engine:
         import jax
         import models
         import optax
-        self.models = models
+        import programs
+        self.models, self.programs = models, programs
         jax.config.update("jax_default_matmul_precision", options.precision)
         on_cpu = options.platform == "cpu"
         self.hello = {"name": "jax", "version": jax.__version__, "precision": "f32" if on_cpu else options.precision,
                       "max_cores": len(jax.devices()), "settings": f"platform={options.platform} optax={optax.__version__}",
-                      "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu, "activations": True}
+                      "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu, "activations": True, "programs": True}
 
     def prepare(self, program):
-        if reasons := self.models.unsupported(program):
+        if program.step_text is None and (reasons := self.models.unsupported(program)):
             raise Unsupported(reasons)
 
     def step(self, program, _step, state, inputs, random):
+        if program.step_text is not None:
+            return self.imported_step(program, state, inputs, random)
         if program.own is None:
             alive("compiling")
             program.own = self.models.Training(program, state)
@@ -54,6 +57,15 @@ class Engine:
             program.own.load(state)
         loss, gradients = program.own.step(inputs, random)
         return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}, **program.own.shown}
+
+    def imported_step(self, program, state, inputs, random):
+        if program.own is None:
+            alive("compiling")
+            program.own = self.programs.ImportedStep(program)
+        if state is not None:
+            program.own.load(state)
+        outputs = program.own.step(inputs, random)
+        return program.own.state(), outputs
 
 
 if __name__ == "__main__":

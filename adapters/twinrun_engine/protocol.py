@@ -46,15 +46,19 @@ class Variable:
 class Program:
     """The program of which an engine computes steps."""
 
-    def __init__(self, name, text):
+    def __init__(self, name, text, step_text=None):
         self.name = name
+        # Of an imported program: its step as StableHLO text, and the names of the text's arguments and results in order, such as
+        # "state/w1", "input/images", "output/loss". Of a scenario: None, and the engine builds the model from the scenario.
+        self.step_text = step_text
+        self.arguments, self.results = (text.get("step", {}).get(part, []) for part in ("arguments", "results"))
         self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/reference/scenario-keys.md
         self.cores, self.batch = text["cores"], text["batch"]    # number of replicas; samples per replica
         self.algebra = text.get("algebra", "cpu")          # "cpu" or "xla": formula of rmsprop and adamax (docs/reference/optimizers.md)
         self.sharding = text["sharding"]                   # reduction, batchnorm, batchnorm_group, batchwise, token_mean, clipping
-        self.layers = self.scenario["model"]["layers"]
-        self.loss = self.scenario["loss"]
-        self.optimizer = self.scenario["optimizer"]
+        self.layers = self.scenario.get("model", {}).get("layers", [])
+        self.loss = self.scenario.get("loss", {})
+        self.optimizer = self.scenario.get("optimizer", {})
         self.state, self.inputs, self.random, self.outputs, self.activations = (
             [self.variable(v) for v in text.get(part, [])] for part in ("state", "inputs", "random", "outputs", "activations"))
         self.started = False
@@ -172,7 +176,14 @@ class Session:
     def prepare(self, request):
         name = request["program"]
         with open(self.path(name), encoding="utf-8") as file:
-            program = Program(name, json.load(file))
+            text = json.load(file)
+        step = None
+        if "step" in text:
+            if not self.engine.hello.get("programs"):
+                raise Refused("this engine runs scenarios only, not imported programs")
+            with open(self.path(text["step"]["stablehlo"]), encoding="utf-8") as file:
+                step = file.read()
+        program = Program(name, text, step)
         self.engine.prepare(program)
         self.programs[name] = program
         return {"prepared": name}

@@ -56,6 +56,7 @@ struct Capabilities {
   bool deterministic = true;  // promises the same bits on a rerun
   bool op_trace = true;       // can pass the values of every op to a TraceSink
   bool activations = false;   // a foreign engine that returns the outputs of layers on request
+  bool programs = true;       // runs imported programs, not only models of scenarios
   bool ours = true;           // false: a foreign engine
   // The framework whose formulas a foreign engine uses, such as "pytorch"; "": not declared.
   std::string conventions;

@@ -9,6 +9,7 @@
 #include "backends/exec/messages.h"
 #include "backends/exec/session.h"
 #include "backends/random_feed.h"
+#include "program/text/stablehlo.h"
 
 namespace twinrun {
 namespace {
@@ -25,8 +26,11 @@ class ExecEngine : public Engine {
         file_("program-" + std::to_string(session_->next_program()) + ".json") {}
 
   Status prepare(int threads) {
-    TWINRUN_RETURN_IF_ERROR(
-        session_->write(file_, exec::program_json(program_, session_->options().scenario)));
+    TWINRUN_ASSIGN(const auto step, step_text());
+    if (step) TWINRUN_RETURN_IF_ERROR(session_->write(text_file(), step->text));
+    TWINRUN_RETURN_IF_ERROR(session_->write(
+        file_, exec::program_json(program_, session_->options().scenario,
+                                  step ? exec::StepText{text_file(), &*step} : exec::StepText{})));
     TWINRUN_ASSIGN(const Reply reply, session_->ask(exec::prepare(file_), "prepared",
                                                     "\"" + file_ + "\"", session_->options().slow));
     return random_.prepare(program_, threads);
@@ -45,6 +49,22 @@ class ExecEngine : public Engine {
   }
 
  private:
+  std::string text_file() const { return file_.substr(0, file_.rfind('.')) + ".mlir"; }
+
+  // The text of an imported program; nullopt for a model, which the engine builds from the
+  // scenario.
+  Result<std::optional<StableHlo>> step_text() const {
+    const std::string& precision = session_->options().stablehlo_precision;
+    if (precision.empty()) return std::optional<StableHlo>();
+    try {
+      return std::optional(to_stablehlo(program_, {.precision = precision}));
+    } catch (const GraphError& error) {
+      return Error{
+          std::string("the program cannot be written as text for the engine: ") + error.what(),
+          session_->name(), "", Error::Kind::kForeignEngine};
+    }
+  }
+
   Status ask_step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                   OpHooks* hooks) {
     if (hooks != nullptr)
@@ -202,6 +222,11 @@ std::vector<std::string> command_words(const std::string& command) {
 
 Result<std::unique_ptr<Backend>> make_exec_backend(const ExecOptions& options, int threads) {
   TWINRUN_ASSIGN(auto session, exec::Session::start(options));
+  if (!options.stablehlo_precision.empty() && !session->declared().programs)
+    return Error{"runs scenarios only, not imported programs", session->name(),
+                 "an engine that can run StableHLO text says \"programs\": true in its hello "
+                 "(docs/reference/engine-protocol.md#imported-programs)",
+                 Error::Kind::kForeignEngine};
   return std::unique_ptr<Backend>(std::make_unique<ExecBackend>(std::move(session), threads));
 }
 

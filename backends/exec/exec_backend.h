@@ -18,6 +18,9 @@ namespace twinrun {
 struct ExecOptions {
   std::string command;   // split as shell words
   std::string scenario;  // resolved TOML: the engine builds the model from it
+  // Of an imported program there is no model to build: the engine gets the step as StableHLO text,
+  // whose products have this precision of StableHLO ("HIGHEST"). "": not imported.
+  std::string stablehlo_precision{};
   // Time limit of hello, of prepare, and of the first step of a program.
   std::chrono::milliseconds slow{600'000};
   // Time limit of any other step; the actual limit is 20 times the slowest step so far, if that is

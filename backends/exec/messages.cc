@@ -64,7 +64,7 @@ bool is_asked_for(const Output& output) {
   return !output.of_layer && (output.name == "loss" || output.name.ends_with(".grad"));
 }
 
-std::string program_json(const Program& p, const std::string& scenario) {
+std::string program_json(const Program& p, const std::string& scenario, const StepText& step) {
   json state = json::array(), inputs = json::array(), random = json::array(),
        outputs = json::array(), activations = json::array();
   for (const StateVar& var : p.state) {
@@ -85,25 +85,34 @@ std::string program_json(const Program& p, const std::string& scenario) {
     if (output.of_layer) activations.push_back(one);
   }
   const Sharding& s = p.sharding;
-  const json all = {
-      {"protocol", kProtocol},
-      {"scenario", scenario},
-      {"cores", s.cores},
-      {"batch", p.batch},
-      {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
-      {"sharding",
-       {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
-        {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
-        {"batchnorm_group", s.batchnorm_group},
-        {"batchwise", word_of(s.batchwise, "gathered")},
-        {"token_mean", word_of(s.token_mean, "global")},
-        {"clipping",
-         s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce" : "before_all_reduce"}}},
-      {"state", state},
-      {"inputs", inputs},
-      {"random", random},
-      {"outputs", outputs},
-      {"activations", activations}};
+  json all = {{"protocol", kProtocol},
+              {"scenario", scenario},
+              {"cores", s.cores},
+              {"batch", p.batch},
+              {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
+              {"sharding",
+               {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
+                {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
+                {"batchnorm_group", s.batchnorm_group},
+                {"batchwise", word_of(s.batchwise, "gathered")},
+                {"token_mean", word_of(s.token_mean, "global")},
+                {"clipping", s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce"
+                                                                     : "before_all_reduce"}}},
+              {"state", state},
+              {"inputs", inputs},
+              {"random", random},
+              {"outputs", outputs},
+              {"activations", activations}};
+  if (step.text != nullptr) {
+    const auto names = [](const std::vector<StableHlo::Value>& values) {
+      json list = json::array();
+      for (const StableHlo::Value& value : values) list.push_back(value.name);
+      return list;
+    };
+    all["step"] = {{"stablehlo", step.file},
+                   {"arguments", names(step.text->arguments)},
+                   {"results", names(step.text->results)}};
+  }
   return all.dump(1);
 }
 
@@ -200,6 +209,8 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   TWINRUN_RETURN_IF_ERROR(take("contracts", c.contracts, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("deterministic", c.deterministic, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("activations", c.activations, any, "true or false"));
+  c.programs = false;
+  TWINRUN_RETURN_IF_ERROR(take("programs", c.programs, any, "true or false"));
   c.declares_arithmetic = h.contains("precision") && !h["precision"].is_null();
   c.precision = DotPrecision::kBf16;
   if (c.declares_arithmetic) {

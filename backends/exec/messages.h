@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "backends/core/backend.h"
+#include "program/text/stablehlo.h"
 
 namespace twinrun::exec {
 
@@ -14,7 +15,13 @@ inline constexpr int kProtocol = 1;
 // Whether an engine must return this output of a program: the loss and the gradients. No other
 // output is required of it.
 bool is_asked_for(const Output& output);
-std::string program_json(const Program& program, const std::string& scenario);
+// The text of an imported program, in a file of the session folder; nullptr: a scenario's model.
+struct StepText {
+  std::string file;
+  const StableHlo* text = nullptr;
+};
+std::string program_json(const Program& program, const std::string& scenario,
+                         const StepText& step = {});
 std::string hello();
 std::string prepare(const std::string& program_file);
 // An empty state_file means: continue from the state after the last step.

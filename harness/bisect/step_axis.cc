@@ -189,8 +189,18 @@ std::optional<TensorGap> gap_of(const std::string& name, const std::vector<Tenso
 
 Result<StepDivergence> part_of_runs(const RunFile& a, const RunFile& b) {
   StepDivergence p;
-  if (a.scenario_digest != b.scenario_digest)
-    p.notes.emplace_back("the runs were made by different scenarios");
+  if (a.scenario_digest != b.scenario_digest) {
+    const auto of_program = [](const RunFile& run) {
+      const auto scenario = parse_scenario(run.scenario, "run");
+      return scenario ? scenario->imported : std::string();
+    };
+    const std::string imported = of_program(a);
+    p.notes.emplace_back(
+        imported.empty() || imported == of_program(b)
+            ? "the runs were made by different scenarios"
+            : "the runs are of different programs, states or batches: `twinrun inspect --resolved` "
+              "shows which");
+  }
   if (a.contract != b.contract)
     p.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));
   const auto ends = [](const RunFile& r) {

@@ -14,8 +14,10 @@
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/manifest.h"
 #include "harness/bundle/own_data.h"
+#include "harness/bundle/own_program.h"
 #include "harness/experiment/engines.h"
 #include "harness/experiment/experiment.h"
+#include "harness/experiment/imported.h"
 #include "harness/host/environment.h"
 #include "harness/host/scratch.h"
 #include "harness/run/engine_setup.h"
@@ -40,7 +42,25 @@ std::string words(const AskedOf& asked) {
   return out + (asked.quick ? " --quick" : "");
 }
 
+// The options with which the unpacked program is diagnosed.
+std::string words_of_program(const Scenario& s) {
+  static const std::pair<std::string ProgramFiles::*, const char*> kOptions[] = {
+      {&ProgramFiles::program, "--program"},
+      {&ProgramFiles::binding, " --binding"},
+      {&ProgramFiles::state, " --state"},
+      {&ProgramFiles::batch, " --batch"},
+      {&ProgramFiles::held_out, " --held-out"}};
+  std::string out;
+  for (const auto& [file, option] : kOptions) {
+    if (!(s.program_files.*file).empty())
+      out += fmt::format("{} {}", option, fs::path(s.program_files.*file).filename().string());
+  }
+  return out + fmt::format(" --set train.steps={} --set tpu.precision={}", s.train.steps,
+                           s.tpu.precision);
+}
+
 std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool anonymised) {
+  const bool imported = !scenario.imported.empty();
   std::string out = fmt::format(
       "{}\n\nclass {}{}{}\nmade by {}\n\n"
       "To prove it on another machine:\n\n"
@@ -48,11 +68,12 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       "exit status 0: the same bits and the same finding; 1: something differs, and the output "
       "says what.\n"
       "By hand, in the folder where the bundle was unpacked:\n\n"
-      "  twinrun diagnose scenario.toml {}{}\n",
+      "  twinrun diagnose {} {}{}\n",
       m.headline, to_string(m.verdict),
       m.finding.op.empty() ? "" : fmt::format(", op {}", m.finding.op),
       m.finding.step ? fmt::format(", first at step {}", *m.finding.step) : "", m.twinrun,
       is_foreign_engine(m.asked.subject) ? " --allow-exec" : "",
+      imported ? words_of_program(scenario) : "scenario.toml",
       m.own_data ? "--set data.dir=. " : "", words(m.asked));
   if (!m.reduction.empty()) {
     out += "\nReduced from the original, each change with the same finding:\n";
@@ -68,9 +89,10 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       "before.h5      the state of the subject before the first wrong step\n"
       "program.txt    the program, {} core{}, one op a line\n{}"
       "manifest.json  digests of these files, and of the results that must be reproduced\n",
-      m.own_data ? fmt::format("data.npz       its batches, in order{}\n",
-                               anonymised ? "; noise, not the original's" : "")
-                 : "",
+      imported     ? "step.*         the imported program: text, binding, initial state, batches\n"
+      : m.own_data ? fmt::format("data.npz       its batches, in order{}\n",
+                                 anonymised ? "; noise, not the original's" : "")
+                   : "",
       scenario.tpu.cores, scenario.tpu.cores == 1 ? "" : "s",
       anonymised ? "" : "original/      the diagnosis it was made from\n");
   return out;
@@ -111,7 +133,7 @@ Status write_states(const Experiment& e, const DiagnoseOptions& options, int64_t
                                                      .cores = scenario.tpu.cores,
                                                      .threads = options.threads,
                                                      .faults = options.faults}));
-  const States initial = initial_states(setup.program, scenario.seed);
+  const States initial = initial_states(e, setup.program);
   const auto write = [&](std::string_view name, const States& states, int64_t step) {
     Checkpoint c = to_checkpoint(setup.program, states, scenario, step);
     c.scenario_digest = scenario_digest(scenario).hex();
@@ -137,12 +159,15 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                                 report_bytes.size());
   TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
   if (original.asked.subject.empty())
-    return Error{
-        "does not record how the diagnosis was run: it is from an older twinrun, or of an imported "
-        "program",
-        report_path, "diagnose again; send the files of an imported step as they are"};
+    return Error{"does not record how the diagnosis was run: it is from an older twinrun",
+                 report_path, "diagnose again"};
   TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
   forget_cache_file(scenario);
+  TWINRUN_RETURN_IF_ERROR(find_program(options.program, original.asked.files, scenario));
+  const bool imported = !scenario.imported.empty();
+  if (imported && options.anonymise)
+    return Error{"the text of a program cannot be anonymised", "--anonymise",
+                 "leave it out; the bundle then has the program, its state and its batches"};
   TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(original.asked, options.threads));
   TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
 
@@ -176,6 +201,9 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                  "only a reduced bundle can be anonymised, and only a sharding or engine bug "
                  "finding can be reduced"};
   }
+  if (imported && !own_data) {
+    TWINRUN_ASSIGN(scenario, with_own_program(scenario, work.path(), /*only_used=*/false));
+  }
   if (own_data) scenario.data.dir = ".";
   std::vector<ZipMember> scripts;
   if (foreign && fault && !wanted && options.reduction == BundleOptions::Reduction::kOfOurs)
@@ -188,7 +216,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   m.headline = report.headline;
   m.asked = original.asked;
   m.asked.quick = asked.quick;
-  m.own_data = own_data;
+  m.own_data = own_data && !imported;
   m.verdict = report.verdict;
   if (!report.findings.empty()) m.finding = report.findings.front();
   m.runs = expected_runs(report);
@@ -213,8 +241,11 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   add(kScenario, bytes_of(resolved_toml(scenario)));
   add(kProgram, bytes_of(to_text(scenario.tpu.cores > 1 ? e.sharded(e.sharding)
                                                         : e.whole(Experiment::Stack::kTpu))));
+  for (const auto& [name, file] : kProgramMembers) {
+    if (!(scenario.program_files.*file).empty()) TWINRUN_RETURN_IF_ERROR(add_file(name));
+  }
+  if (m.own_data) TWINRUN_RETURN_IF_ERROR(add_file(kOwnData));
   if (own_data) {
-    TWINRUN_RETURN_IF_ERROR(add_file(kOwnData));
     TWINRUN_RETURN_IF_ERROR(write_states(e, asked, m.finding.step.value_or(0), work.path()));
     TWINRUN_RETURN_IF_ERROR(add_file(kInitial));
     TWINRUN_RETURN_IF_ERROR(add_file(kBefore));

@@ -1,6 +1,6 @@
-// A diagnosis packed into one .zip that can be reproduced on another machine: scenario, data,
-// states, program, the finding, and the bits of each run. It is made from a results folder;
-// replay.h reads it.
+// A diagnosis packed into one .zip that can be reproduced on another machine: scenario, data (or
+// the files of an imported program), states, program, the finding, and the bits of each run. It is
+// made from a results folder; replay.h reads it.
 //
 //   // "results" is the folder of `twinrun diagnose -o results`:
 //   auto made = bundle("results", "fault.zip", {.threads = 2}, &progress, &stop);
@@ -28,6 +28,8 @@ struct BundleOptions {
   bool anonymise = false;
   int max_tried = 200;  // limit of diagnoses made by the reduction
   int threads = 1;
+  // Where an imported program lies now; program "": where the diagnosis found it.
+  ProgramFiles program = {};
 };
 
 struct Bundle {
@@ -39,8 +41,8 @@ struct Bundle {
   bool interrupted = false;
 };
 
-// Errors: a folder without a report; an imported program, which has files of its own; a finding
-// that does not show again.
+// Errors: a folder without a report; an imported program that has changed since, or is to be
+// anonymised; a finding that does not show again.
 Result<Bundle> bundle(const std::string& results, const std::string& path,
                       const BundleOptions& options, Progress* progress, const StopFlag* stop);
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "harness/bundle/own_data.h"
+#include "harness/bundle/own_program.h"
 
 namespace twinrun {
 namespace {
@@ -42,10 +43,12 @@ class Search {
     bool smaller = true;
     while (smaller && !over()) {
       smaller = false;
-      smaller |= fewer_samples();
-      smaller |= fewer_cores();
-      smaller |= fewer_layers();
-      smaller |= narrower_layers();
+      if (!imported()) {
+        smaller |= fewer_samples();
+        smaller |= fewer_cores();
+        smaller |= fewer_layers();
+        smaller |= narrower_layers();
+      }
       smaller |= fewer_steps(1);
     }
     if (stopped()) {
@@ -59,6 +62,8 @@ class Search {
   }
 
  private:
+  // Of an imported program, only the steps and the batches can be fewer.
+  bool imported() const { return !best_.scenario.imported.empty(); }
   bool stopped() const { return stop_ != nullptr && stop_->load(); }
   bool over() const { return stopped() || best_.tried >= how_.max_tried; }
 
@@ -68,6 +73,7 @@ class Search {
     if (must ? stopped() : over()) return false;
     auto valid = parse_scenario(resolved_toml(changed), changed.file);
     if (!valid) return false;
+    valid->program_files = changed.program_files;
     std::error_code ignored;
     std::filesystem::remove_all(best_.options.directory, ignored);
     ++best_.tried;
@@ -155,8 +161,12 @@ class Search {
 
   Status own_data() {
     TWINRUN_ASSIGN(const Scenario own,
-                   with_own_data(best_.scenario, how_.folder, {.noise = how_.noise}));
-    if (try_it(how_.noise ? "noise instead of the data" : "data of its own", own, true))
+                   imported() ? with_own_program(best_.scenario, how_.folder, /*only_used=*/true)
+                              : with_own_data(best_.scenario, how_.folder, {.noise = how_.noise}));
+    if (try_it(imported()   ? "the batches of these steps alone"
+               : how_.noise ? "noise instead of the data"
+                            : "data of its own",
+               own, true))
       return Ok{};
     return Error{
         fmt::format("with {} the diagnosis gives a different result: {}",

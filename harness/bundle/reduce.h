@@ -21,7 +21,7 @@ struct ReduceOptions {
 };
 
 struct Reduced {
-  Scenario scenario;        // its data.dir is `folder`
+  Scenario scenario;        // its data.dir is `folder`, or there lies its program
   DiagnoseOptions options;  // of that diagnosis: with `quick` for an engine bug
   Report report;            // of the last diagnosis with the same finding
   std::vector<std::string> log;

@@ -10,6 +10,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/own_data.h"
+#include "harness/bundle/own_program.h"
 #include "harness/bundle/reduce.h"
 #include "harness/experiment/engines.h"
 #include "harness/host/environment.h"
@@ -46,6 +47,8 @@ Result<Opened> open(const std::string& path) {
   const char* kDamaged = "the bundle is damaged or was changed: ask for it again";
   for (const ZipMember& member : out.members) {
     if (std::ranges::find(kNames, member.name) == std::end(kNames) &&
+        std::ranges::find(kProgramMembers, member.name, &ProgramMember::name) ==
+            std::end(kProgramMembers) &&
         !is_engine_member(member.name))
       return Error{fmt::format("member '{}' does not belong in a bundle", member.name), path,
                    kDamaged};
@@ -79,6 +82,16 @@ Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
   const std::string where = fmt::format("{}: {}", path, kScenario);
   TWINRUN_ASSIGN(Scenario s, parse_scenario(text_of(*bundle.find(kScenario)), where));
   forget_cache_file(s);
+  if (!s.imported.empty()) {
+    for (const auto& [name, file] : kProgramMembers) {
+      if (bundle.find(name) != nullptr)
+        s.program_files.*file = (fs::path(options.folder) / name).string();
+    }
+    if (s.program_files.program.empty() || s.program_files.state.empty())
+      return Error{"is of an imported program that is not in the bundle", where,
+                   "the bundle is damaged or was changed: ask for it again"};
+    return s;
+  }
   if (bundle.manifest.own_data) {
     if (s.data.source != "npz" || s.data.files != std::vector<std::string>{kOwnData} ||
         !s.data.eval_files.empty())
@@ -180,9 +193,14 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
               : "read it and the scripts below engine/ in the bundle, then give --allow-exec"};
   }
   TWINRUN_ASSIGN(const Scenario scenario, scenario_of(opened, path, options));
-  if (m.own_data)
-    TWINRUN_RETURN_IF_ERROR(write_file_atomically((fs::path(options.folder) / kOwnData).string(),
-                                                  opened.find(kOwnData)->bytes));
+  const auto unpack = [&](std::string_view name) {
+    return write_file_atomically((fs::path(options.folder) / name).string(),
+                                 opened.find(name)->bytes);
+  };
+  if (m.own_data) TWINRUN_RETURN_IF_ERROR(unpack(kOwnData));
+  for (const auto& [name, file] : kProgramMembers) {
+    if (!(scenario.program_files.*file).empty()) TWINRUN_RETURN_IF_ERROR(unpack(name));
+  }
   TWINRUN_ASSIGN(DiagnoseOptions o, asked_again(m.asked, options.threads));
   o.directory = (fs::path(options.folder) / "results").string();
   TWINRUN_RETURN_IF_ERROR(set_up_engines(opened, scenario, options.folder, o));

@@ -66,12 +66,12 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
   return c;
 }
 
-Result<Checked> check_program(const ImportRequest& request) {
+Result<Checked> check_program(const ProgramFiles& files) {
   Checked c;
-  c.name = std::filesystem::path(request.program).stem().string();
-  TWINRUN_ASSIGN(ProgramText text, read_program_text(request));
+  c.name = std::filesystem::path(files.program).stem().string();
+  TWINRUN_ASSIGN(ProgramText text, read_program_text(files));
   check::check_text(text.module, text.state, c.findings);
-  Result<ImportedStep> step = import_program(request);
+  Result<ImportedStep> step = import_program(files);
   if (step) {
     c.step = std::move(step->program);
   } else {

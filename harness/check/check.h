@@ -62,7 +62,7 @@ struct Checked {
 
 // Errors: the scenario cannot be read, for a reason that no rule covers.
 Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& overrides = {});
-// Checks a step given as text. Only `program` and `binding` of the request are read.
-Result<Checked> check_program(const ImportRequest& request);
+// Checks a step given as text. Only `program` and `binding` are read.
+Result<Checked> check_program(const ProgramFiles& files);
 
 }  // namespace twinrun

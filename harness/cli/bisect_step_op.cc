@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "harness/cli/bisect.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/experiment/imported.h"
 #include "harness/lockstep/lockstep.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/loop.h"
@@ -38,9 +40,9 @@ void add_engine_options(Options& options) {
 
 // Sets up both engines with B's program, each with the formulas that it declares. `cores`: their
 // number; if unset, from the command line or the scenario.
-Result<Pair> pair_of(const Parsed& parsed, const Scenario& scenario, Progress* progress,
+Result<Pair> pair_of(const Parsed& parsed, Experiment experiment, Progress* progress,
                      std::optional<int> cores = std::nullopt) {
-  TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
+  const Scenario& scenario = experiment.scenario;
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(experiment));
   EngineSpec a, b;
   a.engine = parsed.get<std::string>("a");
@@ -133,7 +135,10 @@ Result<int> run_and_engine(const Parsed& parsed, const std::string& path, Progre
     forget_cache_file(scenario);
   if (scenario_digest(scenario).hex() != run.scenario_digest && !overrides.empty())
     return Error{"the scenario is not that of the run", "--set", "only data.dir may change here"};
-  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, scenario, progress, run.cores));
+  TWINRUN_ASSIGN(const ProgramFiles files, program_files_of(parsed));
+  TWINRUN_RETURN_IF_ERROR(find_program(files, run.environment, scenario));
+  TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
+  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, std::move(experiment), progress, run.cores));
   TWINRUN_ASSIGN(
       const auto divergence,
       unless_stopped(bisect::part_of_run(pair.experiment, pair.b.program, run, *pair.b.backend,
@@ -287,21 +292,21 @@ Result<std::optional<Begin>> begin_of(const Parsed& parsed, const Program& progr
 Result<int> bisect_step(const Args& args) {
   if (fault_help(args)) return 0;
   Options options;
-  add_scenario_options(options);
+  add_program_options(options);
   add_engine_options(options);
-  options.takes("A", scenario_values());
+  options.takes("?A", scenario_values());
   options.flag("scan", "RUN.h5: run engine B from the first state on, whatever is stored");
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,
       parse(args,
             "twinrun bisect step A.h5 B.h5\n       twinrun bisect step RUN.h5 --b ENGINE\n       "
-            "twinrun bisect step SCENARIO --a ENGINE --b ENGINE",
-            "twinrun bisect step runs/R.h5 runs/T.h5", options, {"A", "?B"}));
+            "twinrun bisect step SCENARIO|--program FILE --a ENGINE --b ENGINE",
+            "twinrun bisect step runs/R.h5 runs/T.h5", options, {"?A", "?B"}));
   if (parsed.help) return 0;
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  const auto first = parsed.get<std::string>("A");
+  const auto first = parsed.has("?A") ? parsed.get<std::string>("?A") : "";
   if (parsed.has("?B")) {
     TWINRUN_ASSIGN(const auto a, read_run(first));
     TWINRUN_ASSIGN(const auto b, read_run(parsed.get<std::string>("?B")));
@@ -309,8 +314,8 @@ Result<int> bisect_step(const Args& args) {
     return tell_step(divergence, parsed.get<bool>("json"));
   }
   if (names_file(first)) return run_and_engine(parsed, first, &printer, stop);
-  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed, "A"));
-  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, scenario, &printer));
+  TWINRUN_ASSIGN(Experiment experiment, experiment_of(parsed, "?A"));
+  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, std::move(experiment), &printer));
   TWINRUN_ASSIGN(const auto diverged,
                  unless_stopped(bisect::part_of_engines(pair.twins(&printer, &stop)), stop));
   return tell_step(diverged.divergence, parsed.get<bool>("json"));
@@ -319,7 +324,7 @@ Result<int> bisect_step(const Args& args) {
 Result<int> bisect_op(const Args& args) {
   if (fault_help(args)) return 0;
   Options options;
-  add_scenario_options(options);
+  add_program_options(options);
   add_engine_options(options);
   options.number<int64_t>("step",
                           "search in this step (default: the first after which they differ)");
@@ -331,15 +336,16 @@ Result<int> bisect_op(const Args& args) {
                   {"bound", "the first of B's outside its rounding bound"}},
                  "bits");
   add_common_options(options);
-  TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun bisect op SCENARIO --a ENGINE --b ENGINE [--step N]",
-                       "twinrun bisect op drill_mlp --a tpu --b tpu --fault "
-                       "'bit_flip@dense1/kernel.grad,step=3'",
-                       options, {"SCENARIO"}));
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
+      parse(args, "twinrun bisect op SCENARIO|--program FILE --a ENGINE --b ENGINE [--step N]",
+            "twinrun bisect op drill_mlp --a tpu --b tpu --fault "
+            "'bit_flip@dense1/kernel.grad,step=3'",
+            options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   const auto tolerance = parsed.get<std::string>("tolerance");
-  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
-  const int64_t steps = scenario.train.steps;
+  TWINRUN_ASSIGN(Experiment experiment, experiment_of(parsed));
+  const int64_t steps = experiment.scenario.train.steps;
   if (parsed.has("step")) {
     const int64_t step = parsed.get<int64_t>("step");
     if (step < 0 || step >= steps)
@@ -349,7 +355,7 @@ Result<int> bisect_op(const Args& args) {
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   const bool json = parsed.get<bool>("json");
-  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, scenario, &printer));
+  TWINRUN_ASSIGN(const auto pair, pair_of(parsed, std::move(experiment), &printer));
   TWINRUN_ASSIGN(auto begin, begin_of(parsed, pair.a.program));
   std::optional<std::pair<States, int64_t>> start;
   if (begin) start = {std::move(begin->states), begin->step};

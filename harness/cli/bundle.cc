@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "reports/text.h"
 
@@ -34,6 +34,7 @@ Result<int> bundle_verb(const Args& args) {
   options.flag("no-reduction",
                "keep the scenario as it is; do not search the smallest that fails in the same way");
   options.flag("reduction", "reduce also with an exec: or xla engine, which each try starts again");
+  add_program_of_run(options);
   options.number<int>("tries", "most diagnoses of the reduction", 200);
   add_common_options(options);
   TWINRUN_ASSIGN(
@@ -47,6 +48,7 @@ Result<int> bundle_verb(const Args& args) {
       parsed.has("out") ? parsed.get<std::string>("out") : fmt::format("{}.zip", dir);
   BundleOptions how;
   TWINRUN_ASSIGN(how.threads, threads_of(parsed));
+  TWINRUN_ASSIGN(how.program, program_files_of(parsed));
   how.anonymise = parsed.get<bool>("anonymise");
   using Reduction = BundleOptions::Reduction;
   const bool always = parsed.get<bool>("reduction"), never = parsed.get<bool>("no-reduction");

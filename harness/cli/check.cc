@@ -129,10 +129,10 @@ Result<Checked> checked(const Parsed& parsed) {
   if (scenario) return check_scenario(parsed.get<std::string>("?SCENARIO"), overrides);
   if (!overrides.empty())
     return Error{"a program has no keys", "--set", "leave --set out, or check a scenario"};
-  ImportRequest request;
-  request.program = parsed.get<std::string>("program");
-  if (parsed.has("binding")) request.binding = parsed.get<std::string>("binding");
-  return check_program(request);
+  ProgramFiles files;
+  files.program = parsed.get<std::string>("program");
+  if (parsed.has("binding")) files.binding = parsed.get<std::string>("binding");
+  return check_program(files);
 }
 
 }  // namespace

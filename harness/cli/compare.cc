@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 
 namespace twinrun::cli {
@@ -56,17 +56,17 @@ Result<int> compare_verb(const Args& args) {
       "difference of the metric that does not matter (default: diagnose.margin, else 2 standard "
       "deviations between the seeds of A)");
   options.one_of("metric", "metric on held-out samples", {{"loss"}, {"accuracy"}}, "loss");
-  add_scenario_options(options);
+  add_program_options(options);
   add_plugin_option(options);
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,
-      parse(args, "twinrun compare SCENARIO --a ENGINE --b ENGINE [OPTIONS]",
-            "twinrun compare digits_mlp --a cpu --b tpu --seeds 5", options, {"SCENARIO"}));
+      parse(args, "twinrun compare SCENARIO|--program FILE --a ENGINE --b ENGINE [OPTIONS]",
+            "twinrun compare digits_mlp --a cpu --b tpu --seeds 5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   CompareOptions o;
-  o.scenario = parsed.get<std::string>("SCENARIO");
+  TWINRUN_ASSIGN(o.source, source_of(parsed));
   TWINRUN_ASSIGN(o.settings, overrides_of(parsed));
   TWINRUN_ASSIGN(o.a, arm_of(parsed, "a", threads));
   TWINRUN_ASSIGN(o.b, arm_of(parsed, "b", threads));

@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/experiment/engines.h"
-#include "harness/experiment/imported.h"
 #include "harness/host/folder_lock.h"
 #include "harness/run/reference_cache.h"
 #include "program/base/digest.h"
@@ -71,40 +70,11 @@ Result<int> dry_run(const Experiment& experiment, const DiagnoseOptions& options
   fmt::print("  in all about {} and {:.1f} MB in {}, probes of ops and causes not counted\n",
              duration_text(seconds), megabytes, options.directory);
   const DiagnoseSpec& asked = experiment.scenario.diagnose;
-  if (!options.quick && !experiment.imported && asked.seeds > 1 && asked.max_seeds > asked.seeds)
+  if (!options.quick && experiment.has_held_out() && asked.seeds > 1 &&
+      asked.max_seeds > asked.seeds)
     fmt::print("  more seeds follow, up to {}, until the effect is decided (diagnose.max_seeds)\n",
                asked.max_seeds);
   return 0;
-}
-
-// The experiment of --program and its options; nullopt where a scenario is given.
-Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
-  const auto text = [&](const char* key) {
-    return parsed.has(key) ? parsed.get<std::string>(key) : std::string();
-  };
-  if (!parsed.has("program")) {
-    for (const char* key : {"state", "batch", "binding"}) {
-      if (parsed.has(key))
-        return Error{"applies only to an imported program", fmt::format("--{}", key),
-                     "give --program FILE as well"};
-    }
-    if (!parsed.has("?SCENARIO"))
-      return Error{"SCENARIO is missing", "",
-                   "usage: twinrun diagnose SCENARIO, or twinrun diagnose --program FILE"};
-    return std::optional<Experiment>();
-  }
-  if (parsed.has("?SCENARIO"))
-    return Error{fmt::format("both a scenario, '{}', and --program", text("?SCENARIO")), "",
-                 "give one of them"};
-  for (const char* key : {"baseline", "subject"}) {
-    if (text(key).starts_with("exec:"))
-      return Error{"engines of other processes accept scenarios only, not imported programs",
-                   fmt::format("--{}", key), "tpu, cpu, honest:SEED"};
-  }
-  TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
-  TWINRUN_ASSIGN(Experiment e, import_experiment({text("program"), text("binding"), text("state"),
-                                                  text("batch"), overrides}));
-  return std::optional<Experiment>(std::move(e));
 }
 
 }  // namespace
@@ -112,14 +82,7 @@ Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
 Result<int> diagnose_verb(const Args& args) {
   if (fault_help(args)) return 0;
   Options options;
-  add_scenario_options(options);
-  options.text(
-      "program",
-      "instead of a scenario: a training step as HLO or StableHLO text (docs/guides/import.md)");
-  options.text("state",
-               "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)");
-  options.text("batch", "its inputs, with a leading axis over steps (default STEM.batch.npz)");
-  options.text("binding", "what each parameter is (default STEM.json, else guessed)");
+  add_program_options(options);
   add_engine_option(options, "baseline", "the reference engine", Engines::kWithForeign, "cpu");
   add_engine_option(options, "subject", "the engine under test", Engines::kWithForeign, "tpu");
   options.text("out,o", "folder of the results (default twinrun-results/NAME-DIGEST8)");
@@ -146,9 +109,8 @@ Result<int> diagnose_verb(const Args& args) {
             options, {"?SCENARIO"}));
   if (parsed.help) return 0;
 
-  TWINRUN_ASSIGN(const auto imported, imported_of(parsed));
-  TWINRUN_ASSIGN(const Scenario scenario, imported ? Result<Scenario>(imported->scenario)
-                                                   : scenario_of(parsed, "?SCENARIO"));
+  TWINRUN_ASSIGN(Experiment experiment, experiment_of(parsed));
+  const Scenario& scenario = experiment.scenario;
   DiagnoseOptions o;
   o.baseline = engine_of(parsed, "baseline");
   o.subject = engine_of(parsed, "subject");
@@ -168,16 +130,11 @@ Result<int> diagnose_verb(const Args& args) {
   for (const auto& engine : {o.baseline, o.subject}) {
     TWINRUN_RETURN_IF_ERROR(make_engine(engine, scenario, {}, &printer));
   }
-  if (parsed.get<bool>("dry-run")) {
-    TWINRUN_ASSIGN(const auto experiment,
-                   imported ? Result<Experiment>(*imported) : make_experiment(scenario));
-    return dry_run(experiment, o, parsed.get<bool>("json"));
-  }
+  if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 
   TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
   const bool json = parsed.get<bool>("json");
-  TWINRUN_ASSIGN(const auto diagnosis, imported ? diagnose(*imported, o, &printer, &stop)
-                                                : diagnose(scenario, o, &printer, &stop));
+  TWINRUN_ASSIGN(const auto diagnosis, diagnose(std::move(experiment), o, &printer, &stop));
   if (diagnosis.interrupted) {
     return Error{"interrupted; the finished runs are in " + o.directory + "/runs", "",
                  "run the same command to start again", Error::Kind::kInterrupted};

@@ -69,9 +69,11 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
     if (d.first_loss)
       fmt::print("losses diverge at step {}, largest gap {:.6g}\n", *d.first_loss, d.max_loss_gap);
     if (d.eval_loss_a) {
-      fmt::print("held-out loss {:.6f} against {:.6f}, accuracy {:.2f} % against {:.2f} %\n",
-                 *d.eval_loss_a, *d.eval_loss_b, 100 * *d.eval_accuracy_a,
-                 100 * *d.eval_accuracy_b);
+      fmt::print("held-out loss {:.6f} against {:.6f}", *d.eval_loss_a, *d.eval_loss_b);
+      if (!std::isnan(*d.eval_accuracy_a))
+        fmt::print(", accuracy {:.2f} % against {:.2f} %", 100 * *d.eval_accuracy_a,
+                   100 * *d.eval_accuracy_b);
+      fmt::print("\n");
     }
   }
   if (d.same) {

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/host/environment.h"
 #include "harness/host/folder_lock.h"
@@ -39,6 +39,9 @@ Result<drill::DrillOptions> options_of(const Parsed& parsed) {
   drill::DrillOptions o;
   if (parsed.has("?SCENARIO.."))
     o.plan.scenarios = parsed.get<std::vector<std::string>>("?SCENARIO..");
+  TWINRUN_ASSIGN(o.plan.program, program_files_of(parsed));
+  if (!o.plan.scenarios.empty() && !o.plan.program.program.empty())
+    return Error{"both scenarios and --program", "", "give one of them"};
   if (o.plan.scenarios.empty()) o.plan.scenarios = drill::litmus_scenarios();
   o.plan.cases = parsed.get<int64_t>("cases");
   if (o.plan.cases < 1 || o.plan.cases > 1'000'000)
@@ -58,6 +61,7 @@ Result<drill::DrillOptions> options_of(const Parsed& parsed) {
 
 Result<int> drill_verb(const Args& args) {
   Options options;
+  add_program_files(options);
   options.number<int64_t>("cases", "number of cases, spread over all strata", kCases);
   options.number<uint64_t>("seed", "seed of the choice of faults and causes", 1);
   options.text("only", "glob over kinds of faults and causes: only cases of these, e.g. 'drop_*'");
@@ -71,7 +75,7 @@ Result<int> drill_verb(const Args& args) {
   options.flag("keep", "keep every case's report");
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun drill [SCENARIO..] [OPTIONS]",
+                 parse(args, "twinrun drill [SCENARIO..|--program FILE] [OPTIONS]",
                        "twinrun drill drill_mlp drill_cnn --cases 60", options, {"?SCENARIO.."}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const auto o, options_of(parsed));

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/foreign/export_step.h"
 #include "harness/run/engine_setup.h"
 
@@ -11,7 +11,7 @@ namespace twinrun::cli {
 
 Result<int> export_verb(const Args& args) {
   Options options;
-  add_scenario_options(options);
+  add_program_options(options);
   options.flag("stablehlo", "as StableHLO text (MLIR); the only form");
   options.number<int>("cores", "1: the whole batch; N: the sharded step, N replicas of one module",
                       1);
@@ -19,15 +19,16 @@ Result<int> export_verb(const Args& args) {
   options.text("out,o", "folder (default NAME-stablehlo)");
   options.number<int>("threads", "host threads (default: all cores); never changes a bit");
   options.flag("json", "one JSON document on stdout");
-  TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun export SCENARIO --stablehlo [-o FOLDER] [--cores N]",
-                       "twinrun export digits_mlp --stablehlo --cores 8", options, {"SCENARIO"}));
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
+      parse(args, "twinrun export SCENARIO|--program FILE --stablehlo [-o FOLDER] [--cores N]",
+            "twinrun export digits_mlp --stablehlo --cores 8", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   if (!parsed.get<bool>("stablehlo"))
     return Error{"no form is given", "", "add --stablehlo, the only form"};
-  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
-  TWINRUN_ASSIGN(const auto experiment, make_experiment(scenario));
+  TWINRUN_ASSIGN(const auto experiment, experiment_of(parsed));
+  const Scenario& scenario = experiment.scenario;
   const int cores = parsed.get<int>("cores");
   TWINRUN_RETURN_IF_ERROR(check_cores(scenario, cores));
   Sharding sharding = experiment.sharding;

@@ -1,13 +1,16 @@
 // twinrun inspect: shows what a file or a scenario contains.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/run.h"
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/experiment/experiment.h"
 #include "program/graph/liveness.h"
+#include "reports/text.h"
 
 namespace twinrun::cli {
 namespace {
@@ -51,43 +54,67 @@ void print(const RunFile& r) {
              to_string(r.ended), r.root_digest().hex(), r.scenario_digest);
   for (const auto& [key, value] : r.environment) fmt::print("  {:<12} {}\n", key, value);
   for (const auto& e : r.evaluations) {
-    fmt::print("after {:>6} steps: held-out loss {:.6f}, accuracy {:.2f} %\n", e.step, e.loss,
-               100 * e.accuracy);
+    fmt::print("after {:>6} steps: held-out loss {:.6f}{}\n", e.step, e.loss,
+               std::isnan(e.accuracy) ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy));
   }
   for (const auto& c : r.checkpoints)
     fmt::print("checkpoint after {} steps: {}\n", c.step, c.root_digest().hex());
 }
 
-Result<int> inspect_scenario(const Parsed& parsed) {
-  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
+std::string batches_text(const ImportedRun& run) {
+  const std::string held_out =
+      run.held_out.empty() ? "" : fmt::format(", {} held out", run.held_out.size());
+  return fmt::format("{} batch{}{}", run.batches.size(), run.batches.size() == 1 ? "" : "es",
+                     held_out);
+}
+
+// What names an imported program binds: which of its parameters is what.
+void print_variables(const Program& program, const std::vector<std::string>& notes) {
+  for (const StateVar& var : program.state)
+    fmt::print("  {:<34} {:<10} {}{}\n", text::clean(var.name), to_string(var.role),
+               to_string(var.type), var.next == kNoValue ? "  (does not change)" : "");
+  for (const Input& input : program.inputs)
+    fmt::print("  {:<34} {:<10} {}\n", text::clean(input.name), "input",
+               to_string(program.graph.type(input.id)));
+  for (const std::string& note : notes) fmt::print("  note: {}\n", text::clean(note));
+}
+
+// A scenario, or an imported program.
+Result<int> inspect_experiment(const Parsed& parsed) {
+  if (parsed.get<bool>("resolved") && !parsed.has("program")) {
+    TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed, "?FILE"));
+    fmt::print("{}", resolved_toml(scenario));
+    return 0;
+  }
+  TWINRUN_ASSIGN(const auto e, experiment_of(parsed, "?FILE"));
+  const Scenario& scenario = e.scenario;
   if (parsed.get<bool>("resolved")) {
     fmt::print("{}", resolved_toml(scenario));
     return 0;
   }
-  TWINRUN_ASSIGN(const auto e, make_experiment(scenario));
   TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/false));
   const Program whole = e.whole();
   const Program program = e.sharding.cores > 1 ? e.sharded(e.sharding) : whole;
-  if (parsed.get<bool>("program")) {
+  if (parsed.get<bool>("ops")) {
     fmt::print("{}", to_text(program));
     return 0;
   }
+  const std::string data = e.imported ? batches_text(*e.imported) : e.data->description;
   int64_t parameters = 0;
   for (const auto& var : whole.state)
     parameters += var.role == StateRole::kParameter ? var.type.elements() : 0;
   if (parsed.get<bool>("json")) {
     const Json j = {
         {"schema", 1},
-        {"kind", "scenario"},
+        {"kind", e.imported ? "program" : "scenario"},
         {"name", scenario.name},
         {"scenario_digest", scenario_digest(scenario).hex()},
-        {"root_digest", to_checkpoint(whole, initial_states(whole, scenario.seed), scenario, 0)
-                            .root_digest()
-                            .hex()},
+        {"root_digest",
+         to_checkpoint(whole, initial_states(e, whole), scenario, 0).root_digest().hex()},
         {"program_digest", digest(program).hex()},
         {"parameters", parameters},
         {"flops_per_step", step_flops(whole)},
-        {"data", e.data->description}};
+        {"data", data}};
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
@@ -95,27 +122,49 @@ Result<int> inspect_scenario(const Parsed& parsed) {
       "{}: {}\n  data        {}\n  parameters  {}\n  per step    {:.3g} GFLOP at batch {}\n  "
       "sharded     {} cores x {}, {} ops\n"
       "  digest      {}\n  program     {}\n",
-      scenario.name, scenario.description, e.data->description, parameters, step_flops(whole) / 1e9,
+      scenario.name, scenario.description, data, parameters, step_flops(whole) / 1e9,
       scenario.train.batch, program.sharding.cores, program.batch, program.graph.size(),
       scenario_digest(scenario).hex(), digest(program).hex());
+  if (e.imported) print_variables(whole, e.imported->notes);
   return 0;
+}
+
+// `--program` was the flag that is now `--ops`.
+Status check_meaning_of_program(const Args& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] != "--program") continue;
+    const std::string value = i + 1 < args.size() ? args[i + 1] : "";
+    const std::vector<std::string> library = scenario_values().names;
+    const bool scenario = std::ranges::find(library, value) != library.end();
+    if (!value.empty() && !value.starts_with("-") && !scenario) continue;
+    return Error{
+        scenario ? fmt::format("'{}' is a scenario, not a program", value) : "no file is given",
+        "--program",
+        "--program FILE is a program of yours; the training step of a scenario is printed by "
+        "twinrun inspect SCENARIO --ops"};
+  }
+  return Ok{};
 }
 
 }  // namespace
 
 Result<int> inspect_verb(const Args& args) {
+  TWINRUN_RETURN_IF_ERROR(check_meaning_of_program(args));
   Options options;
-  add_scenario_options(options);
+  add_program_options(options);
+  options.takes("?FILE", scenario_values());
   options.flag("resolved", "a scenario with every key filled in, as TOML");
-  options.flag("program", "the sharded training step of a scenario, in text");
+  options.flag("ops", "the training step that runs, one op a line; of a scenario the sharded one");
   options.flag("json", "one JSON document on stdout");
-  TWINRUN_ASSIGN(const Parsed parsed, parse(args, "twinrun inspect FILE|SCENARIO [OPTIONS]",
-                                            "twinrun inspect runs/T.h5", options, {"SCENARIO"}));
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args, "twinrun inspect FILE|SCENARIO|--program FILE [OPTIONS]",
+                       "twinrun inspect runs/T.h5", options, {"?FILE"}));
   if (parsed.help) return 0;
-  const auto what = parsed.get<std::string>("SCENARIO");
+  const auto what = parsed.has("?FILE") ? parsed.get<std::string>("?FILE") : "";
+  if (what.empty() || parsed.has("program")) return inspect_experiment(parsed);
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(what, ignored) || what.ends_with(".toml"))
-    return inspect_scenario(parsed);
+    return inspect_experiment(parsed);
   TWINRUN_ASSIGN(const auto kind, file_kind(what));
   const bool json = parsed.get<bool>("json"), resolved = parsed.get<bool>("resolved");
   if (kind == "checkpoint") {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/profile/measured.h"
 #include "harness/profile/modelled.h"
@@ -45,7 +45,7 @@ Result<MeasuredProfile> profile_of(const Scenario& scenario, const Parsed& parse
 
 Result<int> profile_verb(const Args& args) {
   Options options;
-  add_scenario_options(options);
+  add_program_options(options);
   options.text("out,o", "folder for profile.json, profile.html and trace.json");
   options.one_of("generation", "generation of the modelled TPU", generation_choices(), "v2");
   options.flag("measured", "measure some steps of cpu or tpu on this machine");
@@ -53,10 +53,18 @@ Result<int> profile_verb(const Args& args) {
   options.number<int64_t>("steps", "steps to measure, after two for warm-up", 5);
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun profile SCENARIO [-o DIR] [OPTIONS]",
-                       "twinrun profile resnet50 -o profile", options, {"SCENARIO"}));
+                 parse(args, "twinrun profile SCENARIO|--program FILE [-o DIR] [OPTIONS]",
+                       "twinrun profile resnet50 -o profile", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
-  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
+  // The model of a scenario reads no data, so none is opened.
+  TWINRUN_ASSIGN(const ExperimentSource source, source_of(parsed));
+  Scenario scenario;
+  if (source.program.program.empty()) {
+    TWINRUN_ASSIGN(scenario, scenario_of(parsed, "?SCENARIO"));
+  } else {
+    TWINRUN_ASSIGN(const Experiment experiment, experiment_of(parsed));
+    scenario = experiment.scenario;
+  }
   TWINRUN_ASSIGN(const auto profile, profile_of(scenario, parsed));
   if (parsed.has("out")) {
     TWINRUN_RETURN_IF_ERROR(

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/gate/golden.h"
 #include "reports/text.h"
@@ -12,7 +12,7 @@ namespace twinrun::cli {
 
 Result<int> record_verb(const Args& args) {
   Options options;
-  add_scenario_options(options);
+  add_program_options(options);
   add_engine_option(options, "engine,e", "engine to record", Engines::kWithForeign, "cpu");
   options.number<int>(
       "cores",
@@ -24,10 +24,12 @@ Result<int> record_verb(const Args& args) {
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,
-      parse(args, "twinrun record SCENARIO --engine ENGINE [OPTIONS] -o FILE.golden.h5",
-            "twinrun record digits_mlp --engine tpu -o mlp.golden.h5", options, {"SCENARIO"}));
+      parse(args,
+            "twinrun record SCENARIO|--program FILE --engine ENGINE [OPTIONS] -o FILE.golden.h5",
+            "twinrun record digits_mlp --engine tpu -o mlp.golden.h5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
-  TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed));
+  TWINRUN_ASSIGN(const Experiment experiment, experiment_of(parsed));
+  const Scenario& scenario = experiment.scenario;
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   const int states = parsed.get<int>("states");
   if (states < 1 || states > 100)
@@ -43,7 +45,6 @@ Result<int> record_verb(const Args& args) {
   const auto path =
       parsed.has("out") ? parsed.get<std::string>("out") : scenario.name + ".golden.h5";
   TWINRUN_RETURN_IF_ERROR(check_output(path));
-  TWINRUN_ASSIGN(const auto experiment, make_experiment(scenario));
 
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();

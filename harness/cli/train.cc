@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <future>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/loop.h"
@@ -137,7 +139,7 @@ class CheckpointWriter {
 Result<int> train_verb(const Args& args) {
   if (fault_help(args)) return 0;
   Options options;
-  add_scenario_options(options);
+  add_program_options(options);
   add_engine_option(options, "engine,e", "engine to train on", Engines::kWithDouble, "cpu");
   options.number<int>(
       "cores",
@@ -151,17 +153,17 @@ Result<int> train_verb(const Args& args) {
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,
-      parse(args, "twinrun train SCENARIO --engine ENGINE [OPTIONS] -o run.h5",
-            "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"SCENARIO"}));
+      parse(args, "twinrun train SCENARIO|--program FILE --engine ENGINE [OPTIONS] -o run.h5",
+            "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
-  TWINRUN_ASSIGN(auto scenario, scenario_of(parsed));
+  TWINRUN_ASSIGN(const Experiment experiment, experiment_of(parsed));
+  const Scenario& scenario = experiment.scenario;
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   const std::string engine = engine_of(parsed, "engine");
   TWINRUN_ASSIGN(const auto faults, faults_of(parsed));
   TWINRUN_RETURN_IF_ERROR(check_faults_begin(faults, scenario.train.steps));
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  TWINRUN_ASSIGN(auto experiment, make_experiment(scenario));
   EngineSpec spec{.engine = engine, .threads = threads, .faults = faults};
   if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
   OpTimes times;
@@ -219,7 +221,11 @@ Result<int> train_verb(const Args& args) {
   }
 
   const RunFile& file = result->file;
-  const Evaluation e = file.evaluations.empty() ? Evaluation{} : file.evaluations.back();
+  // Without held-out samples nothing is evaluated.
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const Evaluation e =
+      file.evaluations.empty() ? Evaluation{0, kNone, kNone} : file.evaluations.back();
+  const double last_loss = file.steps.empty() ? kNone : file.steps.back().loss;
   if (parsed.get<bool>("json")) {
     // NaN and infinities become null, because JSON has no such numbers.
     const nlohmann::ordered_json j = {{"schema", 1},
@@ -227,6 +233,7 @@ Result<int> train_verb(const Args& args) {
                                       {"engine", file.engine},
                                       {"cores", file.cores},
                                       {"steps", file.steps.size()},
+                                      {"last_loss", last_loss},
                                       {"eval_loss", e.loss},
                                       {"eval_accuracy", e.accuracy},
                                       {"root_digest", file.root_digest().hex()},
@@ -236,12 +243,13 @@ Result<int> train_verb(const Args& args) {
   } else {
     const std::string part =
         file.ended.interrupted() ? outcome(file, scenario.train.steps) + "; " : "";
-    fmt::print(
-        "{}: {}{} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  "
-        "run "
-        "digest {}\n",
-        path, part, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
-        file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
+    const std::string learnt = !std::isnan(e.loss) || !experiment.imported
+                                   ? fmt::format("held-out loss {:.5f}", e.loss)
+                                   : fmt::format("last loss {:.6g}", last_loss);
+    fmt::print("{}: {}{} steps on {} ({}), {}{}\n  state digest {}  run digest {}\n", path, part,
+               file.steps.size(), file.engine, file.engine_settings, learnt,
+               experiment.imported ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy),
+               file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
     if (!faults.empty()) {
       const std::vector<Activation>& changes = setup.faults->runs.front();
       fmt::print("  faults changed bits {} times{}\n", changes.size(),

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/options.h"
+#include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 
 namespace twinrun::cli {
@@ -62,6 +62,7 @@ Result<int> verify_verb(const Args& args) {
   options.text("jsonl", "FILE: JSON lines, one object for each golden run");
   options.flag("update", "record again what moved");
   add_key_option(options, "set", "KEY=VALUE of a key that does not change bits: data.dir=FOLDER");
+  add_program_of_run(options);
   add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
   add_common_options(options);
@@ -86,6 +87,7 @@ Result<int> verify_verb(const Args& args) {
                       : VerifyOptions::Decides::kDefault;
   TWINRUN_ASSIGN(o.faults, faults_of(parsed));
   TWINRUN_ASSIGN(o.overrides, overrides_of(parsed));
+  TWINRUN_ASSIGN(o.program, program_files_of(parsed));
   o.update = parsed.get<bool>("update");
   if (o.update && (o.engine || !o.faults.empty()))
     return Error{"writes what the recorded engine does now", "--update",

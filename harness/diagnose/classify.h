@@ -24,8 +24,8 @@ struct Evidence {
   Capabilities subject;
   int cores = 1;
   bool quick = false;
-  // Held-out samples and seeds exist, so whether drift matters can be tested (not for an imported
-  // step).
+  // Held-out samples exist, so whether drift matters can be tested (for an imported step, only
+  // where held-out batches were given).
   bool held_out = true;
   std::vector<Control> controls;                 // R = R', T = T', ...
   std::optional<int64_t> reference_diverges_at;  // first step where R and R' differ

@@ -32,7 +32,7 @@ std::string not_asked(const Evidence& e, VerdictClass verdict) {
   if (e.engine_failure) return "the engine failed";
   if (verdict == VerdictClass::kEngineBug)
     return "not tested: the runs of a faulty engine say nothing about the program";
-  if (!e.held_out) return "an imported step comes with no held-out samples";
+  if (!e.held_out) return "no held-out batches were given (--held-out FILE)";
   if (e.quick) return "not tested: --quick trains no seeds";
   if (e.trajectories.empty()) return "not tested";
   return "not tested: one seed gives no interval (--set diagnose.seeds=3)";

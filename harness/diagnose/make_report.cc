@@ -9,6 +9,7 @@
 #include "harness/diagnose/ruled_out.h"
 #include "harness/diagnose/runs.h"
 #include "harness/diagnose/stages.h"
+#include "harness/experiment/imported.h"
 #include "harness/host/environment.h"
 #include "program/base/digest.h"
 #include "reports/run_names.h"
@@ -57,9 +58,10 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   for (const StepScalars& step : run.file.steps) s.losses.push_back(step.loss);
   if (!s.losses.empty()) s.train_loss = s.losses.back();
   s.evaluated = !run.file.evaluations.empty();
+  s.scored = s.evaluated && !std::isnan(run.file.evaluations.back().accuracy);
   if (s.evaluated) {
     s.eval_loss = run.file.evaluations.back().loss;
-    s.eval_accuracy = run.file.evaluations.back().accuracy;
+    if (s.scored) s.eval_accuracy = run.file.evaluations.back().accuracy;
   }
   s.seconds = run.seconds;
   s.kept = run.kept;
@@ -156,12 +158,13 @@ std::string injected(DiagnosisState& diagnosis) {
                              : "it changed no bit of any run");
 }
 
-// How to start the same diagnosis again. Empty for an imported program, and for a subject without
-// an engine name (a drill's), which another process cannot start.
+// How to start the same diagnosis again. Empty for a subject without an engine name (a drill's),
+// which another process cannot start.
 AskedOf asked_of(const DiagnosisState& diagnosis) {
-  if (diagnosis.experiment.imported || diagnosis.options.make_subject) return {};
+  if (diagnosis.options.make_subject) return {};
   AskedOf asked{diagnosis.options.baseline, diagnosis.options.subject, {}, diagnosis.options.quick};
   for (const FaultSpec& fault : diagnosis.options.faults) asked.faults.push_back(fault.text);
+  keep_files(diagnosis.experiment.scenario.program_files, asked.files);
   return asked;
 }
 

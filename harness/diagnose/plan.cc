@@ -46,7 +46,7 @@ Result<std::vector<PlanRow>> plan(const Experiment& e, const DiagnoseOptions& op
     rows.push_back(row("S", options.baseline, all, steps, 1));
   }
   rows.push_back(row("T", options.subject, split, steps, 1));
-  for (int seed = 1; seed < scenario.diagnose.seeds && !options.quick && !e.imported; ++seed) {
+  for (int seed = 1; seed < scenario.diagnose.seeds && !options.quick && e.has_held_out(); ++seed) {
     for (const auto& [name, engine] :
          {std::pair<std::string, std::string>{"R", options.baseline}, {"T", options.subject}}) {
       rows.push_back(

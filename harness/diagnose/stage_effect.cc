@@ -148,7 +148,7 @@ Status judge_effect(DiagnosisState& diagnosis, bool wanted, Backend& cpu, Backen
 Status compare_trajectories(DiagnosisState& diagnosis) {
   Evidence& e = diagnosis.evidence;
   if (!diagnosis.runs.contains("T")) return Ok{};
-  e.held_out = !diagnosis.experiment.imported;
+  e.held_out = diagnosis.experiment.has_held_out();
   const bool broken = e.match && (e.match->outcome == Identification::Outcome::kUnexplained ||
                                   e.match->outcome == Identification::Outcome::kUnrepeatable);
   const bool wanted = !diagnosis.options.quick && e.violations.empty() && !broken && !e.identical;

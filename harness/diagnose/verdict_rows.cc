@@ -155,7 +155,7 @@ constexpr VerdictRow kRows[] = {
               e.ensembles.end();
      },
      verdicts::ensemble_outside},
-    {"imported", "the meaning is the same; an imported step, which comes without held-out samples",
+    {"imported", "the meaning is the same; an imported step without held-out batches",
      VerdictClass::kNoise, [](const Evidence& e) { return !e.held_out; }, verdicts::imported},
     {"not_tested", "the meaning is the same; one seed only", VerdictClass::kInconclusive,
      [](const Evidence& e) {

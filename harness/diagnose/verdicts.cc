@@ -180,7 +180,7 @@ void other_program(const Evidence& e, Judgement& j) {
   j.headline =
       "The subject runs another program than it was asked to, and no known cause explains it.";
   j.confidence = "every op of the program it ran is inside its bound";
-  j.next_steps.push_back("compare the list of its ops with `twinrun inspect SCENARIO --program`");
+  j.next_steps.push_back("compare the list of its ops with `twinrun inspect SCENARIO --ops`");
 }
 
 }  // namespace verdicts

@@ -117,7 +117,7 @@ void sharding_unexplained(const Evidence& e, Judgement& j) {
       named_causes(e), effect_words(*find_row(e, "S - R")));
   j.confidence = fmt::format("with every known cause undone, one step still differs by {}",
                              text::relative(e.meaning.residual));
-  j.next_steps.push_back("compare the two programs: `twinrun inspect SCENARIO --program`");
+  j.next_steps.push_back("compare the two programs: `twinrun inspect SCENARIO --ops`");
 }
 
 void sharding_not_learnt(const Evidence& e, Judgement& j) {
@@ -171,8 +171,8 @@ void ensemble_outside(const Evidence& e, Judgement& j) {
 void imported(const Evidence& e, Judgement& j) {
   noise(e, j);
   j.notes.push_back(
-      "Whether the drift matters for what is learnt was not judged: an imported step comes with "
-      "one initial state and no held-out samples.");
+      "Whether the drift matters for what is learnt was not judged: no held-out batches were given "
+      "(--held-out FILE).");
 }
 
 void not_tested(const Evidence& e, Judgement& j) {

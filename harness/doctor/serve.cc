@@ -1,6 +1,7 @@
 // Answers the requests of the engine protocol (hello, prepare, step) with one of our engines.
 #include "harness/doctor/serve.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <istream>
@@ -12,9 +13,11 @@
 #include "backends/exec/messages.h"
 #include "backends/faults/faulty_backend.h"
 #include "backends/registry.h"
+#include "checkpoints/container/array.h"
 #include "checkpoints/container/safetensors.h"
 #include "harness/experiment/engines.h"
 #include "harness/experiment/experiment.h"
+#include "program/import/import.h"
 
 namespace twinrun {
 namespace {
@@ -56,15 +59,11 @@ class Server {
                   {"flush", c.flush},
                   {"contracts", c.contracts},
                   {"deterministic", c.deterministic},
-                  {"activations", true}}}};
+                  {"activations", true},
+                  {"programs", true}}}};
   }
 
-  Result<json> prepare(const std::string& name) {
-    std::ifstream file(fs::path(o_.folder) / name);
-    const json p = json::parse(file, nullptr, false);
-    if (!p.is_object()) return Error{"is not a program", name, ""};
-    TWINRUN_ASSIGN(Scenario scenario, parse_scenario(p.at("scenario").get<std::string>(), name));
-    forget_cache_file(scenario);
+  static Result<Program> of_scenario(const json& p, const Scenario& scenario) {
     TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
     Sharding sharding = e.sharding;
     sharding.cores = p.at("cores");
@@ -73,6 +72,42 @@ class Server {
                       : p.at("batch") == scenario.train.batch ? e.whole(stack)
                                                               : e.per_core(stack);
     if (!p.value("activations", json::array()).empty()) program = with_layers_shown(program);
+    return program;
+  }
+
+  // An imported program, from the text that twinrun has sent.
+  Result<Program> imported(const json& p) const {
+    const json& step = p.at("step");
+    StepBinding binding;
+    const auto results = step.at("results").get<std::vector<std::string>>();
+    const auto result = [&](const std::string& name) {
+      const auto at = std::ranges::find(results, name);
+      return at == results.end() ? int64_t{-1} : at - results.begin();
+    };
+    for (const json& var : p.at("state")) {
+      binding.state.push_back(var.at("name"));
+      binding.roles.push_back(StateRole::kParameter);
+      binding.results.push_back(result("state/" + binding.state.back()));
+    }
+    for (const json& input : p.at("inputs")) binding.inputs.push_back(input.at("name"));
+    binding.loss = result("output/loss");
+    const std::string name = step.at("stablehlo");
+    TWINRUN_ASSIGN(const auto bytes,
+                   read_whole_file((fs::path(o_.folder) / name).string(), kMaxHloBytes));
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    TWINRUN_ASSIGN(const HloModule module, parse_program(text, name));
+    TWINRUN_ASSIGN(ImportedStep made, import_step(module, binding));
+    return std::move(made.program);
+  }
+
+  Result<json> prepare(const std::string& name) {
+    std::ifstream file(fs::path(o_.folder) / name);
+    const json p = json::parse(file, nullptr, false);
+    if (!p.is_object()) return Error{"is not a program", name, ""};
+    TWINRUN_ASSIGN(Scenario scenario, parse_scenario(p.at("scenario").get<std::string>(), name));
+    forget_cache_file(scenario);
+    TWINRUN_ASSIGN(const Program program,
+                   p.contains("step") ? imported(p) : of_scenario(p, scenario));
     Prepared& prepared = programs_[name];
     TWINRUN_ASSIGN(auto backend, make_backend(o_.engine, backend_options(scenario, o_.threads)));
     prepared.backend = with_faults(std::move(backend), o_.faults, scenario.seed, nullptr);

@@ -53,9 +53,9 @@ class Begun {
 };
 constexpr int64_t kMaxTries = 2;
 
-CaseRecord died(const std::string& id) {
+CaseRecord died(const std::string& id, const ProgramFiles& program) {
   CaseRecord r;
-  if (auto drawn = draw_case(id)) r.injected = std::move(*drawn);
+  if (auto drawn = draw_case(id, program)) r.injected = std::move(*drawn);
   r.injected.id = id;
   r.error = fmt::format("the process died in this case {} times", kMaxTries);
   return r;
@@ -70,7 +70,7 @@ Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
   if (o.only.empty()) return ids;
   std::vector<std::string> wanted;
   for (const std::string& id : ids) {
-    TWINRUN_ASSIGN(const DrillCase c, draw_case(id));
+    TWINRUN_ASSIGN(const DrillCase c, draw_case(id, o.plan.program));
     const size_t plus = c.kind.find('+');
     const std::string fault = c.kind.substr(0, plus);
     if (fnmatch(o.only.c_str(), fault.c_str(), 0) == 0 ||
@@ -120,6 +120,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   }
 
   CaseOptions each;
+  each.program = o.plan.program;
   each.directory = (folder / "cases").string();
   each.cache = (folder / "references").string();
   each.keep_all = o.keep_all;
@@ -137,7 +138,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     const std::string& id = todo[static_cast<size_t>(i)];
     std::optional<CaseRecord> record;
     if (begun.times(id) >= kMaxTries) {
-      record = died(id);
+      record = died(id, o.plan.program);
     } else {
       begun.begin(id);
       record = run_case(id, each, truths);

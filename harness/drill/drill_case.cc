@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <set>
 
 #include "backends/faults/faults.h"
@@ -71,6 +72,10 @@ class Draws {
   RandomKey key_;
   uint64_t next_ = 0;
 };
+
+bool is_of_sharding(Stratum stratum) {
+  return stratum == Stratum::kDeclared || stratum == Stratum::kHidden || stratum == Stratum::kBoth;
+}
 
 // Numbers of cores that divide the batch evenly.
 std::vector<int> core_counts(int64_t batch, int least) {
@@ -227,16 +232,22 @@ Result<CaseName> parse_id(const std::string& id) {
 }
 
 Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
+  const bool imported = !plan.program.program.empty();
+  const std::vector<std::string> names =
+      imported ? std::vector{std::filesystem::path(plan.program.program).stem().string()}
+               : plan.scenarios;
   std::vector<std::string> small, large;
-  for (const std::string& name : plan.scenarios) {
-    TWINRUN_ASSIGN(const Scenario s, load_scenario(name));
-    TWINRUN_ASSIGN(const Experiment e, make_experiment(s));
-    const double flops = step_flops(e.whole()) * static_cast<double>(s.train.steps);
+  for (const std::string& name : names) {
+    TWINRUN_ASSIGN(const Experiment e, open_experiment({name, plan.program}, {}));
+    const double flops = step_flops(e.whole()) * static_cast<double>(e.scenario.train.steps);
     (flops > kLitmusFlops ? large : small).push_back(name);
   }
+  const auto takes_part = [&](const Share& share) {
+    return plan.level.value_or(share.level) == share.level &&
+           !(imported && is_of_sharding(share.stratum));
+  };
   int64_t parts = 0;
-  for (const Share& share : kShares)
-    parts += plan.level.value_or(share.level) == share.level ? share.parts : 0;
+  for (const Share& share : kShares) parts += takes_part(share) ? share.parts : 0;
   if (parts == 0)
     return Error{fmt::format("no cases of level {}", *plan.level), "--level", "A or C"};
 
@@ -244,7 +255,7 @@ Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
   std::vector<std::pair<double, std::string>> order;
   const auto spread = [&](const std::vector<std::string>& scenarios, int64_t total) {
     for (const Share& share : kShares) {
-      if (scenarios.empty() || plan.level.value_or(share.level) != share.level) continue;
+      if (scenarios.empty() || !takes_part(share)) continue;
       const int64_t n = (total * share.parts + parts - 1) / parts;
       for (int64_t i = 0; i < n; ++i) {
         const auto at = static_cast<size_t>(i) % scenarios.size();
@@ -255,9 +266,9 @@ Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
     }
   };
   const auto larges = static_cast<int64_t>(large.size());
-  const int64_t for_large = std::min(
-      kLargeCases * larges,
-      plan.cases * larges / std::max<int64_t>(1, static_cast<int64_t>(plan.scenarios.size())));
+  const int64_t for_large =
+      std::min(kLargeCases * larges,
+               plan.cases * larges / std::max<int64_t>(1, static_cast<int64_t>(names.size())));
   spread(large, for_large);
   spread(small, plan.cases - for_large);
   std::ranges::stable_sort(order, {}, [](const auto& item) { return item.first; });
@@ -267,29 +278,33 @@ Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
   return ids;
 }
 
-Result<DrillCase> draw_case(const std::string& id) {
+Result<DrillCase> draw_case(const std::string& id, const ProgramFiles& program) {
   TWINRUN_ASSIGN(const CaseName parts, parse_id(id));
-  TWINRUN_ASSIGN(const Scenario plain, load_scenario(parts.scenario));
+  const bool imported = !program.program.empty();
   Draws draws(id);
   DrillCase c;
   c.id = id;
   c.stratum = parts.stratum;
   c.level = parts.level;
   c.scenario = parts.scenario;
-  const bool sharding = c.stratum == Stratum::kDeclared || c.stratum == Stratum::kHidden ||
-                        c.stratum == Stratum::kBoth;
-  // Few different seeds, because reference runs are cached and shared by many cases.
-  c.overrides = {
-      {"seed", std::to_string(1 + draws.below(4))},
-      {"tpu.cores", std::to_string(draws.of(core_counts(plain.train.batch, sharding ? 2 : 1)))},
-      {"tpu.precision", precision_of(draws)}};
-  c.variant = draws.wide();
-  TWINRUN_ASSIGN(Scenario s, load_scenario(c.scenario, c.overrides));
-  if (c.stratum == Stratum::kDeclared || c.stratum == Stratum::kBoth) {
-    TWINRUN_RETURN_IF_ERROR(add_declared(c, s, turn_of(parts)));
-    TWINRUN_ASSIGN(s, load_scenario(c.scenario, c.overrides));
+  if (imported && is_of_sharding(c.stratum))
+    return Error{"an imported program runs on one core, so sharding is not drilled", id,
+                 "clean, engine, bias, inert"};
+  if (!imported) {
+    TWINRUN_ASSIGN(const Scenario plain, load_scenario(parts.scenario));
+    const int least = is_of_sharding(c.stratum) ? 2 : 1;
+    // Few different seeds, because reference runs are cached and shared by many cases.
+    c.overrides = {{"seed", std::to_string(1 + draws.below(4))},
+                   {"tpu.cores", std::to_string(draws.of(core_counts(plain.train.batch, least)))}};
   }
-  TWINRUN_ASSIGN(const Experiment e, make_experiment(s));
+  c.overrides.emplace_back("tpu.precision", precision_of(draws));
+  c.variant = draws.wide();
+  if (c.stratum == Stratum::kDeclared || c.stratum == Stratum::kBoth) {
+    TWINRUN_ASSIGN(const Scenario before, load_scenario(c.scenario, c.overrides));
+    TWINRUN_RETURN_IF_ERROR(add_declared(c, before, turn_of(parts)));
+  }
+  TWINRUN_ASSIGN(const Experiment e, open_experiment({c.scenario, program}, c.overrides));
+  const Scenario& s = e.scenario;
   if (c.stratum == Stratum::kHidden) {
     const auto causes = hidden_causes(e);
     if (causes.empty())
@@ -300,10 +315,10 @@ Result<DrillCase> draw_case(const std::string& id) {
       c.stratum == Stratum::kInert || c.stratum == Stratum::kBoth) {
     // Choose among the ops of the program with the formulas that the subject declares.
     TWINRUN_ASSIGN(const auto conforming, conforming_engine(c, backend_options(s, 1)));
-    const Program program =
+    const Program runs =
         as_computed_by(conforming->capabilities(),
                        s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu));
-    TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, program, s, turn_of(parts)));
+    TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, runs, s, turn_of(parts)));
   }
   c.kind = c.kind.empty() ? c.cause : c.cause.empty() ? c.kind : c.kind + "+" + c.cause;
   return c;

@@ -51,6 +51,9 @@ struct CasePlan {
   int64_t cases = 0;
   uint64_t seed = 1;
   std::optional<char> level;  // restricts the plan to cases of this evidence level
+  // If given, the cases are of this program and not of scenarios. It runs on one core, so nothing
+  // about sharding is introduced.
+  ProgramFiles program = {};
 };
 
 // Ids in the order in which they run. Scenarios larger than the drill_* ones get at most
@@ -68,7 +71,8 @@ struct CaseName {
 };
 Result<CaseName> parse_id(const std::string& id);
 
-// Errors: not an id; no such scenario; a stratum for which this scenario has nothing to inject.
-Result<DrillCase> draw_case(const std::string& id);
+// `program`: that of the plan. Errors: not an id; no such scenario; a stratum for which this
+// scenario has nothing to inject.
+Result<DrillCase> draw_case(const std::string& id, const ProgramFiles& program = {});
 
 }  // namespace twinrun::drill

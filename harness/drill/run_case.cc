@@ -32,8 +32,8 @@ void take_report(const Report& report, CaseRecord& r) {
 // Returns false if interrupted.
 Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths) {
   const DrillCase& c = r.injected;
-  TWINRUN_ASSIGN(const Scenario scenario, load_scenario(c.scenario, c.overrides));
-  TWINRUN_ASSIGN(const Experiment experiment, make_experiment(scenario));
+  TWINRUN_ASSIGN(const Experiment experiment,
+                 open_experiment({c.scenario, options.program}, c.overrides));
   const double begin = thread_seconds();
   TWINRUN_ASSIGN(r.truth, decide_truth(c, experiment, truths));
   const double decided = thread_seconds();
@@ -53,12 +53,13 @@ Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths)
     if (c.level == 'C') subject = without_trace(std::move(subject));
     return counted(std::move(subject), usage);
   };
-  TWINRUN_ASSIGN(const Diagnosis diagnosis, diagnose(scenario, o, nullptr, options.stop));
+  TWINRUN_ASSIGN(const Diagnosis diagnosis, diagnose(experiment, o, nullptr, options.stop));
   if (diagnosis.interrupted) return false;
   r.seconds = thread_seconds() - decided;
   take_report(diagnosis.report, r);
   r.executions = usage->executions;
-  r.run_lengths = static_cast<double>(usage->steps) / static_cast<double>(scenario.train.steps);
+  r.run_lengths =
+      static_cast<double>(usage->steps) / static_cast<double>(experiment.scenario.train.steps);
   for (const auto& run : log->runs) {
     if (!run.empty()) r.sealed.push_back(run.front().step);
   }
@@ -73,7 +74,7 @@ std::optional<CaseRecord> run_case(const std::string& id, const CaseOptions& opt
   r.injected.id = id;
   // An exception is a bug of ours, and must not abort the other cases.
   try {
-    const auto drawn = draw_case(id);
+    const auto drawn = draw_case(id, options.program);
     if (!drawn) {
       r.error = drawn.error().message();
       return r;

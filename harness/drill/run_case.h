@@ -11,9 +11,10 @@
 namespace twinrun::drill {
 
 struct CaseOptions {
-  std::string directory;  // for reports, one folder per case; wrong answers are kept
-  std::string cache;      // folder of reference runs
-  bool keep_all = false;  // keep reports of right answers, too
+  ProgramFiles program = {};  // of the plan
+  std::string directory;      // for reports, one folder per case; wrong answers are kept
+  std::string cache;          // folder of reference runs
+  bool keep_all = false;      // keep reports of right answers, too
   const StopFlag* stop = nullptr;
   std::function<void(Evidence&)> sabotage;  // for tests: DiagnoseOptions::sabotage
 };

@@ -6,6 +6,7 @@
 #include "backends/exec/exec_backend.h"
 #include "backends/pjrt/pjrt_backend.h"
 #include "backends/registry.h"
+#include "program/text/stablehlo.h"
 
 namespace twinrun {
 namespace {
@@ -50,6 +51,8 @@ Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scen
   ExecOptions exec;
   exec.command = name.substr(kExecPlace.size());
   exec.scenario = resolved_toml(scenario);
+  if (!scenario.imported.empty())
+    exec.stablehlo_precision = stablehlo_precision(scenario.tpu.precision);
   exec.reuse_idle = true;
   if (progress != nullptr) {
     exec.on_alive = [progress](const std::string& what) { progress->alive(what); };

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
+#include "harness/experiment/imported.h"
 #include "program/base/bits.h"
+#include "program/base/philox.h"
 #include "program/graph/initial_state.h"
 #include "program/graph/optimizer.h"
 #include "program/graph/shard_plan.h"
@@ -98,6 +101,7 @@ FeedOptions Experiment::feed_options(int64_t batch) const {
 }
 
 Result<Experiment> make_experiment(const Scenario& s) {
+  if (!s.imported.empty()) return reopen_imported(s);
   DataRequest request;
   request.source = s.data.source;
   request.dir = s.data.dir;
@@ -122,6 +126,12 @@ Result<Experiment> make_experiment(const Scenario& s) {
   request.where = s.file + ": [data]";
   TWINRUN_ASSIGN(Dataset data, open_dataset(request));
   return assemble(s, std::make_shared<const Dataset>(std::move(data)));
+}
+
+Result<Experiment> open_experiment(const ExperimentSource& source, const Overrides& overrides) {
+  if (!source.program.program.empty()) return import_experiment(source.program, overrides);
+  TWINRUN_ASSIGN(const Scenario scenario, load_scenario(source.scenario, overrides));
+  return make_experiment(scenario);
 }
 
 Result<SampleType> sample_on_paper(const Scenario& s) {
@@ -157,13 +167,18 @@ Result<Experiment> experiment_on_paper(const Scenario& scenario) {
 }
 
 Result<Experiment> with_scenario(const Experiment& experiment, const Scenario& scenario) {
+  if (experiment.imported) {
+    Experiment same = experiment;
+    same.scenario = scenario;
+    return same;
+  }
   return assemble(scenario, experiment.data);
 }
 
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed) {
   Scenario s = experiment.scenario;
   s.seed = seed;
-  return assemble(s, experiment.data);
+  return with_scenario(experiment, s);
 }
 
 States initial_states(const Program& program, uint64_t seed) {
@@ -200,8 +215,28 @@ Result<StepInputs> StepFeed::inputs(int64_t step) {
     return inputs;
   }
   const auto& batches = experiment_.imported->batches;
-  return StepInputs(static_cast<size_t>(program_.sharding.cores),
-                    batches[static_cast<size_t>(step) % batches.size()]);
+  const size_t at = static_cast<size_t>(step) % batches.size();
+  std::vector<Tensor> fed = batches[at];
+  if (experiment_.scenario.seed != 0) {
+    const auto& other = batches[order_of_pass(static_cast<size_t>(step) / batches.size())[at]];
+    for (size_t i = 0; i < fed.size(); ++i) {
+      if (!fed[i].dims().empty()) fed[i] = other[i];
+    }
+  }
+  return StepInputs(static_cast<size_t>(program_.sharding.cores), fed);
+}
+
+const std::vector<size_t>& StepFeed::order_of_pass(uint64_t pass) {
+  if (!order_.empty() && pass == pass_) return order_;
+  pass_ = pass;
+  order_.resize(experiment_.imported->batches.size());
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  const RandomKey key{experiment_.scenario.seed, kStreamShuffle};
+  for (size_t i = order_.size(); i > 1; --i)
+    std::swap(
+        order_[i - 1],
+        order_[bounded(draw(key, 0, static_cast<uint32_t>(pass), i), static_cast<uint32_t>(i))]);
+  return order_;
 }
 
 PipelineCounters StepFeed::counters() const {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,12 +24,14 @@
 namespace twinrun {
 
 // A training step imported from the user (harness/experiment/imported.h) in place of a model. It
-// has no forward pass to shard and no held-out samples.
+// has no forward pass to shard.
 struct ImportedRun {
   Program step;
   std::vector<Tensor> state;                 // initial, in the order of Program::state
   std::vector<std::vector<Tensor>> batches;  // each in the order of Program::inputs; used in turn
-  std::vector<std::string> notes;            // for the report
+  std::vector<std::vector<Tensor>> held_out = {};  // batches for the evaluation; none: not given
+  std::vector<std::string> notes;                  // for the report
+  std::set<std::string> literals = {};             // inputs whose values are in the text
 };
 
 struct Experiment {
@@ -57,6 +60,8 @@ struct Experiment {
   }
   // Whether the updates of the two stacks are different formulas of the same meaning.
   bool two_algebras() const;
+  // Whether held-out loss can be computed.
+  bool has_held_out() const { return !imported || !imported->held_out.empty(); }
   FeedOptions feed_options(int64_t batch) const;
 
  private:
@@ -73,8 +78,15 @@ Program with_variance(const Program& step, Sharding::Variance formula);
 // program.
 Program as_computed_by(const Capabilities& declared, const Program& step);
 
-// Errors: the data cannot be opened, or the model or the batch does not fit it.
+// Of a scenario with an imported program: from its program_files (reopen_imported). Errors: the
+// data cannot be opened, or the model or the batch does not fit it.
 Result<Experiment> make_experiment(const Scenario& scenario);
+// What a user asks to work on: a scenario, by name or path, or an imported program.
+struct ExperimentSource {
+  std::string scenario;
+  ProgramFiles program = {};  // program.program: "" for a scenario
+};
+Result<Experiment> open_experiment(const ExperimentSource& source, const Overrides& overrides);
 // The type of a sample according to the scenario alone. Errors: only the data determine it. For a
 // text of characters, the vocabulary is the size of the last layer, which predicts one of them.
 Result<SampleType> sample_on_paper(const Scenario& scenario);
@@ -85,6 +97,7 @@ Result<Experiment> experiment_on_paper(const Scenario& scenario);
 // samples, not in where they come from.
 Result<Experiment> with_scenario(const Experiment& experiment, const Scenario& scenario);
 // The same data and model with another seed for initial weights, order of samples and random ops.
+// Of an imported program the seed changes the order of its batches, and nothing else.
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 
 // Errors: the samples end before the steps do; the error names data.repeat.
@@ -106,8 +119,10 @@ States initial_states(const Experiment& experiment, const Program& program);
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
                                int64_t step);
 
-// The inputs of every step of `program`: rows of the feed, or the batches of an imported step.
-// Keeps references to both arguments.
+// The inputs of every step of `program`: rows of the feed, or the batches of an imported step. With
+// seed 0 these come in the order of their file; another seed shuffles every pass through them.
+// Inputs of one number (a learning rate, a count of steps) keep their place. Keeps references to
+// both arguments.
 class StepFeed {
  public:
   StepFeed(const Experiment& experiment, const Program& program);
@@ -116,9 +131,13 @@ class StepFeed {
   PipelineCounters counters() const;
 
  private:
+  const std::vector<size_t>& order_of_pass(uint64_t pass);
+
   const Experiment& experiment_;
   const Program& program_;
   std::optional<Feed> feed_;
+  std::vector<size_t> order_;  // of the batches, in pass_
+  uint64_t pass_ = 0;
   StageCounters enqueue_;
 };
 

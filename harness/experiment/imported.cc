@@ -8,6 +8,7 @@
 #include <set>
 
 #include "checkpoints/interchange/weights.h"
+#include "checkpoints/run.h"
 #include "program/base/names.h"
 #include "scenarios/keys.h"
 
@@ -22,11 +23,11 @@ Result<std::string> text_of(const std::string& path) {
 }
 
 // The requested file, or STEM + ending if it exists, or the file of `twinrun export`.
-std::string beside(const ImportRequest& request, const std::string& asked, const char* ending,
+std::string beside(const ProgramFiles& files, const std::string& asked, const char* ending,
                    const char* exported = nullptr) {
   if (!asked.empty()) return asked;
-  std::vector<fs::path> guesses = {fs::path(request.program).replace_extension(ending)};
-  if (exported != nullptr) guesses.push_back(fs::path(request.program).replace_filename(exported));
+  std::vector<fs::path> guesses = {fs::path(files.program).replace_extension(ending)};
+  if (exported != nullptr) guesses.push_back(fs::path(files.program).replace_filename(exported));
   std::error_code ignored;
   for (const fs::path& guess : guesses) {
     if (fs::is_regular_file(guess, ignored)) return guess.string();
@@ -38,11 +39,21 @@ constexpr const char* kExported = "arguments.safetensors";
 
 using Arrays = std::map<std::string, NamedArray>;
 
+// A checkpoint, or the last one of a run.
+Result<Checkpoint> last_state_of(const std::string& path) {
+  TWINRUN_ASSIGN(const std::string kind, file_kind(path));
+  if (kind != "run") return read_checkpoint(path);
+  TWINRUN_ASSIGN(RunFile run, read_run(path));
+  if (run.checkpoints.empty())
+    return Error{"the run holds no checkpoint", path, "give another file"};
+  return std::move(run.checkpoints.back());
+}
+
 Result<Arrays> arrays_of(const std::string& path) {
   Arrays out;
   TWINRUN_ASSIGN(const bool ours, is_twinrun_file(path));
   if (ours) {
-    TWINRUN_ASSIGN(const Checkpoint c, read_checkpoint(path));
+    TWINRUN_ASSIGN(const Checkpoint c, last_state_of(path));
     for (const auto& [name, tensor] : c.tensors) out[name] = to_array(name, tensor.value);
     return out;
   }
@@ -116,14 +127,14 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
 
 // An array with the shape of its input is fed at every step; one with an additional leading
 // dimension has a value per step.
-Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
+Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, const char* option,
                                                       const ImportedStep& step) {
   const Program& p = step.program;
   Arrays arrays;
   if (!path.empty()) {
     TWINRUN_ASSIGN(arrays, arrays_of(path));
   }
-  Complaints complaints(path.empty() ? "--batch" : path);
+  Complaints complaints(path.empty() ? option : path);
   std::vector<Tensor> columns(p.inputs.size());
   std::vector<bool> counted(p.inputs.size(), false);
   int64_t steps = 0;
@@ -166,7 +177,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
       complaints.add(fmt::format("'{}' is not an input", name));
   }
   TWINRUN_RETURN_IF_ERROR(complaints.status(
-      path.empty() ? "give the inputs with --batch FILE (npz, safetensors)" : ""));
+      path.empty() ? fmt::format("give the inputs with {} FILE (npz, safetensors)", option) : ""));
   std::vector<std::vector<Tensor>> batches;
   for (int64_t b = 0; b < std::max<int64_t>(1, steps); ++b) {
     auto& batch = batches.emplace_back();
@@ -178,19 +189,17 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
   return batches;
 }
 
+bool is_set(const Overrides& overrides, std::string_view key) {
+  return std::ranges::find(overrides, key, &Overrides::value_type::first) != overrides.end();
+}
+
 // Settings that apply without a model, checked by the rules of scenarios.
 Result<Scenario> settings_of(const Overrides& overrides) {
-  static const std::vector<std::string> known = {
-      "train.steps", "train.log_every", "train.checkpoint_every", "tpu.precision",
-      "tpu.poison",  "diagnose.probe",  "diagnose.ensemble",      "diagnose.faults"};
-  for (const auto& [key, value] : overrides) {
-    if (std::ranges::find(known, key) == known.end())
-      return Error{fmt::format("'{}' has no meaning for an imported program (allowed: {})", key,
-                               join(known, ", ")),
-                   "--set", fmt::format("did you mean '{}'?", nearest(key, known))};
-  }
+  TWINRUN_RETURN_IF_ERROR(check_keys_of_program(overrides));
   TWINRUN_ASSIGN(const Scenario checked, load_scenario("digits_mlp", overrides));
   Scenario s;
+  // By default 0: the batches in the order of their file.
+  if (is_set(overrides, "seed")) s.seed = checked.seed;
   s.train = checked.train;
   s.tpu.precision = checked.tpu.precision;
   s.tpu.poison = checked.tpu.poison;
@@ -241,8 +250,8 @@ Status check_names(const Program& p) {
   return Ok{};
 }
 
-Result<StepBinding> binding_of(const ImportRequest& request, const HloModule& module) {
-  const std::string path = beside(request, request.binding, ".json");
+Result<StepBinding> binding_of(const ProgramFiles& files, const HloModule& module) {
+  const std::string path = beside(files, files.binding, ".json");
   if (path.empty()) return default_binding(module);
   TWINRUN_ASSIGN(const std::string json, text_of(path));
   return parse_binding(json, path);
@@ -250,48 +259,59 @@ Result<StepBinding> binding_of(const ImportRequest& request, const HloModule& mo
 
 }  // namespace
 
-Result<ProgramText> read_program_text(const ImportRequest& request) {
+Result<ProgramText> read_program_text(const ProgramFiles& files) {
   ProgramText out;
-  TWINRUN_ASSIGN(const std::string text, text_of(request.program));
-  TWINRUN_ASSIGN(out.module, parse_program(text, request.program, HloUse::kLookAt));
-  const Result<StepBinding> binding = binding_of(request, out.module);
-  if (!binding && !beside(request, request.binding, ".json").empty()) return binding.error();
+  TWINRUN_ASSIGN(const std::string text, text_of(files.program));
+  TWINRUN_ASSIGN(out.module, parse_program(text, files.program, HloUse::kLookAt));
+  const Result<StepBinding> binding = binding_of(files, out.module);
+  if (!binding && !beside(files, files.binding, ".json").empty()) return binding.error();
   out.state = binding ? binding->state.size() : out.module.entry().parameters.size();
   return out;
 }
 
-Result<ImportedStep> import_program(const ImportRequest& request) {
-  TWINRUN_ASSIGN(const std::string text, text_of(request.program));
-  TWINRUN_ASSIGN(const HloModule module, parse_program(text, request.program));
-  TWINRUN_ASSIGN(const StepBinding binding, binding_of(request, module));
+Result<ImportedStep> import_program(const ProgramFiles& files) {
+  TWINRUN_ASSIGN(const std::string text, text_of(files.program));
+  TWINRUN_ASSIGN(const HloModule module, parse_program(text, files.program));
+  TWINRUN_ASSIGN(const StepBinding binding, binding_of(files, module));
   TWINRUN_ASSIGN(ImportedStep step, import_step(module, binding));
   TWINRUN_RETURN_IF_ERROR(check_names(step.program));
   return step;
 }
 
-Result<Experiment> import_experiment(const ImportRequest& request) {
-  TWINRUN_ASSIGN(ImportedStep step, import_program(request));
-  const std::string state = beside(request, request.state, ".state.npz", kExported);
-  if (state.empty()) {
+Result<Experiment> import_experiment(const ProgramFiles& given, const Overrides& overrides) {
+  Experiment e;
+  TWINRUN_ASSIGN(e.scenario, settings_of(overrides));
+  TWINRUN_ASSIGN(ImportedStep step, import_program(given));
+  ProgramFiles files = given;
+  files.binding = beside(given, given.binding, ".json");
+  files.state = beside(given, given.state, ".state.npz", kExported);
+  files.batch = beside(given, given.batch, ".batch.npz", kExported);
+  if (files.state.empty()) {
     return Error{"the initial state is missing", "--state",
                  "a checkpoint, .npz or .safetensors file with " +
                      std::to_string(step.program.state.size()) + " arrays"};
   }
   ImportedRun run;
-  TWINRUN_ASSIGN(run.state, read_state(state, step.program));
-  TWINRUN_ASSIGN(run.batches,
-                 read_batches(beside(request, request.batch, ".batch.npz", kExported), step));
-  Experiment e;
-  TWINRUN_ASSIGN(e.scenario, settings_of(request.overrides));
-  const bool counted = std::ranges::any_of(request.overrides,
-                                           [](const auto& o) { return o.first == "train.steps"; });
+  TWINRUN_ASSIGN(run.state, read_state(files.state, step.program));
+  TWINRUN_ASSIGN(run.batches, read_batches(files.batch, "--batch", step));
+  if (!files.held_out.empty()) {
+    TWINRUN_ASSIGN(run.held_out, read_batches(files.held_out, "--held-out", step));
+  }
   Scenario& s = e.scenario;
-  s.name = fs::path(request.program).stem().string();
-  s.description = "imported from " + fs::path(request.program).filename().string();
-  s.file = request.program;
-  if (!counted) s.train.steps = static_cast<int64_t>(run.batches.size());
+  s.name = fs::path(files.program).stem().string();
+  s.description = "imported from " + fs::path(files.program).filename().string();
+  s.file = files.program;
+  if (!is_set(overrides, "train.steps")) s.train.steps = static_cast<int64_t>(run.batches.size());
   s.train.batch = step.program.batch;
   s.tpu.cores = 1;
+  run.notes = step.notes;
+  for (const auto& [name, value] : step.literals) run.literals.insert(name);
+  if (!run.held_out.empty() && run.batches.size() < 2) {
+    s.diagnose.seeds = 1;
+    run.notes.emplace_back(
+        "there is one batch, so no order of batches that seeds could change: whether a drift "
+        "matters cannot be tested");
+  }
   DigestBuilder state_digest;
   for (const Tensor& t : run.state) state_digest.add(digest_bytes(t.raw(), t.bytes()));
   const Digest data = digest_of(run.batches);
@@ -299,12 +319,86 @@ Result<Experiment> import_experiment(const ImportRequest& request) {
       fmt::format("format = \"hlo\"\nprogram = {}\nstate = {}\nbatches = {}\nbatches_digest = {}\n",
                   toml_string(digest(step.program).hex()), toml_string(state_digest.finish().hex()),
                   run.batches.size(), toml_string(data.hex()));
+  if (!run.held_out.empty())
+    s.imported += fmt::format("held_out = {}\nheld_out_digest = {}\n", run.held_out.size(),
+                              toml_string(digest_of(run.held_out).hex()));
+  s.program_files = std::move(files);
   Dataset dataset;
   dataset.digest = data;
   e.data = std::make_shared<const Dataset>(std::move(dataset));
-  run.notes = step.notes;
   run.step = std::move(step.program);
   e.imported = std::make_shared<const ImportedRun>(std::move(run));
+  return e;
+}
+
+namespace {
+constexpr std::pair<const char*, std::string ProgramFiles::*> kFileKeys[] = {
+    {"program.file", &ProgramFiles::program},
+    {"program.binding", &ProgramFiles::binding},
+    {"program.state", &ProgramFiles::state},
+    {"program.batch", &ProgramFiles::batch},
+    {"program.held_out", &ProgramFiles::held_out}};
+}  // namespace
+
+void keep_files(const ProgramFiles& files, std::map<std::string, std::string>& environment) {
+  for (const auto& [key, member] : kFileKeys) {
+    if (!(files.*member).empty()) environment[key] = files.*member;
+  }
+}
+
+ProgramFiles files_in(const std::map<std::string, std::string>& environment) {
+  ProgramFiles files;
+  for (const auto& [key, member] : kFileKeys) {
+    if (const auto found = environment.find(key); found != environment.end())
+      files.*member = found->second;
+  }
+  return files;
+}
+
+Status find_program(const ProgramFiles& given,
+                    const std::map<std::string, std::string>& environment, Scenario& scenario) {
+  if (!given.program.empty() && scenario.imported.empty())
+    return Error{fmt::format("is of the scenario '{}', not of an imported program", scenario.name),
+                 scenario.file, "leave out --program"};
+  scenario.program_files = given.program.empty() ? files_in(environment) : given;
+  return Ok{};
+}
+
+Result<Experiment> reopen_imported(const Scenario& s) {
+  if (s.program_files.program.empty())
+    return Error{"is of an imported program, whose files are not given", s.file,
+                 "--program FILE, and --state, --batch, --binding, --held-out where these do not "
+                 "lie beside it"};
+  TWINRUN_ASSIGN(Experiment e, import_experiment(s.program_files));
+  const auto lines = [](const std::string& text) {
+    std::map<std::string, std::string> out;
+    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+      const size_t equals = text.find(" = ", at);
+      out[text.substr(at, equals - at)] = text.substr(equals + 3, end - equals - 3);
+    }
+    return out;
+  };
+  static const std::vector<std::pair<std::string, std::string>> kinds = {
+      {"program", "the program"},
+      {"state", "the initial state"},
+      {"batches", "the number of batches"},
+      {"batches_digest", "the batches"},
+      {"held_out", "the number of held-out batches"},
+      {"held_out_digest", "the held-out batches"}};
+  auto recorded = lines(s.imported), given = lines(e.scenario.imported);
+  std::string differ;
+  for (const auto& [key, what] : kinds) {
+    if (recorded[key] == given[key]) continue;
+    const auto shown = [](const std::string& value) { return value.empty() ? "none" : value; };
+    differ +=
+        fmt::format("\n  {}: {}; recorded: {}", what, shown(given[key]), shown(recorded[key]));
+  }
+  if (!differ.empty())
+    return Error{fmt::format("is not what {} records{}", s.file, differ), s.program_files.program,
+                 "give the files with which it was made, or make it again"};
+  Scenario kept = s;
+  kept.program_files = e.scenario.program_files;
+  e.scenario = std::move(kept);
   return e;
 }
 

@@ -6,20 +6,13 @@
 //   diagnose(std::move(e), options, &progress, &stop);
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "harness/experiment/experiment.h"
 #include "program/import/import.h"
 
 namespace twinrun {
-
-struct ImportRequest {
-  std::string program;  // HLO text or StableHLO text
-  // "": STEM.json, STEM.state.npz, STEM.batch.npz beside it; or arguments.safetensors for the last
-  // two.
-  std::string binding, state, batch;
-  Overrides overrides;  // train.steps, tpu.precision, diagnose.probe, ...
-};
 
 // The text alone, for inspection: sizes that are known only at run time are accepted, and ops need
 // not be importable. The first `state` parameters are the state; all of them if no binding is given
@@ -28,14 +21,27 @@ struct ProgramText {
   HloModule module;
   size_t state = 0;
 };
-Result<ProgramText> read_program_text(const ImportRequest& request);
+Result<ProgramText> read_program_text(const ProgramFiles& files);
 
 // The step and its notes, without state or batches. A missing binding is guessed (default_binding).
-Result<ImportedStep> import_program(const ImportRequest& request);
+Result<ImportedStep> import_program(const ProgramFiles& files);
 
 // Errors name the file and the place in it; all arrays of state or batches that are missing,
-// surplus or of another shape are listed together.
-Result<Experiment> import_experiment(const ImportRequest& request);
+// surplus or of another shape are listed together. The files in the result's scenario are those
+// that were read, the found ones included.
+Result<Experiment> import_experiment(const ProgramFiles& files, const Overrides& overrides = {});
+// The experiment of a scenario that ran an imported program, from its program_files. Errors: these
+// are not given; what they hold is not what `scenario.imported` records.
+Result<Experiment> reopen_imported(const Scenario& scenario);
+
+// Where an imported program lay, as keys of RunFile::environment: a hint for whoever runs it again,
+// who checks what the files hold. files_in returns empty names where there are none.
+void keep_files(const ProgramFiles& files, std::map<std::string, std::string>& environment);
+ProgramFiles files_in(const std::map<std::string, std::string>& environment);
+// Sets the program_files of a scenario that a run stored: `given`, or where `given` names no
+// program, those of the run's environment. Error: `given` names a program, and the run had none.
+Status find_program(const ProgramFiles& given,
+                    const std::map<std::string, std::string>& environment, Scenario& scenario);
 
 // Parses STEM.json: {"state": [names], "inputs": [names], "loss": index of a result}, and
 // optionally "roles" and "results" (which result is the next value of each state variable; null:

@@ -55,10 +55,9 @@ Result<ExportedStep> export_step(const Experiment& e, const Program& program,
   // Run the first step on the reference.
   TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", o));
   TWINRUN_ASSIGN(const auto engine, cpu->prepare(program));
-  const States before = initial_states(program, e.scenario.seed);
-  Feed feed(e.data->train, e.feed_options(program.batch * program.sharding.cores));
-  TWINRUN_ASSIGN(const Batch batch, feed.batch(0));
-  TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, 0));
+  const States before = initial_states(e, program);
+  StepFeed feed(e, program);
+  TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(0));
   KeepValues kept;
   States after = before;
   StepOutputs outputs;

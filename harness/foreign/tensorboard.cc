@@ -33,7 +33,7 @@ std::vector<Curve> curves_of(const RunSummary& run) {
   std::vector<Curve> all = {loss};
   if (run.evaluated) {
     all.push_back({"held_out/loss", {run.steps}, {run.eval_loss}});
-    all.push_back({"held_out/accuracy", {run.steps}, {run.eval_accuracy}});
+    if (run.scored) all.push_back({"held_out/accuracy", {run.steps}, {run.eval_accuracy}});
   }
   return all;
 }

@@ -48,8 +48,16 @@ class Comparing {
   Status open(const CompareArmSpec& arm, std::optional<Experiment>& to) const {
     Overrides all = o_.settings;
     all.insert(all.end(), arm.settings.begin(), arm.settings.end());
-    TWINRUN_ASSIGN(const Scenario scenario, load_scenario(o_.scenario, all));
-    TWINRUN_ASSIGN(Experiment e, make_experiment(scenario));
+    TWINRUN_ASSIGN(Experiment e, open_experiment(o_.source, all));
+    if (!e.has_held_out())
+      return Error{"nothing is held out, so what is learnt cannot be compared", "--held-out",
+                   "batches of the same inputs that are not trained on: --held-out FILE"};
+    if (e.imported && accuracy())
+      return Error{"an imported program has no accuracy, only its loss", "--metric",
+                   "--metric loss"};
+    if (e.imported && e.imported->batches.size() < 2 && o_.seeds > 1)
+      return Error{"there is one batch, so a seed, which is an order of batches, changes nothing",
+                   "--seeds", "--seeds 1, or several batches"};
     TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
     to.emplace(std::move(e));
     return Ok{};

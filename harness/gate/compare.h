@@ -1,7 +1,7 @@
 // A controlled experiment with two arms: any two engines, settings or faults, paired over a fixed
 // number of seeds. On the data's path: scenario and two arms -> runs -> Comparison.
 //
-//   CompareOptions o{.scenario = "digits_mlp", .seeds = 5};
+//   CompareOptions o{.source = {"digits_mlp"}, .seeds = 5};
 //   o.b.engine.engine = "tpu";       // against arm A, by default cpu
 //   auto c = compare(o);
 //   c->outcome;      // kEquivalent
@@ -25,8 +25,8 @@ struct CompareArmSpec {
 };
 
 struct CompareOptions {
-  std::string scenario;  // name or path
-  Overrides settings;    // of both arms
+  ExperimentSource source;
+  Overrides settings;  // of both arms
   CompareArmSpec a, b;
   int seeds = 0;      // 0: diagnose.seeds; they are the seed of the scenario, the next one, ...
   double margin = 0;  // 0: diagnose.margin, else 2 standard deviations between the seeds of A
@@ -36,9 +36,11 @@ struct CompareOptions {
 };
 
 // Each pair shares its seed, which gives the same initial weights and order of samples where the
-// models and data of the arms are alike; notes say where they are not. If all states of the first
-// pair are bit-identical, no other pair runs. Errors: a scenario is invalid or its data cannot be
-// read; an engine cannot be set up or fails.
+// models and data of the arms are alike; notes say where they are not. Of an imported program a
+// seed is an order of its batches, and the first pair has them as they are. If all states of the
+// first pair are bit-identical, no other pair runs. Errors: a scenario is invalid or its data
+// cannot be read; an imported program comes without held-out batches; an engine cannot be set up or
+// fails.
 Result<Comparison> compare(const CompareOptions& options);
 
 // The rule. Equivalent: two one-sided tests at 5 % place the mean inside the margin. Otherwise

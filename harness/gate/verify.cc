@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "harness/experiment/engines.h"
+#include "harness/experiment/imported.h"
 #include "harness/gate/divergence.h"
 #include "harness/gate/golden.h"
 #include "harness/host/environment.h"
@@ -43,6 +44,7 @@ class Verification {
     TWINRUN_ASSIGN(const Scenario stored, parse_scenario(golden_.scenario, path_));
     TWINRUN_ASSIGN(Scenario scenario, parse_scenario(golden_.scenario, path_, options_.overrides));
     if (scenario.data.cache == stored.data.cache) forget_cache_file(scenario);
+    TWINRUN_RETURN_IF_ERROR(find_program(options_.program, golden_.environment, scenario));
     if (scenario_digest(scenario) != scenario_digest(stored))
       return Error{
           "changes a setting of the golden run", "--set",

@@ -27,7 +27,9 @@ struct VerifyOptions {
   enum class Decides : uint8_t { kDefault, kBits, kNoise } decides = Decides::kDefault;
   std::vector<FaultSpec> faults;  // faults to inject, to test whether the gate detects them
   Overrides overrides;            // keys that do not affect bits (data.dir)
-  bool update = false;            // record the golden run again if anything differs
+  // Where an imported program lies now; program "": where it lay when it was recorded.
+  ProgramFiles program = {};
+  bool update = false;  // record the golden run again if anything differs
   Progress* progress = nullptr;
   const StopFlag* stop = nullptr;
 };

@@ -98,9 +98,11 @@ std::vector<std::string> notes_of(const tpu::Generation& g) {
 Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions& options) {
   TWINRUN_ASSIGN(const tpu::Generation g, tpu::find_generation(options.generation));
   TWINRUN_RETURN_IF_ERROR(check_cores(scenario, scenario.tpu.cores));
-  TWINRUN_ASSIGN(const Experiment e, experiment_on_paper(scenario));
+  const bool imported = !scenario.imported.empty();
+  TWINRUN_ASSIGN(const Experiment e,
+                 imported ? make_experiment(scenario) : experiment_on_paper(scenario));
   TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/false));
-  const Program step = e.sharded(e.sharding);
+  const Program step = imported ? e.whole() : e.sharded(e.sharding);
   const tpu::StepModel m =
       tpu::model_step(step, {g, passes_of(scenario.tpu.precision), options.bf16_activations});
 
@@ -140,7 +142,8 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   p.environment = environment();
   p.environment["precision"] = scenario.tpu.precision;
   p.published = published_figures(scenario, options.generation);
-  if (options.advice) {
+  // Advice is about keys of a scenario.
+  if (options.advice && !imported) {
     TWINRUN_ASSIGN(p.recommendations, recommendations(scenario, p, options));
     if (!p.published.empty() && !options.bf16_activations) {
       ModelledOptions bf16 = options;

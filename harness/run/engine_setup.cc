@@ -18,6 +18,9 @@ Experiment::Stack stack_of(const EngineSpec& spec) {
 }
 
 Status check_cores(const Scenario& scenario, int cores) {
+  if (!scenario.imported.empty() && cores != 1)
+    return Error{fmt::format("{} cores for an imported program", cores), "--cores",
+                 "leave it out: an imported program runs on one core"};
   if (cores >= 1 && scenario.train.batch % cores == 0) return Ok{};
   return Error{
       fmt::format("train.batch = {} is not divisible by {} cores", scenario.train.batch, cores),

@@ -45,7 +45,7 @@ struct EngineSetup {
 Result<EngineSetup> set_up(const Experiment& experiment, const EngineSpec& spec,
                            Progress* progress = nullptr);
 
-// Errors: `cores` is below 1 or does not divide train.batch.
+// Errors: `cores` is below 1 or does not divide train.batch; more than one for an imported program.
 Status check_cores(const Scenario& scenario, int cores);
 
 }  // namespace twinrun

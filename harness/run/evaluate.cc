@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "backends/registry.h"
@@ -97,16 +98,38 @@ Tensor positions(int64_t begin, int64_t end) {
   return t;
 }
 
+// The step without its update, and of its results only the loss.
+Program loss_alone(Program step) {
+  for (StateVar& var : step.state) var.next = kNoValue;
+  std::erase_if(step.outputs, [](const Output& output) { return output.name != "loss"; });
+  return prune(step);
+}
+
+// A state variable of the trained program as the evaluated one has it. cpu:f64 keeps its state in
+// binary64.
+Tensor as_type(const Tensor& value, const TensorType& type) {
+  if (value.dtype() != DType::kF64 || type.dtype != DType::kF32) return value;
+  Tensor f32 = Tensor::empty(type);
+  std::ranges::transform(value.as<double>(), f32.as<float>().begin(),
+                         [](double d) { return static_cast<float>(d); });
+  return f32;
+}
+
 }  // namespace
 
 Evaluator::Evaluator(const Experiment& experiment, int threads)
-    : data_(experiment.data),
+    : imported_(experiment.imported),
+      data_(experiment.data),
       mean_loss_(experiment.scenario.loss.reduction == LossReduction::kMean),
       weighted_(experiment.scenario.loss.weights == "tokens"),
       averaged_(experiment.scenario.optimizer.ema_eval) {
   BackendOptions options;
   options.threads = threads;
   backend_ = *make_backend("cpu", options);
+  if (imported_) {
+    engines_.push_back(*backend_->prepare(loss_alone(imported_->step)));
+    return;
+  }
   const int64_t total = data_->eval.count();
   const int64_t batch = experiment.inference.batch;
   engines_.push_back(*backend_->prepare(prune(experiment.inference)));
@@ -118,8 +141,31 @@ Evaluator::Evaluator(const Experiment& experiment, int threads)
   }
 }
 
+Result<Evaluation> Evaluator::evaluate_imported(const Program& trained, const States& states,
+                                                int64_t steps_done) {
+  Engine& engine = *engines_.front();
+  Evaluation result;
+  result.step = steps_done;
+  result.accuracy = std::numeric_limits<double>::quiet_NaN();
+  for (const std::vector<Tensor>& batch : imported_->held_out) {
+    States mine(1);
+    for (const StateVar& var : engine.program().state) {
+      const int i = trained.state_index(var.name);
+      if (i < 0)
+        return Error{"the trained program has no state '" + var.name + "'", "evaluation", ""};
+      mine[0].vars.push_back(as_type(states[0].vars[static_cast<size_t>(i)], var.type));
+    }
+    StepOutputs outputs;
+    TWINRUN_RETURN_IF_ERROR(engine.step(0, mine, {batch}, outputs));
+    result.loss += as_doubles(outputs[0][0])[0];
+  }
+  result.loss /= static_cast<double>(imported_->held_out.size());
+  return result;
+}
+
 Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& states,
                                        int64_t steps_done) {
+  if (imported_) return evaluate_imported(trained, states, steps_done);
   Evaluation result;
   result.step = steps_done;
   double total = 0;
@@ -133,14 +179,7 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
       const int i = average >= 0 ? average : trained.state_index(var.name);
       if (i < 0)
         return Error{"the trained program has no state '" + var.name + "'", "evaluation", ""};
-      Tensor value = states[0].vars[static_cast<size_t>(i)];
-      if (value.dtype() == DType::kF64) {  // cpu:f64 keeps its state in binary64
-        Tensor f32 = Tensor::empty(var.type);
-        std::ranges::transform(value.as<double>(), f32.as<float>().begin(),
-                               [](double d) { return static_cast<float>(d); });
-        value = f32;
-      }
-      mine[0].vars.push_back(value);
+      mine[0].vars.push_back(as_type(states[0].vars[static_cast<size_t>(i)], var.type));
     }
     StepInputs inputs(1);
     const Samples samples = data_->eval.rows(piece.begin, piece.end);

@@ -1,5 +1,7 @@
 // Held-out loss and accuracy of trained weights, always computed by the cpu reference from replica
-// 0, whatever engine trained them. On the data's path: States after a step -> Evaluation.
+// 0, whatever engine trained them. Of an imported step: the loss of its program on the held-out
+// batches, without an update, and no accuracy (NaN). On the data's path: States after a step ->
+// Evaluation.
 //
 //   Evaluator evaluator(experiment, threads);
 //   auto e = evaluator.evaluate(program, states, /*steps_done=*/200);
@@ -29,6 +31,10 @@ class Evaluator {
     int64_t begin, end;
     Engine* engine;
   };
+  Result<Evaluation> evaluate_imported(const Program& trained, const States& states,
+                                       int64_t steps_done);
+
+  std::shared_ptr<const ImportedRun> imported_;
   std::shared_ptr<const Dataset> data_;
   bool mean_loss_;
   bool weighted_;  // loss.weights = "tokens"

@@ -80,7 +80,7 @@ std::optional<RunResult> ReferenceCache::find(const Experiment& experiment, cons
   const auto whole = [&] {
     const auto steps = static_cast<size_t>(experiment.scenario.train.steps);
     return run->ended.completed() && run->steps.size() == steps && !run->checkpoints.empty() &&
-           (!run->evaluations.empty() || experiment.imported) &&
+           (!run->evaluations.empty() || !experiment.has_held_out()) &&
            run->contract == kContractVersion &&
            run->state_digests.size() == (options.digest_states ? steps : 0) &&
            !run->scenario.empty();

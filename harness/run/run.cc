@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "harness/experiment/imported.h"
 #include "harness/host/environment.h"
 #include "harness/run/loop.h"
 #include "harness/run/step_loop.h"
@@ -119,7 +120,7 @@ struct Runner {
   const RunOptions& options;
   Engine& engine;
   StepLoop loop;
-  std::optional<Evaluator> evaluator;  // none for an imported step, which has no held-out samples
+  std::optional<Evaluator> evaluator;  // none for an imported step without held-out batches
   RunResult result;
   bool may_leave_out = false;
   int64_t left_out_in_a_row = 0;
@@ -131,7 +132,7 @@ struct Runner {
         engine(on),
         loop(e, p, on, start()),
         may_leave_out(!shows_ops) {
-    if (!e.imported) evaluator.emplace(e, o.threads);
+    if (e.has_held_out()) evaluator.emplace(e, o.threads);
   }
 
   Status evaluate(int64_t done) {
@@ -243,6 +244,7 @@ std::string outcome(const RunFile& file, int64_t last) {
                ? fmt::format("loss {:.6g}", file.steps.back().loss)
                : to_string(file.ended);
   const Evaluation& e = file.evaluations.back();
+  if (std::isnan(e.accuracy)) return fmt::format("held-out loss {:.4f}", e.loss);
   return fmt::format("held-out loss {:.4f}, accuracy {:.2f} %", e.loss, 100 * e.accuracy);
 }
 
@@ -266,6 +268,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
       fmt::format("cores={} batch={} {}", file.cores, total, capabilities.settings);
   file.environment = environment();
   file.environment["data"] = experiment.data->digest.hex();
+  if (experiment.imported) keep_files(s.program_files, file.environment);
 
   file.environment[std::string(kInitialState)] =
       digest_of_weights(program, run.loop.states.front()).hex();

@@ -259,7 +259,7 @@ TEST(BadPlace, FullDiskBehindARedirection) {
     ::dup2(fd, STDOUT_FILENO);
   };
   for (const Words& words :
-       {Words{"scenarios"}, Words{"inspect", "digits_cnn", "--program"}, Words{"--version"}}) {
+       {Words{"scenarios"}, Words{"inspect", "digits_cnn", "--ops"}, Words{"--version"}}) {
     const Outcome o = Process(folder, words, {}, full).finish();
     EXPECT_EQ(o.code, 128) << words[0];
     EXPECT_TRUE(o.says("standard output: cannot write: No space left")) << o.err;

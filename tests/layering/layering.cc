@@ -59,7 +59,7 @@ const std::vector<Layer>& layers() {
       {"backends/faults", {"backends/core", "device"}, {}},
       {"backends/skeleton", {"backends/core"}, {}},
       {"backends", {"backends/cpu", "backends/tpu", "backends/oracle", "backends/variants"}, {}},
-      {"backends/exec", {"backends"}, {"checkpoints"}},
+      {"backends/exec", {"backends", "program/text"}, {"checkpoints"}},
       {"backends/pjrt", {"backends", "program/text"}, {}},
       {"reports", {"program/base", "checkpoints/container"}, {}},
       {"harness/host", {}, rooms},

@@ -5,7 +5,8 @@
     #   twinrun diagnose --program mlp.hlo --state mlp.state.npz --batch mlp.batch.npz
 
 Writes STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA; with dialect="stablehlo" STEM.mlir, StableHLO text),
-STEM.json (the role of each parameter), STEM.state.npz (the given state) and STEM.batch.npz (every input, with a leading axis of steps).
+STEM.json (the role of each parameter), STEM.state.npz (the given state), STEM.batch.npz (every input, with a leading axis of steps) and,
+if they are given, STEM.held_out.npz (the same of batches that are not trained on).
 See docs/guides/import.md.
 """
 
@@ -36,7 +37,7 @@ def _text(lowered, dialect):
     return re.sub(r'\("[^"\n]*/([^"/\n]+)":(\d+)', r'("\1":\2', text)
 
 
-def write(form, state, batches, stem, names=None, dialect="stablehlo"):
+def write(form, state, batches, stem, names=None, dialect="stablehlo", held_out=()):
     """Writes a step whose form is known; returns the binding."""
     rows = [form.leaves(state, b) for b in batches]
     count = len(form.next)
@@ -56,12 +57,14 @@ def write(form, state, batches, stem, names=None, dialect="stablehlo"):
     with open(f"{stem}.json", "w") as f:
         json.dump(binding, f, indent=1)
     np.savez(f"{stem}.state.npz", **{n: _writable(x) for n, x in zip(state_names, rows[0])})
-    columns = list(zip(*rows))[count:]
-    np.savez(f"{stem}.batch.npz", **{n: np.stack([_writable(x) for x in c]) for n, c in zip(input_names, columns)})
+    for ending, given in (("batch", rows), ("held_out", [form.leaves(state, b) for b in held_out])):
+        columns = list(zip(*given))[count:]
+        if given:
+            np.savez(f"{stem}.{ending}.npz", **{n: np.stack([_writable(x) for x in c]) for n, c in zip(input_names, columns)})
     return binding
 
 
-def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
+def export_step(step, state, batches, stem, *, names=None, dialect="hlo", held_out=()):
     """Exports `step(*state, batch) -> (*state, loss, ...)`, and what else arguments.find understands.
 
     state: a tuple of pytrees, e.g. (params, opt_state); the step's leading arguments and leading results. Or one pytree,
@@ -69,8 +72,9 @@ def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
     batches: a list of pytrees, one per step, of one structure; the step's last argument.
     names: a prefix per member of `state`; default: "" for the first (the parameters), "state1", ... for the others.
     dialect: "hlo" or "stablehlo".
+    held_out: batches that are not trained on, for STEM.held_out.npz (`--held-out`).
     Returns the binding that was written to STEM.json.
     """
     state, batches = tuple(state) if isinstance(state, list) else state, list(batches)
     form = find(step, state, batches[0])
-    return write(form, state, batches, stem, names, dialect)
+    return write(form, state, batches, stem, names, dialect, list(held_out))

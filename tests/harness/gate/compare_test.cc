@@ -101,7 +101,7 @@ TEST(Compare, TheSeedsThatAreSaidDecide) {
 class CompareRuns : public testing::Test {
  protected:
   CompareRuns() {
-    std::ofstream(options_.scenario = folder_ / "tiny.toml")
+    std::ofstream(options_.source.scenario = folder_ / "tiny.toml")
         << "seed = 3\n[data]\ntrain = 256\neval = 64\n"
         << tiny::kDense
         << "[optimizer]\nkind = \"sgd\"\nlr = 0.05\n[train]\nbatch = 32\nsteps = 20\n[tpu]\ncores "
