@@ -54,6 +54,7 @@ const std::vector<Layer>& layers() {
       {"backends/tpu", {"backends/core", "device"}, {}},
       {"backends/oracle", {"backends/core"}, {}},
       {"backends/aten", {"backends/oracle"}, {}},
+      {"backends/radii", {"backends/oracle"}, {}},
       {"backends/variants", {"backends/core"}, {}},
       {"backends/faults", {"backends/core", "device"}, {}},
       {"backends/skeleton", {"backends/core"}, {}},
