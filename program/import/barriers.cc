@@ -33,7 +33,7 @@ bool is_array(const HloShape& shape) {
   return !shape.dynamic && types.contains(shape.dtype);
 }
 
-bool is_return(const MlirOp& op) {
+bool ends_function(const MlirOp& op) {
   return op.name == "return" || op.name == "func.return" || op.name == "stablehlo.return";
 }
 
@@ -105,7 +105,7 @@ void BarrierText::collect(const MlirModule& module, const MlirRegion& region, bo
   for (const MlirOp& op : region.ops) {
     std::vector<std::string> reads;
     if (in_main) outer_reads(op, {}, reads);
-    if (in_main && is_return(op)) {
+    if (in_main && ends_function(op)) {
       return_begin_ = op.begin;
       return_end_ = op.end;
       for (const std::string& name : reads) {
@@ -277,6 +277,12 @@ Excerpt BarrierText::excerpt(const std::vector<int>& of) const {
       fmt::format("func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}", arguments,
                   types_of(types), body, list_of(names, ""), types_of(types));
   out.text = text_.substr(0, main_.begin) + function + text_.substr(main_.end);
+  // It runs on one core.
+  constexpr std::string_view kReplicas = "mhlo.num_replicas = ";
+  if (const size_t at = out.text.find(kReplicas); at < main_.begin) {
+    const size_t digits = at + kReplicas.size();
+    out.text.replace(digits, out.text.find_first_not_of("0123456789", digits) - digits, "1");
+  }
   return out;
 }
 

@@ -44,6 +44,7 @@ class BarrierText {
 
   const std::string& text() const { return text_; }
   const std::vector<Definition>& definitions() const { return definitions_; }
+  const std::vector<MlirArgument>& arguments() const { return arguments_; }  // of @main
 
   // The text with a barrier after each of these definitions (ascending numbers).
   std::string with_barriers(const std::vector<int>& after) const;
