@@ -11,7 +11,7 @@
 
 #include "backends/core/backend.h"
 #include "harness/effect/effect.h"
-#include "harness/fusion/judge_module.h"
+#include "harness/fusion/compiled_step.h"
 #include "harness/fusion/step_apart.h"
 #include "harness/identify/identify.h"
 #include "harness/identify/judge_steps.h"

@@ -101,9 +101,9 @@ Status judge_compiled_step(DiagnosisState& diagnosis) {
     TWINRUN_ASSIGN(StepInputs inputs, feed.inputs(state.step));
     const KeptStep given{state.step, state.states, std::move(inputs), std::nullopt};
     m.steps.push_back(state.step);
-    if (auto made = ModuleJudge::make(program, declared, given, &diagnosis.pool)) {
-      const auto judge = std::make_shared<ModuleJudge>(*std::move(made));
-      TWINRUN_ASSIGN(const ModuleVerdict verdict, judge->step(*engine));
+    if (auto made = StepJudge::make(program, declared, given, &diagnosis.pool)) {
+      const auto judge = std::make_shared<StepJudge>(*std::move(made));
+      TWINRUN_ASSIGN(const StepVerdict verdict, judge->step(*engine));
       m.elements += verdict.elements;
       m.outside += verdict.outside;
       m.unknown += verdict.unknown;
@@ -111,7 +111,7 @@ Status judge_compiled_step(DiagnosisState& diagnosis) {
       if (verdict.outside > 0 && !found) {
         e.module_wrong = verdict.wrong;
         found = {given, [judge](Engine& other) -> Result<bool> {
-                   TWINRUN_ASSIGN(const ModuleVerdict v, judge->step(other));
+                   TWINRUN_ASSIGN(const StepVerdict v, judge->step(other));
                    return v.outside > 0;
                  }};
       }

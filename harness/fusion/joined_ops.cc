@@ -148,7 +148,7 @@ class Search {
     TWINRUN_ASSIGN(const bool known, learn_values(rings.back()));
     if (!known) return Set();
     for (const Set& ring : rings) {
-      TWINRUN_ASSIGN(const std::optional<ModuleVerdict> verdict, judge_excerpt(ring));
+      TWINRUN_ASSIGN(const std::optional<StepVerdict> verdict, judge_excerpt(ring));
       if (!verdict || verdict->outside == 0) continue;
       return smallest_excerpt(ring, session);
     }
@@ -272,23 +272,23 @@ class Search {
 
   // Runs these ops as a module on the values that they read in the step. nullopt: it cannot be
   // imported or compiled, or a value is not known.
-  Result<std::optional<ModuleVerdict>> judge_excerpt(const Set& ops) {
+  Result<std::optional<StepVerdict>> judge_excerpt(const Set& ops) {
     const Excerpt excerpt = text_->excerpt(ops);
     StepBinding binding;
     std::vector<Tensor> inputs;
     for (const Excerpt::Array& a : excerpt.arguments) {
       const auto known = values_.find(a.name);
-      if (known == values_.end()) return std::optional<ModuleVerdict>();
+      if (known == values_.end()) return std::optional<StepVerdict>();
       inputs.push_back(known->second);
       binding.inputs.push_back(a.name);
     }
     binding.loss = static_cast<int64_t>(excerpt.results.size());
     TWINRUN_ASSIGN(const auto ran, run_text(excerpt.text, binding, {}, inputs));
-    if (!ran) return std::optional<ModuleVerdict>();
+    if (!ran) return std::optional<StepVerdict>();
     TWINRUN_ASSIGN(const Replayed expected,
                    replay_with_radii(ran->step.program, {{}, ran->inputs, {}, {}},
                                      fused_arithmetic(backend_.capabilities()), pool_));
-    ModuleVerdict verdict;
+    StepVerdict verdict;
     for (size_t o = 0; o < ran->outputs.size(); ++o) {
       std::string name = ran->step.program.outputs[o].name;  // "result3"
       if (const auto r = static_cast<size_t>(std::atoi(name.c_str() + 6));
@@ -296,7 +296,7 @@ class Search {
         name = excerpt.results[r].name;
       verdict.add(judge_tensor(name, expected.outputs[o], ran->outputs[o]));
     }
-    return std::optional<ModuleVerdict>(std::move(verdict));
+    return std::optional<StepVerdict>(std::move(verdict));
   }
 
   Backend& backend_;

@@ -1,6 +1,6 @@
 // Which ops of a step an engine computes wrongly only where its compiler joins them: bisected by
 // optimization barriers in the text of the module (program/import/barriers.h), and proved on an
-// excerpt of it. Follows judge_module.h, which finds that a step is wrong.
+// excerpt of it. Follows compiled_step.h, which finds that a step is wrong.
 //
 //   const auto wrong = [&](Engine& e) -> Result<bool> { ... };
 //   TWINRUN_ASSIGN(const JoinedOps found, find_joined_ops(*backend, program, given, wrong, &pool));
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/fusion/judge_module.h"
+#include "harness/fusion/compiled_step.h"
 #include "harness/host/progress.h"
 #include "program/import/barriers.h"
 
@@ -28,7 +28,7 @@ struct JoinedOps {
   // A module of ops of the step alone, which the engine computes wrongly on the operands that they
   // have in the step; then `ops` are those of the module.
   std::optional<Excerpt> excerpt;
-  ModuleVerdict verdict;  // of the excerpt
+  StepVerdict verdict;  // of the excerpt
 };
 
 // Whether the engine's untraced step is wrong. It is called with other texts of the same module.

@@ -1,12 +1,12 @@
 // Compares the results of an untraced step with the replay of the program.
-#include "harness/fusion/judge_module.h"
+#include "harness/fusion/compiled_step.h"
 
 #include "harness/tensors/pattern.h"
 
 namespace twinrun {
-ModuleVerdict judge_tensor(const std::string& name, const Bounded& expected, const Tensor& found) {
+StepVerdict judge_tensor(const std::string& name, const Bounded& expected, const Tensor& found) {
   FoundVerdict one = compare(expected, found);
-  ModuleVerdict verdict{one.elements, one.outside, one.unknown, "", {}};
+  StepVerdict verdict{one.elements, one.outside, one.unknown, "", {}};
   if (one.unknown > 0) verdict.why = expected.why;
   if (one.outside > 0) verdict.wrong.push_back({name, found.dims(), std::move(one)});
   return verdict;
@@ -14,7 +14,7 @@ ModuleVerdict judge_tensor(const std::string& name, const Bounded& expected, con
 
 std::string WrongTensor::pattern() const { return element_pattern(dims, verdict.wrong); }
 
-void ModuleVerdict::add(const ModuleVerdict& next) {
+void StepVerdict::add(const StepVerdict& next) {
   elements += next.elements;
   outside += next.outside;
   unknown += next.unknown;
@@ -26,9 +26,9 @@ FusedArithmetic fused_arithmetic(const Capabilities& declared) {
   return {declared.elementary_ulps, declared.flush, declared.precision};
 }
 
-Result<ModuleJudge> ModuleJudge::make(const Program& program, const Capabilities& declared,
-                                      KeptStep given, ThreadPool* pool) {
-  ModuleJudge out;
+Result<StepJudge> StepJudge::make(const Program& program, const Capabilities& declared,
+                                  KeptStep given, ThreadPool* pool) {
+  StepJudge out;
   out.program_ = &program;
   if (given.before.size() != 1)
     return Error{"the replay of a whole step is of one core", "the untraced module", ""};
@@ -39,11 +39,11 @@ Result<ModuleJudge> ModuleJudge::make(const Program& program, const Capabilities
   return out;
 }
 
-Result<ModuleVerdict> ModuleJudge::step(Engine& engine) const {
+Result<StepVerdict> StepJudge::step(Engine& engine) const {
   States after = given_.before;
   StepOutputs outputs;
   TWINRUN_RETURN_IF_ERROR(engine.step(given_.step, after, given_.inputs, outputs));
-  ModuleVerdict verdict;
+  StepVerdict verdict;
   for (size_t i = 0; i < program_->state.size(); ++i) {
     if (program_->state[i].next != kNoValue)
       verdict.add(judge_tensor(program_->state[i].name, expected_.next[i], after[0].vars[i]));

@@ -2,8 +2,8 @@
 // module, against the intervals of everything that a conforming compiler may make of it
 // (backends/radii/radii.h). Instrument 1 judges another module, in which every value is a result.
 //
-//   TWINRUN_ASSIGN(const ModuleJudge judge, ModuleJudge::make(program, declared, given, &pool));
-//   TWINRUN_ASSIGN(const ModuleVerdict v, judge.step(*engine));
+//   TWINRUN_ASSIGN(const StepJudge judge, StepJudge::make(program, declared, given, &pool));
+//   TWINRUN_ASSIGN(const StepVerdict v, judge.step(*engine));
 //   v.outside;                                   // > 0: the engine computed the step wrongly
 #pragma once
 
@@ -23,23 +23,23 @@ struct WrongTensor {
   std::string pattern() const;  // which elements: "every 8th along dimension 1"
 };
 
-struct ModuleVerdict {
+struct StepVerdict {
   int64_t elements = 0, outside = 0;
   int64_t unknown = 0;             // elements without a finite bound
   std::string why;                 // the first reason for that
   std::vector<WrongTensor> wrong;  // in the order of the program: state, then outputs
-  void add(const ModuleVerdict& next);
+  void add(const StepVerdict& next);
 };
 
-ModuleVerdict judge_tensor(const std::string& name, const Bounded& expected, const Tensor& found);
+StepVerdict judge_tensor(const std::string& name, const Bounded& expected, const Tensor& found);
 
-class ModuleJudge {
+class StepJudge {
  public:
   // Errors: the program runs on several cores, or its arguments do not fit.
-  static Result<ModuleJudge> make(const Program& program, const Capabilities& declared,
-                                  KeptStep given, ThreadPool* pool);
+  static Result<StepJudge> make(const Program& program, const Capabilities& declared,
+                                KeptStep given, ThreadPool* pool);
   // Runs the step without a trace, from the state and inputs that were given.
-  Result<ModuleVerdict> step(Engine& engine) const;
+  Result<StepVerdict> step(Engine& engine) const;
 
  private:
   const Program* program_ = nullptr;
