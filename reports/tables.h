@@ -102,7 +102,9 @@ Section trajectories(const Report& report);
 Section ensembles(const Report& report);
 Section ablations(const Report& report);
 Section probes(const Report& report, size_t most);  // of the first `most` engines
-Section controls(const Report& report);             // failed ones first
+// The module that the engine compiles of the whole step.
+Section compiled_step(const Report& report);
+Section controls(const Report& report);  // failed ones first
 Section environment(const Report& report);
 // The findings that are not shown in full.
 Section other_findings(const Report& report);

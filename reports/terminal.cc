@@ -58,6 +58,7 @@ class Screen {
     section(tables::ensembles(r_));
     section(tables::ablations(r_));
     section(tables::probes(r_, 4));
+    section(tables::compiled_step(r_));
     controls();
     accounts();
     files();

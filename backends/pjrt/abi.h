@@ -157,7 +157,20 @@ struct LoadedExecutableDestroy : Head {
   LoadedExecutable* executable = nullptr;
 };
 
-enum class ElementType : int { kPred = 1, kS32 = 4, kF32 = 11, kF64 = 12, kBF16 = 13 };
+enum class ElementType : int {
+  kPred = 1,
+  kS8 = 2,
+  kS16 = 3,
+  kS32 = 4,
+  kS64 = 5,
+  kU8 = 6,
+  kU16 = 7,
+  kU32 = 8,
+  kU64 = 9,
+  kF32 = 11,
+  kF64 = 12,
+  kBF16 = 13
+};
 enum class HostBufferSemantics : int { kImmutableOnlyDuringCall = 0 };
 
 struct BufferFromHostBuffer : Head {

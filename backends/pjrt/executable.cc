@@ -1,5 +1,7 @@
 // Compiles a module, and runs it: copies arguments to the devices and results back.
-#include <numeric>
+#include <algorithm>
+#include <map>
+#include <optional>
 
 #include "backends/pjrt/plugin.h"
 
@@ -37,6 +39,61 @@ ElementType element_type(DType dtype) {
   }
 }
 
+// Elements of a type that tensors do not have, and how they are converted.
+struct ForeignType {
+  ElementType type;
+  size_t size;
+  void (*from_tensor)(const Tensor&, std::byte*);
+  void (*to_tensor)(const std::byte*, Tensor&);
+};
+
+// Calls f with the elements of a tensor. TensorLike is Tensor or const Tensor.
+template <typename TensorLike, typename F>
+void with_elements(TensorLike& tensor, F f) {
+  const auto give = [&]<typename T>(T) {
+    f(tensor.template as<std::conditional_t<std::is_const_v<TensorLike>, const T, T>>());
+  };
+  switch (tensor.dtype()) {
+    case DType::kI32:
+      return give(int32_t{});
+    case DType::kPred:
+      return give(uint8_t{});
+    case DType::kF64:
+      return give(double{});
+    default:
+      return give(float{});
+  }
+}
+
+template <typename T>
+ForeignType foreign(ElementType type) {
+  return {type, sizeof(T),
+          [](const Tensor& tensor, std::byte* to) {
+            with_elements(tensor, [&](auto elements) {
+              std::ranges::transform(elements, reinterpret_cast<T*>(to),
+                                     [](auto e) { return static_cast<T>(e); });
+            });
+          },
+          [](const std::byte* from, Tensor& tensor) {
+            with_elements(tensor, [&](auto elements) {
+              const T* at = reinterpret_cast<const T*>(from);
+              for (auto& e : elements) e = static_cast<std::remove_reference_t<decltype(e)>>(*at++);
+            });
+          }};
+}
+
+// How the elements of a tensor become those of an array of `dtype`; nothing where they are the same.
+std::optional<ForeignType> conversion(const std::vector<std::string>& dtypes, size_t i) {
+  static const std::map<std::string_view, ForeignType> types = {
+      {"s8", foreign<int8_t>(ElementType::kS8)},     {"u8", foreign<uint8_t>(ElementType::kU8)},
+      {"s16", foreign<int16_t>(ElementType::kS16)},  {"u16", foreign<uint16_t>(ElementType::kU16)},
+      {"u32", foreign<uint32_t>(ElementType::kU32)}, {"s64", foreign<int64_t>(ElementType::kS64)},
+      {"u64", foreign<uint64_t>(ElementType::kU64)}, {"f64", foreign<double>(ElementType::kF64)}};
+  if (i >= dtypes.size()) return std::nullopt;
+  const auto found = types.find(dtypes[i]);
+  return found == types.end() ? std::nullopt : std::optional(found->second);
+}
+
 // Arrays on devices, destroyed with this object.
 class Buffers {
  public:
@@ -65,11 +122,19 @@ class Buffers {
   std::vector<Buffer**> pointers_;
 };
 
-Status put(const Client& client, Device* device, const Tensor& tensor, Buffer*& buffer) {
+Status put(const Client& client, Device* device, const Tensor& tensor,
+           const std::optional<ForeignType>& as, Buffer*& buffer) {
   BufferFromHostBuffer from;
   from.client = client.handle();
   from.data = tensor.raw();
   from.type = element_type(tensor.dtype());
+  std::vector<std::byte> converted;
+  if (as) {
+    converted.resize(static_cast<size_t>(tensor.elements()) * as->size);
+    as->from_tensor(tensor, converted.data());
+    from.data = converted.data();
+    from.type = as->type;
+  }
   from.dims = tensor.dims().data();
   from.rank = tensor.dims().size();
   from.device = device;
@@ -81,8 +146,9 @@ Status put(const Client& client, Device* device, const Tensor& tensor, Buffer*& 
 
 // Starts copying a device array into a tensor, in row-major order whatever its layout on the
 // device. The event signals the end of the copy.
-Result<Event*> fetch(const Client& client, Buffer* buffer, Tensor& into) {
-  std::vector<int64_t> order(into.dims().size());
+Result<Event*> fetch(const Client& client, Buffer* buffer, const Dims& dims, std::byte* into,
+                     size_t bytes) {
+  std::vector<int64_t> order(dims.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
   MemoryLayout layout;
   layout.struct_size = sizeof layout;
@@ -92,8 +158,8 @@ Result<Event*> fetch(const Client& client, Buffer* buffer, Tensor& into) {
   BufferToHostBuffer to;
   to.buffer = buffer;
   to.host_layout = &layout;
-  to.data = into.raw();
-  to.size = into.bytes();
+  to.data = into;
+  to.size = bytes;
   TWINRUN_RETURN_IF_ERROR(
       client.plugin().call(Slot::kBufferToHostBuffer, to, "give back a result"));
   return to.done;
@@ -122,8 +188,8 @@ std::string compile_options(const std::vector<int>& devices) {
 }
 
 Result<std::unique_ptr<Executable>> Executable::compile(std::shared_ptr<const Client> client,
-                                                        const std::string& module,
-                                                        size_t replicas) {
+                                                        const std::string& module, size_t replicas,
+                                                        ArrayTypes types) {
   if (replicas > client->devices().size()) {
     return Error{"has " + std::to_string(client->devices().size()) +
                      " devices; the program needs " + std::to_string(replicas),
@@ -147,7 +213,8 @@ Result<std::unique_ptr<Executable>> Executable::compile(std::shared_ptr<const Cl
   compile.options_size = options.size();
   TWINRUN_RETURN_IF_ERROR(
       client->plugin().call(Slot::kClientCompile, compile, "compile the program"));
-  return std::unique_ptr<Executable>(new Executable(std::move(client), compile.executable));
+  return std::unique_ptr<Executable>(
+      new Executable(std::move(client), compile.executable, std::move(types)));
 }
 
 Executable::~Executable() {
@@ -163,14 +230,11 @@ Status Executable::run(const std::vector<std::vector<Tensor>>& arguments,
   Buffers in(plugin, replicas, count), out(plugin, replicas, results[0].size());
   for (size_t r = 0; r < replicas; ++r) {
     for (size_t i = 0; i < count; ++i)
-      TWINRUN_RETURN_IF_ERROR(put(*client_, client_->devices()[r], arguments[r][i], in.at(r, i)));
+      TWINRUN_RETURN_IF_ERROR(put(*client_, client_->devices()[r], arguments[r][i],
+                                  conversion(types_.arguments, i), in.at(r, i)));
   }
-  std::vector<int64_t> kept(count);
-  std::iota(kept.begin(), kept.end(), 0);
-  ExecuteOptions options;
+  ExecuteOptions options;  // inputs may be donated: they are of this call alone
   options.struct_size = sizeof options;
-  options.kept_inputs = kept.data();
-  options.kept_input_count = kept.size();
   std::vector<Event*> done(replicas, nullptr);
   LoadedExecutableExecute execute;
   execute.executable = handle_;
@@ -189,9 +253,15 @@ Status Executable::run(const std::vector<std::vector<Tensor>>& arguments,
   for (Event* event : done) keep(plugin.await(event, "run the program"));
   if (!good.ok()) return good;
   std::vector<Event*> copies;
+  std::vector<std::vector<std::byte>> foreign(replicas * results[0].size());
   for (size_t r = 0; r < replicas; ++r) {
     for (size_t i = 0; i < results[r].size(); ++i) {
-      Result<Event*> event = fetch(*client_, out.at(r, i), results[r][i]);
+      Tensor& to = results[r][i];
+      auto& bytes = foreign[r * results[0].size() + i];
+      const auto as = conversion(types_.results, i);
+      if (as) bytes.resize(static_cast<size_t>(to.elements()) * as->size);
+      Result<Event*> event = fetch(*client_, out.at(r, i), to.dims(), as ? bytes.data() : to.raw(),
+                                   as ? bytes.size() : to.bytes());
       if (event.ok()) {
         copies.push_back(*event);
       } else {
@@ -200,6 +270,11 @@ Status Executable::run(const std::vector<std::vector<Tensor>>& arguments,
     }
   }
   for (Event* event : copies) keep(plugin.await(event, "give back a result"));
+  for (size_t i = 0; good.ok() && i < foreign.size(); ++i) {
+    const size_t n = results[0].size();
+    if (const auto as = conversion(types_.results, i % n))
+      as->to_tensor(foreign[i].data(), results[i / n][i % n]);
+  }
   return good;
 }
 

@@ -82,25 +82,33 @@ class Client {
   std::vector<int> ids_;
 };
 
+// The element types of a module's arguments and results, by HLO's names, where they are not those of
+// the tensors: a text may have u32 or s64 where a program has i32. Empty: those of the tensors.
+struct ArrayTypes {
+  std::vector<std::string> arguments, results;
+};
+
 // A compiled module: replica r runs on device r.
 class Executable {
  public:
   static Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const Client> client,
-                                                     const std::string& module, size_t replicas);
+                                                     const std::string& module, size_t replicas,
+                                                     ArrayTypes types = {});
   ~Executable();
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
   // Passes arguments[r][i] to replica r. results[r][i] must already have the type of the result,
-  // and is filled in.
+  // and is filled in. Elements are converted where ArrayTypes says so.
   Status run(const std::vector<std::vector<Tensor>>& arguments,
              std::vector<std::vector<Tensor>>& results) const;
 
  private:
-  Executable(std::shared_ptr<const Client> client, LoadedExecutable* handle)
-      : client_(std::move(client)), handle_(handle) {}
+  Executable(std::shared_ptr<const Client> client, LoadedExecutable* handle, ArrayTypes types)
+      : client_(std::move(client)), handle_(handle), types_(std::move(types)) {}
   std::shared_ptr<const Client> client_;
   LoadedExecutable* handle_;
+  ArrayTypes types_;
 };
 
 // A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto) that puts replica r on

@@ -11,7 +11,7 @@
 
 #include "backends/faults/faults.h"
 #include "harness/bisect/keys.h"
-#include "harness/bisect/smallest_set.h"
+#include "harness/search/smallest_set.h"
 
 namespace twinrun::bisect {
 

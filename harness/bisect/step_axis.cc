@@ -7,7 +7,7 @@
 #include <span>
 
 #include "harness/bisect/divergence.h"
-#include "harness/bisect/search.h"
+#include "harness/search/search.h"
 #include "harness/run/step_loop.h"
 #include "harness/tensors/element.h"
 #include "harness/tensors/element_diff.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/bisect/search.h"
+#include "harness/search/search.h"
 
 namespace twinrun::bisect {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "harness/bisect/session.h"
+#include "harness/search/session.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 

@@ -215,6 +215,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.state_divergences = state_divergences(diagnosis);
   r.weight_drift = diagnosis.weight_drift;
   r.step_coverage = e.step_coverage;
+  r.module = e.module;
   r.controls = e.controls;
   const auto add_probe = [&](const auto& probe, const char* run) {
     const auto done = diagnosis.runs.find(run);

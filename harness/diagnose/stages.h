@@ -71,6 +71,9 @@ Status run_subject(DiagnosisState& diagnosis);     // E1 and T under lockstep; T
 Status check_emulator(DiagnosisState& diagnosis);
 // Finds the first wrong step, where unprobed steps precede the first violation, and reruns it.
 Status localise(DiagnosisState& diagnosis);
+// Judges the module that an engine compiles of the whole step, and finds the ops that it may not
+// join.
+Status judge_compiled_step(DiagnosisState& diagnosis);
 // Identifies the program that the subject ran, from its tensors or from what its ops read.
 Status identify_subject(DiagnosisState& diagnosis);
 Status compare_meaning(DiagnosisState& diagnosis);  // ablations of the sharding causes, in binary64

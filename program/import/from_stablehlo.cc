@@ -383,7 +383,9 @@ class Translator {
 
 Result<HloModule> parse_stablehlo(std::string_view text, const std::string& file, HloUse use) {
   TWINRUN_ASSIGN(const MlirModule module, parse_mlir(text, file, use));
-  return Translator(module).run();
+  TWINRUN_ASSIGN(HloModule hlo, Translator(module).run());
+  hlo.stablehlo = text;
+  return hlo;
 }
 
 }  // namespace twinrun

@@ -51,7 +51,8 @@ inline Report base(const std::string& cores = "8") {
     const size_t cores = run.name == "S" || run.name == "T" ? 8 : 1;
     run.core_digests.assign(cores, run.root_digest + run.root_digest);
   }
-  r.state_divergences = {{"R2 - R", 40, {}}, {"E1 - R1", 40, 0}, {"S - R", 40, 1}, {"T - S", 40, 0}};
+  r.state_divergences = {
+      {"R2 - R", 40, {}}, {"E1 - R1", 40, 0}, {"S - R", 40, 1}, {"T - S", 40, 0}};
   r.weight_drift = {"T - R",
                     {0, 13, 26, 39},
                     {{"conv1/kernel", {0, 1.2e-6, 3.4e-5, 2.1e-4}},
@@ -384,6 +385,7 @@ inline Report hostile() {
   r.state_divergences = {{p, -1, -1}};
   r.weight_drift = {p, {0, -1}, {{p, {1e300}}, {p, {-1, 0, 1}}}};
   r.step_coverage = {-1, 2, 3, 4, {5, -1}, {6}, {p}};
+  r.module = {p, {0, -1}, -1, 2, 3, p, p, {p, p}, p, -1, {p}};
   for (Control& c : r.controls) c.name = c.detail = c.failure = p, c.passed = false;
   for (Finding& f : r.findings) {
     f.cause = f.sentence = f.phase = f.op = f.op_kind = f.elements = f.fingerprint = p;

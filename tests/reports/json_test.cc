@@ -27,12 +27,12 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
   EXPECT_EQ(keys_of(j),
-            (Keys{"schema",          "verdict",       "scenario",   "command",   "asked",
-                  "injected",        "findings",      "runs",       "loss_band", "state_partings",
-                  "weight_drift",    "step_coverage", "controls",   "probes",    "switches",
-                  "proofs",          "trajectories",  "cures",      "ensembles", "unexplained",
-                  "smallest_effect", "ruled_out",     "next_steps", "notes",     "program",
-                  "environment",     "directory"}));
+            (Keys{"schema",       "verdict",         "scenario",     "command",    "asked",
+                  "injected",     "findings",        "runs",         "loss_band",  "state_partings",
+                  "weight_drift", "step_coverage",   "controls",     "probes",     "module",
+                  "switches",     "proofs",          "trajectories", "cures",      "ensembles",
+                  "unexplained",  "smallest_effect", "ruled_out",    "next_steps", "notes",
+                  "program",      "environment",     "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "row", "effect", "metric", "effect_text",
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
@@ -52,6 +52,9 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   EXPECT_EQ(keys_of(j["weight_drift"]["rows"][0]), (Keys{"variable", "distance"}));
   EXPECT_EQ(keys_of(j["step_coverage"]), (Keys{"steps", "screened", "judged", "set_aside",
                                                "outside", "left_out", "not_exercised"}));
+  EXPECT_EQ(keys_of(j["module"]),
+            (Keys{"text", "steps", "elements", "outside", "unknown", "why", "compared", "joined",
+                  "excerpt", "compilations", "passes"}));
   EXPECT_TRUE(j["findings"][0]["picture"].is_null());
   const ordered_json bug = ordered_json::parse(to_json(examples::engine_bug()));
   EXPECT_EQ(keys_of(bug["findings"][0]["picture"]), (Keys{"dims", "across", "cells"}));

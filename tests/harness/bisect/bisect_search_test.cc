@@ -9,8 +9,8 @@
 #include <random>
 #include <set>
 
-#include "harness/bisect/search.h"
-#include "harness/bisect/smallest_set.h"
+#include "harness/search/search.h"
+#include "harness/search/smallest_set.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun::bisect {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "harness/bisect/search.h"
+#include "harness/search/search.h"
 
 namespace twinrun::bisect {
 

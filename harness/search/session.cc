@@ -1,5 +1,5 @@
 // Writes and reads session.jsonl, and maps a command's exit code to an outcome.
-#include "harness/bisect/session.h"
+#include "harness/search/session.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

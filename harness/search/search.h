@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/bisect/judge.h"
+#include "harness/search/judge.h"
 
 namespace twinrun::bisect {
 

@@ -1,6 +1,6 @@
 // Finds a minimal bad set of changes by repeated searches over prefixes, then leaves out each
 // change.
-#include "harness/bisect/smallest_set.h"
+#include "harness/search/smallest_set.h"
 
 #include <algorithm>
 

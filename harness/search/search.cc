@@ -1,5 +1,5 @@
 // The search by halving over a lineage, with repeated executions and statistics for flaky tests.
-#include "harness/bisect/search.h"
+#include "harness/search/search.h"
 
 #include <fmt/format.h>
 

@@ -11,7 +11,7 @@
 #include <map>
 #include <string>
 
-#include "harness/bisect/session.h"
+#include "harness/search/session.h"
 #include "harness/host/progress.h"
 
 namespace twinrun::bisect {

@@ -1,5 +1,5 @@
 // Executes candidates, or takes their known executions from the session, and counts the answers.
-#include "harness/bisect/judge.h"
+#include "harness/search/judge.h"
 
 #include <fmt/format.h>
 
