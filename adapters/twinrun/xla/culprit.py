@@ -14,7 +14,7 @@ from . import passes, repro
 from .compat import is_key, key_data, sharding_of
 from .equations import run
 from .judge import Fragment, judge, text_of_function
-from .noise import Instrument, _length, closed
+from .noise import Instrument, closed, terms, values_of
 from .search import Lost, Search
 
 
@@ -43,7 +43,8 @@ class Hunt:
     def __init__(self, program, noise, results, leaves, folder, deadline, say=lambda text: None):
         self.program, self.noise, self.leaves, self.folder, self.deadline = program, noise, leaves, folder, deadline
         self.several = spread_over(leaves) or any(e.name == "sharding_constraint" for e in program.everything())
-        self.only = set(noise.beyond(results))
+        self.only = set(noise.beyond(results)) if noise else set()
+        self.values = {}  # of the step with barriers, by number
         self.say = say
         self.top = {e.uid: e for e in program.equations}
         self.owner = {}
@@ -116,10 +117,10 @@ class Hunt:
                     v if is_key(v) else jax.device_put(v, s.sharding) for v, s in zip(values, spread)
                 ]
             return values
-        known = self.noise.values
-        if all(n in known for n in fragment.program.inputs):
-            return [known[n] for n in fragment.program.inputs]
-        return self._operands(fragment, True)
+        missing = [n for n in fragment.program.inputs if n not in self.values]
+        if missing:
+            self.values.update(values_of(self.program, self.leaves, missing))
+        return [self.values[n] for n in fragment.program.inputs]
 
     def _prove(self, culprit, equations, free):
         for attempt in range(3):
@@ -207,7 +208,7 @@ class Hunt:
         )
         shapes = {n: tuple(getattr(a, "shape", ())) for n, a in self.program.avals.items()}
         lengths = [
-            _length(e, [shapes[i] if not isinstance(i, tuple) else np.shape(i[1]) for i in e.inputs])
+            terms(e, [shapes[i] if not isinstance(i, tuple) else np.shape(i[1]) for i in e.inputs])
             for e in fragment.equations
         ]
         units = [float(jnp.finfo(r.dtype).eps) / 2 for r in right if jnp.issubdtype(r.dtype, jnp.floating)]

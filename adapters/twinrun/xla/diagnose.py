@@ -21,7 +21,7 @@ from .compat import is_key, key_data, loaded, wrap_key, key_impl
 from .culprit import Hunt, Lost, spread_over
 from .equations import trace
 from .judge import judge, text_of_function
-from .noise import Instrument
+from .noise import Instrument, values_of
 from .outcome import outcome
 from .singles import judge_singles
 
@@ -149,18 +149,23 @@ def diagnose(
     return report
 
 
-def _investigate(form, program, run, folder, deadline, seen, say):
-    """Fills `seen`: whole (answers), triggered, noise, singles, culprit, lost."""
+def _values(program, before):
+    """Returns the values between the equations by number, or {} if they are too large to be kept."""
     size = lambda a: int(np.prod(a.shape)) * 4 if hasattr(a, "shape") else 0  # noqa: E731
     watched = list(dict.fromkeys([*program.inputs, *(o for e in program.equations for o in e.outputs)]))
     if sum(size(program.avals[n]) for n in watched) > _LARGEST_VALUES:
-        watched = []
+        return {}
+    return values_of(program, before, watched)
+
+
+def _investigate(form, program, run, folder, deadline, seen, say):
+    """Fills `seen`: whole (answers), triggered, noise, singles, culprit, lost."""
     say("compiling it with barriers")
-    instrument, noises, triggered = Instrument(program, watched), [], None
+    instrument, triggered = Instrument(program), None
     for i, (before, results) in enumerate(run.steps):
-        noises.append(instrument.measure(before))
+        noise = instrument.measure(before)
         say(f"step {i} was run with barriers")
-        beyond = noises[-1].beyond(results)
+        beyond = noise.beyond(results)
         if beyond:
             triggered = i
             break
@@ -169,14 +174,15 @@ def _investigate(form, program, run, folder, deadline, seen, say):
         seen["beyond"] = [
             f"{n} of {np.size(run.steps[triggered][1][r])} elements of {form.result_names[r]}" for r, n in beyond.items()
         ]
-    at = triggered or 0
-    before, results = run.steps[at]
+    if triggered is None:
+        before, results = run.steps[0]
+        noise = None
     text = text_of_function(form.flat, before)
     say("judging the whole step")
     seen["whole"] = judge(text, before, results, folder, "whole", form.result_names, min(60, deadline - time.monotonic()))
     hunt = None
     if triggered is not None:
-        hunt = Hunt(program, noises[at], results, before, folder, deadline, say)
+        hunt = Hunt(program, noise, results, before, folder, deadline, say)
         say("searching for the group of equations")
         try:
             seen["culprit"] = hunt.hunt()
@@ -184,10 +190,10 @@ def _investigate(form, program, run, folder, deadline, seen, say):
             seen["lost"] = str(lost)
     if not (seen.get("culprit") and seen["culprit"].proven):
         say("judging equations one by one")
-        seen["singles"] = judge_singles(program, noises[at].values, folder, min(deadline, time.monotonic() + 60))
+        seen["singles"] = judge_singles(program, _values(program, before), folder, min(deadline, time.monotonic() + 60))
         if seen["singles"].wrong:
             equation, answer = seen["singles"].wrong[0]
-            hunt = hunt or Hunt(program, noises[at], results, before, folder, deadline, say)
+            hunt = hunt or Hunt(program, noise, results, before, folder, deadline, say)
             found = hunt.single(equation)
             if not found.proven:
                 found.answer, found.how = answer, "one equation on the operands that the step gives it"

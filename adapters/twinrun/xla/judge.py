@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..command import program as binary
+from .arguments import shape_of
 from .compat import is_key, key_data, key_impl, text_of, wrap_key
 from .equations import run
 
@@ -87,7 +88,7 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
     folder = Path(folder)
     module, values = folder / f"{stem}.mlir", folder / f"{stem}.values.safetensors"
     module.write_text(text)
-    named = {f"argument/{i}": np.asarray(a) for i, a in enumerate(arguments)}
+    named = {f"argument/{i}": _array(a) for i, a in enumerate(arguments)}
     named.update((f"result/{i}", np.asarray(r)) for i, r in enumerate(results))
     unknown = sorted({a.dtype.name for a in named.values() if a.dtype.name not in _TYPES})
     if unknown:
@@ -109,8 +110,12 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
 
 def text_of_function(function, arguments):
     """Returns the StableHLO text of a function on whole (unsharded) arguments."""
-    shapes = [jax.ShapeDtypeStruct(np.shape(a), jax.dtypes.canonicalize_dtype(a.dtype)) for a in arguments]
-    return text_of(jax.jit(function, keep_unused=True).lower(*shapes))
+    return text_of(jax.jit(function, keep_unused=True).lower(*(shape_of(a) for a in arguments)))
+
+
+def _array(a):
+    """Returns an argument in the type in which JAX computes with it."""
+    return np.asarray(a) if isinstance(a, jax.Array) else np.asarray(jnp.asarray(a))
 
 
 class Fragment:

@@ -5,7 +5,7 @@ another order of rounding may move it. What the step's results then scatter is w
 trigger: it decides what is looked at more closely, and never accuses.
 
     instrument = Instrument(program)
-    noise = instrument.measure(leaves)        # noise.base, noise.values (by number), noise.beyond(results)
+    noise = instrument.measure(leaves)        # noise.base, noise.beyond(results)
 """
 
 import math
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .compat import barrier, is_key
+from .compat import barrier, is_key, quickly
 from .equations import run
 
 RUNS = 6
@@ -28,7 +28,7 @@ _EXACT = {
 }  # fmt: skip
 
 
-def _length(e, operand_shapes):
+def terms(e, operand_shapes):
     """Returns how many terms a result's elements add up."""
     p, shapes, out = e.params, operand_shapes, getattr(e.avals[0], "shape", ())
     size = lambda s: int(np.prod(s)) if len(s) else 1  # noqa: E731
@@ -53,7 +53,7 @@ def movement(e, shapes):
 
     One rounding is off by at most one unit; the errors of a sum of n terms in some order add up like a random walk,
     to sqrt(n) units of the sum's typical size."""
-    return 0.0 if e.name in _EXACT or e.bodies else math.sqrt(_length(e, shapes))
+    return 0.0 if e.name in _EXACT or e.bodies else math.sqrt(terms(e, shapes))
 
 
 def _unit(dtype):
@@ -63,8 +63,8 @@ def _unit(dtype):
 class Noise:
     """base: the results with barriers; spread: of each result, per element."""
 
-    def __init__(self, base, runs, values):
-        self.base, self.values = [np.asarray(b) for b in base], values
+    def __init__(self, base, runs):
+        self.base = [np.asarray(b) for b in base]
         self.spread = []
         for i, b in enumerate(self.base):
             wide = _wide(b)
@@ -115,25 +115,19 @@ class Instrument:
 
     NUMBERS = 1000003    # prime, so that rows of arrays do not meet the same numbers
 
-    def __init__(self, program, watched=()):
-        self.program, self.watched = program, list(watched)
-        shapes = {n: tuple(getattr(a, "shape", ())) for n, a in program.avals.items()}
+    def __init__(self, program):
+        self.program, self.compiled = program, None
+        self.shapes = {n: tuple(getattr(a, "shape", ())) for n, a in program.avals.items()}
 
-        def step(leaves, scale, numbers):
-            def after(e, values):
-                values = closed(values)
-                size = movement(e, [shapes[i] if not isinstance(i, tuple) else np.shape(i[1]) for i in e.inputs])
-                if not size:
-                    return values
-                moved = [self._moved(v, size, e.uid, scale, numbers) for v in values]
-                return closed(moved)
+    def _step(self, leaves, scale, numbers):
+        def after(e, values):
+            values = closed(values)
+            size = movement(e, [self.shapes[i] if not isinstance(i, tuple) else np.shape(i[1]) for i in e.inputs])
+            if not size:
+                return values
+            return closed([self._moved(v, size, e.uid, scale, numbers) for v in values])
 
-            seen = {}
-            out = run(program, closed(leaves), after, alone=True, watch=seen)
-            return out, [seen[n] for n in self.watched]
-
-        self.compiled = None
-        self.step = jax.jit(step)
+        return run(self.program, closed(leaves), after, alone=True)
 
     def _moved(self, v, size, uid, scale, numbers):
         if is_key(v) or not jnp.issubdtype(v.dtype, jnp.floating):
@@ -159,11 +153,30 @@ class Instrument:
         return jnp.where(jnp.isfinite(moved), moved, v)
 
     def measure(self, leaves, runs=RUNS, seed=0):
-        leaves = [jnp.asarray(np.asarray(x)) for x in leaves]
+        leaves = _on_one_device(leaves)
+        quiet = np.zeros(self.NUMBERS, "float32")
+        if self.compiled is None:
+            self.compiled = quickly(self._step, leaves, np.float32(0), quiet)
         random = np.random.default_rng(seed)
-        base, values = self.step(leaves, 0.0, jnp.zeros(self.NUMBERS, "float32"))
+        base = self.compiled(leaves, np.float32(0), quiet)
         moved = [
-            self.step(leaves, 1.0, jnp.asarray(random.standard_normal(self.NUMBERS), "float32"))[0]
-            for _ in range(runs)
+            self.compiled(leaves, np.float32(1), random.standard_normal(self.NUMBERS, "float32")) for _ in range(runs)
         ]
-        return Noise(base, moved, dict(zip(self.watched, values)))
+        return Noise(base, moved)
+
+
+def _on_one_device(leaves):
+    return [jnp.asarray(np.asarray(x)) if hasattr(x, "dtype") else jnp.asarray(x) for x in leaves]
+
+
+def values_of(program, leaves, numbers):
+    """Returns {number: value} of the step with barriers."""
+    numbers = list(numbers)
+
+    def step(leaves):
+        seen = {}
+        run(program, closed(leaves), lambda e, values: closed(values), alone=True, watch=seen)
+        return [seen[n] for n in numbers]
+
+    leaves = _on_one_device(leaves)
+    return dict(zip(numbers, quickly(step, leaves)(leaves)))

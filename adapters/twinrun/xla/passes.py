@@ -33,7 +33,7 @@ def _ran(script, timeout):
         names = [n for n in sorted(os.listdir(folder)) if "fragment" in n]
     passes = []
     for name in names:
-        match = re.search(r"\.after_(.+?)(?:\.before_.+)?\.txt$", name)
+        match = re.search(r".*\.after_([^.]+)(?:\.before_.+)?\.txt$", name)
         if match and match.group(1) not in ("pipeline-start", "pipeline-end"):
             passes.append(match.group(1))
     return list(dict.fromkeys(passes))
