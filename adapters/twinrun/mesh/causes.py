@@ -139,22 +139,32 @@ class Search:
         return out
 
     def divisions(self, p):
-        """Returns how often the devices are divided by on the way to a value."""
-        sizes = [n for n in products(p.op.axes)]
-        found, lines = 0, set()
-        for index in sorted(self.flow.upstream([p.output])):
-            op = self.c.s.ops[index]
-            c = self.flow.scaling(op) if op.name in ("div", "mul") and op.axes else None
-            partner = self.c.partner.get(index)
-            if c is None or not any(math.isclose(c, n, rel_tol=2.0**-20) for n in sizes):
-                continue
-            own = self.flow_of_whole().scaling(self.c.r.ops[partner.index]) if partner is not None else None
-            counted = partner is not None and partner.index in {**self.c.readings.adjacent, **self.c.readings.counts}
-            if (own is not None and own != c) or counted:
-                if (line_of(op), is_transposed(op)) not in lines:
-                    lines.add((line_of(op), is_transposed(op)))
-                    found += 1
-        return found
+        """Returns how often a gradient is divided by the devices: on its way, and with the loss."""
+        found, number = 0, p.output
+        while True:
+            op = self.c.s.of.get(number)
+            if op is None:
+                break
+            if op.name in ("div", "mul"):
+                found += self.counted(op)
+                number = next((i for i in op.inputs if self.flow.scalar(i) is None), None)
+            elif op.name in SAME_VALUE or op.name in REDUCTIONS:
+                number = op.inputs[0]
+            else:
+                break
+        before = [self.c.s.ops[i] for i in self.flow.upstream([p.output])]
+        return found + any(
+            self.counted(op) and not self.c.s.avals[op.outputs[0]].shape and not is_transposed(op) for op in before
+        )
+
+    def counted(self, op):
+        """Returns whether an op divides by the number of devices."""
+        c = self.flow.scaling(op) if op.name in ("div", "mul") and op.axes else None
+        partner = self.c.partner.get(op.index)
+        if c is None or partner is None or not any(math.isclose(c, n, rel_tol=2.0**-20) for n in products(op.axes)):
+            return False
+        known = {**self.c.readings.adjacent, **self.c.readings.counts}
+        return partner.index in known or self.flow_of_whole().scaling(partner) == 1
 
     def flow_of_whole(self):
         from .flow import Flow

@@ -13,6 +13,7 @@ import sysconfig
 import numpy as np
 
 from ..xla.compat import inner_jaxpr
+from .collectives import COLLECTIVES
 from .evaluate import CALLS, SAME, Evaluator, enter, inner_of, is_float, leave, mesh_part, widened
 from .layout import lift, spread, xp
 
@@ -103,6 +104,11 @@ class _Flattener:
         if name == "scan" and self.small(equation):
             return self.loop(equation, inputs, axes)
         outputs = [program.new(v.aval, axes) for v in equation.outvars]
+        if axes and name in COLLECTIVES and len(inputs) == len(outputs) > 1:
+            for x, y in zip(inputs, outputs):
+                program.add(name, equation.params, [x], [y], axes,
+                            lambda values: self.evaluator.equation(equation, values, axes), equation)  # fmt: skip
+            return outputs
         program.add(name, equation.params, inputs, outputs, axes,
                     lambda values: self.evaluator.equation(equation, values, axes), equation)  # fmt: skip
         return outputs
