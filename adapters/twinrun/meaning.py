@@ -15,54 +15,8 @@ import torch
 
 from .capture import capture, flat_batch, replica_batch
 from .data_parallel import evaluate, replica_draws
+from .mechanisms import threshold, words
 from .refused import Refused
-
-
-# As harness/sharding/ablation.h: no float32 engine can show a relative difference below a quarter of its unit
-# roundoff. Where
-# 1 / replicas is no float32 number, four such errors are allowed.
-def threshold(replicas):
-    return 2.0**-26 if replicas & (replicas - 1) == 0 else 2.0**-22
-
-
-_TEXT = {
-    "batch_norm": (
-        "Batch norm per replica changes what the program means: each replica normalises by the statistics of its own "
-        "samples.",
-        "convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm",
-    ),
-    "clipping": (
-        "Clipping before the all-reduce changes what the program means: each replica clips its own gradient.",
-        "clip after the gradients have been averaged",
-    ),
-    "no_all_reduce": (
-        "A missing all-reduce changes what the program means: replicas update {names} by gradients of their own "
-        "samples, and drift apart.",
-        "average these gradients over the replicas as well",
-    ),
-    "unscaled": (
-        "A gradient that is never divided by the number of replicas changes what the program means: the all-reduce is "
-        "a sum, "
-        "{factor} times the whole batch's gradient.",
-        "divide the sum by the number of replicas, or use ReduceOp.AVG",
-    ),
-    "scaled_twice": (
-        "A gradient divided by the number of replicas twice changes what the program means.",
-        "divide either the loss or the gradient by the number of replicas, not both",
-    ),
-    "reduction": (
-        "The loss reduction changes what the program means: the loss is a sum over samples, but the all-reduce "
-        "averages over "
-        "replicas.",
-        "use a mean over samples, or multiply the loss by the number of replicas",
-    ),
-    "token_mean": (
-        "A mean of means changes what the program means: each replica divides its loss by its own count, but the "
-        "replicas' "
-        "shares of the whole batch are {shares}.",
-        "divide by the count of all replicas: all-reduce the count and scale the loss by replicas / count",
-    ),
-}
 
 
 def _distance(kind, r, s, state):
@@ -184,8 +138,8 @@ def compare(step, model, optimizer, batches, whole, replicas, sync, seed=0):
     found = smallest_set(c, results)
     out["explained"] = found is not None
     for cause, facts in found or ():
-        sentence, cure = _TEXT[cause]
-        out["causes"].append({"cause": cause, "sentence": sentence.format(**facts), "cure": cure, **facts})
+        sentence, cure = words(cause, "torch", facts)
+        out["causes"].append({"cause": cause, "sentence": sentence, "cure": cure, **facts})
     return out
 
 

@@ -1,0 +1,250 @@
+"""Which mechanism makes a sharded step mean something else: the smallest set of repairs with which it means the whole batch's.
+
+    found = search(results)               # [{"cause": "clipping", "line": "train.py:41", ...}], or None
+"""
+
+import math
+
+from .align import products
+from .collectives import REDUCTIONS, axes_of
+from .flat import frames_of, is_transposed, line_of
+from .flow import SAME_VALUE
+from .repair import Repair
+from .variants import variants
+
+
+class Search:
+    def __init__(self, results):
+        self.c, self.flow = results, results.flow
+        loss = [p for kind, _, p, _ in results.rows() if kind == "loss"]
+        self.forward = self.flow.upstream([results.s.outputs[p] for p in loss])
+
+    def run(self):
+        """Returns (causes, reading) of the reading and variant that need the fewest causes; (None, 0) if none does."""
+        best = None
+        for reading in range(self.c.readings.count()):
+            for counts in (False, True):
+                found = self.attempt(reading, counts, None)
+                if found is not None and (best is None or len(found) < len(best[0])):
+                    best = found, reading
+            if best is not None and len(best[0]) <= 1:
+                return best
+        if best is not None:
+            return best
+        for variant in variants(self.c):
+            found = self.attempt(0, False, variant)
+            if found is not None:
+                return found, 0
+        return None, 0
+
+    def attempt(self, reading, counts, variant):
+        run = Repair(self.c, reading, counts, variant.replaced if variant else None)
+        expected = None if not reading else [run.expected_values[o] for o in self.c.r.outputs]
+        draws = bool(self.c.draws and (self.c.draws.shared or self.c.draws.apart))
+
+        def means(groups):
+            keep = set().union(*[g.keys for g in groups]) if groups else set()
+            values = run.values(lambda p: p.key() in keep, draws and any(g.kind == "draws" for g in groups))
+            return self.c.same(values, expected)
+
+        values = run.values(lambda p: True, draws)
+        if not self.c.same(values, expected):
+            return None
+        groups = self.groups(run.points) + ([Group("draws", [])] if draws else [])
+        for group in list(groups):
+            rest = [g for g in groups if g is not group]
+            if means(rest):
+                groups = rest
+        causes = [self.describe(g) for g in groups]
+        if variant is not None:
+            causes.append(variant.cause())
+        return causes
+
+    def groups(self, points):
+        forward_lines = {self.place(p) for p in points if p.kind in ("mean", "sum") and self.is_forward(p)}
+        found = {}
+        for p in points:
+            found.setdefault(self.category(p, forward_lines), []).append(p)
+        order = ["order", "factor", "late", "never", "forward"]
+        return [Group(key[0], found[key], key[1:]) for key in sorted(found, key=lambda k: (order.index(k[0]), str(k)))]
+
+    def place(self, point):
+        frames = frames_of(point.op)
+        return (frames[0].file_name, frames[0].start_line) if frames else line_of(point.op)
+
+    def is_forward(self, point):
+        return point.op.index in self.forward and not is_transposed(point.op) and self.reaches_loss_shape(point)
+
+    def reaches_loss_shape(self, point):
+        return True
+
+    def category(self, p, forward_lines):
+        if p.kind == "factor":
+            return "factor", p.how, self.twice(p), line_of(p.op)
+        if p.kind == "order":
+            return "order", line_of(p.op)
+        if self.is_forward(p) or self.place(p) in forward_lines:
+            return ("forward", "count" if p.was == "sum" and p.kind == "mean" else "statistic", p.how)
+        later = self.flow.reaches(p.output, p.how)
+        return ("late" if later or self.is_norm(p) else "never"), p.how
+
+    def is_norm(self, p):
+        return not self.c.s.avals[p.output].shape and self.flow.root(p.output)
+
+    def twice(self, p):
+        """Returns whether a sum goes over axes along which its input is the same on all devices."""
+        if p.op.name not in REDUCTIONS:
+            return False
+        return any(self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,)) for a in axes_of(p.op.params))
+
+    # ---- words ----------------------------------------------------------------------------------------------------------
+
+    def describe(self, g):
+        return getattr(self, "_" + g.kind)(g)
+
+    def _draws(self, g):
+        draws = self.c.draws
+        if draws.shared:
+            return {"cause": "one_stream", "line": next(iter(draws.shared))}
+        return {"cause": "stream_per_core", "line": next(iter(draws.apart))}
+
+    def _order(self, g):
+        p = g.points[0]
+        return {"cause": "permuted", "line": line_of(p.op), "names": p.op.name, "order": list(p.how)}
+
+    def _factor(self, g):
+        p, c = g.points[0], g.points[0].how
+        facts = {"line": line_of(p.op), "factor": c if c >= 1 else f"1/{1 / c:.12g}"}
+        if c >= 1:
+            facts["factor"] = f"{c:.12g}"
+        axes = ", ".join(axes_of(p.op.params)) if p.op.name in REDUCTIONS else ""
+        facts["axes"] = axes
+        if c > 1:
+            if self.twice(p):
+                same = [a for a in axes_of(p.op.params) if self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,))]
+                return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
+            if is_transposed(p.op) and self.reduced_again(p):
+                return {"cause": "summed_by_transpose", **facts}
+            return {"cause": "unscaled", **facts}
+        return {"cause": "scaled_twice" if self.divisions(p) > 1 else "reduction", **facts}
+
+    def reduced_again(self, p):
+        return any(op.name in REDUCTIONS for op in self._linear_after(p.output))
+
+    def _linear_after(self, number, depth=12):
+        todo, out = [number], []
+        for _ in range(depth):
+            todo = [o for n in todo for op in self.c.s.users(n) if op.name in SAME_VALUE or op.name in REDUCTIONS
+                    or op.name in ("div", "mul") for o in (out.append(op) or op.outputs)]  # fmt: skip
+        return out
+
+    def divisions(self, p):
+        """Returns how often a gradient is divided by the devices: on its way, and with the loss."""
+        found, number = 0, p.output
+        while True:
+            op = self.c.s.of.get(number)
+            if op is None:
+                break
+            if op.name in ("div", "mul"):
+                found += self.counted(op)
+                number = next((i for i in op.inputs if self.flow.scalar(i) is None), None)
+            elif op.name in SAME_VALUE or op.name in REDUCTIONS:
+                number = op.inputs[0]
+            else:
+                break
+        before = [self.c.s.ops[i] for i in self.flow.upstream([p.output])]
+        return found + any(
+            self.counted(op) and not self.c.s.avals[op.outputs[0]].shape and not is_transposed(op) for op in before
+        )
+
+    def counted(self, op):
+        """Returns whether an op divides by the number of devices."""
+        c = self.flow.scaling(op) if op.name in ("div", "mul") and op.axes else None
+        partner = self.c.partner.get(op.index)
+        if c is None or partner is None or not any(math.isclose(c, n, rel_tol=2.0**-20) for n in products(op.axes)):
+            return False
+        known = {**self.c.readings.adjacent, **self.c.readings.counts}
+        return partner.index in known or self.flow_of_whole().scaling(partner) == 1
+
+    def flow_of_whole(self):
+        from .flow import Flow
+
+        return Flow(self.c.r, self.c.own)
+
+    def _forward(self, g):
+        p = g.points[0]
+        axes = ", ".join(p.how)
+        if any(q.was == "sum" and q.kind == "mean" for q in g.points) or self.flow.denominator(p.output):
+            return {"cause": "token_mean", "line": line_of(p.op), "axes": axes, "shares": self.shares(p)}
+        before = self.flow.summed_before(p.output, p.how)
+        if before and not before & set(p.how):
+            return {"cause": "forgotten_axis", "line": line_of(p.op), "axes": axes, "summed": ", ".join(sorted(before)),
+                    "names": "a value"}  # fmt: skip
+        if p.kind == "sum":
+            return {"cause": "partial_sum", "line": line_of(p.op), "axes": axes}
+        return {"cause": "batch_norm", "line": line_of(p.op), "axes": axes}
+
+    def shares(self, p):
+        import numpy as np
+
+        x = np.asarray(self.c.sharded[p.output]).reshape(-1)
+        return ", ".join(f"{v:.4g}" for v in x / x.sum()) if x.size <= 64 and x.sum() else "unequal"
+
+    def _late(self, g):
+        p = g.points[0]
+        value = next((q for q in g.points if self.is_norm(q)), None)
+        local = value is not None and p is value
+        clips = any(self.flow.root(q.output, 40) for q in g.points)
+        cause = "shard_norm" if local and p.kind == "sum" else ("clipping" if clips else "late_reduction")
+        line = self.after(g)
+        return {"cause": cause, "line": line or line_of(p.op), "axes": ", ".join(p.how)}
+
+    def after(self, g):
+        """Returns the line of the root or comparison that sees the devices' own values."""
+        for op in self.flow.downstream(g.points[0].output):
+            if op.name in ("sqrt", "rsqrt", "max", "min", "clamp", "lt", "gt", "sign", "integer_pow", "square"):
+                return line_of(op)
+        return ""
+
+    def _never(self, g):
+        p = g.points[0]
+        names = self.reached(g)
+        axes = ", ".join(p.how)
+        facts = {"line": line_of(p.op), "axes": axes, "names": _some(names)}
+        kinds = {k for k, n, *_ in self.c.rows() if n in names}
+        before = self.flow.summed_before(p.output, p.how) - set(p.how)
+        if kinds == {"statistics"}:
+            return {"cause": "statistics", **facts}
+        if kinds == {"loss"}:
+            return {"cause": "loss_not_reduced", **facts}
+        if before:
+            return {"cause": "forgotten_axis", **facts, "summed": ", ".join(sorted(before))}
+        return {"cause": "no_all_reduce", **facts}
+
+    def reached(self, g):
+        """Returns the names of the parameters, or else of other results, that the repaired values go into."""
+        names = {}
+        outputs = {}
+        for kind, name, position, _ in self.c.rows():
+            outputs.setdefault(self.c.s.outputs[position], []).append((kind, name))
+        drifting = set(self.c.drift())
+        for p in g.points:
+            for op in self.flow.downstream(p.output):
+                for o in op.outputs:
+                    for kind, name in outputs.get(o, ()):
+                        names.setdefault(kind, {})[name] = None
+        for kind in ("update", "statistics", "optimizer", "loss"):
+            if kind in names:
+                chosen = [n for n in names[kind] if not drifting or n in drifting or kind == "loss"]
+                return chosen or list(names[kind])
+        return []
+
+
+class Group:
+    def __init__(self, kind, points, key=()):
+        self.kind, self.points, self.key = kind, points, key
+        self.keys = {p.key() for p in points}
+
+
+def _some(names):
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

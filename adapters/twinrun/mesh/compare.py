@@ -1,0 +1,51 @@
+"""Whether a JAX step on a mesh means what it means on one device, and which mechanism changes it.
+
+    m = compare(step, state, batches)
+    m["differs"], m["causes"]
+
+Both programs run one step from the same state, in binary64. A cause is named if the step with the cause undone means what the step
+on one device does: the smallest set of causes for which that holds.
+"""
+
+from ..mechanisms import words
+from .causes import Search
+from .evaluate import binary64
+from .results import Results
+
+
+def compare(step, state, batches, whole=None):
+    """state, batches: as for twinrun.diagnose. whole: the step on one device, called the same way."""
+    r = Results(step, state, batches[0], whole)
+    with binary64():
+        return _compare(r)
+
+
+def _compare(r):
+    r.run()
+    kinds = r.kinds(r.sharded)
+    differs = any(d > r.threshold for d in kinds.values())
+    out = {"causes": [], "explained": True, "first_parameter": "", "factor": None, "reading": 0}
+    if differs and r.r is not None:
+        r.leave_out_rounding()
+        kinds = r.kinds(r.sharded)
+        differs = any(d > r.threshold for d in kinds.values())
+    if differs and r.readings is not None and r.given is None:
+        for reading in range(1, r.readings.count()):
+            if r.same(r.sharded, r.read(reading)):
+                out["reading"], differs = reading, False
+                kinds = r.kinds(r.sharded, r.read(reading))
+                break
+    out.update(kinds=kinds, threshold=r.threshold, differs=differs, axes=r.sizes)
+    if differs:
+        out["first_parameter"], out["factor"] = r.first_difference()
+        found = None
+        if r.r is not None and (r.given is None or r.whole_agrees()):
+            found, out["reading"] = Search(r).run()
+        out["explained"] = found is not None
+        for facts in found or ():
+            facts = {"axes": "", "names": "", "factor": "", **facts}
+            sentence, cure = words(facts["cause"], "jax", facts)
+            out["causes"].append({**facts, "sentence": sentence, "cure": cure})
+    out["drift"] = r.drift()
+    out["notes"] = r.all_notes(out["reading"])
+    return out

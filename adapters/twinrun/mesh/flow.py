@@ -1,0 +1,170 @@
+"""Where values of a sharded program go: whether shards are summed later, what a number is for.
+
+    flow = Flow(program, values)
+    flow.reduced_later(number, ("data",))      # every path from it, through linear ops, is summed over these axes
+"""
+
+import math
+
+import numpy as np
+
+from .collectives import REDUCTIONS, axes_of
+
+SAME_VALUE = {"pvary", "pbroadcast", "pcast", "convert_element_type", "reshape", "broadcast_in_dim", "squeeze", "copy",
+              "expand_dims", "transpose"}  # fmt: skip
+_LINEAR = SAME_VALUE | {
+    "add", "add_any", "sub", "neg", "reduce_sum", "slice", "concatenate", "pad", "dynamic_slice", "dynamic_update_slice",
+    "gather", "scatter-add", "scatter_add", "cumsum", "rev", "reduce_window_sum", "row", "rows", "select_n", "all_gather",
+    "all_gather_invariant", "ppermute", "all_to_all", "split", "real", "psum", "psum2", "psum_invariant",
+    "reduce_scatter", "reduce_precision",
+}  # fmt: skip
+_PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "div"}
+_ROOTS = {"sqrt", "rsqrt", "pow", "integer_pow"}
+
+
+class Flow:
+    def __init__(self, program, values):
+        self.program, self.values, self.known = program, values, {}
+
+    def uniform(self, number, axes):
+        """Returns whether a value is the same on all devices along the named axes."""
+        names = [n for n, _ in self.program.axes_at[number]]
+        x = self.values[number]
+        if x is None or not isinstance(x.dtype, np.dtype):
+            return True
+        for name in axes:
+            if name not in names:
+                continue
+            p = names.index(name)
+            if x.shape[p] > 1:
+                a = np.asarray(x)
+                first = np.take(a, [0], axis=p)
+                if a.dtype.kind == "f":
+                    size = max(float(np.max(np.abs(a), initial=0)), 1e-300)
+                    if not float(np.max(np.abs(a - first), initial=0)) <= 2.0**-40 * size:
+                        return False
+                elif not bool(np.all(a == first)):
+                    return False
+        return True
+
+    def _linear(self, op, number, axes):
+        if op.name in _LINEAR:
+            return not (op.name == "select_n" and op.inputs[0] == number)
+        if op.name in _PRODUCTS:
+            if op.inputs.count(number) > 1 or (op.name == "div" and op.inputs[1] == number):
+                return False
+            return all(i == number or self.uniform(i, axes) for i in op.inputs)
+        return False
+
+    def reduced_later(self, number, axes):
+        key = number, tuple(axes)
+        if key not in self.known:
+            self.known[key] = False  # while it is being looked at
+            users = self.program.users(number)
+            self.known[key] = bool(users) and number not in self.program.outputs and all(
+                self._summed(op, axes)
+                or (self._linear(op, number, axes) and all(self.reduced_later(o, axes) for o in op.outputs))
+                for op in users
+            )  # fmt: skip
+        return self.known[key]
+
+    def _summed(self, op, axes):
+        return op.name in REDUCTIONS and set(axes) <= set(axes_of(op.params))
+
+    def downstream(self, number):
+        """Yields the ops that a value flows into, the nearest first."""
+        seen, todo = set(), [number]
+        while todo:
+            after = []
+            for n in todo:
+                for op in self.program.users(n):
+                    if op.index not in seen:
+                        seen.add(op.index)
+                        yield op
+                        after += op.outputs
+            todo = after
+
+    def upstream(self, numbers):
+        """Returns the indices of the ops that values are computed by."""
+        seen, todo = set(), list(numbers)
+        while todo:
+            op = self.program.of.get(todo.pop())
+            if op is not None and op.index not in seen:
+                seen.add(op.index)
+                todo += op.inputs
+        return seen
+
+    def summed_before(self, number, axes):
+        """Returns the names of the axes over which a value was summed where it came from, through linear ops."""
+        found, seen, todo = set(), set(), [number]
+        while todo:
+            op = self.program.of.get(todo.pop())
+            if op is None or op.index in seen:
+                continue
+            seen.add(op.index)
+            if op.name in REDUCTIONS:
+                found |= set(axes_of(op.params))
+            if op.name in _LINEAR or op.name in _PRODUCTS:
+                todo += op.inputs
+        return found
+
+    def reaches(self, number, axes):
+        """Returns whether a value flows into a sum over the axes at all."""
+        return any(self._summed(op, axes) for op in self.downstream(number))
+
+    def scalar(self, number, axes=()):
+        """Returns the value of a number that is written in the program or follows from sizes, or None."""
+        while number not in self.program.constants:
+            op = self.program.of.get(number)
+            if op is None or op.name not in SAME_VALUE:
+                return None
+            number = op.inputs[0]
+        value = np.asarray(self.program.constants[number])
+        return float(value) if value.size == 1 and value.dtype.kind in "fiu" else None
+
+    def scaling(self, op):
+        """Returns the number by which an op divides its input, or None."""
+        if op.name == "div":
+            return self.scalar(op.inputs[1])
+        if op.name == "mul":
+            for number in op.inputs:
+                c = self.scalar(number)
+                if c:
+                    return 1 / c
+        return None
+
+    def divided_next(self, number, n):
+        """Returns whether a value is divided by n at once, as pmean does."""
+        for op in self.program.users(number):
+            if op.name in SAME_VALUE:
+                if self.divided_next(op.outputs[0], n):
+                    return True
+            else:
+                c = self.scaling(op)
+                if c is not None and math.isclose(c, n, rel_tol=2.0**-20):
+                    return True
+        return False
+
+    def denominator(self, number):
+        """Returns whether a value is what another is divided by: a count."""
+        for op in self.program.users(number):
+            if op.name == "div" and op.inputs[1] == number:
+                return True
+            if op.name in SAME_VALUE or op.name in ("max", "add"):
+                if any(self.denominator(o) for o in op.outputs):
+                    return True
+        return False
+
+    def root(self, number, within=12):
+        """Returns whether a number flows into a root, or is compared with a constant: a norm that clips."""
+        todo = [number]
+        for _ in range(within):
+            after = []
+            for n in todo:
+                for op in self.program.users(n):
+                    if op.name in _ROOTS or op.name in ("lt", "gt", "le", "ge", "max", "min"):
+                        return True
+                    if op.name in _LINEAR or op.name in _PRODUCTS:
+                        after += op.outputs
+            todo = after
+        return False

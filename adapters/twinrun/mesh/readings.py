@@ -1,0 +1,163 @@
+"""What the code of a sharded step leaves open on one device: numbers written for this mesh, and random draws.
+
+`g / 8` means "divided by the devices" on a mesh of 8, though a mesh of one device leaves the 8 as it is. Such an op is read in
+three ways: a constant, the number of devices (then 1 on one device), or a number of samples of one device (then 8 times).
+A draw of one device stands for the rows of the whole batch's draw that belong to its samples.
+"""
+
+import math
+
+import numpy as np
+
+from .align import assemblies, products
+from .collectives import REDUCTIONS, axes_of
+from .flat import line_of
+from .flow import SAME_VALUE, Flow
+
+
+class Readings:
+    """adjacent: ops next to a collective, always read as the number of devices. counts, samples: those that may be."""
+
+    def __init__(self, results):
+        self.c = results
+        r, s = results.r, results.s
+        flow, theirs = Flow(r, {}), Flow(s, {})
+        flow.uniform = theirs.uniform = lambda number, axes: True
+        self.adjacent, self.counts, self.samples = {}, {}, {}
+        for op in s.ops:
+            partner = results.partner.get(op.index)
+            if partner is None or not op.axes or op.name not in ("div", "mul"):
+                continue
+            c, own = theirs.scaling(op), flow.scaling(partner)
+            if c is None or own is None or c != own:
+                continue
+            many = products(op.axes)
+            n = next((n for n in many if math.isclose(c, n, rel_tol=2.0**-20)), None)
+            if n is not None and self._beside(s, theirs, op, n):
+                self.adjacent[partner.index] = float(n)
+            elif not s.avals[op.outputs[0]].shape:
+                if n is not None:
+                    self.counts[partner.index] = float(n)
+                elif c > 1 and float(c).is_integer():
+                    n = math.prod(size for _, size in op.axes)
+                    self.samples[partner.index] = 1.0 / n
+        self.lines = {op.index: line_of(op) for op in r.ops if op.index in {**self.adjacent, **self.counts, **self.samples}}
+
+    def _beside(self, program, theirs, op, n):
+        def over(other):
+            sizes = dict(other.axes)
+            return other.name in REDUCTIONS and math.prod(sizes.get(a, 1) for a in axes_of(other.params)) == n
+
+        def before(number):
+            other = program.of.get(number)
+            if other is None:
+                return False
+            # pmean(g) / 8 divides by the devices once more; pmean(g) * 0.125 may be a learning rate.
+            through = other.name in SAME_VALUE or (op.name == "div" and theirs.scaling(other) is not None)
+            return over(other) or (through and before(other.inputs[0]))
+
+        def after(number):
+            users = program.users(number)
+            return bool(users) and all(
+                over(u) or (u.name in SAME_VALUE and all(after(o) for o in u.outputs)) for u in users
+            )
+
+        return any(before(i) for i in op.inputs) or any(after(o) for o in op.outputs)
+
+    def count(self):
+        return 1 + bool(self.counts) + bool(self.samples)
+
+    def factors(self, reading):
+        """Returns {index of an op: factor of its result}; reading 0 is the plain one."""
+        more = [g for g in (self.counts, self.samples) if g]
+        return {**self.adjacent, **(more[reading - 1] if reading else {})}
+
+    def hook(self, reading):
+        factors = self.factors(reading)
+
+        def hook(op, outputs, values):
+            c = factors.get(op.index)
+            return outputs if c is None else [y * c for y in outputs]
+
+        return hook
+
+    def note(self, reading):
+        group = self.adjacent if not reading else {k: v for k, v in self.factors(reading).items() if k not in self.adjacent}
+        lines = sorted({self.lines[i] for i in group})
+        if not lines:
+            return ""
+        what = "of devices" if not reading or group is self.counts or set(group) <= set(self.counts) else "of samples of a device"
+        return f"a number written in {', '.join(lines[:3])} is taken as the number {what}: the step is right on this mesh only"
+
+
+class Draws:
+    """Random numbers of the sharded step, replaced by those of the whole batch's: equal keys draw equal numbers."""
+
+    def __init__(self, results):
+        self.c, self.all_apart, self.shared, self.apart = results, False, {}, {}
+
+    def hook(self, op, outputs, values):
+        partner = self.c.partner.get(op.index)
+        if op.name != "random_bits" or not op.axes or partner is None:
+            return outputs
+        k = len(op.axes)
+        whole = np.asarray(self.c.own[partner.outputs[0]])
+        keys = np.asarray(_data(values[op.inputs[0]]))
+        own = np.asarray(outputs[0])
+        sizes = tuple(n for _, n in op.axes)
+        local = own.shape[k:]
+        index = np.arange(math.prod(local)).reshape((1,) * k + local)
+        # Which elements of the whole draw belong to a device: those that the numbers of elements come back from.
+        where = _blocks(index, whole.shape[k:], op.axes)
+        if where is None:
+            return outputs
+        total = whole.reshape(-1)
+        full = np.broadcast_to(own, sizes + local)
+        keys = np.broadcast_to(keys, sizes + keys.shape[k:])
+        result, drawn, used = np.empty(sizes + local, own.dtype), {}, {}
+        for device in np.ndindex(*sizes):
+            key, block = keys[device].tobytes(), where(device)
+            mark = block.tobytes()
+            if self.all_apart or (key not in drawn and used.get(mark, key) == key):
+                result[device] = total[block]
+                if drawn.setdefault(key, mark) == mark:
+                    used.setdefault(mark, key)
+            elif key in drawn:
+                if drawn[key] != mark:
+                    self.shared.setdefault(line_of(op), op)
+                result[device] = total[np.frombuffer(drawn[key], block.dtype).reshape(block.shape)] if drawn[key] else full[device]
+            else:
+                self.apart.setdefault(line_of(op), op)
+                drawn[key], result[device] = b"", full[device]
+        return [np.asarray(result)]
+
+
+def _data(keys):
+    import jax
+
+    return jax.random.key_data(keys) if not isinstance(keys.dtype, np.dtype) else keys
+
+
+def _blocks(index, wanted, axes):
+    """Returns a function from a device to the numbers of its elements in the whole draw, or None."""
+    local = index.shape[len(axes) :]
+    if local == wanted:
+        return lambda device: np.arange(math.prod(local)).reshape(local)
+    numbered = np.arange(math.prod(wanted)).reshape(wanted)
+    sizes = tuple(n for _, n in axes)
+    if len(local) != len(wanted) or any(a == 0 or b % a for a, b in zip(local, wanted)):
+        return None
+    # Number the devices' shards, put them together, and read where each went.
+    marks = np.arange(math.prod(sizes), dtype=np.float64).reshape(sizes + (1,) * len(local)) * np.ones(local)
+    r = np.empty((1,) * len(axes) + wanted)
+    for whole in assemblies(marks, r, axes):
+        lead = whole.shape[: len(axes)]
+
+        def block(device, whole=whole, lead=lead):
+            own = whole[tuple(0 if n == 1 else i for i, n in zip(device, lead))]
+            mark = np.ravel_multi_index(device, sizes)
+            found = numbered[own == mark]
+            return found.reshape(local)
+
+        return block
+    return None

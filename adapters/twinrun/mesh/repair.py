@@ -1,0 +1,166 @@
+"""Runs a sharded program beside the whole one and repairs each value that first means something else.
+
+    run = Repair(results, reading, counts_as_means=False)
+    values = run.values(allowed)              # allowed(point) -> whether a repair may be made
+    run.points                                # what was repaired, in order
+
+A repair is computed from the sharded program's own values: their mean or sum over the devices, a factor, another order of blocks.
+"""
+
+import math
+
+import numpy as np
+
+from .align import assemblies, blocks, equal, number, permutation, products, relation, unblocks
+from .collectives import REDUCTIONS, axes_of
+from .flat import evaluate
+from .flow import Flow
+
+_MOVES = {"ppermute", "all_gather", "all_gather_invariant", "all_to_all", "reduce_scatter", "psum_scatter", "leave",
+          "rev", "concatenate", "gather", "reshape", "transpose", "dynamic_slice"}  # fmt: skip
+
+
+class Point:
+    """kind: "mean", "sum", "factor", "order" or "draws"; how: axes, or the factor."""
+
+    def __init__(self, kind, op, output, how):
+        self.kind, self.op, self.output, self.how = kind, op, output, how
+
+    def key(self):
+        return self.kind, self.op.index, self.output
+
+
+class Repair:
+    def __init__(self, results, reading=0, counts_as_means=False, replaced=None):
+        self.c, self.counts_as_means = results, counts_as_means
+        self.flow, self.points = results.flow, []
+        self.whole_flow, self.counted = Flow(results.r, results.own), results.readings.factors(reading)
+        # {index of an op: call}: ops that are evaluated another way
+        self.replaced = replaced or {}
+        if reading:
+            self.expected_values = evaluate(
+                results.r, results.small_inputs, results.own, results.readings.hook(reading)
+            )
+        else:
+            self.expected_values = results.own
+
+    def values(self, allowed=lambda point: True, draws=False):
+        self.points, self.allowed, self.draws_apart = [], allowed, draws
+        if self.c.draws:
+            self.c.draws.all_apart = draws
+        try:
+            return evaluate(self.c.s, self.c.wide, self.c.sharded, self.hook)
+        finally:
+            if self.c.draws:
+                self.c.draws.all_apart = False
+
+    def hook(self, op, outputs, values):
+        if op.index in self.replaced:
+            outputs = self.replaced[op.index]([values[i] for i in op.inputs])
+        if self.c.draws and op.name == "random_bits":
+            # unchanged inputs give the base's draws, which were replaced already
+            outputs = self.c.draws.hook(op, op.call([values[i] for i in op.inputs]), values)
+        partner = self.c.partner.get(op.index)
+        if partner is None or not op.axes or len(partner.outputs) != len(op.outputs):
+            return outputs
+        return [self._one(op, o, y, self.expected_values[p], values) for o, y, p in zip(op.outputs, outputs, partner.outputs)]
+
+    def _one(self, op, output, y, r, values):
+        s, r = number(y), number(r)
+        if s is None or r is None or op.name == "enter":
+            return y
+        k = len(op.axes)
+        if op.name == "leave":
+            return self._order(op, output, y, s, r, values)
+        if s.ndim != r.ndim:
+            return y
+        found = relation(s, r, op.axes)
+        if found is None:
+            return self._order(op, output, y, s, r, values) if op.name in _MOVES else y
+        kind, how = found
+        if kind in ("mean", "sum"):
+            return self._joined(op, output, y, s, kind, how)
+        if kind == "factor" and self._scales(op, how):
+            point = Point("factor", op, output, how)
+            if self.allowed(point):
+                self.points.append(point)
+                return y / how
+        return y
+
+    def _joined(self, op, output, y, s, kind, names):
+        order = [n for n, _ in op.axes]
+        where = tuple(order.index(n) for n in names)
+        if self.flow.reduced_later(output, names):
+            return y
+        as_mean = kind == "mean" or (self.counts_as_means and self.flow.denominator(output))
+        point = Point("mean" if as_mean else "sum", op, output, names)
+        point.was = kind
+        if not self.allowed(point):
+            return y
+        self.points.append(point)
+        total = np.mean(s, axis=where, keepdims=True)
+        if not as_mean:
+            total = total * np.prod([op.axes[p][1] for p in where])
+        return np.asarray(total)
+
+    def _scales(self, op, c):
+        """Returns whether an op may be what brings a factor in: a sum over devices that no division follows, or a division."""
+        if op.name in REDUCTIONS or op.name in ("psum", "psum2", "psum_invariant"):
+            sizes = dict(op.axes)
+            n = np.prod([sizes.get(a, 1) for a in axes_of(op.params)])
+            return not any(self.flow.divided_next(o, n) for o in op.outputs)
+        if op.name not in ("div", "mul"):
+            return False
+        divided, partner = self.flow.scaling(op), self.c.partner[op.index]
+        if divided is None or not any(math.isclose(divided, n, rel_tol=2.0**-20) for n in products(op.axes)):
+            return False
+        return partner.index in self.counted or self.whole_flow.scaling(partner) == 1
+
+    def _order(self, op, output, y, s, r, values):
+        k = len(op.axes) - len(op.params["new"]) if op.name == "leave" else len(op.axes)
+        many = [n for _, n in op.axes if n > 1]
+        if op.name == "leave":
+            spec = op.params["spec"]
+            if op.params["mapped"] or s.shape != r.shape:
+                return y
+            sizes = dict(op.axes)
+            grid = {k + d: int(np.prod([sizes[n] for n in names])) for d, names in spec.items()}
+            grids = [grid] if grid else []
+        else:
+            grids = [{d: n} for d in range(k, s.ndim) for n in sorted(set(many)) if s.shape[d] % n == 0]
+        for a, put in _arrangements(s, r, op.axes if op.name != "leave" else ()):
+            for grid in grids:
+                g = {d: n for d, n in grid.items() if a.shape[d] % n == 0}
+                order = permutation(a, r, g) if a.shape == r.shape and g else None
+                if order is not None:
+                    point = Point("order", op, output, tuple(order))
+                    if self.allowed(point):
+                        self.points.append(point)
+                        return put(unblocks(blocks(a, g)[order], g, a.shape))
+        return y
+
+
+def _arrangements(s, r, axes):
+    """Yields (s in the shape of r, function that undoes it)."""
+    if s.shape == r.shape:
+        yield s, np.asarray
+        return
+    k = len(axes)
+    if s.shape[k:] == r.shape[k:] and all(n == 1 for n in r.shape[:k]):
+        first = s[(slice(0, 1),) * k]
+        if equal(s, first, k):
+            yield first, np.asarray
+        return
+    for a in assemblies(s, r, axes):
+        if a.shape != r.shape:
+            continue
+        marks = np.arange(s.size).reshape(s.shape)
+        for m in assemblies(marks, r, axes):
+            if m.shape == a.shape and np.array_equal(s.reshape(-1)[m], a):
+
+                def put(x, m=m):
+                    out = np.empty(s.size)
+                    out[m.reshape(-1)] = x.reshape(-1)
+                    return np.asarray(out.reshape(s.shape))
+
+                yield a, put
