@@ -90,7 +90,7 @@ void product(const Site& site, const Op& op, const std::vector<Tensor>& values,
   const double passes = passes_of(site.may.dots), k = static_cast<double>(shape.k);
   // Every product rounds, and passes through up to k - 1 additions in any order.
   const double relative =
-      (oracle::gamma(k * passes) + operand_error(site.may.dots) + (k + 8) * 0x1p-51) * kOutward;
+      (f32.of_sum(k * passes) + operand_error(site.may.dots) + (k + 8) * 0x1p-51) * kOutward;
   // Sums and products below the normal range; and parts of rounded operands there.
   double lost = passes * 2 * (k + 1) * f32.lost();
   bool may_overflow = false;
