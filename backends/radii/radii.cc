@@ -139,28 +139,33 @@ Known given_value(const Tensor& t, const Op& op, const FusedArithmetic& may) {
 }
 
 // Moves each element by its error, with a sign that the number and the op decide: equal numbers err
-// alike. What may have overflowed has no likely value.
-void perturb(Known& k, ValueId id, uint64_t sample) {
+// alike. Sample 0 moves none. What may have overflowed has no likely value.
+void perturb(Known& k, ValueId id, uint64_t sample, ThreadPool* pool) {
   if (k.exact()) return;
   const radii::Planes p = planes_of(k);
   const uint64_t key = mixed(mixed(sample + 1) + static_cast<uint64_t>(id));
-  for (int64_t i = 0; i < k.value.elements(); ++i) {
+  oracle::for_each_element(pool, k.value.elements(), [&](int64_t i) {
     const Interval e{p.value[i], p.low[i], p.high[i]};
-    const bool up = (mixed(std::bit_cast<uint64_t>(e.value) ^ key) & 1) != 0;
-    p.value[i] = oracle::finite(e.low) && oracle::finite(e.high) ? up ? e.high : e.low
-                 : e.exact()                                     ? e.value
-                                                                 : std::nan("");
-  }
-  k.low = {}, k.high = {}, k.mass = {};
-  k.terms = 1;
+    if (!oracle::finite(e.low) || !oracle::finite(e.high)) {
+      if (!e.exact()) p.value[i] = std::nan("");
+    } else if (sample > 0) {
+      const bool up = (mixed(std::bit_cast<uint64_t>(e.value) ^ key) & 1) != 0;
+      p.value[i] = up ? e.high : e.low;
+    }
+  });
+  k.low = {}, k.high = {};
 }
+
+struct Draw {
+  uint64_t sample = 0;
+  std::map<ValueId, Tensor> errors;  // of products, which change little from sample to sample
+};
 
 class Walk {
  public:
-  // `sample`: 0: with intervals; else exact values that this sample perturbs.
   Walk(const Program& program, const ReplayArguments& given, const FusedArithmetic& may,
-       ThreadPool* pool, uint64_t sample = 0)
-      : sample_(sample),
+       ThreadPool* pool, Draw* draw = nullptr)
+      : draw_(draw),
         program_(program),
         graph_(program.graph),
         given_(given),
@@ -177,7 +182,7 @@ class Walk {
       Known& k = values_[at_(id)];
       const Op& op = graph_.op(id);
       if (op.kind != OpKind::kParameter) k = evaluate(id);
-      if (sample_ > 0) k.low = {}, k.high = {};  // of a parameter
+      if (draw_ != nullptr) k.low = {}, k.high = {};  // of a parameter
       for (size_t w = 0; w < wanted.size(); ++w) {
         if (wanted[w] == id) out[w] = {op.type, k.value, k.low, k.high, k.why};
       }
@@ -271,11 +276,12 @@ class Walk {
       operands.push_back(&values_[at_(operand)]);
       if (!operands.back()->value.valid()) return {};  // only its given value is read
     }
-    const Site site{graph_, op, may_, pool_, std::move(operands), later_[at_(id)]};
+    Site site{graph_, op, may_, pool_, std::move(operands), later_[at_(id)]};
+    if (draw_ != nullptr && class_of(op.kind) == OpClass::kDot) site.error = &draw_->errors[id];
     Known k = evaluated(site);
     if (!k.value.valid()) k = unknown(op, op.name + ": no rule for this op");
-    if (sample_ > 0 && k.value.dtype() == DType::kF64) {
-      perturb(k, id, sample_);
+    if (draw_ != nullptr && k.value.dtype() == DType::kF64) {
+      perturb(k, id, draw_->sample, pool_);
     } else if (k.value.dtype() == DType::kF64) {
       settle(k, site);
     }
@@ -283,7 +289,7 @@ class Walk {
     return k;
   }
 
-  const uint64_t sample_;
+  Draw* const draw_;  // nullptr: with intervals; else exact values that a sample perturbs
   const Program& program_;
   const Graph& graph_;
   const ReplayArguments& given_;
@@ -317,15 +323,18 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
                                            const std::vector<ValueId>& wanted,
                                            const FusedArithmetic& may, ThreadPool* pool,
                                            int samples) {
-  TWINRUN_ASSIGN(std::vector<Bounded> out, replay_values(program, given, wanted, may, pool));
+  FusedArithmetic likely = may;
+  likely.independent = true;
+  radii::Draw draw;
+  TWINRUN_ASSIGN(std::vector<Bounded> out,
+                 radii::Walk(program, given, likely, pool, &draw).run(wanted));
   std::vector<std::vector<double>> squares(out.size());
   for (size_t w = 0; w < out.size(); ++w)
     squares[w].assign(static_cast<size_t>(out[w].value.elements()), 0.0);
-  FusedArithmetic likely = may;
-  likely.independent = true;
   for (int s = 1; s <= samples; ++s) {
+    draw.sample = static_cast<uint64_t>(s);
     TWINRUN_ASSIGN(const std::vector<Bounded> drawn,
-                   radii::Walk(program, given, likely, pool, static_cast<uint64_t>(s)).run(wanted));
+                   radii::Walk(program, given, likely, pool, &draw).run(wanted));
     for (size_t w = 0; w < out.size(); ++w) {
       for (size_t i = 0; i < squares[w].size(); ++i) {
         const auto at = static_cast<int64_t>(i);
@@ -344,7 +353,7 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
       const double v = radii::element(b.value, static_cast<int64_t>(i));
       const double deviation = std::sqrt(squares[w][i] / samples);
       const double r =
-          deviation > 0 ? 32 * deviation + rules.unit() * std::fabs(v) + oracle::kMinNormal : 0;
+          deviation != 0 ? 32 * deviation + rules.unit() * std::fabs(v) + oracle::kMinNormal : 0;
       const bool known = oracle::finite(v) && oracle::finite(r);
       lost = lost || !known;
       b.low.as<double>()[i] = known ? v - r : -radii::kInfinity;

@@ -17,12 +17,13 @@ namespace twinrun {
 namespace {
 
 const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
+// The steps of the fixtures.
 constexpr const char* kSteps[] = {"cnn_batch_norm", "cnn_max_pool", "cnn_strided",
                                   "embedding_bag",  "forms",        "layer_norm_mlp",
                                   "mlp_adam",       "mlp_momentum", "mlp_sgd",
                                   "recurrent",      "transformer"};
 
-// The first element outside of `b`, changed so that it is as little outside as possible.
+// `t` with element `at` as little outside of `b` as can be.
 Tensor changed(const Tensor& t, const Bounded& b, int64_t at) {
   Tensor out = t.clone();
   const double value = b.value.as<const double>()[static_cast<size_t>(at)];
@@ -63,7 +64,14 @@ TEST(Module, ConformingEnginesAreInsideAtEveryStepOfTheFixtures) {
             found += compare(b, changed(t, b, 0)).outside == 1 ? 0 : 1;
           };
           for (size_t i = 0; i < r->next.size(); ++i) hold(r->next[i], states[0].vars[i]);
-          for (size_t i = 0; i < r->outputs.size(); ++i) hold(r->outputs[i], outputs[0][i]);
+          std::vector<ValueId> all;
+          for (size_t i = 0; i < r->outputs.size(); ++i) {
+            hold(r->outputs[i], outputs[0][i]);
+            all.push_back(program.outputs[i].id);
+          }
+          const auto likely = likely_values(program, given, all, may, nullptr);
+          ASSERT_TRUE(likely) << likely.error().message();
+          for (size_t i = 0; i < all.size(); ++i) hold((*likely)[i], outputs[0][i]);
           EXPECT_EQ(outside, 0) << name << ending << " " << engine_name << " step " << step;
           EXPECT_EQ(found, 0) << name << ": a changed element was not seen";
         }
@@ -163,7 +171,8 @@ TEST(Module, OneChangedElementIsOutsideAndNamed) {
   EXPECT_NE(module_text(*v).find("worst at [0,0,0,5]"), std::string::npos) << module_text(*v);
 }
 
-// The first losses that JAX computed.
+// The first losses that JAX computed. Intervals around the transformer's loss are 0.012 of it, those
+// around that of the recurrent net, which computes in bfloat16, 0.035; all others are below 10^-4.
 TEST(Module, LossesOfJaxAreInside) {
   for (const std::string name : kSteps) {
     auto file = read_foreign_weights(kFixtures + name + ".expected.npz");
