@@ -39,9 +39,7 @@ Known sum(const Site& site) {
   const bool minus = site.op.kind == OpKind::kSubtract;
   const Rules rules = site.rules();
   // Two terms have no order: the result's own rounding is all.
-  const auto error_of = [&](double terms) {
-    return terms > 2 ? oracle::gamma(terms - 1, rules.unit()) : 0;
-  };
+  const auto error_of = [&](double terms) { return terms > 2 ? rules.of_sum(terms - 1) : 0; };
   const double terms = a.terms + b.terms, after = error_of(terms), of_a = error_of(a.terms),
                of_b = error_of(b.terms);
   // A reduction may begin with the number that is added to its result.
@@ -49,7 +47,7 @@ Known sum(const Site& site) {
     const Op& op = site.operand(i);
     if (op.kind != OpKind::kReduce) return 0.0;
     const double all = static_cast<double>(site.graph.type(op.operands[0]).elements());
-    return oracle::gamma(all / static_cast<double>(std::max<int64_t>(1, op.type.elements())));
+    return rules.of_sum(all / static_cast<double>(std::max<int64_t>(1, op.type.elements())));
   };
   const double as_first_a = first(1), as_first_b = first(0);
   Known out = fresh(site.op);
