@@ -19,9 +19,9 @@ namespace {
 const LoweringTable& rules() {
   static const LoweringTable table = [] {
     LoweringTable t;
-    for (const auto add : {add_elementwise, add_integers, add_functions, add_movement, add_slices,
-                           add_gather, add_scatter, add_dot, add_convolution, add_reductions,
-                           add_windows})
+    for (const auto add :
+         {add_elementwise, add_integers, add_functions, add_movement, add_slices, add_gather,
+          add_scatter, add_dot, add_convolution, add_reductions, add_windows})
       add(t);
     return t;
   }();
@@ -266,8 +266,11 @@ class Importer {
     }
     const auto rule = rules().find(in.opcode);
     const TensorType type = site.result();
-    if (type.elements() == 0)
-      throw Unsupported{fmt::format("an empty array, {}", to_string(in.shape))};
+    if (type.elements() == 0) return {empty_array(site, type), {}};
+    const auto is_empty = [&](ValueId id) { return graph().type(id).elements() == 0; };
+    if (in.opcode != "concatenate" && in.opcode != "pad" && std::ranges::any_of(ids, is_empty))
+      throw Unsupported{fmt::format(
+          "{} of an empty array; allowed: in concatenate and pad, which leave it out", in.opcode)};
     return {in.opcode == "constant" ? constant(site, type) : rule->second(site), {}};
   }
 
@@ -297,6 +300,12 @@ class Importer {
           fmt::format("{} of f64; allowed: constants that are converted to f32; compute without "
                       "jax_enable_x64",
                       in.opcode)};
+  }
+
+  // Stands for an array without elements. No op reads it.
+  ValueId empty_array(Site& site, const TensorType& type) {
+    const ValueId zero = site.b.constant(0, type.dtype, site.name("zero"));
+    return site.b.broadcast(zero, type.dims, {}, site.name("empty"));
   }
 
   ValueId constant(Site& site, const TensorType& type) {
