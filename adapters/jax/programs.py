@@ -8,7 +8,11 @@ class ImportedStep:
 
     def __init__(self, program):
         self.program, self.device = program, jax.devices()[0]
-        self.compiled = self.device.client.compile_and_load(program.step_text, [self.device])
+        client = self.device.client
+        if hasattr(client, "compile_and_load"):
+            self.compiled = client.compile_and_load(program.step_text, [self.device])
+        else:    # before JAX 0.6
+            self.compiled = client.compile(program.step_text)
         self.arrays = {}    # by the names of arguments and results: "state/w1", "input/x", "output/loss"
 
     def load(self, state):

@@ -7,8 +7,9 @@
 #include <span>
 
 #include "harness/bisect/divergence.h"
-#include "harness/search/search.h"
+#include "harness/experiment/imported.h"
 #include "harness/run/step_loop.h"
+#include "harness/search/search.h"
 #include "harness/tensors/element.h"
 #include "harness/tensors/element_diff.h"
 #include "harness/tensors/pattern.h"
@@ -194,12 +195,8 @@ Result<StepDivergence> part_of_runs(const RunFile& a, const RunFile& b) {
       const auto scenario = parse_scenario(run.scenario, "run");
       return scenario ? scenario->imported : std::string();
     };
-    const std::string imported = of_program(a);
-    p.notes.emplace_back(
-        imported.empty() || imported == of_program(b)
-            ? "the runs were made by different scenarios"
-            : "the runs are of different programs, states or batches: `twinrun inspect --resolved` "
-              "shows which");
+    const std::string differ = differences(of_program(a), of_program(b));
+    p.notes.push_back("the runs were made by different scenarios" + differ);
   }
   if (a.contract != b.contract)
     p.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));

@@ -10,6 +10,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/experiment/imported.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/loop.h"
 #include "harness/run/op_times.h"
@@ -65,6 +66,9 @@ RunFile joined(RunFile before, RunFile after, const TrainSpec& train, const Host
 Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now,
                            const std::string& path) {
   TWINRUN_ASSIGN(Scenario stored, parse_scenario(checkpoint.scenario, path));
+  if (const std::string differ = differences(stored.imported, now.imported); !differ.empty())
+    return Error{"the checkpoint was made with another program" + differ, path,
+                 "resume with the same files"};
   stored.train.steps = now.train.steps;
   stored.train.log_every = now.train.log_every;
   stored.train.eval_every = now.train.eval_every;

@@ -85,11 +85,12 @@ class Server {
       return at == results.end() ? int64_t{-1} : at - results.begin();
     };
     for (const json& var : p.at("state")) {
-      binding.state.push_back(var.at("name"));
+      binding.state.push_back(var.at("name").get<std::string>());
       binding.roles.push_back(StateRole::kParameter);
       binding.results.push_back(result("state/" + binding.state.back()));
     }
-    for (const json& input : p.at("inputs")) binding.inputs.push_back(input.at("name"));
+    for (const json& input : p.at("inputs"))
+      binding.inputs.push_back(input.at("name").get<std::string>());
     binding.loss = result("output/loss");
     const std::string name = step.at("stablehlo");
     TWINRUN_ASSIGN(const auto bytes,

@@ -364,12 +364,7 @@ Status find_program(const ProgramFiles& given,
   return Ok{};
 }
 
-Result<Experiment> reopen_imported(const Scenario& s) {
-  if (s.program_files.program.empty())
-    return Error{"is of an imported program, whose files are not given", s.file,
-                 "--program FILE, and --state, --batch, --binding, --held-out where these do not "
-                 "lie beside it"};
-  TWINRUN_ASSIGN(Experiment e, import_experiment(s.program_files));
+std::string differences(const std::string& recorded, const std::string& given) {
   const auto lines = [](const std::string& text) {
     std::map<std::string, std::string> out;
     for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
@@ -385,15 +380,23 @@ Result<Experiment> reopen_imported(const Scenario& s) {
       {"batches_digest", "the batches"},
       {"held_out", "the number of held-out batches"},
       {"held_out_digest", "the held-out batches"}};
-  auto recorded = lines(s.imported), given = lines(e.scenario.imported);
-  std::string differ;
+  auto was = lines(recorded), is = lines(given);
+  std::string out;
   for (const auto& [key, what] : kinds) {
-    if (recorded[key] == given[key]) continue;
+    if (was[key] == is[key]) continue;
     const auto shown = [](const std::string& value) { return value.empty() ? "none" : value; };
-    differ +=
-        fmt::format("\n  {}: {}; recorded: {}", what, shown(given[key]), shown(recorded[key]));
+    out += fmt::format("\n  {}: {}; recorded: {}", what, shown(is[key]), shown(was[key]));
   }
-  if (!differ.empty())
+  return out;
+}
+
+Result<Experiment> reopen_imported(const Scenario& s) {
+  if (s.program_files.program.empty())
+    return Error{"is of an imported program, whose files are not given", s.file,
+                 "--program FILE, and --state, --batch, --binding, --held-out where these do not "
+                 "lie beside it"};
+  TWINRUN_ASSIGN(Experiment e, import_experiment(s.program_files));
+  if (const std::string differ = differences(s.imported, e.scenario.imported); !differ.empty())
     return Error{fmt::format("is not what {} records{}", s.file, differ), s.program_files.program,
                  "give the files with which it was made, or make it again"};
   Scenario kept = s;

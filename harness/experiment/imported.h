@@ -34,6 +34,10 @@ Result<Experiment> import_experiment(const ProgramFiles& files, const Overrides&
 // are not given; what they hold is not what `scenario.imported` records.
 Result<Experiment> reopen_imported(const Scenario& scenario);
 
+// What differs between the [program] lines of two scenarios, one thing a line: "\n  the batches:
+// ..; recorded: ..". "" if nothing does.
+std::string differences(const std::string& recorded, const std::string& given);
+
 // Where an imported program lay, as keys of RunFile::environment: a hint for whoever runs it again,
 // who checks what the files hold. files_in returns empty names where there are none.
 void keep_files(const ProgramFiles& files, std::map<std::string, std::string>& environment);

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 Report unusual() {
   Report r = examples::engine_bug();
   r.runs[0].kept = true;
-  r.runs[1].evaluated = false;
+  r.runs[1].evaluated = r.runs[1].scored = false;
   r.runs[1].eval_loss = r.runs[1].eval_accuracy = 0;
   r.runs[2].losses.clear();
   r.runs[3].train_loss = -std::numeric_limits<double>::infinity();
