@@ -41,7 +41,7 @@ Status find_group(DiagnosisState& diagnosis, Backend& backend, const WrongModule
   TWINRUN_ASSIGN(const JoinedOps found,
                  find_joined_ops(backend, program, at.given, at.wrong, &diagnosis.pool,
                                  diagnosis.progress, diagnosis.stop));
-  for (const Definition& op : found.ops) e.module.joined.push_back(op.label);
+  for (const DefinedOp& op : found.ops) e.module.joined.push_back(op.label);
   e.module.compilations = found.compilations;
   e.module_not_joined = found.why;
   if (!found.excerpt) return Ok{};
