@@ -65,7 +65,7 @@ struct Capabilities {
 };
 
 // Which operands of an add or subtract the engine may use as unrounded products (bit i: operand i):
-// those that a multiply of the same graph computes, if `declared.contracts`. 0 for all other ops.
+// those that a multiply computes, moved or selected since or not, if `declared.contracts`. Else 0.
 unsigned unrounded_operands(const Capabilities& declared, const Graph& graph, ValueId id);
 
 struct TpuOptions {

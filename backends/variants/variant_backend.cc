@@ -24,7 +24,11 @@ class VariantHooks : public OpHooks {
       const Op& op = graph.op(id);
       replaced_[static_cast<size_t>(id)] = variants::replaces(variant_, op);
       if (!variant_.fuses) continue;
-      const unsigned products = unrounded_operands(variant_.declared, graph, id);
+      // Only a product that the add reads itself is fused.
+      unsigned products = unrounded_operands(variant_.declared, graph, id);
+      for (size_t i = 0; products != 0 && i < 2; ++i) {
+        if (graph.op(op.operands[i]).kind != OpKind::kMultiply) products &= ~(1u << i);
+      }
       if (products == 0) continue;
       const int which = (products & 2u) != 0 ? 1 : 0;  // of two products, the second
       fused_[static_cast<size_t>(id)] = static_cast<int8_t>(which);

@@ -47,14 +47,14 @@ struct Evidence {
   char level = 'A';
   std::optional<RunSpread> spread;  // bits differ from run to run, every op inside its bound
   std::vector<ReplicaDivergence> divergences;  // state variables whose replicas diverge
-  // The module that the engine compiles of the whole step, where it compiles one, and the tensors of
-  // its first wrong step; of the excerpt, if that alone proves that it is wrong.
+  // The module that the engine compiles of the whole step, where it compiles one. The tensors of its
+  // first wrong step that are outside, and those of the excerpt that its ops were cut out to.
   ModuleCheck module;
   std::optional<int64_t> module_wrong_at;
-  std::vector<WrongTensor> module_wrong;
-  bool module_wrong_in_excerpt = false;
+  std::vector<WrongTensor> module_wrong, excerpt_wrong;
   std::string module_not_joined;          // why no group of ops was found
-  std::optional<StepApart> module_apart;  // beyond conforming engines, where nothing is proven
+  std::optional<StepApart> module_apart;  // beyond conforming engines
+  bool compiled_wrong() const { return !module_wrong.empty() || !excerpt_wrong.empty(); }
   // T executed other ops than the requested program has, or read other inputs than it was fed.
   bool other_program = false;
   // Which program T ran. Set if `other_program`, or if T's ops were not shown.

@@ -20,6 +20,15 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
         fmt::format("a wrong op of the engine: none of {} that were checked is outside its bound",
                     text::plural(probe->elements, "element")));
   }
+  if (e.module.elements > 0 && !e.compiled_wrong() && !e.module_apart) {
+    out.push_back(fmt::format(
+        "ops that are wrong only where the compiler joins them: of {} of the untraced step, none is "
+        "outside every legal way of computing it{}",
+        text::plural(e.module.elements, "element"),
+        e.module.unknown > 0
+            ? fmt::format(" ({} have no finite bound)", text::count(e.module.unknown))
+            : ""));
+  }
   const bool repeats = std::ranges::any_of(r.controls, [](const Control& c) {
     return c.kind == ControlKind::kSubjectRepeats && c.run && c.passed;
   });

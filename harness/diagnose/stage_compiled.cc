@@ -41,15 +41,12 @@ Status find_group(DiagnosisState& diagnosis, Backend& backend, const WrongModule
   TWINRUN_ASSIGN(const JoinedOps found,
                  find_joined_ops(backend, program, at.given, at.wrong, &diagnosis.pool,
                                  diagnosis.progress, diagnosis.stop));
-  for (const Definition& op : found.ops) e.module.joined.push_back(op.label);
+  for (const DefinedOp& op : found.ops) e.module.joined.push_back(op.label);
   e.module.compilations = found.compilations;
   e.module_not_joined = found.why;
   if (!found.excerpt) return Ok{};
   e.module.excerpt = kExcerptFile;
-  if (e.module_wrong.empty()) {
-    e.module_wrong = found.verdict.wrong;
-    e.module_wrong_in_excerpt = true;
-  }
+  e.excerpt_wrong = found.verdict.wrong;
   return write_file_atomically(
       (std::filesystem::path(diagnosis.options.directory) / kExcerptFile).string(),
       found.excerpt->text);
@@ -57,7 +54,7 @@ Status find_group(DiagnosisState& diagnosis, Backend& backend, const WrongModule
 
 void find_passes(DiagnosisState& diagnosis) {
   Evidence& e = diagnosis.evidence;
-  if (!diagnosis.options.wrong_without || e.module_wrong.empty()) return;
+  if (!diagnosis.options.wrong_without || !e.compiled_wrong()) return;
   if (diagnosis.progress != nullptr)
     diagnosis.progress->begin("without which pass of XLA is it right", 1);
   for (const char* pass : kPasses) {
@@ -72,8 +69,9 @@ void find_passes(DiagnosisState& diagnosis) {
 }
 
 std::string apart_text(const StepApart& nearest) {
-  return fmt::format("{} is the farthest: {} of their spread from their mean, allowed {}",
-                     nearest.tensor, text::times(nearest.ratio), text::number(nearest.threshold));
+  return fmt::format("{} is the farthest: {} spreads from the mean of {}, allowed {}",
+                     nearest.tensor, text::number(nearest.ratio), StepAround::kMembers,
+                     text::number(nearest.threshold));
 }
 
 }  // namespace

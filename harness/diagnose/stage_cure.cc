@@ -144,7 +144,7 @@ Status apply_cures(DiagnosisState& diagnosis) {
   // cure what was found.
   const bool other = e.match && e.match->outcome != Identification::Outcome::kInside;
   if (!diagnosis.options.cure || !e.meaning.differs() || !e.violations.empty() ||
-      !e.module_wrong.empty() || other || diagnosis.seeds.r.size() < 2)
+      e.compiled_wrong() || other || diagnosis.seeds.r.size() < 2)
     return Ok{};
   for (const Cure& cure : cures_of(diagnosis)) {
     TWINRUN_RETURN_IF_ERROR(apply_cure(diagnosis, cure));

@@ -69,7 +69,7 @@ constexpr VerdictRow kRows[] = {
      "lies "
      "outside every legal way of computing it, though each op is inside its bound where all values "
      "are shown",
-     VerdictClass::kEngineBug, [](const Evidence& e) { return !e.module_wrong.empty(); },
+     VerdictClass::kEngineBug, [](const Evidence& e) { return e.compiled_wrong(); },
      verdicts::joined_ops},
     {"joined_apart",
      "the results of that module are farther from conforming engines than these are from each "

@@ -28,7 +28,20 @@ std::string steps_text(const std::vector<int64_t>& steps) {
   return fmt::format("step{} {}", steps.size() == 1 ? "" : "s", fmt::join(steps, ", "));
 }
 
-Finding wrong_tensor(const Evidence& e, const WrongTensor& wrong) {
+// "engine 0.109, expected 0.107, at [111,0]"
+std::string worst_text(const WrongTensor& wrong) {
+  const auto& worst = wrong.verdict.worst;
+  if (!worst) return "";
+  return fmt::format("engine {:.9g}, expected {:.9g}, at {}", worst->found, worst->expected,
+                     index_text(wrong.dims, worst->at));
+}
+
+std::string share_text(const FoundVerdict& v) {
+  return fmt::format("{} of {} elements", text::count(v.outside), text::count(v.elements));
+}
+
+// `whole`: it is a tensor of the step, not of the excerpt.
+Finding wrong_tensor(const Evidence& e, const WrongTensor& wrong, bool whole) {
   Finding f;
   f.verdict = VerdictClass::kEngineBug;
   f.cause = "joined_ops";
@@ -38,24 +51,20 @@ Finding wrong_tensor(const Evidence& e, const WrongTensor& wrong) {
   f.op_kind = "compiled step";
   f.level = e.level;
   f.reproduce = e.command;
-  const FoundVerdict& v = wrong.verdict;
-  f.elements = fmt::format("{} of {} elements", text::count(v.outside), text::count(v.elements));
+  f.elements = share_text(wrong.verdict);
   f.sentence = fmt::format(
-      "{} is wrong in {} of step {}{}: no legal way of computing {} gives it.",
-      e.module_wrong_in_excerpt ? fmt::format("Value %{} of these ops alone", wrong.name)
-                                : wrong.name,
-      f.elements, e.module_wrong_at.value_or(0),
+      "{} is wrong in {} at step {}{}: no legal way of computing {} gives it.",
+      whole ? wrong.name : fmt::format("%{} of these ops alone", wrong.name), f.elements,
+      *e.module_wrong_at,
       e.module.joined.empty() ? "" : ", where the compiler joins " + named(e.module.joined),
-      e.module_wrong_in_excerpt ? "them" : "the step");
-  if (v.worst) {
-    f.number = std::abs(v.worst->found - v.worst->expected);
-    f.bound = v.worst->radius;
-    f.number_text =
-        std::isfinite(v.worst->found) && std::isfinite(v.worst->expected)
-            ? "error " + text::against_bound(f.number, f.bound)
-            : fmt::format("{} where {} was expected", v.worst->found, v.worst->expected);
-    f.hex = fmt::format("engine {:.9g}, expected {:.9g}, at {}", v.worst->found, v.worst->expected,
-                        index_text(wrong.dims, v.worst->at));
+      whole ? "the step" : "them");
+  if (const auto& worst = wrong.verdict.worst) {
+    f.number = std::abs(worst->found - worst->expected);
+    f.bound = worst->radius;
+    f.number_text = std::isfinite(worst->found) && std::isfinite(worst->expected)
+                        ? "error " + text::against_bound(f.number, f.bound)
+                        : fmt::format("{} where {} was expected", worst->found, worst->expected);
+    f.hex = worst_text(wrong);
   }
   f.bound_source =
       "interval around the binary64 replay of all ops together: any order of sums, any fusion, any "
@@ -68,18 +77,21 @@ Finding wrong_tensor(const Evidence& e, const WrongTensor& wrong) {
 void tell_module(const Evidence& e, Finding& f) {
   const ModuleCheck& m = e.module;
   f.evidence.push_back(fmt::format(
-      "judged: the untraced module, compiled from {}, at {}; op by op, in a module of which every "
-      "value is a result, none of them is outside its bound",
+      "judged: the untraced module, compiled from {}, at {}; op by op, in the traced module, whose "
+      "values are all results, none is outside its bound (the curve of T is that module's)",
       m.text, steps_text(m.steps)));
   if (!m.joined.empty())
     f.evidence.push_back(
         fmt::format("with an optimization barrier between these ops the step is right, and with "
                     "barriers everywhere else it is wrong: {} ({} compilations)",
                     fmt::join(m.joined, ", "), m.compilations));
-  if (!m.excerpt.empty())
-    f.evidence.push_back(fmt::format(
-        "{}: a module of these ops alone, which is computed wrongly on what they read in the step",
-        m.excerpt));
+  if (!e.excerpt_wrong.empty()) {
+    const WrongTensor& wrong = e.excerpt_wrong.front();
+    f.evidence.push_back(
+        fmt::format("{}: a module of these ops alone, run on what they read in the step: %{} is "
+                    "wrong in {} ({})",
+                    m.excerpt, wrong.name, share_text(wrong.verdict), worst_text(wrong)));
+  }
   if (!m.passes.empty())
     f.evidence.push_back(
         fmt::format("right if XLA leaves out any one of these passes: {} "
@@ -96,17 +108,20 @@ namespace verdicts {
 void joined_ops(const Evidence& e, Judgement& j) {
   if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
   std::vector<Finding> found;
+  std::vector<std::string> names;
   constexpr size_t kMost = 8;
   for (const WrongTensor& wrong : e.module_wrong) {
-    if (found.size() < kMost) found.push_back(wrong_tensor(e, wrong));
+    names.push_back(wrong.name);
+    if (found.size() < kMost) found.push_back(wrong_tensor(e, wrong, true));
   }
+  // Where the intervals of the whole step are too wide, the excerpt's are not.
+  for (size_t i = 0; names.empty() && i < std::min(kMost, e.excerpt_wrong.size()); ++i)
+    found.push_back(wrong_tensor(e, e.excerpt_wrong[i], false));
   tell_module(e, found.front());
-  const std::string ops =
-      e.module.joined.empty() ? "" : " where it joins " + named(e.module.joined);
-  j.headline = fmt::format("{} computes {} wrong{}, first seen at step {}; each op alone is right.",
-                           subject_name(e),
-                           e.module_wrong_in_excerpt ? "the step" : e.module_wrong.front().name,
-                           ops, *e.module_wrong_at);
+  j.headline = fmt::format(
+      "{} computes the step wrong{}, first seen at step {}{}; each op alone is right.",
+      subject_name(e), e.module.joined.empty() ? "" : " where it joins " + named(e.module.joined),
+      *e.module_wrong_at, names.empty() ? "" : ", in " + named(names));
   if (!e.module.passes.empty())
     j.headline += fmt::format(" Without XLA's pass {} it is right.", e.module.passes.front());
   j.confidence =
@@ -135,9 +150,9 @@ void joined_apart(const Evidence& e, Judgement& j) {
       e.module.joined.empty() ? apart.tensor : fmt::format("{}", fmt::join(e.module.joined, " + "));
   f.level = 'C';
   f.sentence = fmt::format(
-      "{} of the untraced step is {} from the mean of conforming engines, where {} is allowed; the "
-      "traced step is inside.",
-      apart.tensor, text::times(apart.ratio), text::number(apart.threshold));
+      "{} of the untraced step is {} spreads of conforming engines from their mean, where {} is "
+      "allowed; the traced step is inside.",
+      apart.tensor, text::number(apart.ratio), text::number(apart.threshold));
   f.number = apart.ratio;
   f.bound = apart.threshold;
   f.number_text = spreads(apart.ratio, apart.threshold);

@@ -22,7 +22,7 @@ namespace twinrun {
 struct JoinedOps {
   // The ops that may not be joined, in the order of the text. Empty: not found, for the reason
   // `why`.
-  std::vector<Definition> ops;
+  std::vector<DefinedOp> ops;
   std::string why;
   int64_t compilations = 0, definitions = 0;
   // A module of ops of the step alone, which the engine computes wrongly on the operands that they

@@ -125,7 +125,7 @@ void BarrierText::collect(const MlirModule& module, const MlirRegion& region, bo
     }
     if (op.name != "stablehlo.constant" && std::ranges::all_of(op.types, is_array)) {
       const MlirPlace place = place_of(module, op.location);
-      Definition d;
+      DefinedOp d;
       d.opcode = op.name;
       d.value = op.results[0].name;
       d.line = op.line;

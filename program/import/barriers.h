@@ -18,7 +18,7 @@ namespace twinrun {
 
 // An op that defines values, and after which a barrier may stand. Constants are none of them: they
 // are read where they are needed.
-struct Definition {
+struct DefinedOp {
   std::string label;   // where it is in the user's source: "dense1/add@train.py:31"; else its name
   std::string opcode;  // "stablehlo.add"
   std::string value;   // the name of its first value, without %
@@ -43,7 +43,7 @@ class BarrierText {
   static Result<BarrierText> parse(std::string text, const std::string& file);
 
   const std::string& text() const { return text_; }
-  const std::vector<Definition>& definitions() const { return definitions_; }
+  const std::vector<DefinedOp>& definitions() const { return definitions_; }
   const std::vector<MlirArgument>& arguments() const { return arguments_; }  // of @main
 
   // The text with a barrier after each of these definitions (ascending numbers).
@@ -79,7 +79,7 @@ class BarrierText {
   std::string edited(const Insertions& insertions) const;
 
   std::string text_;
-  std::vector<Definition> definitions_;
+  std::vector<DefinedOp> definitions_;
   std::vector<Op> ops_;        // all ops that define something, in order; those of @main are linked
   std::vector<int> op_of_;     // [definition]
   std::vector<int> main_ops_;  // of @main, in order

@@ -406,6 +406,21 @@ Variant contracting(uint64_t seed) {
   return v;
 }
 
+// XLA fuses g + where(c, a * b, 0), too.
+TEST(VariantEngines, AProductMayBeMovedBeforeItIsAdded) {
+  Hand h;
+  const ValueId a = h.input("a", {DType::kF32, {6}}), c = h.input("c", {DType::kPred, {2, 3}});
+  const ValueId product = h.b.reshape(h.b.mul(a, a, "product"), {2, 3}, "moved");
+  const ValueId zero = h.input("zero", {DType::kF32, {2, 3}});
+  const ValueId chosen = h.b.select(c, product, zero, "chosen");
+  const ValueId sum = h.b.add(zero, chosen, "sum"),
+                root = h.b.sub(h.b.unary(OpKind::kSqrt, product), zero, "root");
+  const Capabilities contracts = contracting(3).declared;
+  EXPECT_EQ(unrounded_operands(contracts, h.p.graph, sum), 2u);
+  EXPECT_EQ(unrounded_operands(contracts, h.p.graph, root), 0u) << "a root is stored";
+  EXPECT_EQ(unrounded_operands({}, h.p.graph, sum), 0u);
+}
+
 TEST(VariantEngines, ContractWhatTheyDeclare) {
   Hand h;
   const Dims dims{2000};

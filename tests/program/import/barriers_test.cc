@@ -88,7 +88,7 @@ TEST_P(Barriers, LetEveryOpOfMainBeAModule) {
   ASSERT_TRUE(parsed);
   const int each = std::max(1, static_cast<int>(parsed->definitions().size()) / 40);
   for (int i = 0; i < static_cast<int>(parsed->definitions().size()); i += each) {
-    const Definition& d = parsed->definitions()[static_cast<size_t>(i)];
+    const DefinedOp& d = parsed->definitions()[static_cast<size_t>(i)];
     if (!d.in_main) continue;
     const Excerpt excerpt = parsed->excerpt({i});
     StepBinding binding;
@@ -117,7 +117,7 @@ TEST(BarrierText, StandsAfterCallsAndLoopsAndInThem) {
   const auto text = BarrierText::parse(kForms, "forms.mlir");
   ASSERT_TRUE(text) << text.error().message();
   std::vector<std::string> values, labels;
-  for (const Definition& d : text->definitions()) {
+  for (const DefinedOp& d : text->definitions()) {
     values.push_back(d.value);
     labels.push_back(d.label);
   }
