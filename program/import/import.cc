@@ -69,7 +69,8 @@ struct Scope {
 
 class Importer {
  public:
-  explicit Importer(const HloModule& module) : module_(module) {}
+  // `step`: false for a module that need not be a training step.
+  Importer(const HloModule& module, bool step) : module_(module), step_(step) {}
 
   Result<ImportedStep> run(const StepBinding& binding) {
     const HloComputation& entry = module_.entry();
@@ -340,6 +341,16 @@ class Importer {
                    .reshape(next, var.type.dims, var.name + ".next");
       var.next = next;
     }
+    if (!step_) {
+      for (size_t r = 0; r < results.size(); ++r) {
+        if (results[r].id == kNoValue) {
+          problem(in, fmt::format("result {} is a tuple; allowed: arrays", r));
+        } else {
+          out_.program.outputs.push_back({fmt::format("result/{}", r), results[r].id});
+        }
+      }
+      return;
+    }
     const int64_t l = binding.loss;
     ValueId loss = l >= 0 && l < static_cast<int64_t>(results.size())
                        ? results[static_cast<size_t>(l)].id
@@ -367,6 +378,7 @@ class Importer {
   }
 
   const HloModule& module_;
+  const bool step_;
   ImportedStep out_;
   std::map<std::string, std::vector<int>> problems_;
   Shared shared_;
@@ -400,7 +412,14 @@ Status check_binding(const HloModule& module, const StepBinding& binding) {
 
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding) {
   TWINRUN_RETURN_IF_ERROR(check_binding(module, binding));
-  return Importer(module).run(binding);
+  return Importer(module, true).run(binding);
+}
+
+Result<ImportedStep> import_module(const HloModule& module) {
+  StepBinding binding;
+  for (size_t i = 0; i < module.entry().parameters.size(); ++i)
+    binding.inputs.push_back(fmt::format("argument/{}", i));
+  return Importer(module, false).run(binding);
 }
 
 }  // namespace twinrun
