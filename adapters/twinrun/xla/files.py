@@ -62,14 +62,15 @@ def write(form, state, batches, stem, names=None, dialect="stablehlo"):
 
 
 def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
-    """Exports `step(*state, batch) -> (*state, loss, ...)`.
+    """Exports `step(*state, batch) -> (*state, loss, ...)`, and what else arguments.find understands.
 
-    state: a tuple of pytrees, e.g. (params, opt_state); the step's leading arguments and leading results.
+    state: a tuple of pytrees, e.g. (params, opt_state); the step's leading arguments and leading results. Or one pytree,
+        e.g. a TrainState; steps may return (state, metrics) or (loss, state).
     batches: a list of pytrees, one per step, of one structure; the step's last argument.
     names: a prefix per member of `state`; default: "" for the first (the parameters), "state1", ... for the others.
     dialect: "hlo" or "stablehlo".
     Returns the binding that was written to STEM.json.
     """
-    state, batches = tuple(state), list(batches)
+    state, batches = tuple(state) if isinstance(state, list) else state, list(batches)
     form = find(step, state, batches[0])
     return write(form, state, batches, stem, names, dialect)
