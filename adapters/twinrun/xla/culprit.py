@@ -18,6 +18,9 @@ from .noise import Instrument, closed, terms, values_of
 from .search import Lost, Search
 
 
+_TIME_FOR_PASSES = 60  # seconds
+
+
 class Culprit:
     """equations: the group; answer: of `judge`, or None; how: where its results were taken from; passes, repro, notes."""
 
@@ -218,7 +221,7 @@ class Hunt:
         )  # fmt: skip
         if culprit.repro:
             self.say("looking for the pass")
-            culprit.passes = passes.search(culprit.repro, max(self.deadline, time.monotonic() + 20))
+            culprit.passes = passes.search(culprit.repro, time.monotonic() + _TIME_FOR_PASSES)
             if culprit.passes is None:
                 culprit.notes.append("repro.py does not show it in a process of its own")
 

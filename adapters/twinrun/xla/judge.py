@@ -83,6 +83,12 @@ def _number(x):
     return f"{x:.6g}" if isinstance(x, (int, float)) else str(x)
 
 
+def _rounding():
+    """Returns how products may round on the devices of this process."""
+    # By default JAX multiplies in bfloat16 on a TPU and in TF32, which is finer, on a GPU.
+    return [] if jax.default_backend() == "cpu" else ["--precision", "bf16"]
+
+
 def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
     """Judges results of the module `text` on arguments; keeps both files in the folder."""
     folder = Path(folder)
@@ -96,7 +102,7 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
     write_safetensors(values, named)
     try:
         done = subprocess.run(
-            [binary(), "judge", "--module", str(module), "--values", str(values), "--json"],
+            [binary(), "judge", "--module", str(module), "--values", str(values), "--json", *_rounding()],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=max(timeout, 1),
         )  # fmt: skip
     except subprocess.TimeoutExpired:

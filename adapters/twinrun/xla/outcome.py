@@ -82,7 +82,9 @@ def _cause(culprit):
         names = culprit.passes["without"]
         found.append({
             "cause": "pass",
-            "sentence": f"right without the pass {' or '.join(names)} (of {len(culprit.passes['ran'])} that changed the module)",
+            "sentence": f"right without the pass {names[0]}"
+            + (f", and without {', '.join(names[1:])}, which come before it" if names[1:] else "")
+            + f" ({culprit.passes['tried']} of {len(culprit.passes['ran'])} passes that changed it were left out)",
             "cure": f"XLA_FLAGS=--xla_disable_hlo_passes={names[0]} until it is fixed",
         })  # fmt: skip
     elif culprit.passes:
@@ -111,5 +113,8 @@ def _judged(whole, singles):
 
 
 def _short(text):
-    line = next((x.strip() for x in str(text).splitlines() if x.strip()), "")
+    lines = [x.strip() for x in str(text).splitlines() if x.strip()]
+    # "N instructions cannot be imported" comes first, then which, with FILE:LINE.
+    line = ": ".join(lines[1:2]) or "".join(lines[:1]) if "cannot be imported" in "".join(lines[:1]) else "".join(lines[:1])
+    line = line.rpartition("/")[2] if "/" in line.partition(":")[0] else line
     return line if len(line) <= 160 else line[:157] + "..."

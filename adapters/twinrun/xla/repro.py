@@ -31,6 +31,8 @@ def source_of(value):
         return f"lax.{type(value).__name__}.{value.name}"
     if isinstance(value, (np.dtype, type)) and not hasattr(value, "_fields"):
         return f"np.dtype('{np.dtype(value).name}')" if np.dtype(value).kind != "V" else f"jnp.{np.dtype(value).name}"
+    if isinstance(value, (np.integer, np.bool_)):
+        return repr(value.item())
     if isinstance(value, (np.generic, np.ndarray)) and value.size <= 64:
         if value.dtype.kind == "V":
             return f"jnp.array({value.astype('float32').tolist()!r}, '{value.dtype.name}')"

@@ -1,10 +1,8 @@
-"""A training step with a delay line, which jaxlib 0.4.35 to 0.12.0.1 compute wrongly on a CPU under jit (openxla/xla#49176)."""
+"""A training step with a delay line, which jaxlib 0.4.35 to 0.12.0.1 compute wrongly on a CPU (openxla/xla#49176)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-import twinrun
 
 
 def loss_of(params, line, batch):
@@ -20,9 +18,13 @@ def train_step(state, batch):
     return (jax.tree_util.tree_map(lambda w, g: w - 0.1 * g, params, gradients), line), loss
 
 
-if __name__ == "__main__":
+def example():
     random = np.random.default_rng(0)
     params = {"w": jnp.asarray(random.normal(size=(128, 1)), jnp.float32)}
-    batches = [{"x": random.normal(size=(128, 1)).astype("f4")} for _ in range(3)]
-    report = twinrun.diagnose(train_step, (params, jnp.zeros((1, 128, 1))), batches)
-    print(report)
+    return (params, jnp.zeros((1, 128, 1))), [{"x": random.normal(size=(128, 1)).astype("f4")} for _ in range(3)]
+
+
+if __name__ == "__main__":
+    import twinrun
+
+    print(twinrun.diagnose(train_step, *example()))
