@@ -194,14 +194,20 @@ def flatten(closed):
     return f.program
 
 
-def evaluate(program, inputs, base=None, hook=None):
-    """Returns {number: value}. base: the values of an evaluation without the hook, of which unchanged ones are kept."""
+def evaluate(program, inputs, base=None, hook=None, instead=None):
+    """Returns {number: value}. base: the values of an evaluation without the hook, of which unchanged ones are kept.
+
+    instead(op, values): the outputs of an op that is evaluated another way, or None.
+    """
     values = dict(zip(program.inputs, inputs))
     for number, value in program.constants.items():
         values[number] = base[number] if base else lift(widened(value), len(program.axes_at[number]))
     changed = set()
     for op in program.ops:
-        if base is not None and not any(i in changed for i in op.inputs):
+        given = instead(op, values) if instead is not None else None
+        if given is not None:
+            before = given
+        elif base is not None and not any(i in changed for i in op.inputs):
             before = [base[o] for o in op.outputs]
         else:
             before = op.call([values[i] for i in op.inputs])
@@ -237,8 +243,10 @@ def unread(small, large):
 
 
 def _covered(program, number, d, size):
-    read = set()
-    for op in program.users(number):
+    read, users = set(), program.users(number)
+    if not any(op.name in ("slice", "dynamic_slice", "gather") for op in users):
+        return True
+    for op in users:
         if op.name == "slice":
             start, limit = op.params["start_indices"][d], op.params["limit_indices"][d]
             read |= set(range(start, limit))
@@ -246,9 +254,12 @@ def _covered(program, number, d, size):
             continue
         elif op.name == "gather" and op.inputs[0] == number and op.params["slice_sizes"][d] < size:
             continue
-        else:
+        elif op.name not in _ELEMENTWISE:  # the update of a parameter is no use of it
             return True
-    return len(read) == size or not program.users(number)
+    return len(read) == size
+
+
+_ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "add_any", "convert_element_type", "max", "min", "leave"}
 
 
 # ---- places -------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from jax.sharding import PartitionSpec as P
 from twinrun.mesh import compare, emulated, whole
 
 tree_map = jax.tree_util.tree_map
-VARYING = hasattr(jax, "shard_map")
 
 
 def divided(g, by):
@@ -50,8 +49,7 @@ HEALTHY = {
     "two axes": lambda: m.data_parallel(both, **TWO),
     "two axes one by one": lambda: m.data_parallel(lambda g: lax.pmean(lax.pmean(g, "data"), "model"), **TWO),
     "synced batch norm": lambda: m.batch_norm(m.mean),
-    "token mean": lambda: m.masked(lambda s, n: lax.psum(s, "data") / lax.psum(n, "data")) if VARYING is None else
-    m.masked(lambda s, n: s / lax.pmean(n, "data")),
+    "token mean": lambda: m.masked(lambda s, n: s / lax.pmean(n, "data")),
     "dropout": lambda: m.dropout(lambda k: jax.random.fold_in(k, lax.axis_index("data"))),
     "weight noise": lambda: m.weight_noise(lambda k: k),
     "fsdp": lambda: m.fsdp(),
@@ -59,6 +57,7 @@ HEALTHY = {
     "tensor parallel": lambda: m.tensor_parallel(),
     "experts": lambda: (*m.experts(), m.experts_whole),
     "pipeline": lambda: (*m.pipeline(), m.pipeline_whole),
+    "slices": lambda: m.slices(),
     "halo": lambda: m.halo(),
     "similarities": lambda: m.similarities(),
     "pmap": lambda: m.replicated(lambda g: lax.pmean(g, "batch")),
@@ -87,21 +86,20 @@ PLANTED = {
     "an axis too many": (
         lambda: m.data_parallel(lambda g: divided(lax.psum(g, ("data", "model")), 4), shape=(4, 2)), ["summed_twice"]),
     "own batch norm": (lambda: m.batch_norm(lambda s: s), ["batch_norm"]),
-    "own statistics": (lambda: m.batch_norm(m.mean, lambda s: s), None),
+    "own statistics": (lambda: m.batch_norm(m.mean, lambda s: s), ["statistics"]),
     "mean of means": (lambda: m.masked(lambda s, n: s / n), ["token_mean"]),
     "one key": (lambda: m.dropout(lambda k: k), ["one_stream"]),
     "a key each": (lambda: m.weight_noise(lambda k: jax.random.fold_in(k, lax.axis_index("data"))), ["stream_per_core"]),
     "norm of the shard": (lambda: m.fsdp(clip=m.shard_clip(lambda s: s)), ["shard_norm"]),
-    "wrong gather": (lambda: m.fsdp(gather_axis=1), None),
-    "wrong scatter": (
-        lambda: m.fsdp(scatter=lambda v: lax.psum_scatter(v.T, "data", tiled=True) / 8), None),
+    "slices from the end": (lambda: m.slices(lambda i, n: n - 1 - i), ["permuted"]),
     "no sum over model": (lambda: m.tensor_parallel(inner_sum=lambda v: v), ["partial_sum"]),
-    "shared never summed": (lambda: m.tensor_parallel(shared=lambda g: g), ["no_all_reduce"]),
-    "experts mixed up": (lambda: (*m.experts(back=(0, 1)), m.experts_whole), ["wrong_dimensions"]),
+    "shared never summed": (lambda: m.tensor_parallel(shared=lambda g: g), ["forgotten_axis"]),
+    "experts mixed up": (lambda: (*m.experts(1, 1), m.experts_whole), ["wrong_dimensions"]),
     "pipeline backwards": (lambda: (*m.pipeline(-1), m.pipeline_whole), ["wrong_direction"]),
     "halo from the other side": (lambda: m.halo(-1), ["wrong_direction"]),
-    "gathered backwards": (
-        lambda: m.similarities(lambda v: v.reshape(8, -1, v.shape[-1])[::-1].reshape(v.shape)), ["permuted"]),
+    "gathered out of order": (
+        lambda: m.similarities(lambda v: lax.ppermute(v, "data", [(i, (i + 3) % 8) for i in range(8)])), ["permuted"]),
+    "labels of the next device": (lambda: m.similarities(place=lambda i, n: (i + 1) % n), ["permuted"]),
     "pmap sum": (lambda: m.replicated(lambda g: lax.psum(g, "batch")), ["unscaled"]),
     "pmap never reduced": (lambda: m.replicated(lambda g: g), ["no_all_reduce"]),
     "pmap clipped first": (lambda: m.replicated(lambda g: lax.pmean(m.clipped(g), "batch")), ["clipping"]),
