@@ -8,7 +8,7 @@ import math
 
 from .align import products
 from .collectives import REDUCTIONS, axes_of
-from .flat import evaluate, frames_of, is_transposed, line_of
+from .flat import evaluate, frames_of, line_of
 from .flow import SAME_VALUE
 from .repair import Repair
 from .variants import variants
@@ -22,6 +22,7 @@ class Search:
         self.c, self.flow = results, results.flow
         loss = [p for kind, _, p, _ in results.rows() if kind == "loss"]
         self.forward = self.flow.upstream([results.s.outputs[p] for p in loss])
+        self.places = {self.place(results.s.ops[i]) for i in self.forward if results.s.ops[i].axes} - {""}
 
     def run(self):
         """Returns (causes, reading) of the reading and variant that need the fewest causes; (None, 0) if none does."""
@@ -82,26 +83,30 @@ class Search:
         return causes
 
     def groups(self, points):
-        forward_lines = {self.place(p) for p in points if p.kind == "joined" and self.is_forward(p)}
+        forward_lines = {self.place(p.op) for p in points if p.kind == "joined" and self.is_forward(p)}
         found = {}
         for p in points:
             found.setdefault(self.category(p, forward_lines), []).append(p)
         order = ["order", "factor", "late", "never", "forward"]
         return [Group(key[0], found[key], key[1:]) for key in sorted(found, key=lambda k: (order.index(k[0]), str(k)))]
 
-    def place(self, point):
-        frames = frames_of(point.op)
-        return (frames[0].file_name, frames[0].start_line) if frames else line_of(point.op)
+    def place(self, op):
+        frames = frames_of(op)
+        return (frames[0].file_name, frames[0].start_line) if frames else line_of(op)
 
     def is_forward(self, point):
-        return point.op.index in self.forward and not is_transposed(point.op)
+        return point.op.index in self.forward
+
+    def backward(self, op):
+        """Returns whether an op is a derivative's: it has the line of an op that the loss is computed by."""
+        return op.index not in self.forward and self.place(op) in self.places
 
     def category(self, p, forward_lines):
         if p.kind == "factor":
             return "factor", p.how, self.twice(p), line_of(p.op)
         if p.kind == "order":
             return "order", line_of(p.op)
-        if self.is_forward(p) or self.place(p) in forward_lines or (forward_lines and self.inside(p)):
+        if self.is_forward(p) or self.place(p.op) in forward_lines or (forward_lines and self.inside(p)):
             return "forward", p.how
         later = self.flow.reaches(p.output, p.how)
         return ("late" if later or self.is_norm(p) else "never"), p.how
@@ -109,11 +114,11 @@ class Search:
     def inside(self, p):
         """Returns whether a value belongs to the backward pass, and is no gradient of a parameter yet."""
         todo = [p.output]
-        while todo and is_transposed(p.op):
+        while todo and self.backward(p.op):
             for op in self.c.s.users(todo.pop()):
                 if op.name in SAME_VALUE or op.name == "reduce_sum":
                     todo += op.outputs
-                elif is_transposed(op):
+                elif self.backward(op):
                     return True
         return False
 
@@ -152,7 +157,7 @@ class Search:
             if self.twice(p):
                 same = [a for a in axes_of(p.op.params) if self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,))]
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
-            if is_transposed(p.op) and self.reduced_again(p):
+            if self.backward(p.op) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
             return {"cause": "unscaled", **facts}
         return {"cause": "scaled_twice" if self.divisions(p) > 1 else "reduction", **facts}

@@ -22,7 +22,9 @@ import numpy as np
 import sharding_models as m
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from twinrun.mesh import compare, emulated, whole
+from twinrun.mesh import compare, emulated, plain, whole
+from twinrun.mesh.evaluate import binary64
+from twinrun.mesh.results import Results
 
 tree_map = jax.tree_util.tree_map
 
@@ -67,7 +69,7 @@ HEALTHY = {
     "accumulated": lambda: m.scanned(m.mean),
 }  # fmt: skip
 
-# name: (case, causes, what the line must hold)
+# name: (case, causes)
 PLANTED = {
     "sum": (lambda: m.data_parallel(lambda g: lax.psum(g, "data")), ["unscaled"]),
     "divided twice": (lambda: m.data_parallel(lambda g: divided(m.mean(g), 8)), ["scaled_twice"]),
@@ -105,19 +107,151 @@ PLANTED = {
     "pmap clipped first": (lambda: m.replicated(lambda g: lax.pmean(m.clipped(g), "batch")), ["clipping"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
-if __name__ == "__main__" and os.environ.get("SHOW"):
-    import time
-    want = sys.argv[1:]
-    for name, c in {**HEALTHY, **{k: v for k, v in PLANTED.items()}}.items():
-        if want and name not in want: continue
-        t = time.time()
-        fn = c if callable(c) else c[0]
-        step, state, b, *w = fn()
-        try:
-            r = compare(step, state, [b], *w)
-        except Exception as e:
-            import traceback
-            if want: traceback.print_exc()
-            print("!!", name, type(e).__name__, str(e)[:300]); continue
-        good = (not r["differs"]) if callable(c) else [x["cause"] for x in r["causes"]] == c[1]
-        print("ok " if good else "BAD", name, [(x["cause"], x["line"], x["factor"], x["names"], x["axes"]) for x in r["causes"]], "" if good else (r["kinds"], r["first_parameter"], r["factor"]), r["notes"], "%.1f" % (time.time() - t))
+
+class Meaning(unittest.TestCase):
+    """Set by add(): one test for each case."""
+
+
+def add(name, check):
+    setattr(Meaning, "test_" + "".join(c if c.isalnum() else "_" for c in name), check)
+
+
+def healthy(make):
+    def test(self):
+        step, state, batch, *whole_step = make()
+        found = compare(step, state, [batch], *whole_step)
+        self.assertFalse(found["differs"], found)
+
+    return test
+
+
+def planted(make, causes):
+    def test(self):
+        step, state, batch, *whole_step = make()
+        found = compare(step, state, [batch], *whole_step)
+        self.assertTrue(found["differs"] and found["explained"], found)
+        self.assertEqual([c["cause"] for c in found["causes"]], causes, found)
+        for cause in found["causes"]:
+            self.assertRegex(cause["line"], r"^sharding_(models|test)\.py:\d+$")
+            self.assertNotRegex(cause["sentence"] + cause["cure"], r"[{}]")
+
+    return test
+
+
+for name, make in HEALTHY.items():
+    add("healthy " + name, healthy(make))
+for name, (make, causes) in PLANTED.items():
+    add("planted " + name, planted(make, causes))
+
+
+class Words(unittest.TestCase):
+    """What is said beside the causes."""
+
+    def test_a_number_written_for_this_mesh_is_noted(self):
+        step, state, batch = HEALTHY["psum over 8"]()
+        self.assertIn("taken as the number of devices", " ".join(compare(step, state, [batch])["notes"]))
+
+    def test_an_axis_that_divides_nothing_is_noted(self):
+        step, state, batch = m.data_parallel(m.mean, spec=P())
+        found = compare(step, state, [batch])
+        self.assertFalse(found["differs"])
+        self.assertIn("nothing is divided along data", " ".join(found["notes"]))
+
+    def test_parameters_that_drift_are_named(self):
+        step, state, batch = PLANTED["one never reduced"][0]()
+        found = compare(step, state, [batch])
+        self.assertEqual(found["drift"], ["b1"])
+        self.assertIn("b1", found["causes"][0]["sentence"])
+        self.assertEqual(found["first_parameter"], "b1")
+
+    def test_what_no_mechanism_explains_is_said_to_differ(self):
+        step, state, batch = m.data_parallel(lambda g: tree_map(lambda v: v * (1 + lax.axis_index("data")), m.mean(g)))
+        found = compare(step, state, [batch])
+        self.assertTrue(found["differs"])
+        self.assertFalse(found["explained"])
+        self.assertEqual((found["first_parameter"], found["causes"]), ("b1", []))
+
+    def test_the_step_on_one_device_is_asked_for(self):
+        step, state, batch = m.pipeline()
+        with self.assertRaisesRegex(Exception, "whole="):
+            compare(step, state, [batch])
+
+    def test_a_whole_step_that_means_something_else_is_no_matter_of_sharding(self):
+        step, state, batch = m.data_parallel(m.mean)
+
+        def other(p, b):
+            value, g = jax.value_and_grad(m.mse)(p, *b)
+            return tree_map(lambda a, d: a - 0.2 * d, p, g), value
+
+        found = compare(step, state, [batch], other)
+        self.assertTrue(found["differs"])
+        self.assertFalse(found["explained"])
+
+
+class Programs(unittest.TestCase):
+    """The functions that others export."""
+
+    def test_the_emulated_step_has_no_collectives_and_the_same_results(self):
+        for name in ("pmean", "two axes", "fsdp", "tensor parallel", "experts", "pipeline", "halo", "pmap", "dropout"):
+            step, state, batch = HEALTHY[name]()[:3]
+            with self.subTest(name):
+                lowered = jax.jit(emulated(step)).lower(state, batch)
+                for word in ("all_reduce", "all_gather", "collective_permute", "all_to_all", "reduce_scatter", "shard_map"):
+                    self.assertNotIn("stablehlo." + word, lowered.as_text())
+                mine, theirs = jax.jit(emulated(step))(state, batch), step(state, batch)
+                # Sums of at most 512 terms in another order, and rounding of each step before and after.
+                self.assertLess(apart(mine, theirs), 1024 * 2.0**-24, name)
+
+    def test_a_broken_step_stays_broken(self):
+        for name in ("sum", "own batch norm", "halo from the other side", "pmap never reduced"):
+            step, state, batch = PLANTED[name][0]()[:3]
+            with self.subTest(name):
+                mine, theirs = jax.jit(emulated(step))(state, batch), step(state, batch)
+                self.assertLess(apart(mine, theirs), 1024 * 2.0**-24, name)
+                self.assertGreater(apart(whole(step)(state, batch), theirs), 2.0**-10, name)
+
+    def test_the_whole_step_is_the_step_on_one_device(self):
+        step, state, batch = m.data_parallel(m.mean)
+        new, value = whole(step)(state, batch)
+        expected, g = jax.value_and_grad(m.mse)(state, *batch)
+        self.assertLess(apart((new, value), (m.descend(state, g), expected)), 1024 * 2.0**-24)
+
+    def test_tracing_on_another_mesh_leaves_nothing_behind(self):
+        step, state, batch = m.data_parallel(m.mean)
+        before = step(state, batch)
+        compare(step, state, [batch])
+        after = step(state, batch)
+        self.assertEqual(apart(before, after), 0)
+        self.assertEqual((jax.device_count(), m.mesh(4, 2).shape["data"], m.mesh(4, 2).size), (8, 4, 8))
+
+    def test_binary64_by_numpy_is_that_of_jax(self):
+        for name in ("fsdp clipped", "synced batch norm", "similarities"):
+            step, state, batch = HEALTHY[name]()
+            results = []
+            for table in (dict(plain.PLAIN), {}):
+                r = Results(step, state, batch)
+                kept = dict(plain.PLAIN)
+                plain.PLAIN.clear()
+                plain.PLAIN.update(table)
+                try:
+                    with binary64():
+                        r.run()
+                        results.append([np.asarray(r.sharded[o]) for o in r.s.outputs])
+                finally:
+                    plain.PLAIN.update(kept)
+            for a, b in zip(*results):
+                # 1,024 roundings of binary64.
+                self.assertLessEqual(float(np.linalg.norm(a - b)), 1024 * 2.0**-53 * float(np.linalg.norm(a)), name)
+
+
+def apart(a, b):
+    """The largest relative difference of an array of two trees."""
+    worst = 0.0
+    for x, y in zip(jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b)):
+        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        worst = max(worst, float(np.linalg.norm(x - y)) / (float(np.linalg.norm(y)) or 1.0))
+    return worst
+
+
+if __name__ == "__main__":
+    unittest.main()
