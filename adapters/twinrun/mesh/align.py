@@ -1,7 +1,7 @@
 """A sharded program beside the same code on one device: which op is which, and how a value's shards relate to the whole.
 
     partner = pairs(sharded, whole)                  # {index of a sharded op: op of the whole program}
-    relation(s, r, axes)                             # ("same", ()), ("mean", ("data",)), ("sum", ...), ("factor", 8.0) or None
+    relation(s, r, axes)             # ("same",), ("joined", axes of a mean, axes of a sum), ("factor", 8.0) or None
 
 s has a leading dimension for each axis (layout.py), r the same with axes of size 1. s is the whole quantity on each device
 (a statistic, a gradient), or a shard of it, which is then put together first.
@@ -29,11 +29,11 @@ def pairs(sharded, whole):
 
 
 def number(x):
-    """Returns an array of numbers in binary64, or None."""
+    """Returns an array of numbers, or None."""
     if x is None or not isinstance(x.dtype, np.dtype):
         return None
     x = np.asarray(x)
-    return x if x.dtype == np.float64 else None
+    return x if x.dtype == np.float64 or x.dtype.kind in "iu" else None
 
 
 def equal(a, r, k):
@@ -104,14 +104,14 @@ def relation(s, r, axes):
     k = len(axes)
     for a in assemblies(s, r, axes):
         if equal(a, r, k):
-            return "same", ()
+            return ("same",)
     for a in assemblies(s, r, axes):
         varying = [p for p in range(k) if a.shape[p] > 1 and r.shape[p] == 1]
         for chosen in subsets(varying):
             mean = np.mean(a, axis=chosen, keepdims=True)
-            for kind, value in (("mean", mean), ("sum", mean * sizes_of(axes, chosen))):
-                if equal(value, r, k):
-                    return kind, tuple(axes[p][0] for p in chosen)
+            for summed in [(), *subsets(chosen)]:
+                if equal(mean * sizes_of(axes, summed), r, k):
+                    return "joined", tuple(axes[p][0] for p in chosen if p not in summed), tuple(axes[p][0] for p in summed)
         c = factor(a, r, axes)
         if c is not None:
             return "factor", c

@@ -3,14 +3,18 @@
     found = search(results)               # [{"cause": "clipping", "line": "train.py:41", ...}], or None
 """
 
+import itertools
 import math
 
 from .align import products
 from .collectives import REDUCTIONS, axes_of
-from .flat import frames_of, is_transposed, line_of
+from .flat import evaluate, frames_of, line_of
 from .flow import SAME_VALUE
 from .repair import Repair
 from .variants import variants
+
+
+_FEW = 4  # a cause of more parts is not looked for one by one
 
 
 class Search:
@@ -18,26 +22,41 @@ class Search:
         self.c, self.flow = results, results.flow
         loss = [p for kind, _, p, _ in results.rows() if kind == "loss"]
         self.forward = self.flow.upstream([results.s.outputs[p] for p in loss])
+        self.places = {self.place(results.s.ops[i]) for i in self.forward if results.s.ops[i].axes} - {""}
 
     def run(self):
         """Returns (causes, reading) of the reading and variant that need the fewest causes; (None, 0) if none does."""
+        if self.c.r is None:
+            return self.only_variants(), 0
         best = None
         for reading in range(self.c.readings.count()):
-            for counts in (False, True):
-                found = self.attempt(reading, counts, None)
-                if found is not None and (best is None or len(found) < len(best[0])):
-                    best = found, reading
-            if best is not None and len(best[0]) <= 1:
-                return best
+            for factors in (False, True):
+                for counts in (True, False):
+                    found = self.attempt(reading, counts, factors, None)
+                    if found is not None and (best is None or len(found) < len(best[0])):
+                        best = found, reading
+                if best is not None and len(best[0]) == 1:
+                    return best
         if best is not None:
             return best
         for variant in variants(self.c):
-            found = self.attempt(0, False, variant)
+            found = self.attempt(0, False, False, variant)
             if found is not None:
                 return found, 0
         return None, 0
 
-    def attempt(self, reading, counts, variant):
+    def only_variants(self):
+        """Without the same code on one device: the collectives that move values, written otherwise."""
+        for variant in variants(self.c):
+            def instead(op, values, variant=variant):
+                call = variant.replaced.get(op.index)
+                return None if call is None else call([values[i] for i in op.inputs])
+
+            if self.c.same(evaluate(self.c.s, self.c.wide, self.c.sharded, None, instead)):
+                return [variant.cause()]
+        return None
+
+    def attempt(self, reading, counts, factors, variant):
         run = Repair(self.c, reading, counts, variant.replaced if variant else None)
         expected = None if not reading else [run.expected_values[o] for o in self.c.r.outputs]
         draws = bool(self.c.draws and (self.c.draws.shared or self.c.draws.apart))
@@ -47,46 +66,61 @@ class Search:
             values = run.values(lambda p: p.key() in keep, draws and any(g.kind == "draws" for g in groups))
             return self.c.same(values, expected)
 
-        values = run.values(lambda p: True, draws)
+        values = run.values(lambda p: factors or p.kind != "factor", draws)
         if not self.c.same(values, expected):
             return None
         groups = self.groups(run.points) + ([Group("draws", [])] if draws else [])
-        for group in list(groups):
-            rest = [g for g in groups if g is not group]
-            if means(rest):
-                groups = rest
+        groups = next(
+            (list(chosen) for count in range(min(len(groups), _FEW))
+             for chosen in itertools.combinations(groups, count) if means(chosen)), groups
+        )  # fmt: skip
+        parts = {math.prod(dict(g.points[0].op.axes)[n] for n in g.points[0].summed) for g in groups if g.kind == "forward"}
+        # The derivative of a missing sum is missing as well: a factor of its axes belongs to it.
+        groups = [g for g in groups if g.kind != "factor" or not {g.points[0].how, 1 / g.points[0].how} & (parts - {1})]
         causes = [self.describe(g) for g in groups]
         if variant is not None:
             causes.append(variant.cause())
         return causes
 
     def groups(self, points):
-        forward_lines = {self.place(p) for p in points if p.kind in ("mean", "sum") and self.is_forward(p)}
+        forward_lines = {self.place(p.op) for p in points if p.kind == "joined" and self.is_forward(p)}
         found = {}
         for p in points:
             found.setdefault(self.category(p, forward_lines), []).append(p)
         order = ["order", "factor", "late", "never", "forward"]
         return [Group(key[0], found[key], key[1:]) for key in sorted(found, key=lambda k: (order.index(k[0]), str(k)))]
 
-    def place(self, point):
-        frames = frames_of(point.op)
-        return (frames[0].file_name, frames[0].start_line) if frames else line_of(point.op)
+    def place(self, op):
+        frames = frames_of(op)
+        return (frames[0].file_name, frames[0].start_line) if frames else line_of(op)
 
     def is_forward(self, point):
-        return point.op.index in self.forward and not is_transposed(point.op) and self.reaches_loss_shape(point)
+        return point.op.index in self.forward
 
-    def reaches_loss_shape(self, point):
-        return True
+    def backward(self, op):
+        """Returns whether an op is a derivative's: it has the line of an op that the loss is computed by."""
+        return op.index not in self.forward and self.place(op) in self.places
 
     def category(self, p, forward_lines):
         if p.kind == "factor":
             return "factor", p.how, self.twice(p), line_of(p.op)
         if p.kind == "order":
             return "order", line_of(p.op)
-        if self.is_forward(p) or self.place(p) in forward_lines:
-            return ("forward", "count" if p.was == "sum" and p.kind == "mean" else "statistic", p.how)
+        if self.is_forward(p) or self.place(p.op) in forward_lines or (forward_lines and self.inside(p)):
+            return "forward", p.how
         later = self.flow.reaches(p.output, p.how)
         return ("late" if later or self.is_norm(p) else "never"), p.how
+
+    def inside(self, p):
+        """Returns whether a value belongs to the backward pass, and is no gradient of a parameter yet."""
+        todo = [p.output]
+        while todo and self.backward(p.op):
+            for op in self.c.s.users(todo.pop()):
+                if op.name in SAME_VALUE or op.name == "reduce_sum":
+                    todo += op.outputs
+                elif self.backward(op):
+                    return True
+        return False
 
     def is_norm(self, p):
         return not self.c.s.avals[p.output].shape and self.flow.root(p.output)
@@ -123,7 +157,7 @@ class Search:
             if self.twice(p):
                 same = [a for a in axes_of(p.op.params) if self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,))]
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
-            if is_transposed(p.op) and self.reduced_again(p):
+            if self.backward(p.op) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
             return {"cause": "unscaled", **facts}
         return {"cause": "scaled_twice" if self.divisions(p) > 1 else "reduction", **facts}
@@ -154,8 +188,18 @@ class Search:
                 break
         before = [self.c.s.ops[i] for i in self.flow.upstream([p.output])]
         return found + any(
-            self.counted(op) and not self.c.s.avals[op.outputs[0]].shape and not is_transposed(op) for op in before
+            self.counted(op) and not self.c.s.avals[op.outputs[0]].shape and not self.follows_sum(op) for op in before
         )
+
+    def follows_sum(self, op):
+        """Returns whether an op is the division of a pmean."""
+        for number in op.inputs:
+            before = self.c.s.of.get(number)
+            while before is not None and before.name in SAME_VALUE:
+                before = self.c.s.of.get(before.inputs[0])
+            if before is not None and before.name in REDUCTIONS:
+                return True
+        return False
 
     def counted(self, op):
         """Returns whether an op divides by the number of devices."""
@@ -172,15 +216,15 @@ class Search:
         return Flow(self.c.r, self.c.own)
 
     def _forward(self, g):
-        p = g.points[0]
+        p = next((q for q in g.points if q.count), g.points[0])
         axes = ", ".join(p.how)
-        if any(q.was == "sum" and q.kind == "mean" for q in g.points) or self.flow.denominator(p.output):
+        if p.count:
             return {"cause": "token_mean", "line": line_of(p.op), "axes": axes, "shares": self.shares(p)}
         before = self.flow.summed_before(p.output, p.how)
         if before and not before & set(p.how):
             return {"cause": "forgotten_axis", "line": line_of(p.op), "axes": axes, "summed": ", ".join(sorted(before)),
                     "names": "a value"}  # fmt: skip
-        if p.kind == "sum":
+        if p.summed:
             return {"cause": "partial_sum", "line": line_of(p.op), "axes": axes}
         return {"cause": "batch_norm", "line": line_of(p.op), "axes": axes}
 
@@ -195,7 +239,7 @@ class Search:
         value = next((q for q in g.points if self.is_norm(q)), None)
         local = value is not None and p is value
         clips = any(self.flow.root(q.output, 40) for q in g.points)
-        cause = "shard_norm" if local and p.kind == "sum" else ("clipping" if clips else "late_reduction")
+        cause = "shard_norm" if local and p.summed else ("clipping" if clips else "late_reduction")
         line = self.after(g)
         return {"cause": cause, "line": line or line_of(p.op), "axes": ", ".join(p.how)}
 
@@ -213,6 +257,8 @@ class Search:
         facts = {"line": line_of(p.op), "axes": axes, "names": _some(names)}
         kinds = {k for k, n, *_ in self.c.rows() if n in names}
         before = self.flow.summed_before(p.output, p.how) - set(p.how)
+        before |= {n for n, _ in p.op.axes if n not in p.how and self.flow.reduced_later(p.output, (n,))}
+        before = {n for n in before if not self.flow.uniform(p.output, (n,)) or n in self.flow.summed_before(p.output, p.how)}
         if kinds == {"statistics"}:
             return {"cause": "statistics", **facts}
         if kinds == {"loss"}:

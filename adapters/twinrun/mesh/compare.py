@@ -39,7 +39,7 @@ def _compare(r):
     if differs:
         out["first_parameter"], out["factor"] = r.first_difference()
         found = None
-        if r.r is not None and (r.given is None or r.whole_agrees()):
+        if r.r is None or r.given is None or r.whole_agrees():
             found, out["reading"] = Search(r).run()
         out["explained"] = found is not None
         for facts in found or ():

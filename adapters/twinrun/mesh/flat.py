@@ -21,13 +21,16 @@ _UNROLLED = 6000  # ops of one loop
 
 
 class Op:
-    """name: of the primitive, or enter, leave, row, rows; inputs, outputs: numbers; axes: of the mesh in effect."""
+    """name: of the primitive, or enter, leave, row, rows; inputs, outputs: numbers; axes: of the mesh in effect.
 
-    __slots__ = ("index", "name", "params", "inputs", "outputs", "axes", "call", "equation")
+    equations: that of the op and those of the calls that it is in, from the inside out.
+    """
 
-    def __init__(self, name, params, inputs, outputs, axes, call, equation):
+    __slots__ = ("index", "name", "params", "inputs", "outputs", "axes", "call", "equations")
+
+    def __init__(self, name, params, inputs, outputs, axes, call, equations):
         self.name, self.params, self.inputs, self.outputs = name, params, inputs, outputs
-        self.axes, self.call, self.equation = axes, call, equation
+        self.axes, self.call, self.equations = axes, call, equations
 
 
 class Program:
@@ -35,7 +38,7 @@ class Program:
 
     def __init__(self):
         self.ops, self.inputs, self.outputs, self.constants, self.avals, self.count = [], [], [], {}, {}, 0
-        self.axes_at, self.of, self.users_of = {}, {}, None
+        self.axes_at, self.of, self.users_of, self.calls = {}, {}, None, []
 
     def new(self, aval, axes):
         self.count += 1
@@ -43,7 +46,7 @@ class Program:
         return self.count
 
     def add(self, name, params, inputs, outputs, axes, call, equation):
-        op = Op(name, params, inputs, outputs, axes, call, equation)
+        op = Op(name, params, inputs, outputs, axes, call, [equation, *reversed(self.calls)])
         op.index = len(self.ops)
         self.ops.append(op)
         self.of.update((o, op) for o in outputs)
@@ -96,7 +99,11 @@ class _Flattener:
     def equation(self, equation, inputs, axes):
         name, program = equation.primitive.name, self.program
         if name in CALLS:
-            return self.body(*inner_of(equation), inputs, axes)
+            program.calls.append(equation)
+            try:
+                return self.body(*inner_of(equation), inputs, axes)
+            finally:
+                program.calls.pop()
         if name in SAME:
             return inputs
         if name in ("shard_map", "xla_pmap"):
@@ -194,14 +201,20 @@ def flatten(closed):
     return f.program
 
 
-def evaluate(program, inputs, base=None, hook=None):
-    """Returns {number: value}. base: the values of an evaluation without the hook, of which unchanged ones are kept."""
+def evaluate(program, inputs, base=None, hook=None, instead=None):
+    """Returns {number: value}. base: the values of an evaluation without the hook, of which unchanged ones are kept.
+
+    instead(op, values): the outputs of an op that is evaluated another way, or None.
+    """
     values = dict(zip(program.inputs, inputs))
     for number, value in program.constants.items():
         values[number] = base[number] if base else lift(widened(value), len(program.axes_at[number]))
     changed = set()
     for op in program.ops:
-        if base is not None and not any(i in changed for i in op.inputs):
+        given = instead(op, values) if instead is not None else None
+        if given is not None:
+            before = given
+        elif base is not None and not any(i in changed for i in op.inputs):
             before = [base[o] for o in op.outputs]
         else:
             before = op.call([values[i] for i in op.inputs])
@@ -237,8 +250,10 @@ def unread(small, large):
 
 
 def _covered(program, number, d, size):
-    read = set()
-    for op in program.users(number):
+    read, users = set(), program.users(number)
+    if not any(op.name in ("slice", "dynamic_slice", "gather") for op in users):
+        return True
+    for op in users:
         if op.name == "slice":
             start, limit = op.params["start_indices"][d], op.params["limit_indices"][d]
             read |= set(range(start, limit))
@@ -246,9 +261,12 @@ def _covered(program, number, d, size):
             continue
         elif op.name == "gather" and op.inputs[0] == number and op.params["slice_sizes"][d] < size:
             continue
-        else:
+        elif op.name not in _ELEMENTWISE:  # the update of a parameter is no use of it
             return True
-    return len(read) == size or not program.users(number)
+    return len(read) == size
+
+
+_ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "add_any", "convert_element_type", "max", "min", "leave"}
 
 
 # ---- places -------------------------------------------------------------------------------------------------------------
@@ -259,10 +277,10 @@ _LIBRARIES = tuple(
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def frames_of(op):
+def _frames(equation):
     from jax._src import source_info_util as private
 
-    for given in (op.equation.source_info, getattr(op.equation.source_info, "traceback", None)):
+    for given in (equation.source_info, getattr(equation.source_info, "traceback", None)):
         try:
             return [f for f in private.user_frames(given) if not os.path.abspath(f.file_name).startswith(_OWN)]
         except (AttributeError, TypeError):  # private: versions take one or the other
@@ -270,13 +288,16 @@ def frames_of(op):
     return []
 
 
+def frames_of(op):
+    """Returns the frames of the op, from the inside out; functions of JAX that are traced once have only their callers'."""
+    return next((frames for frames in map(_frames, op.equations) if frames), [])
+
+
 def line_of(op):
     """Returns "train.py:12": the innermost line outside of installed packages; "" if it is not known."""
+    for equation in op.equations:
+        for f in _frames(equation):
+            if not os.path.realpath(f.file_name).startswith(_LIBRARIES):
+                return f"{os.path.basename(f.file_name)}:{f.start_line}"
     frames = frames_of(op)
-    own = [f for f in frames if not os.path.realpath(f.file_name).startswith(_LIBRARIES)] or frames
-    return f"{os.path.basename(own[0].file_name)}:{own[0].start_line}" if own else ""
-
-
-def is_transposed(op):
-    """Returns whether the op computes a derivative backwards."""
-    return "transpose" in str(getattr(op.equation.source_info, "name_stack", ""))
+    return f"{os.path.basename(frames[0].file_name)}:{frames[0].start_line}" if frames else ""

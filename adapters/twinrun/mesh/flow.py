@@ -155,6 +155,15 @@ class Flow:
                     return True
         return False
 
+    def numerator(self, number):
+        """Returns whether a value is divided by one that differs between devices."""
+        for op in self.program.users(number):
+            if op.name == "div" and op.inputs[0] == number and self.scalar(op.inputs[1]) is None:
+                return True
+            if op.name in SAME_VALUE and self.numerator(op.outputs[0]):
+                return True
+        return False
+
     def root(self, number, within=12):
         """Returns whether a number flows into a root, or is compared with a constant: a norm that clips."""
         todo = [number]

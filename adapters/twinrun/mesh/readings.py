@@ -41,6 +41,11 @@ class Readings:
                 elif c > 1 and float(c).is_integer():
                     n = math.prod(size for _, size in op.axes)
                     self.samples[partner.index] = 1.0 / n
+        # The derivative of `loss / 8` divides by the same 8.
+        beside = {(line_of(r.ops[i]), n) for i, n in self.adjacent.items()}
+        for i, n in list(self.counts.items()):
+            if (line_of(r.ops[i]), n) in beside:
+                self.adjacent[i] = self.counts.pop(i)
         self.lines = {op.index: line_of(op) for op in r.ops if op.index in {**self.adjacent, **self.counts, **self.samples}}
 
     def _beside(self, program, theirs, op, n):
@@ -94,27 +99,25 @@ class Draws:
     """Random numbers of the sharded step, replaced by those of the whole batch's: equal keys draw equal numbers."""
 
     def __init__(self, results):
-        self.c, self.all_apart, self.shared, self.apart = results, False, {}, {}
+        self.c, self.all_apart, self.shared, self.apart, self.own = results, False, {}, {}, {}
 
-    def hook(self, op, outputs, values):
+    def instead(self, op, values):
         partner = self.c.partner.get(op.index)
         if op.name != "random_bits" or not op.axes or partner is None:
-            return outputs
+            return None
         k = len(op.axes)
         whole = np.asarray(self.c.own[partner.outputs[0]])
         keys = np.asarray(_data(values[op.inputs[0]]))
-        own = np.asarray(outputs[0])
         sizes = tuple(n for _, n in op.axes)
-        local = own.shape[k:]
+        local = self.c.s.avals[op.outputs[0]].shape
         index = np.arange(math.prod(local)).reshape((1,) * k + local)
         # Which elements of the whole draw belong to a device: those that the numbers of elements come back from.
         where = _blocks(index, whole.shape[k:], op.axes)
         if where is None:
-            return outputs
+            return None
         total = whole.reshape(-1)
-        full = np.broadcast_to(own, sizes + local)
         keys = np.broadcast_to(keys, sizes + keys.shape[k:])
-        result, drawn, used = np.empty(sizes + local, own.dtype), {}, {}
+        result, drawn, used = np.empty(sizes + local, whole.dtype), {}, {}
         for device in np.ndindex(*sizes):
             key, block = keys[device].tobytes(), where(device)
             mark = block.tobytes()
@@ -125,11 +128,18 @@ class Draws:
             elif key in drawn:
                 if drawn[key] != mark:
                     self.shared.setdefault(line_of(op), op)
-                result[device] = total[np.frombuffer(drawn[key], block.dtype).reshape(block.shape)] if drawn[key] else full[device]
+                drawn_block = np.frombuffer(drawn[key], block.dtype).reshape(block.shape) if drawn[key] else None
+                result[device] = total[drawn_block] if drawn[key] else self.drawn(op, values, sizes + local)[device]
             else:
                 self.apart.setdefault(line_of(op), op)
-                drawn[key], result[device] = b"", full[device]
+                drawn[key], result[device] = b"", self.drawn(op, values, sizes + local)[device]
         return [np.asarray(result)]
+
+    def drawn(self, op, values, shape):
+        """Returns what the devices draw by their own keys."""
+        if op.index not in self.own:
+            self.own[op.index] = np.broadcast_to(op.call([values[i] for i in op.inputs])[0], shape)
+        return self.own[op.index]
 
 
 def _data(keys):

@@ -11,20 +11,20 @@ import math
 
 import numpy as np
 
-from .align import assemblies, blocks, equal, number, permutation, products, relation, unblocks
+from .align import ROUNDING, assemblies, blocks, equal, number, permutation, products, relation, unblocks
 from .collectives import REDUCTIONS, axes_of
 from .flat import evaluate
-from .flow import Flow
+from .flow import SAME_VALUE, Flow
 
 _MOVES = {"ppermute", "all_gather", "all_gather_invariant", "all_to_all", "reduce_scatter", "psum_scatter", "leave",
           "rev", "concatenate", "gather", "reshape", "transpose", "dynamic_slice"}  # fmt: skip
 
 
 class Point:
-    """kind: "mean", "sum", "factor", "order" or "draws"; how: axes, or the factor."""
+    """kind: "joined", "factor" or "order"; how: axes, the factor, or the order; summed: those of the axes that are summed."""
 
-    def __init__(self, kind, op, output, how):
-        self.kind, self.op, self.output, self.how = kind, op, output, how
+    def __init__(self, kind, op, output, how, summed=()):
+        self.kind, self.op, self.output, self.how, self.summed = kind, op, output, how, summed
 
     def key(self):
         return self.kind, self.op.index, self.output
@@ -49,17 +49,17 @@ class Repair:
         if self.c.draws:
             self.c.draws.all_apart = draws
         try:
-            return evaluate(self.c.s, self.c.wide, self.c.sharded, self.hook)
+            return evaluate(self.c.s, self.c.wide, self.c.sharded, self.hook, self.instead)
         finally:
             if self.c.draws:
                 self.c.draws.all_apart = False
 
-    def hook(self, op, outputs, values):
+    def instead(self, op, values):
         if op.index in self.replaced:
-            outputs = self.replaced[op.index]([values[i] for i in op.inputs])
-        if self.c.draws and op.name == "random_bits":
-            # unchanged inputs give the base's draws, which were replaced already
-            outputs = self.c.draws.hook(op, op.call([values[i] for i in op.inputs]), values)
+            return self.replaced[op.index]([values[i] for i in op.inputs])
+        return self.c.draws.instead(op, values) if self.c.draws else None
+
+    def hook(self, op, outputs, values):
         partner = self.c.partner.get(op.index)
         if partner is None or not op.axes or len(partner.outputs) != len(op.outputs):
             return outputs
@@ -74,38 +74,54 @@ class Repair:
             return self._order(op, output, y, s, r, values)
         if s.ndim != r.ndim:
             return y
+        if s.dtype != np.float64:
+            return self._order(op, output, y, s, r, values) if s.ndim > k else y
         found = relation(s, r, op.axes)
         if found is None:
             return self._order(op, output, y, s, r, values) if op.name in _MOVES else y
-        kind, how = found
-        if kind in ("mean", "sum"):
-            return self._joined(op, output, y, s, kind, how)
-        if kind == "factor" and self._scales(op, how):
-            point = Point("factor", op, output, how)
+        if found[0] == "joined":
+            return self._joined(op, output, y, s, *found[1:])
+        if found[0] == "factor" and self._scales(op, found[1]):
+            point = Point("factor", op, output, found[1])
             if self.allowed(point):
                 self.points.append(point)
-                return y / how
+                return y / found[1]
         return y
 
-    def _joined(self, op, output, y, s, kind, names):
-        order = [n for n, _ in op.axes]
-        where = tuple(order.index(n) for n in names)
-        if self.flow.reduced_later(output, names):
+    def _joined(self, op, output, y, s, averaged, summed):
+        averaged, summed = ([n for n in names if not self.flow.reduced_later(output, (n,))] for names in (averaged, summed))
+        if summed and (self._averaged_next(op, output, summed) or self.counts_as_means and self.flow.numerator(output)):
             return y
-        as_mean = kind == "mean" or (self.counts_as_means and self.flow.denominator(output))
-        point = Point("mean" if as_mean else "sum", op, output, names)
-        point.was = kind
+        was_summed = bool(summed)
+        if summed and self.counts_as_means and self.flow.denominator(output):
+            averaged, summed = [*averaged, *summed], []
+        names = [n for n, _ in op.axes if n in averaged or n in summed]
+        if not names:
+            return y
+        point = Point("joined", op, output, tuple(names), tuple(summed))
+        point.count = was_summed and not summed
         if not self.allowed(point):
             return y
         self.points.append(point)
-        total = np.mean(s, axis=where, keepdims=True)
-        if not as_mean:
-            total = total * np.prod([op.axes[p][1] for p in where])
-        return np.asarray(total)
+        order, sizes = [n for n, _ in op.axes], dict(op.axes)
+        total = np.mean(s, axis=tuple(order.index(n) for n in names), keepdims=True)
+        return total * math.prod(sizes[n] for n in summed)
+
+    def _averaged_next(self, op, output, names):
+        """Returns whether a sum is divided by the number of its terms at once: a mean, whose own value is looked at."""
+        n = math.prod(dict(op.axes)[a] for a in names)
+        for user in self.c.s.users(output):
+            if user.name in SAME_VALUE:
+                return self._averaged_next(op, user.outputs[0], names)
+            c, partner = self.flow.scaling(user), self.c.partner.get(user.index)
+            own = self.whole_flow.scaling(partner) if partner is not None else None
+            if c and own and math.isclose(own, n * c, rel_tol=2.0**-20):
+                return True
+        return False
 
     def _scales(self, op, c):
         """Returns whether an op may be what brings a factor in: a sum over devices that no division follows, or a division."""
-        if op.name in REDUCTIONS or op.name in ("psum", "psum2", "psum_invariant"):
+        if op.name in REDUCTIONS:
             sizes = dict(op.axes)
             n = np.prod([sizes.get(a, 1) for a in axes_of(op.params)])
             return not any(self.flow.divided_next(o, n) for o in op.outputs)
@@ -115,6 +131,14 @@ class Repair:
         if divided is None or not any(math.isclose(divided, n, rel_tol=2.0**-20) for n in products(op.axes)):
             return False
         return partner.index in self.counted or self.whole_flow.scaling(partner) == 1
+
+    def _size(self, a, r, axes):
+        """Returns the factor by which a local mean is larger than the whole one, or 1."""
+        if a.dtype != np.float64 or not (size := float(np.linalg.norm(r))):
+            return 1
+        c = float(np.linalg.norm(a)) / size
+        many = [float(n) for n in products(axes)]
+        return next((n for n in [*many, *[1 / n for n in many]] if math.isclose(c, n, rel_tol=ROUNDING)), 1)
 
     def _order(self, op, output, y, s, r, values):
         k = len(op.axes) - len(op.params["new"]) if op.name == "leave" else len(op.axes)
@@ -127,11 +151,12 @@ class Repair:
             grid = {k + d: int(np.prod([sizes[n] for n in names])) for d, names in spec.items()}
             grids = [grid] if grid else []
         else:
-            grids = [{d: n} for d in range(k, s.ndim) for n in sorted(set(many)) if s.shape[d] % n == 0]
+            grids = [{d: n} for d in range(k, r.ndim) for n in sorted(set(many)) if r.shape[d] % n == 0]
         for a, put in _arrangements(s, r, op.axes if op.name != "leave" else ()):
             for grid in grids:
                 g = {d: n for d, n in grid.items() if a.shape[d] % n == 0}
-                order = permutation(a, r, g) if a.shape == r.shape and g else None
+                c = self._size(a, r, op.axes)
+                order = permutation(a, r if c == 1 else (r * c).astype(r.dtype), g) if a.shape == r.shape and g else None
                 if order is not None:
                     point = Point("order", op, output, tuple(order))
                     if self.allowed(point):
@@ -159,7 +184,7 @@ def _arrangements(s, r, axes):
             if m.shape == a.shape and np.array_equal(s.reshape(-1)[m], a):
 
                 def put(x, m=m):
-                    out = np.empty(s.size)
+                    out = np.empty(s.size, s.dtype)
                     out[m.reshape(-1)] = x.reshape(-1)
                     return np.asarray(out.reshape(s.shape))
 

@@ -77,7 +77,7 @@ class Results:
         else:
             self.readings, self.own = None, None
         self.draws = Draws(self) if small else None
-        self.sharded = evaluate(self.s, wide, hook=self.draws.hook if self.draws else None)
+        self.sharded = evaluate(self.s, wide, instead=self.draws.instead if self.draws else None)
         self.flow = Flow(self.s, self.sharded)
         if self.given:
             form, program = self.given

@@ -5,12 +5,12 @@ from .flat import line_of
 
 
 class Variant:
-    """replaced: {index of an op: function of its inputs}."""
+    """ops: all of a line; change(op): other parameters for it. replaced: {index of an op: function of its inputs}."""
 
-    def __init__(self, ops, params, words):
+    def __init__(self, ops, change, words):
         self.ops, self.words = ops, words
         self.replaced = {
-            op.index: (lambda inputs, op=op: COLLECTIVES[op.name](inputs, {**op.params, **params}, op.axes)) for op in ops
+            op.index: (lambda inputs, op=op: COLLECTIVES[op.name](inputs, {**op.params, **change(op)}, op.axes)) for op in ops
         }
 
     def cause(self):
@@ -18,56 +18,47 @@ class Variant:
         name = "wrong_direction" if op.name == "ppermute" else "wrong_dimensions"
         return {"cause": name, "line": line_of(op), "names": op.name, "words": self.words}
 
+    def fits(self, results):
+        """Returns whether the shapes of the step stay what they are."""
+        try:
+            return all(
+                [y.shape for y in self.replaced[op.index]([results.sharded[i] for i in op.inputs])]
+                == [results.sharded[n].shape for n in op.outputs]
+                for op in self.ops
+            )
+        except (TypeError, ValueError, IndexError):
+            return False
+
 
 def variants(results):
-    """Yields the variants of each line with a collective that leave its shapes alone."""
-    lines = {}
+    """Yields the variants of each line with a collective, and of all lines with all_to_all, that leave shapes alone."""
+    lines, every = {}, []
     for op in results.s.ops:
-        if op.name in ("ppermute", "all_to_all", "all_gather", "all_gather_invariant", "reduce_scatter") and op.axes:
-            lines.setdefault((line_of(op), op.name, str(sorted(op.params.items(), key=str))), []).append(op)
-    for (_, name, _), ops in lines.items():
-        op = ops[0]
-        for params, words in _choices(name, op.params, len(results.s.avals[op.inputs[0]].shape)):
-            variant = Variant(ops, params, words)
-            try:
-                fits = all(
-                    [y.shape for y in variant.replaced[o.index]([results.sharded[i] for i in o.inputs])]
-                    == [results.sharded[n].shape for n in o.outputs]
-                    for o in ops
-                )
-            except (TypeError, ValueError, IndexError):
-                continue
-            if fits:
+        if op.name in _MOVES and op.axes:
+            lines.setdefault((line_of(op), op.name), []).append(op)
+            if op.name == "all_to_all":
+                every.append(op)
+    groups = list(lines.values()) + ([every] if every and every not in lines.values() else [])
+    for ops in groups:
+        rank = len(results.s.avals[ops[0].inputs[0]].shape)
+        for change, words in _changes(ops[0].name, rank):
+            variant = Variant(ops, change, words)
+            if variant.fits(results):
                 yield variant
-    # a pair of exchanges is written wrong in both directions
-    pair = [ops for (_, name, _), ops in lines.items() if name == "all_to_all"]
-    if len(pair) > 1:
-        every = [op for ops in pair for op in ops]
-        for s, c in ((0, 1), (1, 0), (0, 0), (1, 1)):
-            variant = Variant(every, {"split_axis": s, "concat_axis": c}, f"split_axis={s}, concat_axis={c}")
-            try:
-                if all([y.shape for y in variant.replaced[o.index]([results.sharded[i] for i in o.inputs])]
-                       == [results.sharded[n].shape for n in o.outputs] for o in every):  # fmt: skip
-                    yield variant
-            except (TypeError, ValueError, IndexError):
-                continue
 
 
-def _choices(name, params, rank):
+_MOVES = {"ppermute", "all_to_all", "all_gather", "all_gather_invariant", "reduce_scatter"}
+
+
+def _changes(name, rank):
     if name == "ppermute":
-        yield {"perm": [(b, a) for a, b in params["perm"]]}, "the other direction"
-        n = max(max(p) for p in params["perm"]) + 1
-        yield {"perm": [(i, i) for i in range(n)]}, "no exchange"
+        yield (lambda op: {"perm": [(b, a) for a, b in op.params["perm"]]}), "the other direction"
+        yield (lambda op: {"perm": [(i, i) for i in range(max(n for _, n in op.axes))]}), "no exchange"
     elif name == "all_to_all":
         for s in range(rank):
             for c in range(rank):
-                if (s, c) != (params["split_axis"], params["concat_axis"]):
-                    yield {"split_axis": s, "concat_axis": c}, f"split_axis={s}, concat_axis={c}"
-    elif name == "reduce_scatter":
-        for d in range(rank):
-            if d != params["scatter_dimension"]:
-                yield {"scatter_dimension": d}, f"scatter_dimension={d}"
+                yield (lambda op, s=s, c=c: {"split_axis": s, "concat_axis": c}), f"split_axis={s}, concat_axis={c}"
     else:
+        key = "scatter_dimension" if name == "reduce_scatter" else "all_gather_dimension"
         for d in range(rank):
-            if d != params["all_gather_dimension"]:
-                yield {"all_gather_dimension": d}, f"axis={d}"
+            yield (lambda op, d=d: {key: d}), f"{key}={d}"

@@ -88,6 +88,8 @@ def batch_norm(across, statistics=mean):
 
     def loss(p, x, y):
         h, m, v = normalised(x @ p["w1"], across)
+        if statistics is not mean:
+            _, m, v = normalised(x @ p["w1"], lambda s: s)
         return jnp.mean((jax.nn.relu(h * p["b1"]) @ p["w2"] - y) ** 2), (m, v)
 
     def body(state, x, y):
@@ -171,6 +173,20 @@ def fsdp(gather_axis=0, scatter=None, clip=None):
     return (lambda p, b: inner(p, *b)), state, (normal(2, 32, 8), normal(3, 32, 8))
 
 
+def slices(place=lambda i, n: i):
+    """Each device keeps its rows of the summed gradient, as an optimizer with sharded state does."""
+
+    def body(p, x, y):
+        full = lax.all_gather(p["w"], "data", tiled=True)
+        value, g = jax.value_and_grad(lambda w: jnp.mean((jnp.tanh(x @ w) - y) ** 2))(full)
+        rows, n = p["w"].shape[0], lax.psum(1, "data")
+        own = lax.dynamic_slice_in_dim(lax.pmean(g, "data"), place(lax.axis_index("data"), n) * rows, rows)
+        return {"w": p["w"] - 0.1 * own}, lax.pmean(value, "data")
+
+    inner = shard_map(body, mesh(8), ({"w": P("data")}, P("data"), P("data")), ({"w": P("data")}, P()))
+    return (lambda p, b: inner(p, *b)), {"w": 0.5 * normal(0, 16, 3)}, (normal(2, 32, 16), normal(3, 32, 3))
+
+
 def shard_clip(total):
     def clip(g):
         squares = sum(jnp.sum(v**2) for v in jax.tree_util.tree_leaves(g))
@@ -199,15 +215,15 @@ def tensor_parallel(inner_sum=lambda v: lax.psum(v, "model"), over=("data",), sh
     return (lambda p, b: inner(p, *b)), state, batch()
 
 
-def experts(split=0, concat=1, back=(1, 0)):
+def experts(split=0, concat=0):
     """A mixture of experts: rows travel to the device of their expert and back, by all_to_all."""
 
     def body(p, x, y):
         def loss(p):
-            rows = x.reshape(8, -1, 5)  # the rows for each of the eight experts, in a fixed order
-            sent = lax.all_to_all(rows, "data", split, concat, tiled=True)
-            out = jnp.tanh(jnp.einsum("erd,edh->erh", sent, p["up"]))
-            out = lax.all_to_all(out, "data", *back, tiled=True)
+            rows = x.reshape(8, 8, 5)  # eight rows for each of the eight experts, in a fixed order
+            sent = lax.all_to_all(rows, "data", split, concat, tiled=True)  # now from each of the eight devices
+            out = jnp.tanh(sent @ p["up"][0])
+            out = lax.all_to_all(out, "data", split, concat, tiled=True)
             return jnp.mean((out.reshape(-1, 8) @ p["down"] - y) ** 2)
 
         value, g = jax.value_and_grad(loss)(p)
@@ -216,15 +232,16 @@ def experts(split=0, concat=1, back=(1, 0)):
 
     specs = {"up": P("data"), "down": P()}
     inner = shard_map(body, mesh(8), (specs, P("data"), P("data")), (specs, P()))
-    return (lambda p, b: inner(p, *b)), {"up": normal(0, 8, 5, 8), "down": normal(1, 8, 3)}, (normal(2, 64 * 2, 5), normal(3, 64 * 2, 3))
+    state = {"up": normal(0, 8, 5, 8), "down": normal(1, 8, 3)}
+    return (lambda p, b: inner(p, *b)), state, (normal(2, 512, 5), normal(3, 512, 3))
 
 
 def experts_whole(p, b):
-    """The mixture of experts on one device: 16 rows of each device, two for each expert."""
+    """The mixture of experts on one device: 64 rows of each device, eight for each expert."""
     x, y = b
 
     def loss(p):
-        rows = x.reshape(8, 8, -1, 5)  # device, expert, row
+        rows = x.reshape(8, 8, 8, 5)  # device, expert, row
         out = jnp.tanh(jnp.einsum("nerd,edh->nerh", rows, p["up"]))
         return jnp.mean((out.reshape(-1, 8) @ p["down"] - y) ** 2)
 
@@ -283,7 +300,7 @@ def halo(direction=1):
     return (lambda p, b: inner(p, *b)), {"a": normal(0, 3), "b": normal(1, 3)}, (normal(2, 32, 3), normal(3, 32, 3))
 
 
-def similarities(order=None):
+def similarities(order=None, place=lambda i, n: i):
     """A loss over all pairs of samples: features are gathered; order(features) may mix them up."""
 
     def body(p, x, y):
@@ -291,9 +308,9 @@ def similarities(order=None):
             a, b = x @ p["w1"], y @ p["w2"].T
             every = lax.all_gather(b, "data", tiled=True)
             if order is not None:
-                every = order(every)
+                every = lax.all_gather(order(b), "data", tiled=True)
             logits = a @ every.T
-            own = lax.axis_index("data") * a.shape[0] + jnp.arange(a.shape[0])
+            own = place(lax.axis_index("data"), lax.psum(1, "data")) * a.shape[0] + jnp.arange(a.shape[0])
             return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), own[:, None], 1))
 
         value, g = jax.value_and_grad(loss)(p)

@@ -22,10 +22,11 @@ import numpy as np
 import sharding_models as m
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from twinrun.mesh import compare, emulated, whole
+from twinrun.mesh import compare, emulated, plain, whole
+from twinrun.mesh.evaluate import binary64
+from twinrun.mesh.results import Results
 
 tree_map = jax.tree_util.tree_map
-VARYING = hasattr(jax, "shard_map")
 
 
 def divided(g, by):
@@ -50,8 +51,7 @@ HEALTHY = {
     "two axes": lambda: m.data_parallel(both, **TWO),
     "two axes one by one": lambda: m.data_parallel(lambda g: lax.pmean(lax.pmean(g, "data"), "model"), **TWO),
     "synced batch norm": lambda: m.batch_norm(m.mean),
-    "token mean": lambda: m.masked(lambda s, n: lax.psum(s, "data") / lax.psum(n, "data")) if VARYING is None else
-    m.masked(lambda s, n: s / lax.pmean(n, "data")),
+    "token mean": lambda: m.masked(lambda s, n: s / lax.pmean(n, "data")),
     "dropout": lambda: m.dropout(lambda k: jax.random.fold_in(k, lax.axis_index("data"))),
     "weight noise": lambda: m.weight_noise(lambda k: k),
     "fsdp": lambda: m.fsdp(),
@@ -59,6 +59,7 @@ HEALTHY = {
     "tensor parallel": lambda: m.tensor_parallel(),
     "experts": lambda: (*m.experts(), m.experts_whole),
     "pipeline": lambda: (*m.pipeline(), m.pipeline_whole),
+    "slices": lambda: m.slices(),
     "halo": lambda: m.halo(),
     "similarities": lambda: m.similarities(),
     "pmap": lambda: m.replicated(lambda g: lax.pmean(g, "batch")),
@@ -68,7 +69,7 @@ HEALTHY = {
     "accumulated": lambda: m.scanned(m.mean),
 }  # fmt: skip
 
-# name: (case, causes, what the line must hold)
+# name: (case, causes)
 PLANTED = {
     "sum": (lambda: m.data_parallel(lambda g: lax.psum(g, "data")), ["unscaled"]),
     "divided twice": (lambda: m.data_parallel(lambda g: divided(m.mean(g), 8)), ["scaled_twice"]),
@@ -87,39 +88,170 @@ PLANTED = {
     "an axis too many": (
         lambda: m.data_parallel(lambda g: divided(lax.psum(g, ("data", "model")), 4), shape=(4, 2)), ["summed_twice"]),
     "own batch norm": (lambda: m.batch_norm(lambda s: s), ["batch_norm"]),
-    "own statistics": (lambda: m.batch_norm(m.mean, lambda s: s), None),
+    "own statistics": (lambda: m.batch_norm(m.mean, lambda s: s), ["statistics"]),
     "mean of means": (lambda: m.masked(lambda s, n: s / n), ["token_mean"]),
     "one key": (lambda: m.dropout(lambda k: k), ["one_stream"]),
     "a key each": (lambda: m.weight_noise(lambda k: jax.random.fold_in(k, lax.axis_index("data"))), ["stream_per_core"]),
     "norm of the shard": (lambda: m.fsdp(clip=m.shard_clip(lambda s: s)), ["shard_norm"]),
-    "wrong gather": (lambda: m.fsdp(gather_axis=1), None),
-    "wrong scatter": (
-        lambda: m.fsdp(scatter=lambda v: lax.psum_scatter(v.T, "data", tiled=True) / 8), None),
+    "slices from the end": (lambda: m.slices(lambda i, n: n - 1 - i), ["permuted"]),
     "no sum over model": (lambda: m.tensor_parallel(inner_sum=lambda v: v), ["partial_sum"]),
-    "shared never summed": (lambda: m.tensor_parallel(shared=lambda g: g), ["no_all_reduce"]),
-    "experts mixed up": (lambda: (*m.experts(back=(0, 1)), m.experts_whole), ["wrong_dimensions"]),
+    "shared never summed": (lambda: m.tensor_parallel(shared=lambda g: g), ["forgotten_axis"]),
+    "experts mixed up": (lambda: (*m.experts(1, 1), m.experts_whole), ["wrong_dimensions"]),
     "pipeline backwards": (lambda: (*m.pipeline(-1), m.pipeline_whole), ["wrong_direction"]),
     "halo from the other side": (lambda: m.halo(-1), ["wrong_direction"]),
-    "gathered backwards": (
-        lambda: m.similarities(lambda v: v.reshape(8, -1, v.shape[-1])[::-1].reshape(v.shape)), ["permuted"]),
+    "gathered out of order": (
+        lambda: m.similarities(lambda v: lax.ppermute(v, "data", [(i, (i + 3) % 8) for i in range(8)])), ["permuted"]),
+    "labels of the next device": (lambda: m.similarities(place=lambda i, n: (i + 1) % n), ["permuted"]),
     "pmap sum": (lambda: m.replicated(lambda g: lax.psum(g, "batch")), ["unscaled"]),
     "pmap never reduced": (lambda: m.replicated(lambda g: g), ["no_all_reduce"]),
     "pmap clipped first": (lambda: m.replicated(lambda g: lax.pmean(m.clipped(g), "batch")), ["clipping"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
-if __name__ == "__main__" and os.environ.get("SHOW"):
-    import time
-    want = sys.argv[1:]
-    for name, c in {**HEALTHY, **{k: v for k, v in PLANTED.items()}}.items():
-        if want and name not in want: continue
-        t = time.time()
-        fn = c if callable(c) else c[0]
-        step, state, b, *w = fn()
-        try:
-            r = compare(step, state, [b], *w)
-        except Exception as e:
-            import traceback
-            if want: traceback.print_exc()
-            print("!!", name, type(e).__name__, str(e)[:300]); continue
-        good = (not r["differs"]) if callable(c) else [x["cause"] for x in r["causes"]] == c[1]
-        print("ok " if good else "BAD", name, [(x["cause"], x["line"], x["factor"], x["names"], x["axes"]) for x in r["causes"]], "" if good else (r["kinds"], r["first_parameter"], r["factor"]), r["notes"], "%.1f" % (time.time() - t))
+
+class Meaning(unittest.TestCase):
+    """Set by add(): one test for each case."""
+
+
+def add(name, check):
+    setattr(Meaning, "test_" + "".join(c if c.isalnum() else "_" for c in name), check)
+
+
+def healthy(make):
+    def test(self):
+        step, state, batch, *whole_step = make()
+        found = compare(step, state, [batch], *whole_step)
+        self.assertFalse(found["differs"], found)
+
+    return test
+
+
+def planted(make, causes):
+    def test(self):
+        step, state, batch, *whole_step = make()
+        found = compare(step, state, [batch], *whole_step)
+        self.assertTrue(found["differs"] and found["explained"], found)
+        self.assertEqual([c["cause"] for c in found["causes"]], causes, found)
+        for cause in found["causes"]:
+            self.assertRegex(cause["line"], r"^sharding_(models|test)\.py:\d+$")
+            self.assertNotRegex(cause["sentence"] + cause["cure"], r"[{}]")
+
+    return test
+
+
+for name, make in HEALTHY.items():
+    add("healthy " + name, healthy(make))
+for name, (make, causes) in PLANTED.items():
+    add("planted " + name, planted(make, causes))
+
+
+class Words(unittest.TestCase):
+    """What is said beside the causes."""
+
+    def test_a_number_written_for_this_mesh_is_noted(self):
+        step, state, batch = HEALTHY["psum over 8"]()
+        self.assertIn("taken as the number of devices", " ".join(compare(step, state, [batch])["notes"]))
+
+    def test_an_axis_that_divides_nothing_is_noted(self):
+        step, state, batch = m.data_parallel(m.mean, spec=P())
+        found = compare(step, state, [batch])
+        self.assertFalse(found["differs"])
+        self.assertIn("nothing is divided along data", " ".join(found["notes"]))
+
+    def test_parameters_that_drift_are_named(self):
+        step, state, batch = PLANTED["one never reduced"][0]()
+        found = compare(step, state, [batch])
+        self.assertEqual(found["drift"], ["b1"])
+        self.assertIn("b1", found["causes"][0]["sentence"])
+        self.assertEqual(found["first_parameter"], "b1")
+
+    def test_what_no_mechanism_explains_is_said_to_differ(self):
+        step, state, batch = m.data_parallel(lambda g: tree_map(lambda v: v * (1 + lax.axis_index("data")), m.mean(g)))
+        found = compare(step, state, [batch])
+        self.assertTrue(found["differs"])
+        self.assertFalse(found["explained"])
+        self.assertEqual((found["first_parameter"], found["causes"]), ("b1", []))
+
+    def test_the_step_on_one_device_is_asked_for(self):
+        step, state, batch = m.pipeline()
+        with self.assertRaisesRegex(Exception, "whole="):
+            compare(step, state, [batch])
+
+    def test_a_whole_step_that_means_something_else_is_no_matter_of_sharding(self):
+        step, state, batch = m.data_parallel(m.mean)
+
+        def other(p, b):
+            value, g = jax.value_and_grad(m.mse)(p, *b)
+            return tree_map(lambda a, d: a - 0.2 * d, p, g), value
+
+        found = compare(step, state, [batch], other)
+        self.assertTrue(found["differs"])
+        self.assertFalse(found["explained"])
+
+
+class Programs(unittest.TestCase):
+    """The functions that others export."""
+
+    def test_the_emulated_step_has_no_collectives_and_the_same_results(self):
+        for name in ("pmean", "two axes", "fsdp", "tensor parallel", "experts", "pipeline", "halo", "pmap", "dropout"):
+            step, state, batch = HEALTHY[name]()[:3]
+            with self.subTest(name):
+                lowered = jax.jit(emulated(step)).lower(state, batch)
+                for word in ("all_reduce", "all_gather", "collective_permute", "all_to_all", "reduce_scatter", "shard_map"):
+                    self.assertNotIn("stablehlo." + word, lowered.as_text())
+                mine, theirs = jax.jit(emulated(step))(state, batch), step(state, batch)
+                # Sums of at most 512 terms in another order, and rounding of each step before and after.
+                self.assertLess(apart(mine, theirs), 1024 * 2.0**-24, name)
+
+    def test_a_broken_step_stays_broken(self):
+        for name in ("sum", "own batch norm", "halo from the other side", "pmap never reduced"):
+            step, state, batch = PLANTED[name][0]()[:3]
+            with self.subTest(name):
+                mine, theirs = jax.jit(emulated(step))(state, batch), step(state, batch)
+                self.assertLess(apart(mine, theirs), 1024 * 2.0**-24, name)
+                self.assertGreater(apart(whole(step)(state, batch), theirs), 2.0**-10, name)
+
+    def test_the_whole_step_is_the_step_on_one_device(self):
+        step, state, batch = m.data_parallel(m.mean)
+        new, value = whole(step)(state, batch)
+        expected, g = jax.value_and_grad(m.mse)(state, *batch)
+        self.assertLess(apart((new, value), (m.descend(state, g), expected)), 1024 * 2.0**-24)
+
+    def test_tracing_on_another_mesh_leaves_nothing_behind(self):
+        step, state, batch = m.data_parallel(m.mean)
+        before = step(state, batch)
+        compare(step, state, [batch])
+        after = step(state, batch)
+        self.assertEqual(apart(before, after), 0)
+        self.assertEqual((jax.device_count(), m.mesh(4, 2).shape["data"], m.mesh(4, 2).size), (8, 4, 8))
+
+    def test_binary64_by_numpy_is_that_of_jax(self):
+        for name in ("fsdp clipped", "synced batch norm", "similarities"):
+            step, state, batch = HEALTHY[name]()
+            results = []
+            for table in (dict(plain.PLAIN), {}):
+                r = Results(step, state, batch)
+                kept = dict(plain.PLAIN)
+                plain.PLAIN.clear()
+                plain.PLAIN.update(table)
+                try:
+                    with binary64():
+                        r.run()
+                        results.append([np.asarray(r.sharded[o]) for o in r.s.outputs])
+                finally:
+                    plain.PLAIN.update(kept)
+            for a, b in zip(*results):
+                # 1,024 roundings of binary64.
+                self.assertLessEqual(float(np.linalg.norm(a - b)), 1024 * 2.0**-53 * float(np.linalg.norm(a)), name)
+
+
+def apart(a, b):
+    """The largest relative difference of an array of two trees."""
+    worst = 0.0
+    for x, y in zip(jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b)):
+        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        worst = max(worst, float(np.linalg.norm(x - y)) / (float(np.linalg.norm(y)) or 1.0))
+    return worst
+
+
+if __name__ == "__main__":
+    unittest.main()
