@@ -239,6 +239,11 @@ void sort(const Op& o) {
   o.set("dimensions", "{" + dimension.substr(0, dimension.find(' ')) + "}");
 }
 
+void rng_bit_generator(const Op& o) {
+  const std::string algorithm = o.text("algorithm", "rng_algorithm");
+  o.set("algorithm", algorithm.starts_with('#') ? last_word(algorithm) : algorithm);
+}
+
 void custom_call(const Op& o) {
   o.set("custom_call_target",
         o.op.symbol.empty() ? o.text("call_target_name") : "\"" + o.op.symbol + "\"");
@@ -276,6 +281,7 @@ constexpr std::array kKnown = {
     Known{"gather", "gather", gather},
     Known{"scatter", "scatter", scatter},
     Known{"sort", "sort", sort},
+    Known{"rng_bit_generator", "rng-bit-generator", rng_bit_generator},
     Known{"count_leading_zeros", "count-leading-zeros"},
     Known{"custom_call", "custom-call", custom_call},
     Known{"composite", "call", call},
