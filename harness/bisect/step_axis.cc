@@ -196,7 +196,10 @@ Result<StepDivergence> part_of_runs(const RunFile& a, const RunFile& b) {
       return scenario ? scenario->imported : std::string();
     };
     const std::string differ = differences(of_program(a), of_program(b));
-    p.notes.push_back("the runs were made by different scenarios" + differ);
+    p.notes.push_back(differ.empty()
+                          ? "the runs were made by different scenarios"
+                          : "the runs are of different programs; of B, and as A recorded it:" +
+                                differ);
   }
   if (a.contract != b.contract)
     p.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));

@@ -118,13 +118,15 @@ Result<int> inspect_experiment(const Parsed& parsed) {
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
+  const std::string runs =
+      e.imported ? fmt::format("ops         {}", program.graph.size())
+                 : fmt::format("sharded     {} cores x {}, {} ops", program.sharding.cores,
+                               program.batch, program.graph.size());
   fmt::print(
-      "{}: {}\n  data        {}\n  parameters  {}\n  per step    {:.3g} GFLOP at batch {}\n  "
-      "sharded     {} cores x {}, {} ops\n"
-      "  digest      {}\n  program     {}\n",
+      "{}: {}\n  data        {}\n  parameters  {}\n  per step    {:.3g} GFLOP at batch {}\n"
+      "  {}\n  digest      {}\n  program     {}\n",
       scenario.name, scenario.description, data, parameters, step_flops(whole) / 1e9,
-      scenario.train.batch, program.sharding.cores, program.batch, program.graph.size(),
-      scenario_digest(scenario).hex(), digest(program).hex());
+      scenario.train.batch, runs, scenario_digest(scenario).hex(), digest(program).hex());
   if (e.imported) print_variables(whole, e.imported->notes);
   return 0;
 }

@@ -384,7 +384,10 @@ std::string differences(const std::string& recorded, const std::string& given) {
   std::string out;
   for (const auto& [key, what] : kinds) {
     if (was[key] == is[key]) continue;
-    const auto shown = [](const std::string& value) { return value.empty() ? "none" : value; };
+    const auto shown = [](std::string value) {
+      std::erase(value, '"');
+      return value.empty() ? "none" : value;
+    };
     out += fmt::format("\n  {}: {}; recorded: {}", what, shown(is[key]), shown(was[key]));
   }
   return out;
@@ -397,7 +400,7 @@ Result<Experiment> reopen_imported(const Scenario& s) {
                  "lie beside it"};
   TWINRUN_ASSIGN(Experiment e, import_experiment(s.program_files));
   if (const std::string differ = differences(s.imported, e.scenario.imported); !differ.empty())
-    return Error{fmt::format("is not what {} records{}", s.file, differ), s.program_files.program,
+    return Error{fmt::format("is not what {} records:{}", s.file, differ), s.program_files.program,
                  "give the files with which it was made, or make it again"};
   Scenario kept = s;
   kept.program_files = e.scenario.program_files;

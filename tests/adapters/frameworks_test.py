@@ -8,7 +8,9 @@ TWINRUN_PARITY_TF name an interpreter or ./dev parity has installed them.
 """
 import functools
 import gzip
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -245,12 +247,42 @@ class Jax(Several):
     framework = "jax"
 
 
+class Imported(unittest.TestCase):
+    """The step of an imported program, from its StableHLO text (tests/program/import/fixtures)."""
+
+    def test_jax_runs_the_text(self):
+        python = interpreter("jax")
+        if python is None:
+            self.skipTest("no jax")
+        stem = ROOT / "tests/program/import/fixtures/mlp_momentum"
+        binding, (state, batches, expected) = json.loads(stem.with_suffix(".json").read_text()), (
+            dict(np.load(f"{stem}.{part}.npz")) for part in ("state", "batch", "expected"))
+        inputs = [{name: batches[name][i] for name in binding["inputs"]} for i in range(len(expected["loss"]))]
+        named = [f"state/{name}" for name in binding["state"]]
+        program = {"protocol": 1, "scenario": "[program]", "cores": 1, "batch": 6, "algebra": "cpu", "sharding": {}, "random": [],
+                   "state": described({name: state[name] for name in binding["state"]}), "inputs": described(inputs[0]),
+                   "outputs": described({"loss": np.float32(0)}),
+                   "step": {"stablehlo": "step.mlir", "arguments": named + [f"input/{name}" for name in binding["inputs"]],
+                            "results": [*named, "output/loss"]}}
+        with Harness([python, ROOT / "adapters/jax/engine.py", "--cores", "1"]) as h:
+            self.assertTrue(h.hello()["programs"])
+            shutil.copy(f"{stem}.mlir", os.path.join(h.folder, "step.mlir"))
+            name = h.prepare(program)
+            kept = [h.step(name, 1, i, fed, {}, state if i == 0 else None) for i, fed in enumerate(inputs)]
+            # A loss of about 1 is made by sums of 8, 16, 4 and 6 terms and a few functions, in an order that depends on XLA's version:
+            # fewer than 64 roundings.
+            self.assertLessEqual(abs(kept[0]["output/loss"] - expected["loss"][0]), 64 * 2.0**-24 * max(1, abs(expected["loss"][0])))
+            for i, fed in enumerate(inputs):
+                again = h.step(name, 1, i, fed, {}, state_of(kept[i - 1]) if i else state)
+                self.assertEqual(bits(again), bits(kept[i]), f"step {i} through the state file")
+
+
 class TensorFlow(Several):
     framework = "tensorflow"
 
 
 def load_tests(loader, _tests, _pattern):
-    return unittest.TestSuite(loader.loadTestsFromTestCase(t) for t in (PyTorch, Script, Jax, TensorFlow))
+    return unittest.TestSuite(loader.loadTestsFromTestCase(t) for t in (PyTorch, Script, Jax, Imported, TensorFlow))
 
 
 if __name__ == "__main__":

@@ -120,6 +120,15 @@ class Session(unittest.TestCase):
     def test_doubles_that_would_be_rounded_are_refused(self):
         self.failing("doubles", "state 'w' is float64")
 
+    def test_an_imported_program_needs_an_engine_that_runs_them(self):
+        imported = {**program(), "scenario": "[program]", "step": {"stablehlo": "step.mlir", "arguments": ["state/w"], "results": []}}
+        with toy("right") as h:
+            h.hello()
+            with self.assertRaisesRegex(Failed, "scenarios only, not imported programs"):
+                h.prepare(imported)
+        p = Program("program-1.json", imported, "module {}")
+        self.assertEqual((p.step_text, p.arguments, p.layers), ("module {}", ["state/w"], []))
+
     def test_garbage(self):
         self.failing("garbage", "no message: b'Epoch 1/10")
 
