@@ -54,6 +54,9 @@ struct Evidence {
   std::vector<WrongTensor> module_wrong, excerpt_wrong;
   std::string module_not_joined;          // why no group of ops was found
   std::optional<StepApart> module_apart;  // beyond conforming engines
+  // Ops outside of what their shown operands allow, which a compiler explains that computed the
+  // operands again.
+  std::vector<std::string> recomputed;
   bool compiled_wrong() const { return !module_wrong.empty() || !excerpt_wrong.empty(); }
   // T executed other ops than the requested program has, or read other inputs than it was fed.
   bool other_program = false;

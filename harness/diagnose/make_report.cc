@@ -205,6 +205,11 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.notes = j.notes;
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
     r.notes.push_back(coverage);
+  if (!e.recomputed.empty())
+    r.notes.push_back(fmt::format(
+        "Outside of what their shown operands allow, and inside of what they allow if the compiler "
+        "computed these operands again in a fusion, which is legal: {} (docs/guides/xla.md).",
+        fmt::join(e.recomputed, ", ")));
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "C", "RB", "B"}) {
     const auto run = diagnosis.runs.find(name);
     if (run != diagnosis.runs.end() && (diagnosis.own_s() || run->first != "S")) {
@@ -228,7 +233,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   const bool acquitted =
       j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kInconclusive;
   if (acquitted && diagnosis.probe_t && diagnosis.runs.contains("T") && e.level != 'C' &&
-      !r.probes.empty() && !r.findings.empty()) {
+      !r.probes.empty() && !r.findings.empty() && e.recomputed.empty()) {
     r.findings.front().evidence.insert(
         r.findings.front().evidence.begin(),
         inside(*diagnosis.probe_t, diagnosis.programs["T"], r.probes.front()));

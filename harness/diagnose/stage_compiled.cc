@@ -1,12 +1,15 @@
 // The stage that judges the module which an engine compiles of the whole step (harness/fusion).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/diagnose/runs.h"
 #include "harness/fusion/joined_ops.h"
+#include "harness/fusion/recomputed.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -75,6 +78,42 @@ std::string apart_text(const StepApart& nearest) {
 }
 
 }  // namespace
+
+Status clear_recomputed(DiagnosisState& diagnosis) {
+  Evidence& e = diagnosis.evidence;
+  if (e.violations.empty() || e.level == 'C') return Ok{};
+  const bool one_core = e.violations_run == "E1";
+  const Program& program = diagnosis.programs[e.violations_run];
+  const Lockstep& probe = one_core              ? *diagnosis.probe_e1
+                          : diagnosis.probe_gap ? *diagnosis.probe_gap
+                                                : *diagnosis.probe_t;
+  TWINRUN_ASSIGN(const auto backend, subject(diagnosis));
+  TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
+  if (engine->module_text() == nullptr) return Ok{};
+  const Capabilities declared = backend->capabilities();
+  std::map<ValueId, bool> explained;
+  for (const KeptStep& kept : probe.flagged()) {
+    TWINRUN_ASSIGN(const TracedStep traced, TracedStep::of(*engine, kept));
+    for (const Violation& v : e.violations) {
+      if (v.step != kept.step || v.what != Violation::What::kResult || v.replica < 0) continue;
+      const auto [at, first] = explained.try_emplace(v.id, true);
+      if (!at->second) continue;
+      TWINRUN_ASSIGN(at->second, traced.explains(program, declared, v.id,
+                                                 static_cast<size_t>(v.replica), &diagnosis.pool));
+    }
+  }
+  std::erase_if(e.violations, [&](const Violation& v) {
+    const auto at = explained.find(v.id);
+    const bool legal = v.what == Violation::What::kResult && at != explained.end() && at->second;
+    if (legal && std::ranges::find(e.recomputed, v.op) == e.recomputed.end())
+      e.recomputed.push_back(v.op);
+    return legal;
+  });
+  if (!e.violations.empty() || one_core || !diagnosis.probe_e1) return Ok{};
+  e.violations = diagnosis.probe_e1->violations();
+  e.violations_run = "E1";
+  return clear_recomputed(diagnosis);
+}
 
 Status judge_compiled_step(DiagnosisState& diagnosis) {
   Evidence& e = diagnosis.evidence;
