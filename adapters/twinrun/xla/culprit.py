@@ -1,7 +1,7 @@
 """From a step that is wrong to the group of equations that makes it so, and its proof.
 
-    culprit = Hunt(program, noise, leaves, folder, deadline).hunt()
-    culprit.equations, culprit.answer, culprit.words
+    culprit = Hunt(program, noise, results, leaves, values, folder, deadline).hunt()
+    culprit.equations, culprit.answer, culprit.passes
 """
 
 import time
@@ -11,23 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import passes, repro
-from .compat import is_key, key_data, sharding_of
+from .compat import is_key, sharding_of
 from .equations import run
 from .judge import Fragment, judge, text_of_function
-from .noise import Instrument, closed, terms, values_of
+from .noise import Instrument, terms
 from .search import Lost, Search
-
+from .stepwise import continued, iterations, on_one_device, one_by_one, outputs
 
 _TIME_FOR_PASSES = 60  # seconds
+_LOOP_STEPS = 4  # steps of a loop whose body is searched
 
 
 class Culprit:
-    """equations: the group; answer: of `judge`, or None; how: where its results were taken from; passes, repro, notes."""
+    """equations: the group; answer: of `judge`; partitioner: right on one device; passes, repro, notes."""
 
-    def __init__(self, equations, program):
-        self.equations, self.program = equations, program
-        self.answer, self.how, self.passes, self.repro, self.notes = None, "", None, None, []
-        self.partitioner = False
+    def __init__(self, equations):
+        self.equations, self.answer, self.passes, self.repro = equations, None, None, None
+        self.notes, self.partitioner, self.loop = [], False, None
 
     @property
     def proven(self):
@@ -43,172 +43,136 @@ def spread_over(leaves):
 
 
 class Hunt:
-    def __init__(self, program, noise, results, leaves, folder, deadline, say=lambda text: None):
+    """values: of the step's equations one by one, by number, as far as they were kept."""
+
+    def __init__(self, program, noise, results, leaves, values, folder, deadline, say=lambda text: None):
         self.program, self.noise, self.leaves, self.folder, self.deadline = program, noise, leaves, folder, deadline
+        self.only = set(noise.beyond(results)) if results is not None else None
+        self.values, self.say = dict(values), say
         self.several = spread_over(leaves) or any(e.name == "sharding_constraint" for e in program.everything())
-        self.only = set(noise.beyond(results)) if noise else set()
-        self.values = {}  # of the step with barriers, by number
-        self.say = say
-        self.top = {e.uid: e for e in program.equations}
-        self.owner = {}
-        for e in program.equations:
-            for body in e.bodies:
-                for inner in body.everything():
-                    self.owner[inner.uid] = e
+        self.shardings = None
 
-    # ---- candidates
-    def _whole(self, value):
-        """Gives every device the whole value."""
-        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    # ---- values
+    def value(self, number):
+        if number not in self.values:
+            wanted = [n for n in self.program.avals if n not in self.values]
+            self.values.update(one_by_one(self.program, on_one_device(self.leaves), wanted))
+        return self.values[number]
 
-        meshes = [x.sharding.mesh for x in self.leaves if hasattr(getattr(x, "sharding", None), "mesh")]
-        mesh = next((m for m in meshes if m.devices.size > 1), None)
-        if mesh is None:
-            constraint = next((e.params["sharding"] for e in self.program.everything()
-                               if e.name == "sharding_constraint" and hasattr(e.params["sharding"], "mesh")), None)  # fmt: skip
-            mesh = constraint.mesh if constraint is not None else Mesh(np.array(jax.devices()), ("devices",))
-        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, PartitionSpec()))
+    def operands(self, fragment):
+        values = [self.value(n) for n in fragment.program.inputs]
+        if not self.several:
+            return values
+        # On several devices an operand is spread as it is in the step.
+        if self.shardings is None:
+            numbers = [n for n in [*self.program.inputs, *(o for e in self.program.equations for o in e.outputs)]]
 
-    def _cut(self, values):
-        if self.several:
-            values = [v if is_key(v) else self._whole(v) for v in values]
-        return closed(values)
+            def everything(leaves):
+                seen = {}
+                run(self.program, leaves, watch=seen)
+                return [seen[n] for n in numbers]
 
-    def candidate(self, cut, watched=()):
-        """Runs the step with cuts; returns its results and the watched values."""
+            spread = jax.jit(everything)(self.leaves)
+            self.shardings = {n: getattr(x, "sharding", None) for n, x in zip(numbers, spread)}
+        placed = []
+        for n, v in zip(fragment.program.inputs, values):
+            sharding = sharding_of(self.shardings[n])
+            placed.append(v if is_key(v) or sharding is None else jax.device_put(v, sharding))
+        return placed
 
-        def step(leaves):
-            seen = {}
-            leaves = self._cut(leaves) if -1 in cut else leaves
-            out = run(
-                self.program, leaves, lambda e, values: self._cut(values) if e.uid in cut else values, watch=seen
-            )
-            return out, [seen[n] for n in watched]
+    def compiled(self, fragment):
+        """Returns (arguments, impls, results) of a group that is compiled as one function."""
+        arguments, impls = fragment.prepare(self.operands(fragment))
+        return arguments, impls, jax.jit(fragment.function(impls, alone=False))(*arguments)
 
-        return jax.jit(step)(self.leaves)
+    # ---- the search
+    def wrong(self, positions):
+        """Compiles some equations together, computes the others one by one; says whether the step is wrong."""
+        equations, chosen = [self.program.equations[i] for i in positions], set(positions)
+        made, later = {o for e in equations for o in e.outputs}, []
+        reached = set(made)
+        for i, e in enumerate(self.program.equations):
+            if i not in chosen and reached & set(e.operands()):
+                later.append(e)
+                reached.update(e.outputs)
+        behind = reached - made
+        if any(behind & set(e.operands()) for e in equations):
+            return False  # something that is needed lies in between
+        fragment = Fragment(self.program, equations)
+        env = {n: self.value(n) for e in later for n in e.operands() if n not in reached}
+        env.update({o: self.value(o) for o in self.program.outputs if not isinstance(o, tuple) and o not in reached})
+        operands = self.operands(fragment)
+        if any(is_key(x) for x in operands) or any(is_key(self.program.avals[o]) for o in fragment.program.outputs):
+            numbers = fragment.program.outputs
+            found = jax.jit(lambda *x: tuple(run(fragment.program, list(x))))(*operands)
+        else:
+            numbers, found = fragment.program.outputs, self.compiled(fragment)[2]
+        for n, x in zip(numbers, found):
+            env[n] = x if is_key(x) else jnp.asarray(np.asarray(x))
+        continued(self.program, env, later)
+        return bool(self.noise.beyond(outputs(self.program, env), self.only))
 
-    def right(self, cut):
-        results, _ = self.candidate(cut)
-        return not self.noise.beyond(results, self.only)
-
-    # ---- the hunt
     def hunt(self):
         """Returns a Culprit; raises Lost."""
-        search = Search(self.program, self.right, self.deadline)
-        free, users = search.group()
-        self.say(f"{search.compilations} compilations")
-        named = sorted({e.uid: e for e in [*free, *users]}.values(), key=lambda e: e.uid)
-        culprit = Culprit(named, self.program)
-        culprit.notes.append(f"{search.compilations} compilations with barriers")
-        top = sorted({self.owner.get(e.uid, e).uid for e in named})
-        self._prove(culprit, [self.top[u] for u in top], set(e.uid for e in free))
-        return culprit
+        search = Search(len(self.program.equations), self.wrong, self.deadline)
+        equations = [self.program.equations[i] for i in search.group()]
+        culprit = Culprit(equations)
+        culprit.notes.append(f"the group was found by {search.compilations} compilations")
+        self.say(culprit.notes[0])
+        if len(equations) == 1 and equations[0].name == "scan":
+            inner = self._in_loop(equations[0])
+            if inner is not None:
+                return inner
+        return self.prove(culprit)
 
-    def single(self, equation):
-        """Returns the culprit of one equation that is wrong by itself."""
-        culprit = Culprit([equation], self.program)
-        self._prove(culprit, [equation], set())
-        return culprit
-
-    def _operands(self, fragment, placed):
-        if placed:
-            _, values = self.candidate(set(e.uid for e in self.program.everything()) | {-1}, fragment.program.inputs)
-            if self.several:
-                # The shardings that the operands have in the step, which cuts take away.
-                _, spread = self.candidate(set(), fragment.program.inputs)
-                values = [
-                    v if is_key(v) else jax.device_put(v, s.sharding) for v, s in zip(values, spread)
-                ]
-            return values
-        missing = [n for n in fragment.program.inputs if n not in self.values]
-        if missing:
-            self.values.update(values_of(self.program, self.leaves, missing))
-        return [self.values[n] for n in fragment.program.inputs]
-
-    def _prove(self, culprit, equations, free):
-        for attempt in range(3):
-            fragment = Fragment(self.program, equations)
-            if self._alone(culprit, fragment):
+    def _in_loop(self, loop):
+        """Searches the body of a loop, on the numbers of its first steps."""
+        steps = iterations(loop, [i[1] if isinstance(i, tuple) else self.value(i) for i in loop.inputs])
+        body, given = loop.bodies[0], next(steps)
+        instrument = Instrument(body)
+        for _ in range(_LOOP_STEPS):
+            env = one_by_one(body, given)
+            out = outputs(body, env)
+            noise = instrument.measure(given, out) if not any(is_key(x) for x in given) else None
+            if noise is None:
+                return None
+            hunt = Hunt(body, noise, None, given, env, self.folder, self.deadline, self.say)
+            try:
+                found = hunt.hunt()
+            except Lost:
+                found = None
+            if found is not None and found.proven:
+                found.loop = loop
+                found.notes.append(f"in the body of {loop}")
+                return found
+            try:
+                given = steps.send(out)
+            except StopIteration:
                 break
-            # What makes the operands may belong to what XLA joins.
-            needed = set(fragment.program.inputs)
-            more = [e for e in self.program.equations if needed & set(e.outputs) and e not in equations]
-            if not more or attempt == 2 or time.monotonic() > self.deadline:
-                break
-            equations = sorted([*equations, *more], key=lambda e: e.uid)
-        if not culprit.proven and free:
-            self._inside(culprit, free)
+        return None
 
-    def _alone(self, culprit, fragment):
-        """Compiles the group alone, and judges what it gives. Returns whether it is wrong."""
-        operands = self._operands(fragment, self.several)
-        arguments, impls = fragment.prepare(operands)
-        function = fragment.function(impls, alone=False)
-        results = jax.jit(function)(*arguments)
-        noise = Instrument(fragment.program).measure([np.asarray(a) for a in arguments]) if not impls else None
-        if noise is not None and not noise.beyond(results):
-            return False
-        if noise is not None:
-            fragment = self._smaller(fragment, arguments)
-            operands = self._operands(fragment, self.several)
-            arguments, impls = fragment.prepare(operands)
-            function = fragment.function(impls, alone=False)
-            results = jax.jit(function)(*arguments)
+    # ---- the proof
+    def prove(self, culprit):
+        """Judges the group as it is compiled, writes repro.py, and looks for the pass."""
+        fragment = Fragment(self.program, culprit.equations)
+        arguments, impls, results = self.compiled(fragment)
         plain = fragment.function(impls)
-        answer = judge(
-            text_of_function(plain, arguments), arguments, results, self.folder, "group", fragment.labels,
-            max(20, self.deadline - time.monotonic()),
-        )  # fmt: skip
-        if not answer.refused and not answer.outside:
-            return False
-        culprit.answer, culprit.how = answer, "the group, compiled alone on the operands that the step gives it"
-        if self.several:
-            alone = [jnp.asarray(np.asarray(a)) for a in arguments]
-            again = jax.jit(plain)(*alone)
-            right = Instrument(fragment.program).measure(alone)
-            culprit.partitioner = not right.beyond(again)
-        if not any(self.owner.get(e.uid) for e in culprit.equations):
-            culprit.equations = fragment.equations
-        self._file(culprit, fragment, arguments, impls)
-        return True
-
-    def _smaller(self, fragment, arguments):
-        """Leaves out equations of the group without which it is still wrong, the last first."""
-        equations = list(fragment.equations)
-        for e in reversed(fragment.equations):
-            if len(equations) < 2 or len(fragment.equations) > 24:
-                break
-            fewer = Fragment(self.program, [x for x in equations if x is not e])
-            operands = self._operands(fewer, self.several)
-            given, impls = fewer.prepare(operands)
-            if impls:
-                continue
-            results = jax.jit(fewer.function(impls, alone=False))(*given)
-            if Instrument(fewer.program).measure([np.asarray(a) for a in given]).beyond(results):
-                equations.remove(e)
-        return Fragment(self.program, equations)
-
-    def _inside(self, culprit, free):
-        """Judges the group where it is in the step, between barriers on everything else."""
-        equations = [self.top[u] for u in sorted({self.owner.get(e.uid, e).uid for e in culprit.equations})]
-        fragment = Fragment(self.program, equations)
-        cut = (set(e.uid for e in self.program.everything()) | {-1}) - free
-        wanted = [*fragment.program.inputs, *(o for o in fragment.program.outputs if not isinstance(o, tuple))]
-        _, values = self.candidate(cut, wanted)
-        count = len(fragment.program.inputs)
-        arguments, impls = fragment.prepare(values[:count])
-        results = [key_data(v) if is_key(v) else v for v in values[count:]]
         culprit.answer = judge(
-            text_of_function(fragment.function(impls), arguments), arguments, results, self.folder, "group",
-            fragment.labels, max(20, self.deadline - time.monotonic()),
+            text_of_function(plain, arguments), arguments, results, self.folder, "group", fragment.labels,
+            max(60, self.deadline - time.monotonic()),
         )  # fmt: skip
-        culprit.how = "the group inside the step, with barriers after all other equations"
+        if not culprit.answer.refused and not culprit.answer.outside:
+            return culprit
+        alone = on_one_device(arguments)
+        right = fragment.program.inputs and [self.value(o) for o in fragment.program.outputs]
+        if self.several and not any(is_key(x) for x in right):
+            measured = Instrument(fragment.program).measure(alone, right) if not impls else None
+            culprit.partitioner = measured is not None and not measured.beyond(jax.jit(plain)(*alone))
+        if not any(is_key(x) for x in right):
+            self._file(culprit, fragment, arguments, impls, right)
+        return culprit
 
-    def _file(self, culprit, fragment, arguments, impls):
-        """Writes repro.py, and looks for the pass."""
-        right = jax.jit(fragment.function(impls, lambda e, v: closed(v)))(
-            *[jnp.asarray(np.asarray(a)) for a in arguments]
-        )
+    def _file(self, culprit, fragment, arguments, impls, right):
         shapes = {n: tuple(getattr(a, "shape", ())) for n, a in self.program.avals.items()}
         lengths = [
             terms(e, [shapes[i] if not isinstance(i, tuple) else np.shape(i[1]) for i in e.inputs])

@@ -18,12 +18,13 @@ from ..report import Report, run_program
 from . import files
 from .arguments import find, flat_results
 from .compat import is_key, key_data, loaded, wrap_key, key_impl
-from .culprit import Hunt, Lost, spread_over
+from .culprit import Culprit, Hunt, Lost, spread_over
 from .equations import trace
 from .judge import judge, text_of_function
-from .noise import Instrument, values_of
+from .noise import Instrument
 from .outcome import outcome
 from .singles import judge_singles
+from .stepwise import on_one_device, one_by_one, outputs
 
 # Values of the step that are kept to judge each equation by itself.
 _LARGEST_VALUES = 1 << 29
@@ -149,40 +150,35 @@ def diagnose(
     return report
 
 
-def _values(program, before):
-    """Returns the values between the equations by number, or {} if they are too large to be kept."""
-    size = lambda a: int(np.prod(a.shape)) * 4 if hasattr(a, "shape") else 0  # noqa: E731
-    watched = list(dict.fromkeys([*program.inputs, *(o for e in program.equations for o in e.outputs)]))
-    if sum(size(program.avals[n]) for n in watched) > _LARGEST_VALUES:
-        return {}
-    return values_of(program, before, watched)
-
-
 def _investigate(form, program, run, folder, deadline, seen, say):
     """Fills `seen`: whole (answers), triggered, noise, singles, culprit, lost."""
-    say("compiling it with barriers")
     instrument, triggered = Instrument(program), None
+    size = lambda a: int(np.prod(a.shape)) * 4 if hasattr(a, "shape") else 0  # noqa: E731
+    small = sum(size(program.avals[n]) for e in program.equations for n in e.outputs) <= _LARGEST_VALUES
     for i, (before, results) in enumerate(run.steps):
-        noise = instrument.measure(before)
-        say(f"step {i} was run with barriers")
+        say(f"computing the equations of step {i} one by one")
+        env = one_by_one(program, on_one_device(before), None if small and i == 0 else ())
+        base = outputs(program, env)
+        values = env if i == 0 else values
+        say("measuring what rounding does to it")
+        noise = instrument.measure(before, base)
         beyond = noise.beyond(results)
         if beyond:
-            triggered = i
+            triggered, values = i, env
+            if small and i:
+                values = one_by_one(program, on_one_device(before))
             break
     seen["triggered"] = triggered
     if triggered is not None:
         seen["beyond"] = [
             f"{n} of {np.size(run.steps[triggered][1][r])} elements of {form.result_names[r]}" for r, n in beyond.items()
         ]
-    if triggered is None:
-        before, results = run.steps[0]
-        noise = None
+    before, results = run.steps[triggered or 0]
     text = text_of_function(form.flat, before)
     say("judging the whole step")
     seen["whole"] = judge(text, before, results, folder, "whole", form.result_names, min(60, deadline - time.monotonic()))
-    hunt = None
     if triggered is not None:
-        hunt = Hunt(program, noise, results, before, folder, deadline, say)
+        hunt = Hunt(program, noise, results, before, values, folder, deadline, say)
         say("searching for the group of equations")
         try:
             seen["culprit"] = hunt.hunt()
@@ -190,11 +186,9 @@ def _investigate(form, program, run, folder, deadline, seen, say):
             seen["lost"] = str(lost)
     if not (seen.get("culprit") and seen["culprit"].proven):
         say("judging equations one by one")
-        seen["singles"] = judge_singles(program, _values(program, before), folder, min(deadline, time.monotonic() + 60))
+        seen["singles"] = judge_singles(program, values, folder, min(deadline, time.monotonic() + 60))
         if seen["singles"].wrong:
             equation, answer = seen["singles"].wrong[0]
-            hunt = hunt or Hunt(program, noise, results, before, folder, deadline, say)
-            found = hunt.single(equation)
-            if not found.proven:
-                found.answer, found.how = answer, "one equation on the operands that the step gives it"
+            found = Culprit([equation])
+            found.answer = answer
             seen["culprit"] = found

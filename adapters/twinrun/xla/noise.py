@@ -1,11 +1,12 @@
 """Whether two evaluations of a step differ by more than rounding explains.
 
-The step is run with a barrier after each equation, a few times with every rounded result moved at random by as much as
-another order of rounding may move it. What the step's results then scatter is what rounding does to them. This is a
-trigger: it decides what is looked at more closely, and never accuses.
+The step is run a few times with every rounded result moved at random by as much as another order of rounding may move
+it. What the step's results then scatter is what rounding does to them. This is a trigger: it decides what is looked at
+more closely, and never accuses.
 
     instrument = Instrument(program)
-    noise = instrument.measure(leaves)        # noise.base, noise.beyond(results)
+    noise = instrument.measure(leaves, base)        # base: the results of the equations one by one
+    noise.beyond(results)                           # {index of a result: how many elements}
 """
 
 import math
@@ -16,6 +17,7 @@ import numpy as np
 
 from .compat import barrier, is_key, quickly
 from .equations import run
+from .stepwise import on_one_device
 
 RUNS = 6
 # Results of these are copies or choices of operands, or whole numbers: nothing is rounded.
@@ -61,13 +63,12 @@ def _unit(dtype):
 
 
 class Noise:
-    """base: the results with barriers; spread: of each result, per element."""
+    """base: the results of the equations one by one; spread: of each result, per element."""
 
-    def __init__(self, base, runs):
-        self.base = [np.asarray(b) for b in base]
-        self.spread = []
+    def __init__(self, base, still, runs):
+        self.base, self.spread = [np.asarray(b) for b in base], []
         for i, b in enumerate(self.base):
-            wide = _wide(b)
+            wide = _wide(np.asarray(still[i]))
             moved = [_apart(_wide(np.asarray(r[i])), wide) for r in runs]
             mean = np.mean([m * m for m in moved], axis=0) if moved else np.zeros(b.shape)
             finite = mean[np.isfinite(mean)]
@@ -111,7 +112,7 @@ def closed(values):
 
 
 class Instrument:
-    """The barriered step as one compiled function: of leaves, a scale of the noise, and random numbers."""
+    """The step as one compiled function: of leaves, a scale of the noise, and random numbers."""
 
     NUMBERS = 1000003    # prime, so that rows of arrays do not meet the same numbers
 
@@ -152,31 +153,15 @@ class Instrument:
             moved = (v.astype(jnp.float32) + magnitude.astype(jnp.float32) * amount).astype(v.dtype)
         return jnp.where(jnp.isfinite(moved), moved, v)
 
-    def measure(self, leaves, runs=RUNS, seed=0):
-        leaves = _on_one_device(leaves)
+    def measure(self, leaves, base, runs=RUNS, seed=0):
+        """base: the results of the equations one by one."""
+        leaves = on_one_device(leaves)
         quiet = np.zeros(self.NUMBERS, "float32")
         if self.compiled is None:
             self.compiled = quickly(self._step, leaves, np.float32(0), quiet)
         random = np.random.default_rng(seed)
-        base = self.compiled(leaves, np.float32(0), quiet)
+        still = self.compiled(leaves, np.float32(0), quiet)
         moved = [
             self.compiled(leaves, np.float32(1), random.standard_normal(self.NUMBERS, "float32")) for _ in range(runs)
         ]
-        return Noise(base, moved)
-
-
-def _on_one_device(leaves):
-    return [jnp.asarray(np.asarray(x)) if hasattr(x, "dtype") else jnp.asarray(x) for x in leaves]
-
-
-def values_of(program, leaves, numbers):
-    """Returns {number: value} of the step with barriers."""
-    numbers = list(numbers)
-
-    def step(leaves):
-        seen = {}
-        run(program, closed(leaves), lambda e, values: closed(values), alone=True, watch=seen)
-        return [seen[n] for n in numbers]
-
-    leaves = _on_one_device(leaves)
-    return dict(zip(numbers, quickly(step, leaves)(leaves)))
+        return Noise(base, still, moved)

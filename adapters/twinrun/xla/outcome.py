@@ -30,11 +30,11 @@ def outcome(seen):
     if seen["triggered"] is not None:
         lines.append(f"step {seen['triggered']}, beyond rounding: " + "; ".join(seen["beyond"]))
     if culprit and not culprit.proven:
-        lines.append("joined, these equations give something else than one by one: " + "; ".join(culprit.group))
+        lines.append("compiled together, these equations give something else than one by one: " + "; ".join(culprit.group))
         if culprit.answer and culprit.answer.refused:
             lines.append(f"they were not judged: {culprit.answer.refused}")
         elif culprit.answer:
-            lines.append(f"judged as {culprit.how}, no element is outside its bound")
+            lines.append("judged as they are compiled together, no element is outside its bound")
     if seen.get("lost"):
         lines.append(f"no group was found: {seen['lost']}")
     lines.append(_judged(whole, singles))
