@@ -106,9 +106,10 @@ class Search:
             return "factor", p.how, self.twice(p), line_of(p.op)
         if p.kind == "order":
             return "order", line_of(p.op)
-        if self.is_forward(p) or self.place(p.op) in forward_lines or (forward_lines and self.inside(p)):
-            return "forward", p.how
         later = self.flow.reaches(p.output, p.how)
+        shared = later and self.place(p.op) in forward_lines
+        if self.is_forward(p) or shared or (forward_lines and self.inside(p)):
+            return "forward", p.how
         return ("late" if later or self.is_norm(p) else "never"), p.how
 
     def inside(self, p):
@@ -207,8 +208,7 @@ class Search:
         partner = self.c.partner.get(op.index)
         if c is None or partner is None or not any(math.isclose(c, n, rel_tol=2.0**-20) for n in products(op.axes)):
             return False
-        known = {**self.c.readings.adjacent, **self.c.readings.counts}
-        return partner.index in known or self.flow_of_whole().scaling(partner) == 1
+        return partner.index in {**self.c.readings.adjacent, **self.c.readings.counts} or self.flow_of_whole().scaling(partner) == 1
 
     def flow_of_whole(self):
         from .flow import Flow

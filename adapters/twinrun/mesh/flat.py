@@ -269,6 +269,34 @@ def _covered(program, number, d, size):
 _ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "add_any", "convert_element_type", "max", "min", "leave"}
 
 
+def row_axis(program, number, rank):
+    """Returns which axis of what a device holds has its rows: the first that the step does not go through one by one."""
+    taken = set()
+    for op in program.users(number):
+        if op.name == "enter":
+            taken |= _taken(program, op.outputs[0], 1 if len(program.avals[op.outputs[0]].shape) == rank else 0)
+    return next((d for d in range(rank - 1) if d not in taken), 0)
+
+
+def _taken(program, number, skip):
+    """Returns the axes of which ops take a part. skip: leading axes that a device holds one row of."""
+    found = set()
+    for op in program.users(number):
+        shape = program.avals[number].shape
+        if op.name == "squeeze" and skip and tuple(op.params["dimensions"]) == (0,):
+            found |= _taken(program, op.outputs[0], 0)
+        elif op.name == "row":
+            found.add(0)
+        elif op.name in ("slice", "dynamic_slice") and op.inputs[0] == number:
+            part = program.avals[op.outputs[0]].shape
+            if skip and op.name == "slice" and part == shape:
+                found |= _taken(program, op.outputs[0], skip)
+            found |= {d - skip for d in range(skip, len(shape)) if part[d] < shape[d]}
+        elif op.name == "scan":
+            found.add(0)
+    return found
+
+
 # ---- places -------------------------------------------------------------------------------------------------------------
 
 _LIBRARIES = tuple(

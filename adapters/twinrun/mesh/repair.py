@@ -124,13 +124,20 @@ class Repair:
         if op.name in REDUCTIONS:
             sizes = dict(op.axes)
             n = np.prod([sizes.get(a, 1) for a in axes_of(op.params)])
-            return not any(self.flow.divided_next(o, n) for o in op.outputs)
+            return not any(
+                math.isclose(c, n, rel_tol=2.0**-20) or self._counted(user)
+                for o in op.outputs for user, c in self.flow.next_scalings(o)
+            )  # fmt: skip
         if op.name not in ("div", "mul"):
             return False
-        divided, partner = self.flow.scaling(op), self.c.partner[op.index]
+        divided = self.flow.scaling(op)
         if divided is None or not any(math.isclose(divided, n, rel_tol=2.0**-20) for n in products(op.axes)):
             return False
-        return partner.index in self.counted or self.whole_flow.scaling(partner) == 1
+        return self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1
+
+    def _counted(self, op):
+        partner = self.c.partner.get(op.index)
+        return partner is not None and partner.index in self.counted
 
     def _size(self, a, r, axes):
         """Returns the factor by which a local mean is larger than the whole one, or 1."""

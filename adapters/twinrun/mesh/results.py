@@ -26,9 +26,9 @@ def kind_of(name, part):
     words = set(name.split("/"))
     if words & _STATISTICS:
         return "statistics"
-    if "params" in words:
-        return "update"
-    return "optimizer" if part > 0 or "opt_state" in words else "update"
+    if words & {"opt_state", "mu", "nu", "trace", "count", "momentum", "ema"}:
+        return "optimizer"
+    return "optimizer" if part > 0 and "params" not in words else "update"
 
 
 class Results:
