@@ -234,11 +234,11 @@ def _equal(a, b):
     return bool(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=is_float(a.dtype)))
 
 
-# ---- what the one-device program leaves out ----------------------------------------------------------------------------
+# ---- what the one-device program leaves out --------------------------------------------------
 
 
 def unread(small, large):
-    """Returns why a program on one device cannot stand for the whole: it reads a part of what the devices hold. Or ""."""
+    """Returns why a program on one device is not the whole: it reads a part of what the devices hold. Or ""."""
     mine = [op for op in small.ops if op.name == "enter"]
     theirs = [op for op in large.ops if op.name == "enter"]
     for own, other in zip(mine, theirs):
@@ -270,7 +270,7 @@ _ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "add_any", "convert_element_t
 
 
 def row_axis(program, number, rank):
-    """Returns which axis of what a device holds has its rows: the first that the step does not go through one by one."""
+    """Returns the axis of a device's rows: the first that the step does not go through one by one."""
     taken = set()
     for op in program.users(number):
         if op.name == "enter":
@@ -297,7 +297,7 @@ def _taken(program, number, skip):
     return found
 
 
-# ---- places -------------------------------------------------------------------------------------------------------------
+# ---- places ----------------------------------------------------------------------------------
 
 _LIBRARIES = tuple(
     os.path.realpath(p) for p in {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"]}
@@ -317,7 +317,7 @@ def _frames(equation):
 
 
 def frames_of(op):
-    """Returns the frames of the op, from the inside out; functions of JAX that are traced once have only their callers'."""
+    """Returns the frames of the op, from the inside out; functions that JAX traces once have only their callers'."""
     return next((frames for frames in map(_frames, op.equations) if frames), [])
 
 

@@ -1,7 +1,8 @@
 """What the code of a sharded step leaves open on one device: numbers written for this mesh, and random draws.
 
-`g / 8` means "divided by the devices" on a mesh of 8, though a mesh of one device leaves the 8 as it is. Such an op is read in
-three ways: a constant, the number of devices (then 1 on one device), or a number of samples of one device (then 8 times).
+`g / 8` means "divided by the devices" on a mesh of 8, though a mesh of one device leaves the 8 as it is. Such
+an op is read in three ways: a constant, the number of devices (then 1 on one device),
+or a number of samples of one device (then 8 times).
 A draw of one device stands for the rows of the whole batch's draw that belong to its samples.
 """
 
@@ -85,10 +86,11 @@ class Readings:
 
     def _others(self):
         """Returns the ops of every reading but the plain one."""
-        groups = [(g, what) for g, what in ((self.counts, "of devices"), (self.multiples, "of devices, or a multiple of it"),
-                                            (self.samples, "of samples of a device")) if g]  # fmt: skip
+        multiple = "of devices, or a multiple of it"
+        groups = [(self.counts, "of devices"), (self.multiples, multiple), (self.samples, "of samples of a device")]
+        groups = [(group, what) for group, what in groups if group]
         if self.counts and self.multiples:
-            groups.append(({**self.counts, **self.multiples}, "of devices, or a multiple of it"))
+            groups.append(({**self.counts, **self.multiples}, multiple))
         return groups
 
     def count(self):
@@ -112,7 +114,10 @@ class Readings:
         lines = sorted({self.lines[i] for i in group})
         if not lines:
             return ""
-        return f"a number written in {', '.join(lines[:3])} is taken as the number {what}: the step is right on this mesh only"
+        return (
+            f"a number written in {', '.join(lines[:3])} is taken as the number {what}: "
+            "the step is right on this mesh only"
+        )
 
 
 class Draws:
@@ -131,7 +136,7 @@ class Draws:
         sizes = tuple(n for _, n in op.axes)
         local = self.c.s.avals[op.outputs[0]].shape
         index = np.arange(math.prod(local)).reshape((1,) * k + local)
-        # Which elements of the whole draw belong to a device: those that the numbers of elements come back from.
+        # Which elements of the whole draw belong to a device.
         where = _blocks(index, whole.shape[k:], op.axes)
         if where is None:
             return None

@@ -1,7 +1,7 @@
 """A step on a mesh as one-device functions: as its author wrote it, and as it is on a mesh of one device.
 
-    f = emulated(step)        # means the same as step; no collectives, no mesh: the reference can run it
-    g = whole(step)           # the same code with every axis of the mesh of size 1: the whole batch on one device
+f = emulated(step)        # means the same as step; no collectives, no mesh: the reference can run it
+g = whole(step)           # the same code with every axis of the mesh of size 1: the whole batch on one device
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def emulated(step):
     return function
 
 
-# ---- a mesh of one device -------------------------------------------------------------------------------------------
+# ---- a mesh of one device --------------------------------------------------------------------
 
 
 def meshes_of(closed):
