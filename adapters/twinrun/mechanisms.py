@@ -5,7 +5,8 @@ sentence, cure = words("clipping", "torch", facts)
 
 
 # As harness/sharding/ablation.h: no float32 engine can show a relative difference below a
-# quarter of its unit roundoff. Where 1 / replicas is no float32 number, four such errors are allowed.
+# quarter of its unit roundoff. Where 1 / replicas is no float32 number, four such errors are
+# allowed.
 def threshold(replicas):
     return 2.0**-26 if replicas & (replicas - 1) == 0 else 2.0**-22
 

@@ -14,7 +14,8 @@ SAME_VALUE = {"pvary", "pbroadcast", "pcast", "convert_element_type", "reshape",
               "expand_dims", "transpose"}  # fmt: skip
 _LINEAR = SAME_VALUE | {
     "add", "add_any", "sub", "neg", "reduce_sum", "slice", "concatenate", "pad", "dynamic_slice",
-    "dynamic_update_slice",     "gather", "scatter-add", "scatter_add", "cumsum", "rev", "reduce_window_sum", "row", "rows",
+    "dynamic_update_slice",
+    "gather", "scatter-add", "scatter_add", "cumsum", "rev", "reduce_window_sum", "row", "rows",
     "select_n", "all_gather",     "all_gather_invariant", "ppermute", "all_to_all", "split", "real", "stack", "unstack",
     "psum", "psum2", "psum_invariant",     "reduce_scatter", "reduce_precision",
 }  # fmt: skip

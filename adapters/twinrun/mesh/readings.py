@@ -62,7 +62,7 @@ class Readings:
                 return set()
             if other.name in REDUCTIONS:
                 return set(axes_of(other.params)) | (before(other.inputs[0], through) if through else set())
-            # pmean(g) / 8 divides by the devices once more; pmean(g) * 0.125 may be a learning rate.
+            # pmean(g) / 8 divides by the devices again; pmean(g) * 0.125 may be a learning rate.
             if other.name in SAME_VALUE or other.name == "rows" or (through and theirs.scaling(other) is not None):
                 return set().union(*[before(i, through) for i in other.inputs if theirs.scalar(i) is None][:1])
             return set()
