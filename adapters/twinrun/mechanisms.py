@@ -1,11 +1,12 @@
 """The mechanisms by which a sharded step means something else than the whole batch's, in words, and what cures them.
 
-    sentence, cure = words("clipping", "torch", facts)
+sentence, cure = words("clipping", "torch", facts)
 """
 
 
-# As harness/sharding/ablation.h: no float32 engine can show a relative difference below a quarter of its unit roundoff. Where
-# 1 / replicas is no float32 number, four such errors are allowed.
+# As harness/sharding/ablation.h: no float32 engine can show a relative difference below a
+# quarter of its unit roundoff. Where 1 / replicas is no float32 number, four such errors are
+# allowed.
 def threshold(replicas):
     return 2.0**-26 if replicas & (replicas - 1) == 0 else 2.0**-22
 
@@ -21,7 +22,8 @@ _TEXT = {
         "samples.",
         {
             "torch": "convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm",
-            "jax": "average mean and variance over {axes}: axis_name={axes!r} of flax.linen.BatchNorm, or jax.lax.pmean",
+            "jax": "average mean and variance over {axes}: axis_name={axes!r} of flax.linen.BatchNorm, or "
+            "jax.lax.pmean",
         },
     ),
     "clipping": (
@@ -89,10 +91,11 @@ _TEXT = {
     ),
     "summed_by_transpose": (
         "A gradient summed by shard_map itself changes what the program means: the derivative by a value that is the "
-        "same on all devices is already a sum over {axes}, {factor} times the mean; reducing it again does not divide it.",
+        "same on all devices is already a sum over {axes}, {factor} times the mean; reducing it again does "
+        "not divide it.",
         {
-            "jax": "average the loss by jax.lax.pmean inside of the function that is differentiated and reduce the gradient "
-            "no more, or make the parameters varying first (jax.lax.pcast, before JAX 0.9 jax.lax.pvary)"
+            "jax": "average the loss by jax.lax.pmean inside of the function that is differentiated and reduce the "
+            "gradient no more, or make the parameters varying first (jax.lax.pcast, before JAX 0.9 jax.lax.pvary)"
         },
     ),
     "partial_sum": (
@@ -105,8 +108,8 @@ _TEXT = {
         {"jax": "put the shards back into the order of the axis"},
     ),
     "wrong_direction": (
-        "An exchange in the wrong direction changes what the program means: with {words} the step means what it does on "
-        "one device.",
+        "An exchange in the wrong direction changes what the program means: with {words} the step means what it "
+        "does on one device.",
         {"jax": "turn the pairs (source, destination) of ppermute round"},
     ),
     "wrong_dimensions": (
@@ -125,7 +128,8 @@ _TEXT = {
         {"jax": "draw by the same key on the devices that compute the same"},
     ),
     "statistics": (
-        "Statistics that are not reduced change what the program means: {names} are those of each device's own samples.",
+        "Statistics that are not reduced change what the program means: {names} are those of each device's own "
+        "samples.",
         {"jax": "average them over {axes} by jax.lax.pmean"},
     ),
     "loss_not_reduced": (

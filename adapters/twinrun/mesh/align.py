@@ -1,10 +1,11 @@
-"""A sharded program beside the same code on one device: which op is which, and how a value's shards relate to the whole.
+"""A sharded program beside the same code on one device: which op is which, and how
+shards relate to the whole.
 
     partner = pairs(sharded, whole)                  # {index of a sharded op: op of the whole program}
     relation(s, r, axes)             # ("same",), ("joined", axes of a mean, axes of a sum), ("factor", 8.0) or None
 
-s has a leading dimension for each axis (layout.py), r the same with axes of size 1. s is the whole quantity on each device
-(a statistic, a gradient), or a shard of it, which is then put together first.
+s has a leading dimension for each axis (layout.py), r the same with axes of size 1. s is the
+whole quantity on each device (a statistic, a gradient), or a shard of it, which is then put together first.
 """
 
 import difflib
@@ -13,7 +14,7 @@ import math
 
 import numpy as np
 
-# What binary64 computes in another order differs by less, and what differs by less no float32 engine can show.
+# What binary64 computes in another order differs by less; no float32 engine can show less.
 ROUNDING = 2.0**-26
 
 
@@ -111,7 +112,11 @@ def relation(s, r, axes):
             mean = np.mean(a, axis=chosen, keepdims=True)
             for summed in [(), *subsets(chosen)]:
                 if equal(mean * sizes_of(axes, summed), r, k):
-                    return "joined", tuple(axes[p][0] for p in chosen if p not in summed), tuple(axes[p][0] for p in summed)
+                    return (
+                        "joined",
+                        tuple(axes[p][0] for p in chosen if p not in summed),
+                        tuple(axes[p][0] for p in summed),
+                    )
         c = factor(a, r, axes)
         if c is not None:
             return "factor", c

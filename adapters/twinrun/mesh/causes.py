@@ -1,6 +1,7 @@
-"""Which mechanism makes a sharded step mean something else: the smallest set of repairs with which it means the whole batch's.
+"""Which mechanism makes a sharded step mean something else: the smallest set of repairs with
+which it means the whole batch's.
 
-    found = search(results)               # [{"cause": "clipping", "line": "train.py:41", ...}], or None
+found = search(results)               # [{"cause": "clipping", "line": "train.py:41", ...}], or None
 """
 
 import itertools
@@ -12,7 +13,6 @@ from .flat import evaluate, frames_of, line_of
 from .flow import SAME_VALUE
 from .repair import Repair
 from .variants import variants
-
 
 _FEW = 4  # a cause of more parts is not looked for one by one
 
@@ -48,6 +48,7 @@ class Search:
     def only_variants(self):
         """Without the same code on one device: the collectives that move values, written otherwise."""
         for variant in variants(self.c):
+
             def instead(op, values, variant=variant):
                 call = variant.replaced.get(op.index)
                 return None if call is None else call([values[i] for i in op.inputs])
@@ -74,7 +75,9 @@ class Search:
             (list(chosen) for count in range(min(len(groups), _FEW))
              for chosen in itertools.combinations(groups, count) if means(chosen)), groups
         )  # fmt: skip
-        parts = {math.prod(dict(g.points[0].op.axes)[n] for n in g.points[0].summed) for g in groups if g.kind == "forward"}
+        parts = {
+            math.prod(dict(g.points[0].op.axes)[n] for n in g.points[0].summed) for g in groups if g.kind == "forward"
+        }
         # The derivative of a missing sum is missing as well: a factor of its axes belongs to it.
         groups = [g for g in groups if g.kind != "factor" or not {g.points[0].how, 1 / g.points[0].how} & (parts - {1})]
         causes = [self.describe(g) for g in groups]
@@ -106,9 +109,10 @@ class Search:
             return "factor", p.how, self.twice(p), line_of(p.op)
         if p.kind == "order":
             return "order", line_of(p.op)
-        if self.is_forward(p) or self.place(p.op) in forward_lines or (forward_lines and self.inside(p)):
-            return "forward", p.how
         later = self.flow.reaches(p.output, p.how)
+        shared = later and self.place(p.op) in forward_lines
+        if self.is_forward(p) or shared or (forward_lines and self.inside(p)):
+            return "forward", p.how
         return ("late" if later or self.is_norm(p) else "never"), p.how
 
     def inside(self, p):
@@ -131,7 +135,7 @@ class Search:
             return False
         return any(self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,)) for a in axes_of(p.op.params))
 
-    # ---- words ----------------------------------------------------------------------------------------------------------
+    # ---- words -------------------------------------------------------------------------------
 
     def describe(self, g):
         return getattr(self, "_" + g.kind)(g)
@@ -155,7 +159,11 @@ class Search:
         facts["axes"] = axes
         if c > 1:
             if self.twice(p):
-                same = [a for a in axes_of(p.op.params) if self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,))]
+                same = [
+                    a
+                    for a in axes_of(p.op.params)
+                    if self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,))
+                ]
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
             if self.backward(p.op) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
@@ -207,8 +215,10 @@ class Search:
         partner = self.c.partner.get(op.index)
         if c is None or partner is None or not any(math.isclose(c, n, rel_tol=2.0**-20) for n in products(op.axes)):
             return False
-        known = {**self.c.readings.adjacent, **self.c.readings.counts}
-        return partner.index in known or self.flow_of_whole().scaling(partner) == 1
+        return (
+            partner.index in {**self.c.readings.adjacent, **self.c.readings.counts}
+            or self.flow_of_whole().scaling(partner) == 1
+        )
 
     def flow_of_whole(self):
         from .flow import Flow
@@ -258,7 +268,9 @@ class Search:
         kinds = {k for k, n, *_ in self.c.rows() if n in names}
         before = self.flow.summed_before(p.output, p.how) - set(p.how)
         before |= {n for n, _ in p.op.axes if n not in p.how and self.flow.reduced_later(p.output, (n,))}
-        before = {n for n in before if not self.flow.uniform(p.output, (n,)) or n in self.flow.summed_before(p.output, p.how)}
+        before = {
+            n for n in before if not self.flow.uniform(p.output, (n,)) or n in self.flow.summed_before(p.output, p.how)
+        }
         if kinds == {"statistics"}:
             return {"cause": "statistics", **facts}
         if kinds == {"loss"}:

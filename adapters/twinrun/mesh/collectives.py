@@ -1,6 +1,6 @@
 """What JAX's collectives do to values of all devices, held as layout.py says.
 
-    outputs = COLLECTIVES["psum"](inputs, params, axes)          # axes: (("data", 4), ("model", 2))
+outputs = COLLECTIVES["psum"](inputs, params, axes)          # axes: (("data", 4), ("model", 2))
 """
 
 import math
@@ -155,7 +155,9 @@ def _all_to_all(inputs, params, axes):
             for i, received in zip(group, pieces):
                 y = xp(received).moveaxis(received, 0, k + c)
                 if tiled:
-                    y = xp(y).reshape(y, y.shape[: k + c] + (y.shape[k + c] * y.shape[k + c + 1],) + y.shape[k + c + 2 :])
+                    y = xp(y).reshape(
+                        y, y.shape[: k + c] + (y.shape[k + c] * y.shape[k + c + 1],) + y.shape[k + c + 2 :]
+                    )
                 rows[i] = y
         outputs.append(_unflat(xp(rows[0]).stack(rows), axes, where))
     return outputs
@@ -171,7 +173,9 @@ def _ppermute(inputs, params, axes):
     for x in inputs:
         flat = _flat(x, axes, where)
         zero = xp(flat).zeros_like(_row(flat, 0))
-        outputs.append(_unflat(xp(flat).stack([_row(flat, source[i]) if i in source else zero for i in range(n)]), axes, where))
+        outputs.append(
+            _unflat(xp(flat).stack([_row(flat, source[i]) if i in source else zero for i in range(n)]), axes, where)
+        )
     return outputs
 
 
@@ -211,8 +215,8 @@ COLLECTIVES = {
 }
 REDUCTIONS = SUMS | {"reduce_scatter", "psum_scatter"}
 UNKNOWN = {
-    "psend", "precv", "ragged_all_to_all", "unreduced_psum", "unreduced_reduce_scatter", "all_gather_reduced", "preduced",
-    "vary_unreduced_cast_p", "pgather",
+    "psend", "precv", "ragged_all_to_all", "unreduced_psum", "unreduced_reduce_scatter", "all_gather_reduced",
+    "preduced",     "vary_unreduced_cast_p", "pgather",
 }  # fmt: skip
 
 

@@ -3,8 +3,8 @@
     m = compare(step, state, batches)
     m["differs"], m["causes"]
 
-Both programs run one step from the same state, in binary64. A cause is named if the step with the cause undone means what the step
-on one device does: the smallest set of causes for which that holds.
+Both programs run one step from the same state, in binary64. A cause is named if the step with the
+cause undone means what the step on one device does: the smallest set of causes for which that holds.
 """
 
 from ..mechanisms import words

@@ -23,7 +23,8 @@ from .plain import PLAIN
 
 CALLS = {
     "pjit", "jit", "closed_call", "core_call", "core_closed_call", "xla_call", "remat", "remat2", "checkpoint",
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call", "custom_partitioning", "named_call",
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call", "custom_partitioning",
+    "named_call",
 }  # fmt: skip
 # Annotations: where a value lies, not what it is.
 SAME = {
@@ -209,7 +210,7 @@ class Evaluator:
                 return equation.primitive.bind(*values, **params)
         return _wide_bind(equation.primitive, name, params, values, equation)
 
-    # ---- loops that are not unrolled --------------------------------------------------------------------------------
+    # ---- loops that are not unrolled ---------------------------------------------------------
 
     def _settled(self, step, carry, k):
         """Returns the carry with the leading dimensions that it has after any number of rounds."""

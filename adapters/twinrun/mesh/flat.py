@@ -234,11 +234,11 @@ def _equal(a, b):
     return bool(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=is_float(a.dtype)))
 
 
-# ---- what the one-device program leaves out ----------------------------------------------------------------------------
+# ---- what the one-device program leaves out --------------------------------------------------
 
 
 def unread(small, large):
-    """Returns why a program on one device cannot stand for the whole: it reads a part of what the devices hold. Or ""."""
+    """Returns why a program on one device is not the whole: it reads a part of what the devices hold. Or ""."""
     mine = [op for op in small.ops if op.name == "enter"]
     theirs = [op for op in large.ops if op.name == "enter"]
     for own, other in zip(mine, theirs):
@@ -269,7 +269,35 @@ def _covered(program, number, d, size):
 _ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "add_any", "convert_element_type", "max", "min", "leave"}
 
 
-# ---- places -------------------------------------------------------------------------------------------------------------
+def row_axis(program, number, rank):
+    """Returns the axis of a device's rows: the first that the step does not go through one by one."""
+    taken = set()
+    for op in program.users(number):
+        if op.name == "enter":
+            taken |= _taken(program, op.outputs[0], 1 if len(program.avals[op.outputs[0]].shape) == rank else 0)
+    return next((d for d in range(rank - 1) if d not in taken), 0)
+
+
+def _taken(program, number, skip):
+    """Returns the axes of which ops take a part. skip: leading axes that a device holds one row of."""
+    found = set()
+    for op in program.users(number):
+        shape = program.avals[number].shape
+        if op.name == "squeeze" and skip and tuple(op.params["dimensions"]) == (0,):
+            found |= _taken(program, op.outputs[0], 0)
+        elif op.name == "row":
+            found.add(0)
+        elif op.name in ("slice", "dynamic_slice") and op.inputs[0] == number:
+            part = program.avals[op.outputs[0]].shape
+            if skip and op.name == "slice" and part == shape:
+                found |= _taken(program, op.outputs[0], skip)
+            found |= {d - skip for d in range(skip, len(shape)) if part[d] < shape[d]}
+        elif op.name == "scan":
+            found.add(0)
+    return found
+
+
+# ---- places ----------------------------------------------------------------------------------
 
 _LIBRARIES = tuple(
     os.path.realpath(p) for p in {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"]}
@@ -289,7 +317,7 @@ def _frames(equation):
 
 
 def frames_of(op):
-    """Returns the frames of the op, from the inside out; functions of JAX that are traced once have only their callers'."""
+    """Returns the frames of the op, from the inside out; functions that JAX traces once have only their callers'."""
     return next((frames for frames in map(_frames, op.equations) if frames), [])
 
 

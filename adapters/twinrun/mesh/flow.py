@@ -1,7 +1,7 @@
 """Where values of a sharded program go: whether shards are summed later, what a number is for.
 
-    flow = Flow(program, values)
-    flow.reduced_later(number, ("data",))      # every path from it, through linear ops, is summed over these axes
+flow = Flow(program, values)
+flow.reduced_later(number, ("data",))      # every path from it, through linear ops, is summed over these axes
 """
 
 import math
@@ -13,10 +13,11 @@ from .collectives import REDUCTIONS, axes_of
 SAME_VALUE = {"pvary", "pbroadcast", "pcast", "convert_element_type", "reshape", "broadcast_in_dim", "squeeze", "copy",
               "expand_dims", "transpose"}  # fmt: skip
 _LINEAR = SAME_VALUE | {
-    "add", "add_any", "sub", "neg", "reduce_sum", "slice", "concatenate", "pad", "dynamic_slice", "dynamic_update_slice",
-    "gather", "scatter-add", "scatter_add", "cumsum", "rev", "reduce_window_sum", "row", "rows", "select_n", "all_gather",
-    "all_gather_invariant", "ppermute", "all_to_all", "split", "real", "psum", "psum2", "psum_invariant",
-    "reduce_scatter", "reduce_precision",
+    "add", "add_any", "sub", "neg", "reduce_sum", "slice", "concatenate", "pad", "dynamic_slice",
+    "dynamic_update_slice",
+    "gather", "scatter-add", "scatter_add", "cumsum", "rev", "reduce_window_sum", "row", "rows",
+    "select_n", "all_gather",     "all_gather_invariant", "ppermute", "all_to_all", "split", "real", "stack", "unstack",
+    "psum", "psum2", "psum_invariant",     "reduce_scatter", "reduce_precision",
 }  # fmt: skip
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "div"}
 _ROOTS = {"sqrt", "rsqrt", "pow", "integer_pow"}
@@ -133,17 +134,13 @@ class Flow:
                     return 1 / c
         return None
 
-    def divided_next(self, number, n):
-        """Returns whether a value is divided by n at once, as pmean does."""
+    def next_scalings(self, number):
+        """Yields (op, number) of the divisions by a number that come at once, as in pmean."""
         for op in self.program.users(number):
             if op.name in SAME_VALUE:
-                if self.divided_next(op.outputs[0], n):
-                    return True
-            else:
-                c = self.scaling(op)
-                if c is not None and math.isclose(c, n, rel_tol=2.0**-20):
-                    return True
-        return False
+                yield from self.next_scalings(op.outputs[0])
+            elif (c := self.scaling(op)) is not None:
+                yield op, c
 
     def denominator(self, number):
         """Returns whether a value is what another is divided by: a count."""

@@ -1,6 +1,6 @@
 """Ordinary primitives by NumPy, on values with k leading dimensions: binary64 without compiling each op.
 
-    outputs = PLAIN["add"](inputs, params, k)          # None where NumPy would need more: JAX evaluates it then
+outputs = PLAIN["add"](inputs, params, k)          # None where NumPy would need more: JAX evaluates it then
 """
 
 import math
@@ -247,8 +247,9 @@ PLAIN = {
     "cbrt": _unary(np.cbrt), "abs": _unary(np.abs), "sign": _unary(np.sign), "floor": _unary(np.floor),
     "ceil": _unary(np.ceil), "square": _unary(np.square), "is_finite": _unary(np.isfinite), "not": _unary(_not),
     "logistic": _unary(lambda a: 0.5 * (1 + np.tanh(0.5 * a))), "stop_gradient": _unary(lambda a: a),
-    "copy": _unary(lambda a: a), "reduce_sum": _reduce(_sum), "reduce_max": _reduce(np.max), "reduce_min": _reduce(np.min),
-    "reduce_prod": _reduce(np.prod), "reduce_and": _reduce(np.logical_and.reduce), "reduce_or": _reduce(np.logical_or.reduce),
+    "copy": _unary(lambda a: a), "reduce_sum": _reduce(_sum), "reduce_max": _reduce(np.max),
+    "reduce_min": _reduce(np.min),     "reduce_prod": _reduce(np.prod), "reduce_and": _reduce(np.logical_and.reduce),
+    "reduce_or": _reduce(np.logical_or.reduce),
     "argmax": _argument(np.argmax), "argmin": _argument(np.argmin), "cumsum": _cumulative(np.cumsum),
     "cumprod": _cumulative(np.cumprod), "integer_pow": _integer_pow, "broadcast_in_dim": _broadcast_in_dim,
     "reshape": _reshape, "squeeze": _squeeze, "expand_dims": _expand_dims, "transpose": _transpose, "slice": _slice,

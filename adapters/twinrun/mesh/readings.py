@@ -1,7 +1,8 @@
 """What the code of a sharded step leaves open on one device: numbers written for this mesh, and random draws.
 
-`g / 8` means "divided by the devices" on a mesh of 8, though a mesh of one device leaves the 8 as it is. Such an op is read in
-three ways: a constant, the number of devices (then 1 on one device), or a number of samples of one device (then 8 times).
+`g / 8` means "divided by the devices" on a mesh of 8, though a mesh of one device leaves the 8 as it is. Such
+an op is read in three ways: a constant, the number of devices (then 1 on one device),
+or a number of samples of one device (then 8 times).
 A draw of one device stands for the rows of the whole batch's draw that belong to its samples.
 """
 
@@ -23,7 +24,7 @@ class Readings:
         r, s = results.r, results.s
         flow, theirs = Flow(r, {}), Flow(s, {})
         flow.uniform = theirs.uniform = lambda number, axes: True
-        self.adjacent, self.counts, self.samples = {}, {}, {}
+        self.adjacent, self.counts, self.samples, self.multiples = {}, {}, {}, {}
         for op in s.ops:
             partner = results.partner.get(op.index)
             if partner is None or not op.axes or op.name not in ("div", "mul"):
@@ -33,8 +34,11 @@ class Readings:
                 continue
             many = products(op.axes)
             n = next((n for n in many if math.isclose(c, n, rel_tol=2.0**-20)), None)
-            if n is not None and self._beside(s, theirs, op, n):
+            beside = self._beside(s, theirs, op)
+            if n is not None and n in beside:
                 self.adjacent[partner.index] = float(n)
+            elif beside and c > max(beside) and c % max(beside) == 0:
+                self.multiples[partner.index] = float(max(beside))
             elif not s.avals[op.outputs[0]].shape:
                 if n is not None:
                     self.counts[partner.index] = float(n)
@@ -46,36 +50,55 @@ class Readings:
         for i, n in list(self.counts.items()):
             if (line_of(r.ops[i]), n) in beside:
                 self.adjacent[i] = self.counts.pop(i)
-        self.lines = {op.index: line_of(op) for op in r.ops if op.index in {**self.adjacent, **self.counts, **self.samples}}
+        self.lines = {op.index: line_of(op) for op in r.ops if op.index in self.all()}
 
-    def _beside(self, program, theirs, op, n):
-        def over(other):
-            sizes = dict(other.axes)
-            return other.name in REDUCTIONS and math.prod(sizes.get(a, 1) for a in axes_of(other.params)) == n
+    def _beside(self, program, theirs, op):
+        """Returns the numbers of devices that sums next to an op go over."""
+        sizes = dict(op.axes)
 
-        def before(number):
+        def before(number, through):
             other = program.of.get(number)
             if other is None:
-                return False
-            # pmean(g) / 8 divides by the devices once more; pmean(g) * 0.125 may be a learning rate.
-            through = other.name in SAME_VALUE or (op.name == "div" and theirs.scaling(other) is not None)
-            return over(other) or (through and before(other.inputs[0]))
+                return set()
+            if other.name in REDUCTIONS:
+                return set(axes_of(other.params)) | (before(other.inputs[0], through) if through else set())
+            # pmean(g) / 8 divides by the devices again; pmean(g) * 0.125 may be a learning rate.
+            if other.name in SAME_VALUE or other.name == "rows" or (through and theirs.scaling(other) is not None):
+                return set().union(*[before(i, through) for i in other.inputs if theirs.scalar(i) is None][:1])
+            return set()
 
         def after(number):
-            users = program.users(number)
-            return bool(users) and all(
-                over(u) or (u.name in SAME_VALUE and all(after(o) for o in u.outputs)) for u in users
-            )
+            found = set()
+            for user in program.users(number):
+                if user.name in REDUCTIONS:
+                    found |= set(axes_of(user.params))
+                elif user.name in SAME_VALUE:
+                    found |= after(user.outputs[0])
+                else:
+                    return set()
+            return found
 
-        return any(before(i) for i in op.inputs) or any(after(o) for o in op.outputs)
+        names = set().union(*[before(i, op.name == "div") for i in op.inputs], *[after(o) for o in op.outputs])
+        return set(products([(a, sizes[a]) for a in names if a in sizes]))
+
+    def all(self):
+        return {**self.adjacent, **self.counts, **self.samples, **self.multiples}
+
+    def _others(self):
+        """Returns the ops of every reading but the plain one."""
+        multiple = "of devices, or a multiple of it"
+        groups = [(self.counts, "of devices"), (self.multiples, multiple), (self.samples, "of samples of a device")]
+        groups = [(group, what) for group, what in groups if group]
+        if self.counts and self.multiples:
+            groups.append(({**self.counts, **self.multiples}, multiple))
+        return groups
 
     def count(self):
-        return 1 + bool(self.counts) + bool(self.samples)
+        return 1 + len(self._others())
 
     def factors(self, reading):
         """Returns {index of an op: factor of its result}; reading 0 is the plain one."""
-        more = [g for g in (self.counts, self.samples) if g]
-        return {**self.adjacent, **(more[reading - 1] if reading else {})}
+        return {**self.adjacent, **(self._others()[reading - 1][0] if reading else {})}
 
     def hook(self, reading):
         factors = self.factors(reading)
@@ -87,12 +110,14 @@ class Readings:
         return hook
 
     def note(self, reading):
-        group = self.adjacent if not reading else {k: v for k, v in self.factors(reading).items() if k not in self.adjacent}
+        group, what = self._others()[reading - 1] if reading else (self.adjacent, "of devices")
         lines = sorted({self.lines[i] for i in group})
         if not lines:
             return ""
-        what = "of devices" if not reading or group is self.counts or set(group) <= set(self.counts) else "of samples of a device"
-        return f"a number written in {', '.join(lines[:3])} is taken as the number {what}: the step is right on this mesh only"
+        return (
+            f"a number written in {', '.join(lines[:3])} is taken as the number {what}: "
+            "the step is right on this mesh only"
+        )
 
 
 class Draws:
@@ -111,7 +136,7 @@ class Draws:
         sizes = tuple(n for _, n in op.axes)
         local = self.c.s.avals[op.outputs[0]].shape
         index = np.arange(math.prod(local)).reshape((1,) * k + local)
-        # Which elements of the whole draw belong to a device: those that the numbers of elements come back from.
+        # Which elements of the whole draw belong to a device.
         where = _blocks(index, whole.shape[k:], op.axes)
         if where is None:
             return None

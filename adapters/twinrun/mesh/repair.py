@@ -4,7 +4,8 @@
     values = run.values(allowed)              # allowed(point) -> whether a repair may be made
     run.points                                # what was repaired, in order
 
-A repair is computed from the sharded program's own values: their mean or sum over the devices, a factor, another order of blocks.
+A repair is computed from the sharded program's own values: their mean or sum over the devices, a factor,
+another order of blocks.
 """
 
 import math
@@ -21,7 +22,7 @@ _MOVES = {"ppermute", "all_gather", "all_gather_invariant", "all_to_all", "reduc
 
 
 class Point:
-    """kind: "joined", "factor" or "order"; how: axes, the factor, or the order; summed: those of the axes that are summed."""
+    """kind: "joined", "factor" or "order"; how: axes, the factor, or the order; summed: the axes that are summed."""
 
     def __init__(self, kind, op, output, how, summed=()):
         self.kind, self.op, self.output, self.how, self.summed = kind, op, output, how, summed
@@ -63,7 +64,10 @@ class Repair:
         partner = self.c.partner.get(op.index)
         if partner is None or not op.axes or len(partner.outputs) != len(op.outputs):
             return outputs
-        return [self._one(op, o, y, self.expected_values[p], values) for o, y, p in zip(op.outputs, outputs, partner.outputs)]
+        return [
+            self._one(op, o, y, self.expected_values[p], values)
+            for o, y, p in zip(op.outputs, outputs, partner.outputs)
+        ]
 
     def _one(self, op, output, y, r, values):
         s, r = number(y), number(r)
@@ -89,7 +93,9 @@ class Repair:
         return y
 
     def _joined(self, op, output, y, s, averaged, summed):
-        averaged, summed = ([n for n in names if not self.flow.reduced_later(output, (n,))] for names in (averaged, summed))
+        averaged, summed = (
+            [n for n in names if not self.flow.reduced_later(output, (n,))] for names in (averaged, summed)
+        )
         if summed and (self._averaged_next(op, output, summed) or self.counts_as_means and self.flow.numerator(output)):
             return y
         was_summed = bool(summed)
@@ -120,17 +126,24 @@ class Repair:
         return False
 
     def _scales(self, op, c):
-        """Returns whether an op may be what brings a factor in: a sum over devices that no division follows, or a division."""
+        """Returns whether an op may bring a factor in: a sum over devices that no division follows, or a division."""
         if op.name in REDUCTIONS:
             sizes = dict(op.axes)
             n = np.prod([sizes.get(a, 1) for a in axes_of(op.params)])
-            return not any(self.flow.divided_next(o, n) for o in op.outputs)
+            return not any(
+                math.isclose(c, n, rel_tol=2.0**-20) or self._counted(user)
+                for o in op.outputs for user, c in self.flow.next_scalings(o)
+            )  # fmt: skip
         if op.name not in ("div", "mul"):
             return False
-        divided, partner = self.flow.scaling(op), self.c.partner[op.index]
+        divided = self.flow.scaling(op)
         if divided is None or not any(math.isclose(divided, n, rel_tol=2.0**-20) for n in products(op.axes)):
             return False
-        return partner.index in self.counted or self.whole_flow.scaling(partner) == 1
+        return self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1
+
+    def _counted(self, op):
+        partner = self.c.partner.get(op.index)
+        return partner is not None and partner.index in self.counted
 
     def _size(self, a, r, axes):
         """Returns the factor by which a local mean is larger than the whole one, or 1."""
@@ -156,7 +169,9 @@ class Repair:
             for grid in grids:
                 g = {d: n for d, n in grid.items() if a.shape[d] % n == 0}
                 c = self._size(a, r, op.axes)
-                order = permutation(a, r if c == 1 else (r * c).astype(r.dtype), g) if a.shape == r.shape and g else None
+                order = (
+                    permutation(a, r if c == 1 else (r * c).astype(r.dtype), g) if a.shape == r.shape and g else None
+                )
                 if order is not None:
                     point = Point("order", op, output, tuple(order))
                     if self.allowed(point):

@@ -1,7 +1,7 @@
 """The results of a step on a mesh and on one device, in binary64, and how far they are apart.
 
-    c = Results(step, state, batch)
-    c.kinds(c.sharded)                # {"update": 0.0, "optimizer": ..., "statistics": ..., "loss": ...}
+c = Results(step, state, batch)
+c.kinds(c.sharded)                # {"update": 0.0, "optimizer": ..., "statistics": ..., "loss": ...}
 """
 
 import math
@@ -26,9 +26,9 @@ def kind_of(name, part):
     words = set(name.split("/"))
     if words & _STATISTICS:
         return "statistics"
-    if "params" in words:
-        return "update"
-    return "optimizer" if part > 0 or "opt_state" in words else "update"
+    if words & {"opt_state", "mu", "nu", "trace", "count", "momentum", "ema"}:
+        return "optimizer"
+    return "optimizer" if part > 0 and "params" not in words else "update"
 
 
 class Results:
@@ -103,7 +103,7 @@ class Results:
             out[self.form.loss] = values[form.loss]
         return out
 
-    # ---- distances ------------------------------------------------------------------------------------------------------
+    # ---- distances ---------------------------------------------------------------------------
 
     def rows(self):
         """Yields (kind, name, position of the result, value before)."""
@@ -209,7 +209,9 @@ class Results:
     def kinds(self, values, expected=None):
         expected = self.expected if expected is None else expected
         present = {k for k, *_ in self.rows()}
-        return {k: self.distance(values, expected, k) for k in ("update", "optimizer", "statistics", "loss") if k in present}
+        return {
+            k: self.distance(values, expected, k) for k in ("update", "optimizer", "statistics", "loss") if k in present
+        }
 
     def same(self, values, expected=None):
         return all(d <= self.threshold for d in self.kinds(values, expected).values())
@@ -237,7 +239,7 @@ class Results:
             self.notes.append(f"left out, because rounding alone moves them: {', '.join(sorted(out)[:4])}")
 
     def drift(self):
-        """Returns the names of the state's variables that devices which should agree hold differently after the step."""
+        """Returns the names of the state that devices which should agree hold differently after the step."""
         out = []
         for kind, name, position, i in self.rows():
             rows = self.replicas(self.sharded, position)
@@ -276,7 +278,7 @@ class Results:
         return out
 
     def first_difference(self):
-        """Returns the first variable whose change is not that of the whole batch, and the factor if it is a multiple."""
+        """Returns the first variable whose change is not the whole batch's, and the factor if it is a multiple."""
         for kind, name, position, i in self.rows():
             for s, r, base in self._pairs(self.sharded, self.expected, kind, position, i):
                 if s.dtype.kind != "f" or s.shape != r.shape:
@@ -285,7 +287,9 @@ class Results:
                 size = float(np.linalg.norm(change))
                 if not float(np.linalg.norm(own - change)) <= self.threshold * size:
                     factor = float(own @ change) / size**2 if size else None
-                    exact = factor is not None and np.linalg.norm(own - factor * change) <= self.threshold * np.linalg.norm(own)
+                    exact = factor is not None and np.linalg.norm(
+                        own - factor * change
+                    ) <= self.threshold * np.linalg.norm(own)
                     return name, factor if exact else None
         return "", None
 
@@ -295,13 +299,14 @@ class Results:
             notes += [self.readings.note(i) for i in {0, reading}]
         if self.kept:
             notes.append(
-                f"the axes {', '.join(self.kept)} are as in the sharded step, because the code does not run on one device "
-                f"({self.why}): give the step on one device as whole="
+                f"the axes {', '.join(self.kept)} are as in the sharded step, because the code does not run on "
+                f"one device ({self.why}): give the step on one device as whole="
             )
         unused = self.unused_axes()
         if unused:
             notes.append(
-                f"nothing is divided along {', '.join(unused)}: every device along it computes the same, which is only slower"
+                f"nothing is divided along {', '.join(unused)}: every device along it computes the same, "
+                "which is only slower"
             )
         return [n for n in notes if n]
 

@@ -1,7 +1,7 @@
 """A step on a mesh as one-device functions: as its author wrote it, and as it is on a mesh of one device.
 
-    f = emulated(step)        # means the same as step; no collectives, no mesh: the reference can run it
-    g = whole(step)           # the same code with every axis of the mesh of size 1: the whole batch on one device
+f = emulated(step)        # means the same as step; no collectives, no mesh: the reference can run it
+g = whole(step)           # the same code with every axis of the mesh of size 1: the whole batch on one device
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import numpy as np
 from ..refused import Refused
 from ..xla.compat import inner_jaxpr
 from .evaluate import CALLS, Evaluator, mesh_part
+from .flat import flatten, row_axis, unread
 
 CAPTION = "give the step on one device as whole="
 
@@ -41,7 +42,7 @@ def emulated(step):
     return function
 
 
-# ---- a mesh of one device -------------------------------------------------------------------------------------------
+# ---- a mesh of one device --------------------------------------------------------------------
 
 
 def meshes_of(closed):
@@ -128,7 +129,7 @@ class Whole:
     """The step on a mesh of one device.
 
     closed: its jaxpr. arguments(leaves): its arguments from the step's own; rules: what each leaf becomes: "same",
-    "first" (replicas, of which one is left) or "rows" (the rows of all devices become those of one).
+    "first" (replicas, of which one is left) or the axis of the rows, in which those of all devices become those of one.
     axes: those of size 1; kept: those that could not be made so, and why.
     """
 
@@ -142,9 +143,9 @@ class Whole:
 def apply(rule, x):
     if rule == "first":
         return x[:1]
-    if rule == "rows":
-        x = jnp.asarray(x)
-        return jnp.reshape(x, (1, x.shape[0] * x.shape[1]) + x.shape[2:])
+    if isinstance(rule, int):
+        x = jnp.moveaxis(jnp.asarray(x), 0, rule - 1)
+        return jnp.reshape(x, (1,) + x.shape[: rule - 1] + (x.shape[rule - 1] * x.shape[rule],) + x.shape[rule + 1 :])
     return x
 
 
@@ -152,7 +153,7 @@ def _is_key_data(x):
     return not jnp.issubdtype(x.dtype, np.number) or (x.dtype == np.uint32 and x.ndim == 2 and x.shape[1] in (2, 4))
 
 
-def _per_device(closed, leaves, states, sizes):
+def _per_device(closed, leaves, states, large):
     """Returns rules for the leaves that have a row for each device, or None if one holds different state on each."""
     rows = {}
     uses = _uses(inner_jaxpr(closed)[0], list(range(len(leaves))))
@@ -166,7 +167,7 @@ def _per_device(closed, leaves, states, sizes):
                 return None, i
             rows[i] = "first"
         else:
-            rows[i] = "rows"
+            rows[i] = 1 + row_axis(large, large.inputs[i], x.ndim)
     return [rows[i] for i in range(len(leaves))], None
 
 
@@ -204,13 +205,12 @@ def _uses(jaxpr, numbers):
 
 def whole_of(flat_step, leaves, states, closed):
     """Returns a Whole of a step on flat leaves, of which the first `states` are state; raises Refused."""
-    from .flat import flatten, unread
-
     sizes = {n: s for n, s in meshes_of(closed).items()}
     if not sizes:
         return Whole(closed, ["same"] * len(leaves), (), {}, "")
+    large = flatten(closed)
     mapped = _pmapped(inner_jaxpr(closed)[0])
-    rows, different = _per_device(closed, leaves, states, sizes)
+    rows, different = _per_device(closed, leaves, states, large)
     met = []
     names = list(sizes)
     for count in range(len(names), 0, -1):
@@ -224,7 +224,7 @@ def whole_of(flat_step, leaves, states, closed):
                 except Exception as error:  # whatever the user's code raises on other shapes
                     met.append(f"{', '.join(axes)}: {type(error).__name__}: {str(error).strip().splitlines()[0][:160]}")
                     continue
-                left = unread(flatten(small), flatten(closed))
+                left = unread(flatten(small), large)
                 if left:
                     met.append(f"{', '.join(axes)}: {left}")
                     continue

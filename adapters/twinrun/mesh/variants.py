@@ -10,7 +10,8 @@ class Variant:
     def __init__(self, ops, change, words):
         self.ops, self.words = ops, words
         self.replaced = {
-            op.index: (lambda inputs, op=op: COLLECTIVES[op.name](inputs, {**op.params, **change(op)}, op.axes)) for op in ops
+            op.index: (lambda inputs, op=op: COLLECTIVES[op.name](inputs, {**op.params, **change(op)}, op.axes))
+            for op in ops
         }
 
     def cause(self):

@@ -74,7 +74,7 @@ def mean(g):
     return lax.pmean(g, "data")
 
 
-# ---- batch norm --------------------------------------------------------------------------------------------------------
+# ---- batch norm ------------------------------------------------------------------------------
 
 
 def normalised(x, across):
@@ -104,7 +104,7 @@ def batch_norm(across, statistics=mean):
     return (lambda s, b: inner(s, *b)), state, batch()
 
 
-# ---- masked tokens, dropout ---------------------------------------------------------------------------------------------
+# ---- masked tokens, dropout ------------------------------------------------------------------
 
 
 def masked(total):
@@ -118,7 +118,9 @@ def masked(total):
         value, g = jax.value_and_grad(loss)(p)
         return descend(p, mean(g)), lax.pmean(value, "data")
 
-    mask = jnp.asarray(np.arange(32) < np.repeat([4, 1, 3, 2, 4, 4, 2, 3], 4) + np.repeat(np.arange(8) * 4, 4), jnp.float32)
+    mask = jnp.asarray(
+        np.arange(32) < np.repeat([4, 1, 3, 2, 4, 4, 2, 3], 4) + np.repeat(np.arange(8) * 4, 4), jnp.float32
+    )
     inner = shard_map(body, mesh(8), (P(), P("data"), P("data"), P("data")), (P(), P()))
     return (lambda p, b: inner(p, *b)), params(), (*batch(), mask)
 
@@ -153,7 +155,7 @@ def weight_noise(fold):
     return (lambda p, b: inner(p, *b)), params(), (*batch(), jax.random.PRNGKey(3))
 
 
-# ---- sharded state -------------------------------------------------------------------------------------------------------
+# ---- sharded state ---------------------------------------------------------------------------
 
 
 def fsdp(gather_axis=0, scatter=None, clip=None):
@@ -196,7 +198,7 @@ def shard_clip(total):
 
 
 def tensor_parallel(inner_sum=lambda v: lax.psum(v, "model"), over=("data",), shared=lambda g: lax.psum(g, "model")):
-    """Two axes: columns of w1 and rows of w2 over model, the batch over data; written with its own derivatives' sums."""
+    """Two axes: columns of w1 and rows of w2 over model, the batch over data; it sums derivatives itself."""
 
     def body(p, x, y):
         def loss(p):
@@ -228,7 +230,9 @@ def experts(split=0, concat=0):
 
         value, g = jax.value_and_grad(loss)(p)
         # An expert's gradient holds the rows of all devices already.
-        return descend(p, {"up": g["up"] / lax.psum(1, "data"), "down": lax.pmean(g["down"], "data")}), lax.pmean(value, "data")
+        return descend(p, {"up": g["up"] / lax.psum(1, "data"), "down": lax.pmean(g["down"], "data")}), lax.pmean(
+            value, "data"
+        )
 
     specs = {"up": P("data"), "down": P()}
     inner = shard_map(body, mesh(8), (specs, P("data"), P("data")), (specs, P()))
@@ -320,7 +324,7 @@ def similarities(order=None, place=lambda i, n: i):
     return (lambda p, b: inner(p, *b)), params(), batch()
 
 
-# ---- pmap and jit --------------------------------------------------------------------------------------------------------
+# ---- pmap and jit ----------------------------------------------------------------------------
 
 
 def replicated(reduce, report=lambda v: lax.pmean(v, "batch")):

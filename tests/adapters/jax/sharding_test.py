@@ -1,6 +1,6 @@
 """Healthy steps on a mesh are not accused; planted mistakes are named by mechanism.
 
-    XLA_FLAGS is set here; needs JAX (77: it is not installed)
+XLA_FLAGS is set here; needs JAX (77: it is not installed)
 """
 
 import os
@@ -10,7 +10,10 @@ import unittest
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[3] / "adapters"), str(pathlib.Path(__file__).resolve().parent)]
+sys.path[:0] = [
+    str(pathlib.Path(__file__).resolve().parents[3] / "adapters"),
+    str(pathlib.Path(__file__).resolve().parent),
+]
 try:
     import jax
 except ImportError:
@@ -91,7 +94,8 @@ PLANTED = {
     "own statistics": (lambda: m.batch_norm(m.mean, lambda s: s), ["statistics"]),
     "mean of means": (lambda: m.masked(lambda s, n: s / n), ["token_mean"]),
     "one key": (lambda: m.dropout(lambda k: k), ["one_stream"]),
-    "a key each": (lambda: m.weight_noise(lambda k: jax.random.fold_in(k, lax.axis_index("data"))), ["stream_per_core"]),
+    "a key each": (
+        lambda: m.weight_noise(lambda k: jax.random.fold_in(k, lax.axis_index("data"))), ["stream_per_core"]),
     "norm of the shard": (lambda: m.fsdp(clip=m.shard_clip(lambda s: s)), ["shard_norm"]),
     "slices from the end": (lambda: m.slices(lambda i, n: n - 1 - i), ["permuted"]),
     "no sum over model": (lambda: m.tensor_parallel(inner_sum=lambda v: v), ["partial_sum"]),
@@ -107,6 +111,7 @@ PLANTED = {
     "pmap clipped first": (lambda: m.replicated(lambda g: lax.pmean(m.clipped(g), "batch")), ["clipping"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
+
 
 class Meaning(unittest.TestCase):
     """Set by add(): one test for each case."""
@@ -196,10 +201,17 @@ class Programs(unittest.TestCase):
             step, state, batch = HEALTHY[name]()[:3]
             with self.subTest(name):
                 lowered = jax.jit(emulated(step)).lower(state, batch)
-                for word in ("all_reduce", "all_gather", "collective_permute", "all_to_all", "reduce_scatter", "shard_map"):
+                for word in (
+                    "all_reduce",
+                    "all_gather",
+                    "collective_permute",
+                    "all_to_all",
+                    "reduce_scatter",
+                    "shard_map",
+                ):
                     self.assertNotIn("stablehlo." + word, lowered.as_text())
                 mine, theirs = jax.jit(emulated(step))(state, batch), step(state, batch)
-                # Sums of at most 512 terms in another order, and rounding of each step before and after.
+                # Sums of at most 512 terms in another order, and as many roundings.
                 self.assertLess(apart(mine, theirs), 1024 * 2.0**-24, name)
 
     def test_a_broken_step_stays_broken(self):
