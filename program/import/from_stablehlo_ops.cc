@@ -233,7 +233,38 @@ void scatter(const Op& o) {
   o.set("unique_indices", o.text("unique_indices"));
 }
 
+// "dense<[[0, 1], [2, 3]]>" -> "{{0,1},{2,3}}". One number for all elements is a list of one, or a
+// pair.
+std::string lists(const std::string& text, bool pairs) {
+  if (!text.starts_with("dense<") || !text.ends_with('>')) return text;
+  std::string out;
+  for (const char c : std::string_view(text).substr(6, text.size() - 7)) {
+    if (c != ' ') out += c == '[' ? '{' : c == ']' ? '}' : c;
+  }
+  if (out.empty() || out.starts_with('{')) return out.empty() ? "{}" : out;
+  return pairs ? fmt::format("{{{{{0},{0}}}}}", out) : fmt::format("{{{{{}}}}}", out);
+}
+
+void collective(const Op& o) {
+  for (const char* key : {"replica_groups", "source_target_pairs"}) {
+    const std::string text = o.text(key);
+    if (!text.empty()) o.set(key, lists(text, key[0] == 's'));
+  }
+  const std::string channel = field(o.text("channel_handle"), "handle");
+  if (!channel.empty()) o.set("channel_id", channel);
+  const std::string global = o.text("use_global_device_ids");
+  if (global == "unit" || global == "true") o.set("use_global_device_ids", "true");
+  for (const char* key : {"all_gather_dim", "scatter_dimension", "split_dimension"}) {
+    if (const std::string dim = o.text(key); !dim.empty()) o.set("dimensions", "{" + dim + "}");
+  }
+  if (const std::string dim = o.text("concat_dimension"); !dim.empty())
+    o.set("concat_dimensions", "{" + dim + "}");
+}
+
 void custom_call(const Op& o) {
+  std::string sharding = o.text("mhlo.sharding");
+  std::erase(sharding, '"');
+  if (!sharding.empty()) o.set("sharding", sharding);
   o.set("custom_call_target",
         o.op.symbol.empty() ? o.text("call_target_name") : "\"" + o.op.symbol + "\"");
 }
@@ -270,6 +301,12 @@ constexpr std::array kKnown = {
     Known{"gather", "gather", gather},
     Known{"scatter", "scatter", scatter},
     Known{"custom_call", "custom-call", custom_call},
+    Known{"all_reduce", "all-reduce", collective},
+    Known{"all_gather", "all-gather", collective},
+    Known{"reduce_scatter", "reduce-scatter", collective},
+    Known{"all_to_all", "all-to-all", collective},
+    Known{"collective_permute", "collective-permute", collective},
+    Known{"collective_broadcast", "collective-broadcast", collective},
     Known{"composite", "call", call},
     Known{"optimization_barrier", "opt-barrier"},
     Known{"if", "conditional"},

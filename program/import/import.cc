@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "program/base/names.h"
+#include "program/graph/core_groups.h"
+#include "program/graph/liveness.h"
 #include "program/import/literal.h"
 #include "program/import/names.h"
 #include "program/import/site.h"
@@ -45,7 +48,6 @@ std::string advice(const std::string& opcode) {
       {"cosine", "compute tables of cosines outside of the step and pass them as inputs"},
       {"sort", "sort outside of the step"},
       {"chlo.top_k", "choose outside of the step"},
-      {"all-reduce", "a step of one core: without pmap and shard_map, or twinrun export --cores 1"},
   };
   const auto found = known.find(opcode);
   return found == known.end() ? "docs/guides/import.md lists the opcodes"
@@ -73,6 +75,7 @@ class Importer {
 
   Result<ImportedStep> run(const StepBinding& binding) {
     const HloComputation& entry = module_.entry();
+    TWINRUN_RETURN_IF_ERROR(count_cores(binding));
     std::vector<Value> arguments(entry.parameters.size());
     for (size_t i = 0; i < entry.parameters.size(); ++i) {
       const HloInstruction& p = entry.instructions[static_cast<size_t>(entry.parameters[i])];
@@ -91,6 +94,7 @@ class Importer {
       const TensorType type{*dtype, p.shape.dims};
       const ValueId id = GraphBuilder(graph()).parameter(name, type);
       arguments[i].id = id;
+      note_part(p, name, type);
       if (state) {
         out_.program.state.push_back({name, type, binding.roles[i], {}, id, kNoValue});
       } else {
@@ -98,18 +102,85 @@ class Importer {
         if (out_.program.batch == 0 && !type.dims.empty()) out_.program.batch = type.dims[0];
       }
     }
-    if (out_.program.batch == 0) out_.program.batch = 1;
+    const int64_t cores = shared_.cores.count.cores();
+    if (cores > 1) shared_.cores.replica_id = replica_id_of(out_.program);
+    // The parameters of a shard_map hold the samples of all cores.
+    if (cores > 1 && out_.parts.empty()) out_.program.batch /= cores;
+    out_.program.batch = std::max<int64_t>(1, out_.program.batch);
     const Value root = inlined(entry, arguments, {});
     if (problems_.empty()) bind_results(entry, root, binding);
     if (!problems_.empty()) return all_problems();
     for (const auto& [note, count] : shared_.notes)
       out_.notes.push_back(count > 1 ? fmt::format("{} ({} times)", note, count) : note);
+    drop_unread_literals();
     out_.program = prune(out_.program);
     return std::move(out_);
   }
 
  private:
   Graph& graph() { return out_.program.graph; }
+
+  Status count_cores(const StepBinding& binding) {
+    Cores& cores = shared_.cores;
+    try {
+      cores.count = cores_of(module_);
+    } catch (const Unsupported& u) {
+      return Error{u.what, module_.file, ""};
+    }
+    out_.program.sharding.cores = static_cast<int>(cores.count.cores());
+    cores.literal = [this](const std::string& name, Tensor t) {
+      return literal(GraphBuilder(graph()), name, std::move(t));
+    };
+    for (const auto* names : {&binding.state, &binding.inputs}) {
+      if (cores.count.cores() > 1 && std::ranges::find(*names, "replica_id") != names->end())
+        return Error{"a parameter is called 'replica_id', which is the number of the core",
+                     module_.file, "give it another name"};
+    }
+    return Ok{};
+  }
+
+  // Under pmap the user's array has a leading axis over the replicas. A partitioned text has the
+  // parameters of single cores, with the sharding of the user's array.
+  void note_part(const HloInstruction& p, const std::string& name, const TensorType& type) {
+    const CoreCount& count = shared_.cores.count;
+    CorePart part;
+    if (count.replicas > 1) {
+      part.whole = type.dims;
+      part.whole.insert(part.whole.begin(), count.replicas);
+      for (int64_t core = 0; core < count.cores(); ++core) {
+        part.begin.emplace_back(part.whole.size(), 0);
+        part.begin.back()[0] = core / count.partitions;
+      }
+    } else if (const std::string sharding = text_attribute(p, "sharding");
+               is_partitioned(module_) && !sharding.empty()) {
+      try {
+        const Blocks blocks = blocks_of_tiles(sharding, type.dims.size(), count.cores());
+        if (blocks.whole()) return;
+        for (size_t d = 0; d < type.dims.size(); ++d)
+          part.whole.push_back(type.dims[d] * blocks.grid[d]);
+        for (int32_t place : blocks.cores.place) {
+          Dims& begin = part.begin.emplace_back(type.dims.size(), 0);
+          for (size_t d = type.dims.size(); d-- > 0;) {
+            begin[d] = place % blocks.grid[d] * type.dims[d];
+            place /= static_cast<int32_t>(blocks.grid[d]);
+          }
+        }
+      } catch (const Unsupported& u) {
+        return problem(p, u.what);
+      }
+    } else {
+      return;
+    }
+    out_.parts[name] = std::move(part);
+  }
+
+  // Literals of which nothing came, such as tables of numbers that other numbers follow from.
+  void drop_unread_literals() {
+    const std::vector<bool> dead = dead_values(out_.program);
+    std::erase_if(out_.program.inputs, [&](const Input& input) {
+      return dead[static_cast<size_t>(input.id)] && out_.literals.erase(input.name) > 0;
+    });
+  }
 
   void problem(const HloInstruction& in, std::string what) {
     auto& lines = problems_[std::move(what)];
@@ -199,6 +270,8 @@ class Importer {
       if (operands.size() != 1) throw Unsupported{in.opcode + " of several operands"};
       return operands[0];
     }
+    if (in.opcode.ends_with("-done") && operands.size() == 1)
+      return operands[0].parts.size() > 1 ? operands[0].parts[1] : operands[0];
     const Scope here = scope_of(in, scope);
     if (in.opcode == "call") {
       const HloComputation* callee = module_.find(text_attribute(in, "to_apply"));
@@ -209,7 +282,15 @@ class Importer {
       if (callee >= &c) throw Unsupported{"a call of a computation that is defined later"};
       return inlined(*callee, operands, here);
     }
-    Value out = instruction(in, operands, here);
+    // What a core cuts from a global array is said by the mark on the array.
+    const bool cuts = in.opcode == "custom-call" && target_of(in) == "SPMDFullToShardShape";
+    HloInstruction marked;
+    if (cuts && in.operands.size() == 1) {
+      marked = in;
+      marked.attributes["sharding"] =
+          text_attribute(c.instructions[static_cast<size_t>(in.operands[0])], "sharding");
+    }
+    Value out = instruction(marked.opcode.empty() ? in : marked, operands, here);
     check_shape(in.shape, out);
     return out;
   }
@@ -218,15 +299,23 @@ class Importer {
   static void check_opcode(const HloInstruction& in) {
     static const std::set<std::string_view> plumbing = {
         "constant", "tuple", "get-tuple-element", "call", "opt-barrier", "custom-call"};
-    if (!rules().contains(in.opcode) && !plumbing.contains(in.opcode))
+    if (!rules().contains(in.opcode) && !plumbing.contains(in.opcode) && !is_across_cores(in))
       throw Unsupported{
           fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
   }
 
-  // Annotations for a compiler, which have no meaning on one core.
+  // Annotations for a compiler, which do not change what is computed.
   static bool is_marker(const HloInstruction& in) {
-    const std::string target = text_attribute(in, "custom_call_target");
-    return target == "\"Sharding\"" || target == "\"annotate_device_placement\"";
+    const std::string target = target_of(in);
+    return target == "Sharding" || target == "annotate_device_placement" ||
+           target == "xla.sdy.FuncResultSharding" || target == "xla.sdy.PropagationBarrier";
+  }
+
+  // The phase of what an all-reduce sums.
+  Phase phase_of(ValueId id) const {
+    while (out_.program.graph.op(id).kind == OpKind::kAllReduce)
+      id = out_.program.graph.op(id).operands[0];
+    return out_.program.graph.op(id).phase;
   }
 
   Value instruction(const HloInstruction& in, const std::vector<Value>& operands,
@@ -237,18 +326,24 @@ class Importer {
       if (v.id == kNoValue) throw Unsupported{in.opcode + " of a tuple"};
       ids.push_back(v.id);
       // An instruction that depends on gradients and is not part of them belongs to the update.
-      const Phase theirs = graph().op(v.id).phase;
+      const Phase theirs = phase_of(v.id);
       if (phase == Phase::kForward && theirs != Phase::kForward) phase = Phase::kUpdate;
     }
+    std::string path = path_of(in, here);
+    if (here.gradient) path += ".grad";
+    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);
+    if (const std::vector<ValueId> results = lower_across_cores(site); !results.empty()) {
+      if (!in.shape.is_tuple()) return {results[0], {}};
+      Value all;
+      for (const ValueId id : results) all.parts.push_back({id, {}});
+      return all;
+    }
     if (in.opcode == "custom-call")
-      throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding, on one core",
+      throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding",
                                     text_attribute(in, "custom_call_target"))};
     const bool variadic = in.opcode == "reduce" && ids.size() == 4 && in.shape.is_tuple();
     check_opcode(in);
     const auto rule = rules().find(in.opcode);
-    std::string path = path_of(in, here);
-    if (here.gradient) path += ".grad";
-    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);
     check_small_integers(in);
     if (variadic) {
       const auto [extreme, index] = lower_arg_extreme(site);
@@ -290,11 +385,14 @@ class Importer {
   ValueId constant(Site& site, const TensorType& type) {
     const Tensor t = literal_of(site.in, type);
     if (const auto value = only_value(t)) return site.splat(*value, type, "");
-    std::string name = "literal/" + site.in.name;
+    return literal(site.b, "literal/" + site.in.name, t);
+  }
+
+  ValueId literal(GraphBuilder b, std::string name, Tensor t) {
     while (out_.literals.contains(name)) name += "'";
-    const ValueId id = site.b.parameter(name, type);
+    const ValueId id = b.parameter(name, t.type());
     out_.program.inputs.push_back({name, id, false});
-    out_.literals[name] = t;
+    out_.literals[name] = std::move(t);
     return id;
   }
 
@@ -344,15 +442,20 @@ class Importer {
     ValueId loss = l >= 0 && l < static_cast<int64_t>(results.size())
                        ? results[static_cast<size_t>(l)].id
                        : kNoValue;
+    GraphBuilder b(graph());
+    const int64_t cores = shared_.cores.count.cores();
+    // Under pmap each core has a loss of its own.
+    if (loss != kNoValue && cores > 1 && graph().type(loss).dims == Dims{cores})
+      loss = b.gather(loss, b.reshape(shared_.cores.replica_id, {1}, "loss.core"), "loss.of_core");
     const auto is_float = [&] {
       const DType t = graph().type(loss).dtype;
       return is_floating(t) && graph().type(loss).elements() == 1;
     };
     if (loss == kNoValue || !is_float()) {
-      problem(in, fmt::format("result {} is not a loss; allowed: a float scalar", l));
+      problem(in, fmt::format("result {} is not a loss; allowed: a float scalar{}", l,
+                              cores > 1 ? ", or one of each core" : ""));
       return;
     }
-    GraphBuilder b(graph());
     if (graph().type(loss).dtype != DType::kF32) loss = b.convert(loss, DType::kF32, "loss.as_f32");
     if (!graph().type(loss).dims.empty()) loss = b.reshape(loss, {}, "loss.scalar");
     out_.program.loss = loss;
@@ -397,6 +500,30 @@ Status check_binding(const HloModule& module, const StepBinding& binding) {
 }
 
 }  // namespace
+
+Tensor part_of(const Tensor& whole, const CorePart& part, const Dims& dims, size_t core) {
+  Tensor out = Tensor::empty({whole.dtype(), dims});
+  const Dims& from = whole.dims();
+  const size_t rank = from.size(), extra = rank - dims.size();
+  Dims block(extra, 1);
+  block.insert(block.end(), dims.begin(), dims.end());
+  if (out.elements() == 0) return out;
+  const size_t run = rank == 0 ? 1 : static_cast<size_t>(block.back());
+  const size_t bytes = size_of(whole.dtype());
+  Dims at(rank, 0);
+  for (size_t written = 0; written < static_cast<size_t>(out.elements()); written += run) {
+    int64_t offset = 0;
+    for (size_t d = 0; d < rank; ++d) offset = offset * from[d] + part.begin[core][d] + at[d];
+    std::memcpy(out.raw() + written * bytes, whole.raw() + static_cast<size_t>(offset) * bytes,
+                run * bytes);
+    for (size_t d = rank; d-- > 0;) {
+      if (d + 1 == rank) continue;
+      if (++at[d] < block[d]) break;
+      at[d] = 0;
+    }
+  }
+  return out;
+}
 
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding) {
   TWINRUN_RETURN_IF_ERROR(check_binding(module, binding));

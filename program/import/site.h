@@ -4,6 +4,7 @@
 //   ValueId lower_add(Site& s) { return s.b.add(s.x[0], s.x[1], s.name()); }
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "program/import/attributes.h"
+#include "program/import/core_layout.h"
 #include "program/import/import.h"
 
 namespace twinrun {
@@ -34,11 +36,24 @@ struct Mirrored {
   Dims axes;
 };
 
+// What is known of the cores of a sharded text.
+struct Cores {
+  CoreCount count;
+  ValueId replica_id = kNoValue;
+  // Adds an array as an input that is fed at every step.
+  std::function<ValueId(const std::string& name, Tensor)> literal;
+  // An i32[1] that is table[core] on each core, by the table.
+  std::map<std::vector<int32_t>, ValueId> tables;
+  // Scalars of which the text itself shows what each core has: functions of its number.
+  std::unordered_map<ValueId, std::vector<int64_t>> known;
+};
+
 // State that all instructions of a module share while they are lowered.
 struct Shared {
   std::map<std::string, int> notes;  // note -> how often it was made
   std::map<ValueId, Mirrored> mirrored;
   std::unordered_map<std::string, int> names;  // name -> how often it was requested
+  Cores cores;
 };
 
 class Site {
@@ -68,6 +83,7 @@ class Site {
   // Throws Unsupported unless the instruction has this number of operands.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }
+  Cores& cores() { return shared_.cores; }
   void note(const std::string& text) { ++shared_.notes[text]; }
   void note_mirrored(ValueId result, Mirrored how) { shared_.mirrored[result] = std::move(how); }
   Mirrored mirrored(ValueId v) const {
@@ -112,6 +128,10 @@ using LoweringTable = std::map<std::string_view, LowerFn>;
 
 // A reduce of (values, indices): the extreme value and its index.
 std::pair<ValueId, ValueId> lower_arg_extreme(Site& site);
+
+// What depends on the core or joins several: collectives, numbers of cores, and the borders between
+// global arrays and their shards. One value for each result; none for any other instruction.
+std::vector<ValueId> lower_across_cores(Site& site);
 
 // The families of rules, each in its own file; each adds opcode -> rule.
 void add_elementwise(LoweringTable& table);
