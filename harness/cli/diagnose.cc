@@ -83,7 +83,7 @@ Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
     return parsed.has(key) ? parsed.get<std::string>(key) : std::string();
   };
   if (!parsed.has("program")) {
-    for (const char* key : {"state", "batch", "binding"}) {
+    for (const char* key : {"state", "batch", "binding", "whole"}) {
       if (parsed.has(key))
         return Error{"applies only to an imported program", fmt::format("--{}", key),
                      "give --program FILE as well"};
@@ -103,7 +103,7 @@ Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
   }
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   TWINRUN_ASSIGN(Experiment e, import_experiment({text("program"), text("binding"), text("state"),
-                                                  text("batch"), overrides}));
+                                                  text("batch"), overrides, text("whole")}));
   return std::optional<Experiment>(std::move(e));
 }
 
@@ -120,6 +120,7 @@ Result<int> diagnose_verb(const Args& args) {
                "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)");
   options.text("batch", "its inputs, with a leading axis over steps (default STEM.batch.npz)");
   options.text("binding", "what each parameter is (default STEM.json, else guessed)");
+  options.text("whole", "the same step on one device, which says what its sharding should mean");
   add_engine_option(options, "baseline", "the reference engine", Engines::kWithForeign, "cpu");
   add_engine_option(options, "subject", "the engine under test", Engines::kWithForeign, "tpu");
   options.text("out,o", "folder of the results (default twinrun-results/NAME-DIGEST8)");

@@ -17,6 +17,7 @@
 #include "program/base/result.h"
 #include "program/graph/layers.h"
 #include "program/graph/program.h"
+#include "program/import/core_part.h"
 #include "scenarios/data/feed.h"
 #include "scenarios/scenario.h"
 
@@ -29,6 +30,9 @@ struct ImportedRun {
   std::vector<Tensor> state;                 // initial, in the order of Program::state
   std::vector<std::vector<Tensor>> batches;  // each in the order of Program::inputs; used in turn
   std::vector<std::string> notes;            // for the report
+  // State variables and inputs that are given as one array of which each core has its own part.
+  std::map<std::string, CorePart> parts = {};
+  std::map<std::string, int64_t> mesh_axes = {};  // of a sharded text: sizes by name
 };
 
 struct Experiment {
@@ -38,6 +42,8 @@ struct Experiment {
   Program inference;  // logits and loss of min(256, eval samples) held-out samples
   Sharding sharding;  // as the scenario says
   std::shared_ptr<const ImportedRun> imported = nullptr;  // if set, forward and inference are empty
+  // The imported step as it is on one device, which says what its sharding should mean.
+  std::shared_ptr<const ImportedRun> unsharded = nullptr;
   // Learning rates of single steps, in place of the schedule's, as inferred from a subject.
   std::map<int64_t, double> rates = {};
   // Rows of the batch that the cores had at single steps, as inferred from a subject.

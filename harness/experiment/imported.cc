@@ -81,17 +81,69 @@ bool is_input(const Program& p, const std::string& name) {
   return std::ranges::find(p.inputs, name, &Input::name) != p.inputs.end();
 }
 
-Result<std::vector<Tensor>> read_state(const std::string& path, const Program& step) {
-  TWINRUN_ASSIGN(const Arrays arrays, arrays_of(path));
+// The dimensions of a user's array, of which each core may have its own part. Under pmap it may
+// also be one core's array, which is then given to all.
+Dims dims_of(ImportedStep& step, const std::string& name, const Dims& own, const Dims& found) {
+  const auto part = step.parts.find(name);
+  if (part == step.parts.end()) return own;
+  const Dims whole = part->second.whole;
+  const bool replicas = whole.size() == own.size() + 1;
+  const bool steps = found.size() == whole.size() && found != whole;
+  if (!replicas || (found.size() != own.size() && !steps)) return whole;
+  step.parts.erase(part);
+  return own;
+}
+
+// An array with a leading axis of equal copies, as pmap's state has, becomes one of them where one
+// is what the step needs.
+void first_copy(NamedArray& array, const Dims& dims) {
+  if (array.dims.size() != dims.size() + 1 || array.dims[0] < 1 ||
+      Dims(array.dims.begin() + 1, array.dims.end()) != dims)
+    return;
+  const size_t bytes = array.bytes.size() / static_cast<size_t>(array.dims[0]);
+  for (size_t at = bytes; at < array.bytes.size(); at += bytes) {
+    if (!std::equal(array.bytes.begin(), array.bytes.begin() + static_cast<std::ptrdiff_t>(bytes),
+                    array.bytes.begin() + static_cast<std::ptrdiff_t>(at)))
+      return;
+  }
+  array.bytes.resize(bytes);
+  array.dims = dims;
+}
+
+// The same dimensions, or those and one in front, of steps.
+bool fits(const Dims& found, const Dims& dims) {
+  return found.size() <= dims.size() + 1 && found.size() >= dims.size() &&
+         std::equal(dims.rbegin(), dims.rend(), found.rbegin());
+}
+
+// [.., cores, rows, ..] becomes [.., cores * rows, ..] where that is what the step needs.
+void merge_rows(Dims& found, const Dims& dims) {
+  for (size_t at = 0; at < 2 && at + 1 < found.size(); ++at) {
+    Dims merged = found;
+    merged[at] *= merged[at + 1];
+    merged.erase(merged.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    if (merged.size() == dims.size() + at &&
+        std::equal(dims.rbegin(), dims.rend(), merged.rbegin()))
+      found = merged;
+  }
+}
+
+Result<std::vector<Tensor>> read_state(const std::string& path, ImportedStep& imported) {
+  TWINRUN_ASSIGN(Arrays arrays, arrays_of(path));
+  const Program& step = imported.program;
   std::vector<Tensor> state;
   Complaints complaints(path);
   for (const StateVar& var : step.state) {
     const auto found = arrays.find(var.name);
+    const Dims dims = found == arrays.end()
+                          ? var.type.dims
+                          : dims_of(imported, var.name, var.type.dims, found->second.dims);
+    if (found != arrays.end()) first_copy(found->second, dims);
     if (found == arrays.end()) {
       complaints.missing(var.name, var.type, arrays);
-    } else if (found->second.dims != var.type.dims) {
+    } else if (found->second.dims != dims) {
       complaints.add(fmt::format("'{}' is {}; allowed: {}", var.name, describe(found->second),
-                                 to_string(var.type)));
+                                 to_string(TensorType{var.type.dtype, dims})));
     } else if (const auto t = to_tensor(found->second, var.type.dtype, path); t) {
       state.push_back(*t);
     } else {
@@ -110,8 +162,7 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
 
 // An array with the shape of its input is fed at every step; one with an additional leading
 // dimension has a value per step.
-Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
-                                                      const ImportedStep& step) {
+Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, ImportedStep& step) {
   const Program& p = step.program;
   Arrays arrays;
   if (!path.empty()) {
@@ -120,10 +171,15 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
   Complaints complaints(path.empty() ? "--batch" : path);
   std::vector<Tensor> columns(p.inputs.size());
   std::vector<bool> counted(p.inputs.size(), false);
+  std::vector<Dims> given(p.inputs.size());  // of one step
   int64_t steps = 0;
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const std::string& name = p.inputs[i].name;
-    const TensorType& type = p.graph.type(p.inputs[i].id);
+    TensorType type = p.graph.type(p.inputs[i].id);
+    if (p.inputs[i].per_core) {  // the core's number
+      columns[i] = Tensor::scalar_i32(0);
+      continue;
+    }
     if (const auto literal = step.literals.find(name); literal != step.literals.end()) {
       columns[i] = literal->second;
       continue;
@@ -133,12 +189,12 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
       complaints.missing(name, type, arrays);
       continue;
     }
+    if (step.program.sharding.cores == 1 && !fits(found->second.dims, type.dims))
+      merge_rows(found->second.dims, type.dims);
     const Dims& dims = found->second.dims;
+    type.dims = dims_of(step, name, type.dims, dims);
     const bool leading = dims.size() == type.dims.size() + 1;
-    if (!std::equal(
-            type.dims.rbegin(), type.dims.rend(), dims.rbegin(),
-            dims.rbegin() + static_cast<std::ptrdiff_t>(std::min(dims.size(), type.dims.size()))) ||
-        dims.size() > type.dims.size() + 1) {
+    if (!fits(dims, type.dims)) {
       complaints.add(
           fmt::format("'{}' is {}; allowed: {}, or the same with a leading dimension of steps",
                       name, describe(found->second), to_string(type)));
@@ -149,6 +205,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
     if (leading && dims[0] == 0) complaints.add(fmt::format("'{}' has 0 steps", name));
     if (leading) steps = dims[0];
     counted[i] = leading;
+    given[i] = type.dims;
     const auto t = to_tensor(found->second, type.dtype, path);
     if (t)
       columns[i] = *t;
@@ -165,9 +222,8 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
   for (int64_t b = 0; b < std::max<int64_t>(1, steps); ++b) {
     auto& batch = batches.emplace_back();
     for (size_t i = 0; i < columns.size(); ++i)
-      batch.push_back(
-          counted[i] ? columns[i].rows(b, b + 1).reshaped(p.graph.type(p.inputs[i].id).dims).clone()
-                     : columns[i]);
+      batch.push_back(counted[i] ? columns[i].rows(b, b + 1).reshaped(given[i]).clone()
+                                 : columns[i]);
   }
   return batches;
 }
@@ -257,7 +313,10 @@ Result<ImportedStep> import_program(const ImportRequest& request) {
   return step;
 }
 
-Result<Experiment> import_experiment(const ImportRequest& request) {
+namespace {
+
+// A step with its state and batches.
+Result<ImportedRun> read_run(const ImportRequest& request) {
   TWINRUN_ASSIGN(ImportedStep step, import_program(request));
   const std::string state = beside(request, request.state, ".state.npz", kExported);
   if (state.empty()) {
@@ -266,10 +325,48 @@ Result<Experiment> import_experiment(const ImportRequest& request) {
                      std::to_string(step.program.state.size()) + " arrays"};
   }
   ImportedRun run;
-  TWINRUN_ASSIGN(run.state, read_state(state, step.program));
+  TWINRUN_ASSIGN(run.state, read_state(state, step));
   TWINRUN_ASSIGN(run.batches,
                  read_batches(beside(request, request.batch, ".batch.npz", kExported), step));
+  run.notes = step.notes;
+  run.parts = std::move(step.parts);
+  run.mesh_axes = std::move(step.mesh_axes);
+  run.step = std::move(step.program);
+  return run;
+}
+
+// The same step on one device. What has no file beside it is read from the sharded step's files.
+Result<ImportedRun> read_whole(const ImportRequest& request) {
+  ImportRequest whole;
+  whole.program = request.whole;
+  const auto own = [&](const std::string& asked, const char* ending) {
+    const std::string beside_it = beside(whole, "", ending);
+    return beside_it.empty() ? beside(request, asked, ending) : beside_it;
+  };
+  whole.binding = own(request.binding, ".json");
+  whole.state = own(request.state, ".state.npz");
+  whole.batch = own(request.batch, ".batch.npz");
+  TWINRUN_ASSIGN(ImportedRun run, read_run(whole));
+  if (run.step.sharding.cores > 1)
+    return Error{
+        fmt::format("a step of {} cores; allowed: the step on one device", run.step.sharding.cores),
+        "--whole", "write it without shard_map, pmap and collectives"};
+  return run;
+}
+
+}  // namespace
+
+Result<Experiment> import_experiment(const ImportRequest& request) {
+  TWINRUN_ASSIGN(ImportedRun run, read_run(request));
+  const Program& program = run.step;
   Experiment e;
+  if (!request.whole.empty()) {
+    if (program.sharding.cores == 1)
+      return Error{"the step runs on one core, and no other says what it means", "--whole",
+                   "it is for steps that their user divided over cores"};
+    TWINRUN_ASSIGN(ImportedRun whole, read_whole(request));
+    e.unsharded = std::make_shared<const ImportedRun>(std::move(whole));
+  }
   TWINRUN_ASSIGN(e.scenario, settings_of(request.overrides));
   const bool counted = std::ranges::any_of(request.overrides,
                                            [](const auto& o) { return o.first == "train.steps"; });
@@ -278,20 +375,24 @@ Result<Experiment> import_experiment(const ImportRequest& request) {
   s.description = "imported from " + fs::path(request.program).filename().string();
   s.file = request.program;
   if (!counted) s.train.steps = static_cast<int64_t>(run.batches.size());
-  s.train.batch = step.program.batch;
+  s.train.batch = program.batch * program.sharding.cores;
   s.tpu.cores = 1;
   DigestBuilder state_digest;
   for (const Tensor& t : run.state) state_digest.add(digest_bytes(t.raw(), t.bytes()));
   const Digest data = digest_of(run.batches);
   s.imported =
       fmt::format("format = \"hlo\"\nprogram = {}\nstate = {}\nbatches = {}\nbatches_digest = {}\n",
-                  toml_string(digest(step.program).hex()), toml_string(state_digest.finish().hex()),
+                  toml_string(digest(program).hex()), toml_string(state_digest.finish().hex()),
                   run.batches.size(), toml_string(data.hex()));
+  if (e.unsharded) {
+    DigestBuilder whole;
+    whole.add(digest(e.unsharded->step));
+    whole.add(digest_of(e.unsharded->batches));
+    s.imported += fmt::format("whole = {}\n", toml_string(whole.finish().hex()));
+  }
   Dataset dataset;
   dataset.digest = data;
   e.data = std::make_shared<const Dataset>(std::move(dataset));
-  run.notes = step.notes;
-  run.step = std::move(step.program);
   e.imported = std::make_shared<const ImportedRun>(std::move(run));
   return e;
 }

@@ -19,6 +19,9 @@ struct ImportRequest {
   // two.
   std::string binding, state, batch;
   Overrides overrides;  // train.steps, tpu.precision, diagnose.probe, ...
+  // The same step on one device, for the whole batch; "": none. Files beside it are its own, and
+  // the others are those of the sharded step.
+  std::string whole = {};
 };
 
 // The text alone, for inspection: sizes that are known only at run time are accepted, and ops need

@@ -243,6 +243,15 @@ CoreCount cores_of(const HloModule& module) {
   return out;
 }
 
+std::map<std::string, int64_t> mesh_axes(const HloModule& module) {
+  std::map<std::string, int64_t> out;
+  for (const auto& [name, text] : module.meshes) {
+    const Mesh mesh = mesh_of(text);
+    for (size_t a = 0; a < mesh.names.size(); ++a) out[mesh.names[a]] = mesh.sizes[a];
+  }
+  return out;
+}
+
 DeviceLists device_lists(std::string_view text, const std::string& key) {
   const std::string where = fmt::format("{}={}", key, text);
   DeviceLists out;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "program/base/names.h"
@@ -124,6 +123,7 @@ class Importer {
     Cores& cores = shared_.cores;
     try {
       cores.count = cores_of(module_);
+      if (cores.count.cores() > 1) out_.mesh_axes = mesh_axes(module_);
     } catch (const Unsupported& u) {
       return Error{u.what, module_.file, ""};
     }
@@ -500,30 +500,6 @@ Status check_binding(const HloModule& module, const StepBinding& binding) {
 }
 
 }  // namespace
-
-Tensor part_of(const Tensor& whole, const CorePart& part, const Dims& dims, size_t core) {
-  Tensor out = Tensor::empty({whole.dtype(), dims});
-  const Dims& from = whole.dims();
-  const size_t rank = from.size(), extra = rank - dims.size();
-  Dims block(extra, 1);
-  block.insert(block.end(), dims.begin(), dims.end());
-  if (out.elements() == 0) return out;
-  const size_t run = rank == 0 ? 1 : static_cast<size_t>(block.back());
-  const size_t bytes = size_of(whole.dtype());
-  Dims at(rank, 0);
-  for (size_t written = 0; written < static_cast<size_t>(out.elements()); written += run) {
-    int64_t offset = 0;
-    for (size_t d = 0; d < rank; ++d) offset = offset * from[d] + part.begin[core][d] + at[d];
-    std::memcpy(out.raw() + written * bytes, whole.raw() + static_cast<size_t>(offset) * bytes,
-                run * bytes);
-    for (size_t d = rank; d-- > 0;) {
-      if (d + 1 == rank) continue;
-      if (++at[d] < block[d]) break;
-      at[d] = 0;
-    }
-  }
-  return out;
-}
 
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding) {
   TWINRUN_RETURN_IF_ERROR(check_binding(module, binding));

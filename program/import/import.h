@@ -13,6 +13,7 @@
 
 #include "program/base/tensor.h"
 #include "program/graph/program.h"
+#include "program/import/core_part.h"
 #include "program/import/hlo_module.h"
 
 namespace twinrun {
@@ -32,16 +33,6 @@ struct StepBinding {
 // the loss is the first result and the next values follow it. Names are those of the parameters.
 Result<StepBinding> default_binding(const HloModule& module);
 
-// The core's part of an array that the user gives: a block of it, with as many elements along each
-// dimension as its parameter has (a missing leading dimension counts as 1).
-struct CorePart {
-  Dims whole;               // of the user's array
-  std::vector<Dims> begin;  // the block's first element, of each core
-};
-
-// One array of a step, or one core's part of it.
-Tensor part_of(const Tensor& whole, const CorePart& part, const Dims& dims, size_t core);
-
 struct ImportedStep {
   // A sharded text becomes a program of sharding.cores cores with an input replica_id.
   Program program;
@@ -51,6 +42,7 @@ struct ImportedStep {
   // State variables and inputs of which each core has its own part, by name. Every core is given
   // all of any other.
   std::map<std::string, CorePart> parts;
+  std::map<std::string, int64_t> mesh_axes;  // sizes by name
   // What is computed in another way than the text says: docs/guides/import.md#lossy.
   std::vector<std::string> notes;
 };
