@@ -235,8 +235,9 @@ CoreCount cores_of(const HloModule& module) {
     for (const HloInstruction& in : c.instructions) {
       const int64_t devices = devices_in(in);
       named = std::max(named, devices);
-      channel =
-          channel && (devices == 1 || !is_across_cores(in) || in.attributes.contains("channel_id"));
+      const bool groups =
+          in.attributes.contains("replica_groups") || in.attributes.contains("source_target_pairs");
+      channel = channel && (!groups || devices == 1 || in.attributes.contains("channel_id"));
     }
   }
   (channel ? out.partitions : out.replicas) = cores_in({named}, "the devices that the text names");
@@ -394,13 +395,11 @@ std::vector<Blocks> blocks_of_axes(std::string_view shardings, std::string_view 
                        shortened(where)));
   };
   std::set<std::string, std::less<>> counted;
-  for (TextCursor at(manual); !at.at_end();) {
-    at.until("\"");
-    if (at.peek() == '"') {
-      counted.emplace(at.string());
-    } else if (!at.at_end()) {
-      at.take(std::string(1, at.peek()));
-    }
+  for (size_t open = manual.find('"'); open != std::string_view::npos;) {
+    const size_t close = manual.find('"', open + 1);
+    if (close == std::string_view::npos) malformed();
+    counted.emplace(manual.substr(open + 1, close - open - 1));
+    open = manual.find('"', close + 1);
   }
   std::vector<Blocks> out;
   TextCursor at(shardings);

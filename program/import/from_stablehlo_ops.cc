@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "program/import/from_stablehlo.h"
 #include "program/import/text_cursor.h"
@@ -233,9 +234,33 @@ void scatter(const Op& o) {
   o.set("unique_indices", o.text("unique_indices"));
 }
 
+// Rows of "dense<"0x00000000000000000100000000000000" : tensor<1x2xi64>", little-endian numbers of 8
+// bytes; the text itself if it is malformed.
+std::string lists_of_bytes(const std::string& text) {
+  const size_t begin = text.find("\"0x"), end = text.rfind('"'), type = text.rfind('<');
+  const auto width = number(text.substr(std::min(text.find('x', type), text.size() - 1) + 1,
+                                        text.rfind('x') - text.find('x', type) - 1));
+  if (begin == std::string::npos || end < begin + 3 || !width || *width < 1) return text;
+  const std::string_view digits = std::string_view(text).substr(begin + 3, end - begin - 3);
+  std::string out = "{";
+  for (size_t i = 0; i + 16 <= digits.size(); i += 16) {
+    uint64_t value = 0;
+    for (size_t byte = 8; byte-- > 0;) {
+      unsigned one = 0;
+      const char* const at = digits.data() + i + 2 * byte;
+      if (std::from_chars(at, at + 2, one, 16).ptr != at + 2) return text;
+      value = value << 8 | one;
+    }
+    const bool first = i / 16 % static_cast<size_t>(*width) == 0;
+    out += fmt::format("{}{}", first ? (i == 0 ? "{" : "},{") : ",", static_cast<int64_t>(value));
+  }
+  return out + "}}";
+}
+
 // "dense<[[0, 1], [2, 3]]>" -> "{{0,1},{2,3}}". One number for all elements is a list of one, or a
 // pair.
 std::string lists(const std::string& text, bool pairs) {
+  if (text.starts_with("dense<\"")) return lists_of_bytes(text);
   if (!text.starts_with("dense<") || !text.ends_with('>')) return text;
   std::string out;
   for (const char c : std::string_view(text).substr(6, text.size() - 7)) {

@@ -323,8 +323,8 @@ std::vector<ValueId> border(Site& s) {
   return out;
 }
 
-// Integers and predicates that follow from the core's number alone, such as an axis index, are
-// computed here for each core.
+// Integers and predicates that follow from the core's number and constants alone, such as an axis
+// index, are computed here for each core.
 std::optional<int64_t> evaluate(const std::string& opcode, const std::string& direction,
                                 const std::string& dtype, const std::vector<int64_t>& x) {
   const auto wrap = [&](int64_t v) -> int64_t {
@@ -363,9 +363,7 @@ std::vector<ValueId> of_known(Site& s) {
   const std::string& dtype = s.in.shape.dtype;
   if ((dtype != "s32" && dtype != "u32" && dtype != "pred") || !s.in.shape.dims.empty()) return {};
   Cores& cores = s.cores();
-  bool any = false;
-  for (const ValueId x : s.x) any = any || cores.known.contains(x);
-  if (!any) return {};
+  if (s.x.empty()) return {};
   std::vector<int32_t> table;
   std::vector<int64_t> exact;
   for (size_t core = 0; core < static_cast<size_t>(cores.count.cores()); ++core) {

@@ -349,7 +349,10 @@ class MlirParser : private TextReader {
       if (at_.take("=")) {
         TWINRUN_ASSIGN(to, value());
       }
-      if (at_.take(":")) at_.until(",", Angles::kBrackets);
+      if (at_.take(":")) {
+        const std::string type = trimmed(at_.until(",", Angles::kBrackets));
+        if (to.starts_with("dense<\"")) to += " : " + type;  // bytes do not show their shape
+      }
       at_.skip();
       if (!at_.take(",") && at_.peek() != '}') return unexpected("',' or '}' after an attribute");
       at_.skip();
