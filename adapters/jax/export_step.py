@@ -16,17 +16,52 @@ import jax
 import numpy as np
 
 
-def _names(tree, prefix):
+def _word(key):
+    """Returns a path's key as a word of a name: 'mu' of a field, 'kernel' of a dictionary's key, '0' of a position."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            key = getattr(key, attribute)
+            break
+    word = re.sub(r'[^!-~]|[\\"]', "_", str(key)).strip("/")
+    return re.sub(r"/+", "/", word).lstrip(".") or "_"
+
+
+def _paths(tree, prefix):
     """Returns a name per leaf, from its path: {"dense1": {"kernel": w}} gives "dense1/kernel"."""
-    names = []
-    for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        words = re.findall(r"[A-Za-z0-9_.\-]+", jax.tree_util.keystr(path))
-        names.append("/".join([prefix] * bool(prefix) + words) or "value")
-    return names
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return ["/".join([prefix] * bool(prefix) + [_word(k) for k in path]) or "value" for path, _ in paths]
+
+
+def _unique(names):
+    """Returns the names with a number behind those that are taken, or that are the folder of another one."""
+    folders = {"/".join(n.split("/")[:i]) for n in names for i in range(1, n.count("/") + 1)}
+    taken, out = set(), []
+    for name in names:
+        other, count = name, 1
+        while other in taken or other in folders:
+            count += 1
+            other = f"{name}.{count}"
+        taken.add(other)
+        out.append(other)
+    return out
+
+
+def _role(name, leaf, first):
+    """Returns the role of a state variable: distances of weights are measured over the parameters only."""
+    if not jax.numpy.issubdtype(leaf.dtype, np.floating):
+        return "counter"
+    words = name.split("/")
+    if "opt_state" in words:
+        return "slot"
+    if "batch_stats" in words:
+        return "statistic"
+    return "parameter" if first else "slot"
 
 
 def _writable(array):
-    array = np.asarray(array)
+    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    array = np.asarray(jax.numpy.asarray(array))  # in the type in which JAX computes with it
     if array.dtype.name == "bfloat16":
         raise TypeError("bfloat16 state and inputs cannot be written to .npz: pass them as float32 and cast inside the step")
     return array
@@ -58,12 +93,12 @@ def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
     for i, (given, returned) in enumerate(zip(state, out)):
         if jax.tree.structure(given) != jax.tree.structure(returned):
             raise TypeError(f"the structure of result {i} of the step differs from that of argument {i}")
-    state_names = [n for tree, prefix in zip(state, names) for n in _names(tree, prefix)]
-    input_names = _names(batches[0], "")
-    roles = [("parameter" if i == 0 else "slot") for i, tree in enumerate(state) for _ in jax.tree.leaves(tree)]
+    state_paths = [n for tree, prefix in zip(state, names) for n in _paths(tree, prefix)]
+    all_names = _unique(state_paths + _paths(batches[0], ""))
+    state_names, input_names = all_names[: len(state_paths)], all_names[len(state_paths) :]
+    leaves = [(leaf, i == 0) for i, tree in enumerate(state) for leaf in map(jax.numpy.asarray, jax.tree.leaves(tree))]
+    roles = [_role(path, leaf, first) for path, (leaf, first) in zip(state_paths, leaves)]
     binding = {"schema_version": 1, "state": state_names, "roles": roles, "inputs": input_names, "loss": len(state_names)}
-    if duplicates := {n for n in state_names + input_names if (state_names + input_names).count(n) > 1}:
-        raise ValueError(f"names are not unique: {sorted(duplicates)}; give other prefixes with names=")
     with open(f"{stem}.{'hlo' if dialect == 'hlo' else 'mlir'}", "w") as f:
         f.write(_text(lowered, dialect))
     with open(f"{stem}.json", "w") as f:

@@ -212,6 +212,38 @@ std::string frontend_attribute(const HloInstruction& in, const std::string& key)
   return out;
 }
 
+bool is_mark(const HloInstruction& in) {
+  static const std::set<std::string_view> marks = {"Sharding", "annotate_device_placement",
+                                                   "xla.sdy.FuncResultSharding",
+                                                   "xla.sdy.PropagationBarrier"};
+  return in.opcode == "custom-call" && marks.contains(target_of(in));
+}
+
+std::optional<CorePart> part_of_parameter(const HloModule& module, const HloInstruction& parameter,
+                                          const Dims& dims, const CoreCount& count) {
+  CorePart part;
+  if (count.replicas > 1) {
+    part.whole = dims;
+    part.whole.insert(part.whole.begin(), count.replicas);
+    for (int64_t core = 0; core < count.cores(); ++core) {
+      part.begin.emplace_back(part.whole.size(), 0);
+      part.begin.back()[0] = core / count.partitions;
+    }
+    return part;
+  }
+  const std::string sharding = text_attribute(parameter, "sharding");
+  if (!is_partitioned(module) || sharding.empty()) return std::nullopt;
+  const Blocks blocks = blocks_of_tiles(sharding, dims.size(), count.cores());
+  if (blocks.whole()) return std::nullopt;
+  for (size_t d = 0; d < dims.size(); ++d) part.whole.push_back(dims[d] * blocks.grid[d]);
+  for (int64_t place : blocks.cores.place) {
+    Dims& begin = part.begin.emplace_back(dims.size(), 0);
+    for (size_t d = dims.size(); d-- > 0; place /= blocks.grid[d])
+      begin[d] = place % blocks.grid[d] * dims[d];
+  }
+  return part;
+}
+
 bool is_partitioned(const HloModule& module) {
   return module.partitions > 1 && module.entry().name.find("_spmd") != std::string::npos;
 }

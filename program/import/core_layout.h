@@ -70,6 +70,15 @@ Blocks blocks_of_tiles(std::string_view sharding, size_t rank, int64_t cores);
 std::vector<Blocks> blocks_of_axes(std::string_view shardings, std::string_view manual,
                                    const HloModule& module, const CoreCount& count);
 
+// The part of the user's array that each core's parameter of these dimensions is; nothing where
+// every core has all of it. Under pmap the array has a leading axis over the replicas. A partitioned
+// text has the parameters of single cores, with the sharding of the array.
+std::optional<CorePart> part_of_parameter(const HloModule& module, const HloInstruction& parameter,
+                                          const Dims& dims, const CoreCount& count);
+
+// Whether the instruction is an annotation for a compiler, which does not change what is computed.
+bool is_mark(const HloInstruction& in);
+
 // The text of an attribute that XLA keeps among its frontend attributes, without escapes.
 std::string frontend_attribute(const HloInstruction& in, const std::string& key);
 // The target of a custom-call, without quotes.

@@ -1,5 +1,5 @@
-// HloModule -> Program: calls are inlined, tuples are taken apart, and every other instruction is
-// lowered by the rule of its opcode.
+// HloModule -> Program: calls are inlined, loops unrolled, tuples are taken apart, and every other
+// instruction is lowered by the rule of its opcode.
 #include "program/import/import.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include "program/base/names.h"
 #include "program/graph/core_groups.h"
 #include "program/graph/liveness.h"
+#include "program/import/control_flow.h"
 #include "program/import/literal.h"
 #include "program/import/names.h"
 #include "program/import/site.h"
@@ -20,9 +21,19 @@ namespace {
 const LoweringTable& rules() {
   static const LoweringTable table = [] {
     LoweringTable t;
-    for (const auto add : {add_elementwise, add_movement, add_indexing, add_dot, add_convolution,
-                           add_reductions, add_windows})
+    for (const auto add :
+         {add_elementwise, add_integers, add_functions, add_movement, add_slices, add_gather,
+          add_scatter, add_dot, add_convolution, add_reductions, add_windows})
       add(t);
+    return t;
+  }();
+  return table;
+}
+
+const ManyLoweringTable& many_rules() {
+  static const ManyLoweringTable table = [] {
+    ManyLoweringTable t;
+    for (const auto add : {add_arg_extremes, add_sorts}) add(t);
     return t;
   }();
   return table;
@@ -31,69 +42,39 @@ const LoweringTable& rules() {
 // What to do instead of using an opcode that has no rule.
 std::string advice(const std::string& opcode) {
   static const std::map<std::string_view, std::string_view> known = {
-      {"while",
-       "unroll the loop (a Python for, or jax.lax.scan(..., unroll=True)); loops of jax.random: "
-       "draw outside of the step"},
-      {"conditional", "compute both branches and select (jnp.where)"},
       {"rng-bit-generator", "draw random numbers outside of the step and pass them as inputs"},
       {"rng", "draw random numbers outside of the step and pass them as inputs"},
-      {"shift-right-logical",
-       "bits of random numbers: draw them outside of the step and pass them as inputs"},
-      {"shift-left",
-       "bits of random numbers: draw them outside of the step and pass them as inputs"},
       {"fusion",
        "export before XLA's optimisations (the *before_optimizations.txt of --xla_dump_to)"},
-      {"sine", "compute tables of sines outside of the step and pass them as inputs"},
-      {"cosine", "compute tables of cosines outside of the step and pass them as inputs"},
-      {"sort", "sort outside of the step"},
-      {"chlo.top_k", "choose outside of the step"},
   };
   const auto found = known.find(opcode);
   return found == known.end() ? "docs/guides/import.md lists the opcodes"
                               : std::string(found->second);
 }
 
-// An array or a tuple of values; neither if its instruction was refused.
-struct Value {
-  ValueId id = kNoValue;
-  std::vector<Value> parts;
-  bool known() const {
-    return id != kNoValue || (!parts.empty() && std::ranges::all_of(parts, &Value::known));
-  }
-};
-
-// The position in the source from which an inlined computation was called.
-struct Scope {
-  std::string path, source;
-  bool gradient = false;
-};
-
 class Importer {
  public:
-  explicit Importer(const HloModule& module) : module_(module) {}
+  explicit Importer(const HloModule& module) : module_(module), shared_(graph()) {}
 
   Result<ImportedStep> run(const StepBinding& binding) {
     const HloComputation& entry = module_.entry();
     TWINRUN_RETURN_IF_ERROR(count_cores(binding));
-    std::vector<Value> arguments(entry.parameters.size());
+    std::vector<HloValue> arguments(entry.parameters.size());
     for (size_t i = 0; i < entry.parameters.size(); ++i) {
       const HloInstruction& p = entry.instructions[static_cast<size_t>(entry.parameters[i])];
       const bool state = i < binding.state.size();
       const std::string& name = state ? binding.state[i] : binding.inputs[i - binding.state.size()];
       const auto dtype = p.shape.is_tuple() ? std::nullopt : dtype_of(p.shape.dtype);
       const bool empty = std::ranges::find(p.shape.dims, 0) != p.shape.dims.end();
-      if (!dtype || empty) {
-        problem(
-            p,
-            fmt::format(
-                "parameter '{}' of {}; allowed: arrays of f32, bf16, s32, pred, u8, s8, u16, s16",
-                name, to_string(p.shape)));
+      if (!dtype || empty || p.shape.dtype == "f64") {
+        problem(p, fmt::format("parameter '{}' of {}; allowed: arrays of f32, bf16, integers, pred",
+                               name, to_string(p.shape)));
         continue;
       }
       const TensorType type{*dtype, p.shape.dims};
       const ValueId id = GraphBuilder(graph()).parameter(name, type);
       arguments[i].id = id;
-      note_part(p, name, type);
+      note_part(p, name, type.dims);
       if (state) {
         out_.program.state.push_back({name, type, binding.roles[i], {}, id, kNoValue});
       } else {
@@ -106,7 +87,7 @@ class Importer {
     // The parameters of a shard_map hold the samples of all cores.
     if (cores > 1 && out_.parts.empty()) out_.program.batch /= cores;
     out_.program.batch = std::max<int64_t>(1, out_.program.batch);
-    const Value root = inlined(entry, arguments, {});
+    const HloValue root = inlined(entry, arguments, {});
     if (problems_.empty()) bind_results(entry, root, binding);
     if (!problems_.empty()) return all_problems();
     for (const auto& [note, count] : shared_.notes)
@@ -139,39 +120,13 @@ class Importer {
     return Ok{};
   }
 
-  // Under pmap the user's array has a leading axis over the replicas. A partitioned text has the
-  // parameters of single cores, with the sharding of the user's array.
-  void note_part(const HloInstruction& p, const std::string& name, const TensorType& type) {
-    const CoreCount& count = shared_.cores.count;
-    CorePart part;
-    if (count.replicas > 1) {
-      part.whole = type.dims;
-      part.whole.insert(part.whole.begin(), count.replicas);
-      for (int64_t core = 0; core < count.cores(); ++core) {
-        part.begin.emplace_back(part.whole.size(), 0);
-        part.begin.back()[0] = core / count.partitions;
-      }
-    } else if (const std::string sharding = text_attribute(p, "sharding");
-               is_partitioned(module_) && !sharding.empty()) {
-      try {
-        const Blocks blocks = blocks_of_tiles(sharding, type.dims.size(), count.cores());
-        if (blocks.whole()) return;
-        for (size_t d = 0; d < type.dims.size(); ++d)
-          part.whole.push_back(type.dims[d] * blocks.grid[d]);
-        for (int32_t place : blocks.cores.place) {
-          Dims& begin = part.begin.emplace_back(type.dims.size(), 0);
-          for (size_t d = type.dims.size(); d-- > 0;) {
-            begin[d] = place % blocks.grid[d] * type.dims[d];
-            place /= static_cast<int32_t>(blocks.grid[d]);
-          }
-        }
-      } catch (const Unsupported& u) {
-        return problem(p, u.what);
-      }
-    } else {
-      return;
+  void note_part(const HloInstruction& p, const std::string& name, const Dims& dims) {
+    try {
+      if (auto part = part_of_parameter(module_, p, dims, shared_.cores.count))
+        out_.parts[name] = std::move(*part);
+    } catch (const Unsupported& u) {
+      problem(p, u.what);
     }
-    out_.parts[name] = std::move(part);
   }
 
   // Literals of which nothing came, such as tables of numbers that other numbers follow from.
@@ -185,6 +140,7 @@ class Importer {
   void problem(const HloInstruction& in, std::string what) {
     auto& lines = problems_[std::move(what)];
     lines.push_back(in.line);
+    ++refused_;
   }
 
   Error all_problems() const {
@@ -206,12 +162,13 @@ class Importer {
     return {what, module_.file, ""};
   }
 
-  Value inlined(const HloComputation& c, const std::vector<Value>& arguments, const Scope& scope) {
+  HloValue inlined(const HloComputation& c, const std::vector<HloValue>& arguments,
+                   const CallSite& scope) {
     constexpr int kMaxNested = 64;
     if (depth_ >= kMaxNested)
       throw Unsupported{fmt::format("calls nested more than {} deep", kMaxNested)};
     ++depth_;
-    std::vector<Value> values(c.instructions.size());
+    std::vector<HloValue> values(c.instructions.size());
     for (size_t i = 0; i < c.instructions.size(); ++i) {
       const HloInstruction& in = c.instructions[i];
       if (full_) break;
@@ -222,18 +179,24 @@ class Importer {
       } catch (const GraphError& e) {
         problem(in, e.what());
       }
-      if (graph().size() > kMaxImportedOps || ++visited_ > 10 * kMaxImportedOps) {
+      if (!full_ && (graph().size() > kMaxImportedOps || ++visited_ > 10 * kMaxImportedOps)) {
         full_ = true;
-        problem(in, fmt::format("more than {} ops once calls are inlined", kMaxImportedOps));
+        problem(in, fmt::format("more than {} ops once calls are inlined and loops are unrolled{}; "
+                                "allowed: fewer layers or iterations",
+                                kMaxImportedOps,
+                                shared_.iteration.empty()
+                                    ? ""
+                                    : fmt::format(", reached in iteration {}", shared_.iteration)));
       }
     }
     --depth_;
     return values[static_cast<size_t>(c.root)];
   }
 
-  Scope scope_of(const HloInstruction& in, const Scope& outer) const {
+  CallSite scope_of(const HloInstruction& in, const CallSite& outer) const {
     const SourcePath own = source_path(in.op_name);
-    Scope s{own.path, in.source.empty() ? outer.source : in.source, own.gradient || outer.gradient};
+    CallSite s{own.path, in.source.empty() ? outer.source : in.source,
+               own.gradient || outer.gradient};
     if (!own.absolute && !outer.path.empty())
       s.path = own.path.empty() ? outer.path : outer.path + "/" + own.path;
     constexpr size_t kMax = 300;
@@ -241,15 +204,25 @@ class Importer {
     return s;
   }
 
-  Value lowered(const HloComputation& c, const HloInstruction& in, const std::vector<Value>& values,
-                const std::vector<Value>& arguments, const Scope& scope) {
+  HloValue lowered(const HloComputation& c, const HloInstruction& in,
+                   const std::vector<HloValue>& values, const std::vector<HloValue>& arguments,
+                   const CallSite& scope) {
     if (in.opcode == "parameter") {
       const auto i = static_cast<size_t>(std::stoll(in.literal));
       if (i >= arguments.size()) throw Unsupported{"a call with too few operands"};
       check_shape(in.shape, arguments[i]);
       return arguments[i];
     }
-    std::vector<Value> operands;
+    if (in.opcode == "get-tuple-element") {
+      const int64_t index = number_attribute(in, "index");
+      const HloValue* of =
+          in.operands.size() == 1 ? &values[static_cast<size_t>(in.operands[0])] : nullptr;
+      if (of != nullptr && !of->known()) return {};
+      if (of == nullptr || index < 0 || index >= static_cast<int64_t>(of->parts.size()))
+        throw Unsupported{fmt::format("element {} of a tuple that does not have it", index)};
+      return of->parts[static_cast<size_t>(index)];
+    }
+    std::vector<HloValue> operands;
     for (int o : in.operands) {
       operands.push_back(values[static_cast<size_t>(o)]);
       // An operand was refused and has been reported; report its readers only if they have no rule.
@@ -259,56 +232,51 @@ class Importer {
       }
     }
     if (in.opcode == "tuple") return {kNoValue, std::move(operands)};
-    if (in.opcode == "get-tuple-element") {
-      const int64_t index = number_attribute(in, "index");
-      if (operands.size() != 1 || index < 0 ||
-          index >= static_cast<int64_t>(operands[0].parts.size()))
-        throw Unsupported{fmt::format("element {} of a tuple that does not have it", index)};
-      return operands[0].parts[static_cast<size_t>(index)];
-    }
-    if (in.opcode == "opt-barrier" || (in.opcode == "custom-call" && is_marker(in))) {
+    if (in.opcode == "opt-barrier" || (is_mark(in))) {
       if (operands.size() != 1) throw Unsupported{in.opcode + " of several operands"};
       return operands[0];
     }
     if (in.opcode.ends_with("-done") && operands.size() == 1)
       return operands[0].parts.size() > 1 ? operands[0].parts[1] : operands[0];
-    const Scope here = scope_of(in, scope);
+    const CallSite here = scope_of(in, scope);
     if (in.opcode == "call") {
-      const HloComputation* callee = module_.find(text_attribute(in, "to_apply"));
-      if (callee == nullptr || callee == &module_.entry())
-        throw Unsupported{
-            fmt::format("call of '{}': no such computation", text_attribute(in, "to_apply"))};
-      // Callees come before their callers, so that no computation can call itself.
-      if (callee >= &c) throw Unsupported{"a call of a computation that is defined later"};
-      return inlined(*callee, operands, here);
+      return inlined(flow(c, in, here).callee(text_attribute(in, "to_apply")), operands, here);
     }
-    // What a core cuts from a global array is said by the mark on the array.
-    const bool cuts = in.opcode == "custom-call" && target_of(in) == "SPMDFullToShardShape";
-    HloInstruction marked;
-    if (cuts && in.operands.size() == 1) {
-      marked = in;
-      marked.attributes["sharding"] =
-          text_attribute(c.instructions[static_cast<size_t>(in.operands[0])], "sharding");
+    if (in.opcode == "while" || in.opcode == "conditional") {
+      const ControlFlow f = flow(c, in, here);
+      HloValue out = in.opcode == "while" ? lower_while(f, std::move(operands))
+                                          : lower_conditional(f, operands);
+      if (out.known()) check_shape(in.shape, out);
+      return out;
     }
-    Value out = instruction(marked.opcode.empty() ? in : marked, operands, here);
+    HloValue out = instruction(c, in, operands, here);
     check_shape(in.shape, out);
     return out;
+  }
+
+  ControlFlow flow(const HloComputation& c, const HloInstruction& in, const CallSite& here) {
+    const int64_t before = refused_;
+    return {module_,
+            c,
+            in,
+            here,
+            graph(),
+            shared_,
+            [&](const HloComputation& callee, const std::vector<HloValue>& arguments) {
+              return inlined(callee, arguments, here);
+            },
+            [this, before] { return full_ || refused_ > before; }};
   }
 
   // Reports an opcode without a rule, even where an operand was refused before it.
   static void check_opcode(const HloInstruction& in) {
     static const std::set<std::string_view> plumbing = {
-        "constant", "tuple", "get-tuple-element", "call", "opt-barrier", "custom-call"};
-    if (!rules().contains(in.opcode) && !plumbing.contains(in.opcode) && !is_across_cores(in))
+        "constant", "tuple",       "get-tuple-element", "call",
+        "while",    "conditional", "opt-barrier",       "custom-call"};
+    if (!rules().contains(in.opcode) && !many_rules().contains(in.opcode) &&
+        !plumbing.contains(in.opcode) && !is_across_cores(in))
       throw Unsupported{
           fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
-  }
-
-  // Annotations for a compiler, which do not change what is computed.
-  static bool is_marker(const HloInstruction& in) {
-    const std::string target = target_of(in);
-    return target == "Sharding" || target == "annotate_device_placement" ||
-           target == "xla.sdy.FuncResultSharding" || target == "xla.sdy.PropagationBarrier";
   }
 
   // The phase of what an all-reduce sums.
@@ -318,11 +286,11 @@ class Importer {
     return out_.program.graph.op(id).phase;
   }
 
-  Value instruction(const HloInstruction& in, const std::vector<Value>& operands,
-                    const Scope& here) {
+  HloValue instruction(const HloComputation& c, const HloInstruction& in,
+                       const std::vector<HloValue>& operands, const CallSite& here) {
     std::vector<ValueId> ids;
     Phase phase = here.gradient ? Phase::kGradient : Phase::kForward;
-    for (const Value& v : operands) {
+    for (const HloValue& v : operands) {
       if (v.id == kNoValue) throw Unsupported{in.opcode + " of a tuple"};
       ids.push_back(v.id);
       // An instruction that depends on gradients and is not part of them belongs to the update.
@@ -331,24 +299,22 @@ class Importer {
     }
     std::string path = path_of(in, here);
     if (here.gradient) path += ".grad";
-    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);
-    if (const std::vector<ValueId> results = lower_across_cores(site); !results.empty()) {
-      if (!in.shape.is_tuple()) return {results[0], {}};
-      Value all;
-      for (const ValueId id : results) all.parts.push_back({id, {}});
-      return all;
-    }
+    Site site(module_, c, in, ids, graph(), phase, std::move(path), here.source, shared_);
+    const auto results = [&](const std::vector<ValueId>& each) {
+      HloValue all;
+      for (const ValueId id : each) all.parts.push_back({id, {}});
+      return in.shape.is_tuple() ? all : all.parts.at(0);
+    };
+    if (const auto each = lower_across_cores(site); !each.empty()) return results(each);
     if (in.opcode == "custom-call")
       throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding",
                                     text_attribute(in, "custom_call_target"))};
-    const bool variadic = in.opcode == "reduce" && ids.size() == 4 && in.shape.is_tuple();
     check_opcode(in);
+    check_f64(c, in);
+    const auto many = many_rules().find(in.opcode);
+    if (many != many_rules().end() && (in.shape.is_tuple() || !rules().contains(in.opcode)))
+      return results(many->second(site));
     const auto rule = rules().find(in.opcode);
-    check_small_integers(in);
-    if (variadic) {
-      const auto [extreme, index] = lower_arg_extreme(site);
-      return {kNoValue, {{extreme, {}}, {index, {}}}};
-    }
     const TensorType type = site.result();
     if (type.elements() == 0)
       throw Unsupported{fmt::format("an empty array, {}", to_string(in.shape))};
@@ -358,7 +324,7 @@ class Importer {
   // The name of an instruction: its position in the source, or its own name. JAX gives a broadcast
   // that it inserts for an op the name of that op, so the name of an instruction that only moves or
   // converts elements gets its opcode appended.
-  static std::string path_of(const HloInstruction& in, const Scope& here) {
+  static std::string path_of(const HloInstruction& in, const CallSite& here) {
     static const std::set<std::string_view> moves = {"broadcast", "reshape", "transpose",
                                                      "convert"};
     if (here.path.empty()) return in.name;
@@ -369,34 +335,39 @@ class Importer {
                                                                      : here.path;
   }
 
-  // Small integers are stored as i32. Moves keep their values, but sums and products would wrap at
-  // another width.
-  static void check_small_integers(const HloInstruction& in) {
-    static const std::set<std::string_view> moves = {
-        "constant",      "broadcast", "reshape", "transpose", "slice",
-        "concatenate",   "select",    "pad",     "reverse",   "gather",
-        "dynamic-slice", "copy",      "maximum", "minimum",   "clamp"};
-    if (is_small_integer(in.shape.dtype) && !moves.contains(in.opcode))
+  // f64 is for constants that become narrower.
+  static void check_f64(const HloComputation& c, const HloInstruction& in) {
+    static const std::set<std::string_view> moves = {"constant", "broadcast", "reshape", "convert"};
+    const auto is_f64 = [&](int o) {
+      return c.instructions[static_cast<size_t>(o)].shape.dtype == "f64";
+    };
+    const bool reads = std::ranges::any_of(in.operands, is_f64), writes = in.shape.dtype == "f64";
+    if ((reads || writes) && (!moves.contains(in.opcode) || (writes && in.opcode == "convert")))
       throw Unsupported{
-          fmt::format("{} of {}; allowed: moves, comparisons and convert of small integers",
-                      in.opcode, in.shape.dtype)};
+          fmt::format("{} of f64; allowed: constants that are converted to f32; compute without "
+                      "jax_enable_x64",
+                      in.opcode)};
   }
 
   ValueId constant(Site& site, const TensorType& type) {
     const Tensor t = literal_of(site.in, type);
     if (const auto value = only_value(t)) return site.splat(*value, type, "");
-    return literal(site.b, "literal/" + site.in.name, t);
+    // A literal in the body of a loop is one input.
+    const auto [at, fresh] = literal_ids_.try_emplace(&site.in, kNoValue);
+    if (!fresh) return at->second;
+    return at->second = literal(site.b, "literal/" + site.in.name, t);
   }
 
   ValueId literal(GraphBuilder b, std::string name, Tensor t) {
     while (out_.literals.contains(name)) name += "'";
     const ValueId id = b.parameter(name, t.type());
     out_.program.inputs.push_back({name, id, false});
+    shared_.constants.declare(id, t);
     out_.literals[name] = std::move(t);
     return id;
   }
 
-  void check_shape(const HloShape& declared, const Value& value) const {
+  void check_shape(const HloShape& declared, const HloValue& value) const {
     if (declared.is_tuple()) {
       if (declared.parts.size() != value.parts.size())
         throw Unsupported{fmt::format("a tuple of {} where {} is declared", value.parts.size(),
@@ -415,9 +386,10 @@ class Importer {
                                     to_string(type))};
   }
 
-  void bind_results(const HloComputation& entry, const Value& root, const StepBinding& binding) {
+  void bind_results(const HloComputation& entry, const HloValue& root, const StepBinding& binding) {
     const HloInstruction& in = entry.instructions[static_cast<size_t>(entry.root)];
-    const std::vector<Value> results = root.id == kNoValue ? root.parts : std::vector<Value>{root};
+    const std::vector<HloValue> results =
+        root.id == kNoValue ? root.parts : std::vector<HloValue>{root};
     std::set<ValueId> taken;
     for (size_t i = 0; i < out_.program.state.size(); ++i) {
       StateVar& var = out_.program.state[i];
@@ -473,8 +445,10 @@ class Importer {
   ImportedStep out_;
   std::map<std::string, std::vector<int>> problems_;
   Shared shared_;
+  std::unordered_map<const HloInstruction*, ValueId> literal_ids_;
   bool full_ = false;
   int depth_ = 0;
+  int64_t refused_ = 0;  // instructions, counted each time
   int64_t visited_ = 0;  // instructions, counted each time that they are inlined
 };
 

@@ -311,7 +311,10 @@ std::vector<ValueId> border(Site& s) {
                             s.module, s.cores().count);
   } else {
     s.expect(1);
-    blocks.push_back(blocks_of_tiles(text_attribute(s.in, "sharding"),
+    // What a core cuts from a global array is said by the mark on the array.
+    const HloInstruction& said =
+        in ? s.computation.instructions[static_cast<size_t>(s.in.operands[0])] : s.in;
+    blocks.push_back(blocks_of_tiles(text_attribute(said, "sharding"),
                                      static_cast<size_t>(s.type(0).rank()),
                                      s.cores().count.cores()));
   }

@@ -1,5 +1,4 @@
-// Rules for instructions that move elements without computing: shapes, slices, padding, and slices
-// from computed starts.
+// Rules for instructions that move elements without computing: shapes, slices, padding.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -115,53 +114,6 @@ ValueId same(Site& s) {
   return s.x[0];
 }
 
-// Takes rows along every axis that is cut, from a start that may be a computed value. Starts are
-// clamped, as XLA does.
-ValueId dynamic_slice(Site& s) {
-  const Dims sizes = list_attribute(s.in, "dynamic_slice_sizes");
-  const auto rank = static_cast<size_t>(s.type(0).rank());
-  s.expect(rank + 1);
-  if (sizes.size() != rank) s.refuse("dynamic_slice_sizes of another rank");
-  ValueId x = s.x[0];
-  for (size_t i = 0; i < rank; ++i) {
-    const int64_t size = s.type(0).dims[i], kept = sizes[i];
-    if (kept < 1 || kept > size) s.refuse("dynamic_slice_sizes beyond the operand");
-    if (kept == size) continue;
-    const ValueId start = s.bounded(s.x[i + 1], size - kept);
-    const ValueId up = s.b.iota({kept}, 0, DType::kI32, s.name("iota"));
-    const TensorType like = s.b.type(up);
-    const ValueId first = s.spread(start, like);
-    x = s.take(x, static_cast<int64_t>(i), s.b.add(first, up, s.name("ids")));
-  }
-  return x;
-}
-
-// The update, moved to its position along every axis, and the operand everywhere else.
-ValueId dynamic_update_slice(Site& s) {
-  const auto rank = static_cast<size_t>(s.type(0).rank());
-  s.expect(rank + 2);
-  ValueId moved = s.x[1], inside = kNoValue;
-  for (size_t i = 0; i < rank; ++i) {
-    const int64_t size = s.type(0).dims[i], part = s.type(1).dims.at(i);
-    if (part < 1 || part > size) s.refuse("an update larger than its operand");
-    if (part == size) continue;
-    const auto axis = static_cast<int64_t>(i);
-    const ValueId up = s.b.iota({size}, 0, DType::kI32, s.name("iota"));
-    const TensorType like = s.b.type(up);
-    const ValueId first = s.spread(s.bounded(s.x[i + 2], size - part), like);
-    const ValueId place = s.b.sub(up, first, s.name("place"));
-    moved = s.take(moved, axis, s.bounded(place, part - 1));
-    const ValueId zero = s.scalar_like(place, 0, "zero"),
-                  end = s.scalar_like(place, static_cast<double>(part), "end");
-    const ValueId from = s.b.compare(CompareKind::kGe, place, zero, s.name("from")),
-                  to = s.b.compare(CompareKind::kLt, place, end, s.name("to"));
-    const ValueId line = s.logical_and(from, to);
-    const ValueId here = s.b.broadcast(line, s.type(0).dims, {axis}, s.name("inside"));
-    inside = inside == kNoValue ? here : s.logical_and(inside, here);
-  }
-  return inside == kNoValue ? s.x[1] : s.b.select(inside, moved, s.x[0], s.name());
-}
-
 }  // namespace
 
 void add_movement(LoweringTable& table) {
@@ -174,8 +126,6 @@ void add_movement(LoweringTable& table) {
   table["reverse"] = reverse;
   table["iota"] = iota;
   table["copy"] = same;
-  table["dynamic-slice"] = dynamic_slice;
-  table["dynamic-update-slice"] = dynamic_update_slice;
 }
 
 }  // namespace twinrun

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "program/import/site.h"
+#include "program/import/reductions.h"
 
 namespace twinrun {
 namespace {
@@ -103,9 +103,6 @@ ValueId window_sum(Site& s, ValueId x, int64_t axis, const HloWindow& w) {
     grouped.insert(grouped.begin() + axis + 1, size);
     return s.b.reduce(s.reshape(x, grouped, "windows"), {axis + 1}, Reducer::kSum, s.name());
   }
-  constexpr int64_t kMax = 64;
-  if (size > kMax)
-    s.refuse(fmt::format("sums of overlapping windows of {}; allowed: up to {}", size, kMax));
   ValueId sum = kNoValue;
   for (int64_t i = 0; i < size; ++i) {
     const ValueId part = s.cut(x, axis, i, i + (count - 1) * stride + 1, stride);
@@ -114,9 +111,83 @@ ValueId window_sum(Site& s, ValueId x, int64_t axis, const HloWindow& w) {
   return sum;
 }
 
+// Windows of any length along one axis, by any associative op, in few ops: those of 2, 4, 8, ..
+// elements from the ones of half their length, and the others from these.
+ValueId long_windows(Site& s, OpKind kind, ValueId x, int64_t axis, int64_t size) {
+  const int64_t count = s.b.type(x).dims[static_cast<size_t>(axis)] - size + 1;
+  if (count < 1) s.refuse("a window larger than its operand");
+  ValueId out = kNoValue, power = x;
+  int64_t done = 0;
+  for (int64_t length = 1, rest = size; rest > 0; length *= 2, rest /= 2) {
+    if (rest % 2 == 1) {
+      const ValueId part = s.cut(power, axis, done, done + count);
+      out = out == kNoValue ? part : s.b.binary(kind, out, part, s.name());
+      done += length;
+    }
+    if (rest == 1) break;
+    const int64_t now = s.b.type(power).dims[static_cast<size_t>(axis)];
+    const ValueId first = s.cut(power, axis, 0, now - length),
+                  second = s.cut(power, axis, length, now);
+    power = s.b.binary(kind, first, second, s.name("doubled"));
+  }
+  return out;
+}
+
+// Pads with a value that changes nothing.
+ValueId padded(Site& s, ValueId x, int64_t axis, int64_t low, int64_t high, double value) {
+  if (value == 0) return s.widen(x, axis, low, high);
+  const int64_t size = s.b.type(x).dims[static_cast<size_t>(axis)];
+  x = s.cut(x, axis, std::max<int64_t>(0, -low), size - std::max<int64_t>(0, -high));
+  const auto around = [&](int64_t n) {
+    TensorType like = s.b.type(x);
+    like.dims[static_cast<size_t>(axis)] = n;
+    s.check_size(like.dims);
+    return s.splat(value, like, "padding");
+  };
+  if (low > 0) {
+    const ValueId before = around(low);
+    x = s.b.concatenate(before, x, axis, s.name("padded"));
+  }
+  if (high > 0) {
+    const ValueId after = around(high);
+    x = s.b.concatenate(x, after, axis, s.name("padded"));
+  }
+  return x;
+}
+
+// Cumulative sums and the like: windows along one axis after the other.
+ValueId cumulative(Site& s, OpKind kind, const HloWindow& w, double neutral) {
+  ValueId x = s.x[0];
+  for (size_t i = 0; i < w.size.size(); ++i) {
+    const auto axis = static_cast<int64_t>(i);
+    x = padded(s, x, axis, w.pad_low[i], w.pad_high[i], neutral);
+    if (w.size[i] > 1) x = long_windows(s, kind, x, axis, w.size[i]);
+    x = s.cut(x, axis, 0, s.b.type(x).dims[i], w.stride[i]);
+  }
+  return x;
+}
+
+constexpr int64_t kLongWindow = 64;  // up to here windows are computed tap by tap
+
 ValueId reduce_window(Site& s) {
   s.expect(2);
   const TensorType t = s.type(0);
+  if (const auto kind = kind_of_region(s.region(), t.dtype)) {
+    const HloWindow w = pooling_window(s, t);
+    const bool dilated = std::ranges::any_of(w.lhs_dilate, [](int64_t d) { return d != 1; });
+    // Windows that do not overlap are reductions.
+    bool far = !is_floating(t.dtype) || *kind == OpKind::kMultiply;
+    for (size_t i = 0; i < w.size.size(); ++i)
+      far = far || (w.size[i] > kLongWindow && w.stride[i] != w.size[i]);
+    const bool no_sign = is_unsigned(s.hlo_type(0)),
+               narrow =
+                   bits_of_integer(s.hlo_type(0)) % 64 != 0 && bits_of_integer(s.hlo_type(0)) < 32;
+    const bool extreme = *kind == OpKind::kMaximum || *kind == OpKind::kMinimum;
+    const bool exact = t.dtype != DType::kI32 || extreme || !narrow;
+    if (far && !dilated && exact && !(no_sign && extreme) && bits_of_integer(s.hlo_type(0)) != 64 &&
+        starts_neutral(s, s.x[1], s.region(), t.dtype, s.hlo_type(0)))
+      return cumulative(s, *kind, w, neutral_of(s.region(), t.dtype, s.hlo_type(0)));
+  }
   if (t.dtype != DType::kF32 && t.dtype != DType::kBF16)
     s.refuse(fmt::format("reduce-window of {}; allowed: f32, bf16", to_string(t)));
   const std::string region = s.region();
