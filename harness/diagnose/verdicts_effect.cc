@@ -179,6 +179,9 @@ void user_sharding(const Evidence& e, Judgement& j) {
       "one step from the same state, in binary64; no f32 engine can show less than a quarter of "
       "its unit roundoff";
   f.reproduce = e.command;
+  for (size_t i = 0; i < u.in_common.size() && i < 6; ++i)
+    f.evidence.push_back(
+        fmt::format("{} sums what its cores already have in common", u.in_common[i]));
   if (!u.other.empty()) {
     const UserSharding::Other& first = u.other.front();
     f.step = first.step;
@@ -192,8 +195,11 @@ void user_sharding(const Evidence& e, Judgement& j) {
         "The sharded step does not mean what the step on one device does: {} otherwise.",
         u.other.size() == 1 ? first.name + " changes"
                             : fmt::format("{} state variables change", u.other.size()));
-    f.sentence = fmt::format("The change of {} in step {} is not the one on one device{}.",
-                             first.name, first.step, factor.empty() ? "" : " but " + factor);
+    f.sentence = fmt::format("The change of {} in step {} is not the one on one device{}{}.",
+                             first.name, first.step, factor.empty() ? "" : " but " + factor,
+                             u.apart.empty() ? ""
+                                             : "; cores hold different copies of what is one array "
+                                               "to the step, so a reduction is missing");
     f.number_text = fmt::format("the change of {} is off by {} of itself; allowed {}", first.name,
                                 text::relative(first.drift), text::relative(u.threshold));
     for (size_t i = 1; i < u.other.size() && i < 6; ++i) {
@@ -225,18 +231,14 @@ void user_sharding(const Evidence& e, Judgement& j) {
     f.evidence.push_back(fmt::format("copies of {} differ between the cores after step {}, by {}",
                                      u.apart[i].name, u.apart[i].step,
                                      text::relative(u.apart[i].drift)));
-  for (size_t i = 0; i < u.in_common.size() && i < 6; ++i)
-    f.evidence.push_back(
-        fmt::format("{} sums what its cores already have in common", u.in_common[i]));
   if (u.loss_ratio)
     f.evidence.push_back(fmt::format("the loss on core 0 is {} times that on one device",
                                      text::number(*u.loss_ratio)));
   for (const std::string& name : u.unjudged)
     f.evidence.push_back(fmt::format("{} was not judged: its change is rounding alone", name));
-  j.confidence = fmt::format("{} of {} in binary64, on {} cores",
-                             u.compared ? "both programs were run" : "the program was run",
-                             text::plural(u.steps, "step"), u.cores);
-  j.next_steps.push_back(u.other.empty()
+  j.confidence = fmt::format("{}{} in binary64, on {} cores", text::plural(u.steps, "step"),
+                             u.compared ? ", of both programs from the same state," : "", u.cores);
+  j.next_steps.push_back(!u.apart.empty()
                              ? "reduce the gradient of that state over every axis that splits the "
                                "samples (jax.lax.pmean)"
                              : "compare the reductions of the sharded step with what the loss on "
