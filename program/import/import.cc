@@ -316,8 +316,11 @@ class Importer {
       return results(many->second(site));
     const auto rule = rules().find(in.opcode);
     const TensorType type = site.result();
-    if (type.elements() == 0)
-      throw Unsupported{fmt::format("an empty array, {}", to_string(in.shape))};
+    if (type.elements() == 0) return {empty_array(site, type), {}};
+    const auto is_empty = [&](ValueId id) { return graph().type(id).elements() == 0; };
+    if (in.opcode != "concatenate" && in.opcode != "pad" && std::ranges::any_of(ids, is_empty))
+      throw Unsupported{fmt::format(
+          "{} of an empty array; allowed: in concatenate and pad, which leave it out", in.opcode)};
     return {in.opcode == "constant" ? constant(site, type) : rule->second(site), {}};
   }
 
@@ -347,6 +350,12 @@ class Importer {
           fmt::format("{} of f64; allowed: constants that are converted to f32; compute without "
                       "jax_enable_x64",
                       in.opcode)};
+  }
+
+  // Stands for an array without elements. No op reads it.
+  ValueId empty_array(Site& site, const TensorType& type) {
+    const ValueId zero = site.b.constant(0, type.dtype, site.name("zero"));
+    return site.b.broadcast(zero, type.dims, {}, site.name("empty"));
   }
 
   ValueId constant(Site& site, const TensorType& type) {

@@ -119,6 +119,15 @@ ValueId ordered(Site& s, size_t i) {
   return s.b.binary(OpKind::kXor, s.x[i], top, s.name("ordered"));
 }
 
+// The bits of numbers, and those of negative ones with all but the sign flipped.
+ValueId in_total_order(Site& s, ValueId x) {
+  x = s.convert(x, DType::kF32, "as_f32");
+  const ValueId bits = s.b.bitcast(x, DType::kI32, s.name("bits"));
+  const ValueId sign = shift(s, OpKind::kShiftRightArithmetic, bits, 31, "sign");
+  const ValueId others = masked(s, sign, 0x7FFFFFFF, "others");
+  return s.b.binary(OpKind::kXor, bits, others, s.name("ordered"));
+}
+
 ValueId shift(Site& s, OpKind kind, ValueId x, int bits, std::string_view local) {
   return s.b.binary(kind, x, s.scalar_like(x, bits, "bits"), s.name(local));
 }

@@ -29,6 +29,9 @@ Range product_of(const Range& a, const Range& b);
 ValueId ordered(Site& s, size_t i);
 bool has_top_bit(Site& s, size_t i);  // whether an operand of u32 or u64 may have it
 
+// i32 that are ordered as the f32 x are in total order: -0 is before +0, and NaN is last.
+ValueId in_total_order(Site& s, ValueId x);
+
 // The result of + - * and the like, computed in i32, in the range of the instruction's type: small
 // integers wrap to theirs. `range` has the exact results; throws Unsupported if the type has 64
 // bits and they do not fit in 32.

@@ -86,10 +86,10 @@ ValueId compare(Site& s) {
   if (kind == kinds.end())
     s.refuse(
         fmt::format("direction={}; allowed: EQ NE LT LE GT GE", text_attribute(s.in, "direction")));
-  if (text_attribute(s.in, "type") == "TOTALORDER" && is_floating(s.type(0).dtype))
-    s.refuse(
-        "type=TOTALORDER; allowed: FLOAT (the comparison of IEEE 754, in which -0 = +0 and NaN is "
-        "unordered)");
+  if (text_attribute(s.in, "type") == "TOTALORDER" && is_floating(s.type(0).dtype)) {
+    const ValueId a = in_total_order(s, s.x[0]), b = in_total_order(s, s.x[1]);
+    return s.b.compare(kind->second, a, b, s.name());
+  }
   if (has_top_bit(s, 0) || has_top_bit(s, 1)) {
     const ValueId a = ordered(s, 0), b = ordered(s, 1);
     return s.b.compare(kind->second, a, b, s.name());

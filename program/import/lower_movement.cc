@@ -63,9 +63,11 @@ ValueId slice(Site& s) {
 ValueId concatenate(Site& s) {
   const Dims axis = list_attribute(s.in, "dimensions");
   if (axis.size() != 1 || s.x.empty()) s.refuse("concatenate; allowed: dimensions={d}");
-  ValueId x = s.x[0];
-  for (size_t i = 1; i < s.x.size(); ++i)
-    x = s.b.concatenate(x, s.x[i], axis[0], i + 1 == s.x.size() ? s.name() : s.name("part"));
+  std::vector<ValueId> parts = s.x;
+  std::erase_if(parts, [&](ValueId id) { return s.b.type(id).elements() == 0; });
+  ValueId x = parts.at(0);
+  for (size_t i = 1; i < parts.size(); ++i)
+    x = s.b.concatenate(x, parts[i], axis[0], i + 1 == parts.size() ? s.name() : s.name("part"));
   return x;
 }
 
@@ -80,6 +82,7 @@ ValueId pad(Site& s) {
   s.expect(2);
   const HloPadding p = padding_attribute(s.in, static_cast<size_t>(s.type(0).rank()));
   if (!s.type(1).dims.empty()) s.refuse("pad with a value that is not a scalar");
+  if (s.type(0).elements() == 0) return s.spread(s.x[1], s.result());
   const auto value = splat_of(s.b.graph(), s.x[1]);
   const ValueId zeros = widened(s, s.x[0], p);
   if ((value && *value == 0 && !std::signbit(*value)) || zeros == s.x[0]) return zeros;

@@ -94,22 +94,17 @@ class Comparison {
   bool zero_ = false;
 };
 
-// i32 that are ordered as the numbers are. Of floats those are their bits, of negative ones with all
-// but the sign flipped.
+// i32 that are ordered as the numbers are.
 ValueId ordered_bits(Site& s, const Key& key) {
   ValueId x = s.x[key.operand];
   const DType dtype = s.b.type(x).dtype;
   if (is_floating(dtype)) {
-    x = s.convert(x, DType::kF32, "as_f32");
     if (key.one_zero || !key.total) {
       const ValueId zero = s.scalar_like(x, 0, "zero");
       const ValueId is_zero = s.b.compare(CompareKind::kEq, x, zero, s.name("is_zero"));
       x = s.b.select(is_zero, zero, x, s.name("one_zero"));
     }
-    const ValueId bits = s.b.bitcast(x, DType::kI32, s.name("bits"));
-    const ValueId sign = shift(s, OpKind::kShiftRightArithmetic, bits, 31, "sign");
-    const ValueId others = masked(s, sign, 0x7FFFFFFF, "others");
-    x = s.b.binary(OpKind::kXor, bits, others, s.name("ordered"));
+    x = in_total_order(s, x);
   } else if (dtype == DType::kPred) {
     x = s.b.convert(s.b.convert(x, DType::kF32, s.name("as_f32")), DType::kI32, s.name("number"));
   } else {
