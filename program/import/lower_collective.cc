@@ -106,6 +106,7 @@ ValueId reduced(Site& s, ValueId x, const Grouping& g, const std::string& region
   if (!extreme && region != "multiply" && !((any || all) && dtype == DType::kPred))
     s.refuse(fmt::format("{} of {} by '{}'; allowed: add, multiply, maximum, minimum, and, or",
                          s.in.opcode, to_string(s.b.type(x)), region));
+  if (extreme && s.hlo_type(0) == "u32") s.refuse(s.in.opcode + " of u32 by " + region);
   const OpKind kind = any || region == "maximum"   ? OpKind::kMaximum
                       : all || region == "minimum" ? OpKind::kMinimum
                                                    : OpKind::kMultiply;
