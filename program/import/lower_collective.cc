@@ -96,17 +96,20 @@ ValueId received(Site& s, ValueId x, const std::vector<int32_t>& source) {
 ValueId reduced(Site& s, ValueId x, const Grouping& g, const std::string& region) {
   const DType dtype = s.b.type(x).dtype;
   if (g.size == 1) return x;
+  // Integers are stored as i32, whose sums wrap as those of s32 and u32 do.
+  const std::string_view hlo = s.hlo_type(0);
+  const bool extreme = region == "maximum" || region == "minimum";
+  if (dtype == DType::kI32 && hlo != "s32" && (extreme ? hlo.starts_with('u') : hlo != "u32"))
+    s.refuse(fmt::format("{} of {} by '{}'; allowed: s32", s.in.opcode, hlo, region));
   const bool any = region == "or" || (dtype == DType::kPred && region == "add");
   const bool all = region == "and" || (dtype == DType::kPred && region == "multiply");
   if (region == "add" && dtype != DType::kPred) {
     if (g.groups == 1) return s.b.all_reduce(x, s.name());
     return own_row(s, summed_rows(s, x, g.groups, g.group), g.group);
   }
-  const bool extreme = region == "maximum" || region == "minimum";
   if (!extreme && region != "multiply" && !((any || all) && dtype == DType::kPred))
     s.refuse(fmt::format("{} of {} by '{}'; allowed: add, multiply, maximum, minimum, and, or",
                          s.in.opcode, to_string(s.b.type(x)), region));
-  if (extreme && s.hlo_type(0) == "u32") s.refuse(s.in.opcode + " of u32 by " + region);
   const OpKind kind = any || region == "maximum"   ? OpKind::kMaximum
                       : all || region == "minimum" ? OpKind::kMinimum
                                                    : OpKind::kMultiply;
