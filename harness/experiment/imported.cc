@@ -100,6 +100,27 @@ Dims dims_of(ImportedStep& step, const std::string& name, const Dims& own, const
   return own;
 }
 
+// The arrays NAME@0, NAME@1, ... of single replicas, as `twinrun export` writes them, become one
+// array with a leading axis over the replicas.
+void join_replicas(Arrays& arrays, const ImportedStep& step) {
+  for (const auto& [name, part] : step.parts) {
+    const auto piece = [&](int64_t i) { return arrays.find(fmt::format("{}@{}", name, i)); };
+    if (part.whole.empty() || arrays.contains(name) || piece(0) == arrays.end()) continue;
+    NamedArray all = piece(0)->second;
+    const Dims dims = all.dims;
+    all.name = name;
+    all.bytes.clear();
+    all.dims.insert(all.dims.begin(), 0);
+    for (auto at = piece(0); at != arrays.end() && at->second.dims == dims;
+         at = piece(all.dims[0])) {
+      all.bytes.insert(all.bytes.end(), at->second.bytes.begin(), at->second.bytes.end());
+      ++all.dims[0];
+      arrays.erase(at);
+    }
+    arrays[name] = std::move(all);
+  }
+}
+
 // An array with a leading axis of equal copies, as pmap's state has, becomes one of them where one
 // is what the step needs.
 void first_copy(NamedArray& array, const Dims& dims) {
@@ -136,6 +157,7 @@ void merge_rows(Dims& found, const Dims& dims) {
 
 Result<std::vector<Tensor>> read_state(const std::string& path, ImportedStep& imported) {
   TWINRUN_ASSIGN(Arrays arrays, arrays_of(path));
+  join_replicas(arrays, imported);
   const Program& step = imported.program;
   std::vector<Tensor> state;
   Complaints complaints(path);
@@ -173,6 +195,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, I
   Arrays arrays;
   if (!path.empty()) {
     TWINRUN_ASSIGN(arrays, arrays_of(path));
+    join_replicas(arrays, step);
   }
   Complaints complaints(path.empty() ? "--batch" : path);
   std::vector<Tensor> columns(p.inputs.size());
