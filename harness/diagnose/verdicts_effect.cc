@@ -183,7 +183,12 @@ void user_sharding(const Evidence& e, Judgement& j) {
     f.evidence.push_back(
         fmt::format("{} sums what its cores already have in common", u.in_common[i]));
   if (!u.other.empty()) {
-    const UserSharding::Other& first = u.other.front();
+    // Of the first step, a variable that is off by a known factor says most: under Adam the moments
+    // are, where the weights are not.
+    const auto telling = std::ranges::find_if(u.other, [&](const UserSharding::Other& o) {
+      return o.step == u.other.front().step && !o.factor_is.empty();
+    });
+    const UserSharding::Other& first = telling == u.other.end() ? u.other.front() : *telling;
     f.step = first.step;
     f.number = first.drift;
     const std::string factor =
@@ -202,8 +207,9 @@ void user_sharding(const Evidence& e, Judgement& j) {
                                                "to the step, so a reduction is missing");
     f.number_text = fmt::format("the change of {} is off by {} of itself; allowed {}", first.name,
                                 text::relative(first.drift), text::relative(u.threshold));
-    for (size_t i = 1; i < u.other.size() && i < 6; ++i) {
-      const UserSharding::Other& o = u.other[i];
+    size_t listed = 0;
+    for (const UserSharding::Other& o : u.other) {
+      if (&o == &first || ++listed > 6) continue;
       f.evidence.push_back(
           fmt::format("{}: off by {}{}", o.name, text::relative(o.drift),
                       o.factor ? fmt::format(", a factor of {}{}", text::number(*o.factor),
