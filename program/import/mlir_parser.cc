@@ -352,7 +352,9 @@ class MlirParser : private TextReader {
       }
       if (at_.take(":")) {
         const std::string type = trimmed(at_.until(",", Angles::kBrackets));
-        if (to.starts_with("dense<\"")) to += " : " + type;  // bytes do not show their shape
+        // Bytes do not show the shape of their array.
+        const bool lists = key == "replica_groups" || key == "source_target_pairs";
+        if (lists && to.starts_with("dense<\"")) to += " : " + type;
       }
       at_.skip();
       if (!at_.take(",") && at_.peek() != '}') return unexpected("',' or '}' after an attribute");
