@@ -292,6 +292,11 @@ void sort(const Op& o) {
   o.set("dimensions", "{" + dimension.substr(0, dimension.find(' ')) + "}");
 }
 
+void rng_bit_generator(const Op& o) {
+  const std::string algorithm = o.text("algorithm", "rng_algorithm");
+  o.set("algorithm", algorithm.starts_with('#') ? last_word(algorithm) : algorithm);
+}
+
 void custom_call(const Op& o) {
   std::string sharding = o.text("mhlo.sharding");
   std::erase(sharding, '"');
@@ -332,6 +337,7 @@ constexpr std::array kKnown = {
     Known{"gather", "gather", gather},
     Known{"scatter", "scatter", scatter},
     Known{"sort", "sort", sort},
+    Known{"rng_bit_generator", "rng-bit-generator", rng_bit_generator},
     Known{"count_leading_zeros", "count-leading-zeros"},
     Known{"custom_call", "custom-call", custom_call},
     Known{"all_reduce", "all-reduce", collective},

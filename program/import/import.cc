@@ -33,7 +33,7 @@ const LoweringTable& rules() {
 const ManyLoweringTable& many_rules() {
   static const ManyLoweringTable table = [] {
     ManyLoweringTable t;
-    for (const auto add : {add_arg_extremes, add_sorts}) add(t);
+    for (const auto add : {add_arg_extremes, add_sorts, add_random}) add(t);
     return t;
   }();
   return table;
@@ -42,7 +42,6 @@ const ManyLoweringTable& many_rules() {
 // What to do instead of using an opcode that has no rule.
 std::string advice(const std::string& opcode) {
   static const std::map<std::string_view, std::string_view> known = {
-      {"rng-bit-generator", "draw random numbers outside of the step and pass them as inputs"},
       {"rng", "draw random numbers outside of the step and pass them as inputs"},
       {"fusion",
        "export before XLA's optimisations (the *before_optimizations.txt of --xla_dump_to)"},
@@ -297,6 +296,11 @@ class Importer {
       const Phase theirs = phase_of(v.id);
       if (phase == Phase::kForward && theirs != Phase::kForward) phase = Phase::kUpdate;
     }
+    const auto is_pair = [&](ValueId id) { return shared_.pairs.contains(id); };
+    if (in.opcode != "bitcast-convert" && in.opcode != "rng-bit-generator" &&
+        std::ranges::any_of(ids, is_pair))
+      throw Unsupported{
+          fmt::format("{} of u64 that are made of u32; allowed: rng-bit-generator", in.opcode)};
     std::string path = path_of(in, here);
     if (here.gradient) path += ".grad";
     Site site(module_, c, in, ids, graph(), phase, std::move(path), here.source, shared_);

@@ -42,6 +42,9 @@ ValueId lower_integer_divide(Site& s);
 // x of HLO type `from` as the instruction's type.
 ValueId convert_integer(Site& s, ValueId x, std::string_view from);
 
+// u64 of two u32 words each, [.., 2], the lower one first: Shared::pairs.
+ValueId pair_of_words(Site& s, ValueId words);
+
 ValueId shift(Site& s, OpKind kind, ValueId x, int bits, std::string_view local);
 // x without its fraction, for floats: -0.5 becomes 0.
 ValueId truncated(Site& s, ValueId x, std::string_view local);

@@ -155,6 +155,12 @@ ValueId bitcast(Site& s) {
   s.expect(1);
   const std::string& to = s.in.shape.dtype;
   const std::string_view from = s.hlo_type(0);
+  Dims pairs = s.in.shape.dims;
+  pairs.push_back(2);
+  if (from == "u32" && to == "u64" && s.type(0).dims == pairs) return pair_of_words(s, s.x[0]);
+  if (const auto words = s.shared().pairs.find(s.x[0]);
+      words != s.shared().pairs.end() && to == "u32")
+    return words->second;
   if (s.type(0).dims != s.in.shape.dims)
     s.refuse(fmt::format("bitcast-convert of {} to {}; allowed: types of one size", from, to));
   const int bits = bits_of_integer(to);

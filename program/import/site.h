@@ -58,7 +58,10 @@ struct Shared {
   Constants constants;
   // Arrays that were written block by block: their blocks, and how many of them came before.
   std::unordered_map<ValueId, std::pair<std::shared_ptr<WrittenBlocks>, int64_t>> written;
-  std::string iteration;             // of the loops that are being unrolled: "[3]", "[3][0]", or ""
+  std::string iteration;  // of the loops that are being unrolled: "[3]", "[3][0]", or ""
+  // u64 that were made of two u32 each, [.., 2]: their words, which only rng-bit-generator and
+  // bitcast-convert read.
+  std::unordered_map<ValueId, ValueId> pairs;
   std::map<std::string, int> notes;  // note -> how often it was made
   std::map<ValueId, Mirrored> mirrored;
   std::unordered_map<std::string, int> names;  // name -> how often it was requested
@@ -166,5 +169,6 @@ void add_reductions(LoweringTable& table);
 void add_windows(LoweringTable& table);
 void add_arg_extremes(ManyLoweringTable& table);
 void add_sorts(ManyLoweringTable& table);
+void add_random(ManyLoweringTable& table);
 
 }  // namespace twinrun
