@@ -1,7 +1,7 @@
-// Tests the training steps that JAX exported, on one device and on eight: after import, their loss and state are compared
-// with what JAX itself computed. The bound is that of docs/method/parity.md: as far from the
-// binary64 result as conforming f32 implementations, drawn at random, are. Also tests that our own
-// exported steps can be imported.
+// Tests the training steps that JAX exported, on one device and on eight: after import, their loss
+// and state are compared with what JAX itself computed. The bound is that of docs/method/parity.md:
+// as far from the binary64 result as conforming f32 implementations, drawn at random, are. Also
+// tests that our own exported steps can be imported.
 #include "harness/experiment/imported.h"
 
 #include <fmt/format.h>
@@ -135,8 +135,8 @@ TEST_P(Imported, IsWhatJaxComputes) {
     ASSERT_TRUE(conforming.truth.contains(array.name)) << array.name;
     const auto tensor = to_tensor(array,
                                   array.type == ElementType::kBool  ? DType::kPred
-                                  : array.type == ElementType::kI32 ? DType::kI32
-                                                                    : DType::kF32,
+                                  : array.type == ElementType::kF32 ? DType::kF32
+                                                                    : DType::kI32,
                                   stem);
     ASSERT_TRUE(tensor) << array.name;
     const std::vector<double>& exact = conforming.truth.at(array.name);
@@ -146,8 +146,11 @@ TEST_P(Imported, IsWhatJaxComputes) {
     // Integers have no rounding; random bits are among them.
     if (array.type != ElementType::kF32)
       EXPECT_EQ(distance(ours.at(array.name), as_doubles(*tensor)), 0) << array.name;
-    // A bound that admits everything shows nothing.
-    EXPECT_LE(allowed, 1e-3 * std::max(1.0, size(exact))) << array.name;
+    // A bound that admits everything shows nothing. Adding one number to all scores of a query
+    // changes no softmax, so the gradient of the keys' bias is nothing but rounding, and Adam scales
+    // it to the size of a step.
+    if (!array.name.ends_with("/key/bias"))
+      EXPECT_LE(allowed, 1e-3 * std::max(1.0, size(exact))) << array.name;
     ++compared;
   }
   EXPECT_GE(compared, e->imported->step.state.size() + 1);
@@ -159,16 +162,21 @@ const auto text_name = [](const auto& test) {
   return name;
 };
 
-// The transformer's erfc is one op in StableHLO, and XLA's expansion of it in HLO text, so both
-// files are tested. The texts of the other steps are the same op for op (BothTexts).
-INSTANTIATE_TEST_SUITE_P(, Imported,
-                         testing::Values("mlp_sgd.hlo", "mlp_momentum.hlo", "mlp_adam.hlo",
-                                         "cnn_max_pool.hlo", "cnn_batch_norm.hlo",
-                                         "cnn_strided.hlo", "layer_norm_mlp.hlo", "transformer.hlo",
-                                         "transformer.mlir", "embedding_bag.hlo", "recurrent.hlo",
-                                         "forms.hlo", "forms_random.hlo", "forms_random.mlir",
-                                         "forms_integers.hlo", "forms_integers.mlir"),
-                         text_name);
+// erfc and erf_inv are one op in StableHLO, and XLA's expansion of them in HLO text, so both files
+// are tested where they occur. The texts of the other steps are the same op for op (BothTexts).
+INSTANTIATE_TEST_SUITE_P(
+    , Imported,
+    testing::Values("mlp_sgd.hlo", "mlp_momentum.hlo", "mlp_adam.hlo", "cnn_max_pool.hlo",
+                    "cnn_batch_norm.hlo", "cnn_strided.hlo", "layer_norm_mlp.hlo",
+                    "transformer.hlo", "transformer.mlir", "embedding_bag.hlo", "recurrent.hlo",
+                    "forms.hlo", "forms_random.hlo", "forms_random.mlir", "forms_integers.hlo",
+                    "forms_integers.mlir", "forms_loops.hlo", "forms_windows.hlo",
+                    "forms_convolutions.hlo", "flax_cnn.hlo", "flax_transformer.hlo",
+                    "haiku_mlp.hlo", "equinox_mlp.hlo", "flax_lstm.hlo", "flax_vit.hlo",
+                    "flax_vit.mlir", "flax_unet.hlo", "flax_gan.hlo", "flax_gan.mlir",
+                    "skip_gram.hlo", "flax_moe.hlo", "diffusion.hlo", "diffusion.mlir",
+                    "scanned_layers.hlo"),
+    text_name);
 
 INSTANTIATE_TEST_SUITE_P(Sharded, Imported,
                          testing::Values("shard_mean.hlo", "shard_batch_norm.hlo",
@@ -196,11 +204,18 @@ TEST_P(BothTexts, HaveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(, BothTexts,
                          testing::Values("mlp_sgd", "mlp_momentum", "mlp_adam", "cnn_max_pool",
                                          "cnn_batch_norm", "cnn_strided", "layer_norm_mlp",
-                                         "embedding_bag", "recurrent", "forms", "shard_mean",
-                                         "shard_batch_norm", "shard_tensor", "shard_tensor_gspmd",
-                                         "shard_fsdp", "shard_experts", "shard_pipeline",
-                                         "pmap_mean", "pmap_mean_gspmd", "jit_named",
-                                         "shard_forms"),
+                                         "embedding_bag", "recurrent", "forms", "forms_loops",
+                                         "forms_windows", "forms_convolutions", "flax_cnn",
+                                         "flax_transformer", "haiku_mlp", "equinox_mlp",
+                                         "flax_lstm", "flax_unet", "skip_gram", "flax_moe",
+                                         "scanned_layers"),
+                         [](const auto& test) { return std::string(test.param); });
+
+INSTANTIATE_TEST_SUITE_P(Sharded, BothTexts,
+                         testing::Values("shard_mean", "shard_batch_norm", "shard_tensor",
+                                         "shard_tensor_gspmd", "shard_fsdp", "shard_experts",
+                                         "shard_pipeline", "pmap_mean", "pmap_mean_gspmd",
+                                         "jit_named", "shard_forms"),
                          [](const auto& test) { return std::string(test.param); });
 
 class Exported : public testing::TestWithParam<const char*> {};
