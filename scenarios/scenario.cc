@@ -74,8 +74,9 @@ Result<NamedText> find_text(std::string_view name_or_path) {
 
 // The lines of [program], in the order in which harness/experiment/imported.cc writes them. The
 // last two are there only where held-out batches were given.
-constexpr std::string_view kProgramKeys[] = {
-    "format", "program", "state", "batches", "batches_digest", "held_out", "held_out_digest"};
+constexpr std::string_view kProgramKeys[] = {"format",          "program",        "state",
+                                             "batches",         "batches_digest", "held_out",
+                                             "held_out_digest", "whole"};
 
 // A text that has [program] is that of a run of an imported program: no rule about data, model,
 // loss and optimizer applies. Takes the table out of the tree and returns its lines.
@@ -91,7 +92,7 @@ Result<std::string> take_program(Source& source) {
   if (found == members.end()) return std::string();
   if (found->second.kind != Node::Kind::kTable) return wrong(found->second, "program");
   std::string lines;
-  size_t taken = 0;
+  std::set<std::string_view> taken;
   for (const std::string_view key : kProgramKeys) {
     const Node* node = found->second.find(key);
     if (node == nullptr) continue;
@@ -100,12 +101,16 @@ Result<std::string> take_program(Source& source) {
       return wrong(*node, key);
     lines += fmt::format("{} = {}\n", key,
                          count ? std::to_string(node->integer) : toml_string(node->text));
-    ++taken;
+    taken.insert(key);
   }
   for (const auto& [key, node] : found->second.members) {
     if (std::ranges::find(kProgramKeys, key) == std::end(kProgramKeys)) return wrong(node, key);
   }
-  if (taken != 5 && taken != std::size(kProgramKeys)) return wrong(found->second, "program");
+  // The held-out batches and the step on one device are there only where they were given.
+  const bool pair = taken.contains("held_out") == taken.contains("held_out_digest");
+  const auto optional =
+      taken.count("held_out") + taken.count("held_out_digest") + taken.count("whole");
+  if (!pair || taken.size() != 5 + optional) return wrong(found->second, "program");
   members.erase(found);
   return lines;
 }

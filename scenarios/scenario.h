@@ -229,6 +229,9 @@ struct DiagnoseSpec {
 struct ProgramFiles {
   std::string program;  // HLO text or StableHLO text
   std::string binding, state, batch, held_out;
+  // The text of the same step on one device, for the whole batch; "": none. Files beside it are its
+  // own, and the others are those of the sharded step.
+  std::string whole;
 };
 
 struct Scenario {

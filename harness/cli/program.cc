@@ -18,7 +18,9 @@ constexpr FileOption kFileOptions[] = {
      "its inputs, with a leading axis over steps (default STEM.batch.npz)"},
     {"binding", &ProgramFiles::binding, "what each parameter is (default STEM.json, else guessed)"},
     {"held-out", &ProgramFiles::held_out,
-     "batches that are not trained on, for the held-out loss (default none)"}};
+     "batches that are not trained on, for the held-out loss (default none)"},
+    {"whole", &ProgramFiles::whole,
+     "the same step on one device, which says what its sharding should mean (default none)"}};
 
 std::string text_of(const Parsed& parsed, const std::string& name) {
   return parsed.has(name) ? parsed.get<std::string>(name) : "";

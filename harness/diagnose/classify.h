@@ -18,6 +18,7 @@
 #include "harness/lockstep/lockstep.h"
 #include "harness/run/run.h"
 #include "harness/sharding/ablation.h"
+#include "harness/sharding/user_sharding.h"
 #include "reports/report.h"
 
 namespace twinrun {
@@ -77,6 +78,7 @@ struct Evidence {
   // The step before the first violation was probed and is clean, or there is no such step.
   bool localised = true;
   MeaningResult meaning;
+  std::optional<UserSharding> user_sharding;  // of an imported step on several cores
   std::vector<ProofRow> proofs;  // of the sharded program, as it is and with its causes undone
   std::vector<TrajectoryRow> trajectories;  // of each pair by each metric
   std::optional<Learning> learning;         // of R

@@ -21,6 +21,7 @@ namespace {
 
 std::string settings_of(const Program& p) {
   if (p.sharding.cores == 1) return fmt::format("batch {}", p.batch);
+  if (p.recipe == nullptr) return fmt::format("{} cores, sharded by its user", p.sharding.cores);
   return fmt::format("{} cores x {}, {} all-reduce, batch norm {}{}", p.sharding.cores, p.batch,
                      p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
                      p.sharding.batchnorm == BatchNormSync::kPerCore  ? "per core"
@@ -53,6 +54,7 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   s.settings = settings_of(program);
   s.meaning = text::brief_of_run(name);
   if (name == "T" && program.sharding.cores == 1) s.meaning = "subject";
+  if (name == "R" && program.sharding.cores > 1) s.meaning = "reference";
   s.root_digest = run.file.root_digest().hex();
   s.steps = static_cast<int64_t>(run.file.steps.size());
   for (const StepScalars& step : run.file.steps) s.losses.push_back(step.loss);
@@ -178,14 +180,16 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.scenario_description = s.description;
   r.scenario_digest = scenario_digest(s).hex();
   r.scenario_toml = resolved_toml(s);
-  r.subject = fmt::format("{}, {} core{}{}{}{}", diagnosis.options.subject,
-                          diagnosis.experiment.sharding.cores,
-                          diagnosis.experiment.sharding.cores == 1 ? "" : "s",
-                          e.subject.settings.empty() && e.subject.ours ? "" : ", ",
-                          e.subject.ours               ? ""
-                          : e.subject.settings.empty() ? e.subject.name
-                                                       : e.subject.name + " ",
-                          e.subject.settings);
+  const ImportedRun* imported = diagnosis.experiment.imported.get();
+  r.subject = fmt::format(
+      "{}, {}{}{}{}", diagnosis.options.subject,
+      text::plural(imported ? imported->step.sharding.cores : diagnosis.experiment.sharding.cores,
+                   "core"),
+      e.subject.settings.empty() && e.subject.ours ? "" : ", ",
+      e.subject.ours               ? ""
+      : e.subject.settings.empty() ? e.subject.name
+                                   : e.subject.name + " ",
+      e.subject.settings);
   r.command = diagnosis.options.command;
   r.asked = asked_of(diagnosis);
   r.injected = injected(diagnosis);

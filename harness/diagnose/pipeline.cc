@@ -17,8 +17,8 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
 
   for (const auto run :
        {adopt_conventions, preflight, write_snapshot, run_references, run_subject, check_emulator,
-        localise, clear_recomputed, judge_compiled_step, identify_subject, compare_meaning,
-        prove_sharding, compare_trajectories, apply_cures}) {
+        localise, clear_recomputed, judge_compiled_step, identify_subject, compare_user_sharding,
+        compare_meaning, prove_sharding, compare_trajectories, apply_cures}) {
     if (const Status done = run(diagnosis); !done) {
       // Before the reference has run there is nothing to report on.
       if (!done.error().of_foreign_engine() || !diagnosis.runs.contains("R")) return done.error();

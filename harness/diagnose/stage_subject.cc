@@ -182,7 +182,7 @@ Status run_subject(DiagnosisState& diagnosis) {
   TWINRUN_ASSIGN(const auto engine, subject(diagnosis));
   const Capabilities declared = engine->capabilities();
   diagnosis.evidence.subject = declared;
-  diagnosis.evidence.cores = e.sharding.cores;
+  diagnosis.evidence.cores = diagnosis.programs["S"].sharding.cores;
   diagnosis.evidence.quick = diagnosis.options.quick;
 
   if (diagnosis.sharded()) {

@@ -181,6 +181,24 @@ Status compare_meaning(DiagnosisState& diagnosis) {
   return Ok{};
 }
 
+Status compare_user_sharding(DiagnosisState& diagnosis) {
+  const Experiment& e = diagnosis.experiment;
+  if (!e.imported || e.imported->step.sharding.cores == 1 || !diagnosis.runs.contains("T"))
+    return Ok{};
+  if (diagnosis.progress != nullptr)
+    diagnosis.progress->begin("what the user's sharding means, in binary64", 1);
+  TWINRUN_ASSIGN(diagnosis.evidence.user_sharding,
+                 judge_user_sharding(e, diagnosis.options.threads));
+  if (diagnosis.progress != nullptr) {
+    const UserSharding& u = *diagnosis.evidence.user_sharding;
+    diagnosis.progress->end(!u.other.empty()   ? "not what the step on one device does"
+                            : !u.apart.empty() ? "copies of state differ"
+                            : u.compared       ? "the step on one device"
+                                               : "copies of state stay equal");
+  }
+  return Ok{};
+}
+
 Status prove_sharding(DiagnosisState& diagnosis) {
   if (!diagnosis.sharded() || !diagnosis.runs.contains("T")) return Ok{};
   const Experiment& e = diagnosis.experiment;

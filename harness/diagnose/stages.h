@@ -78,6 +78,8 @@ Status clear_recomputed(DiagnosisState& diagnosis);
 Status judge_compiled_step(DiagnosisState& diagnosis);
 // Identifies the program that the subject ran, from its tensors or from what its ops read.
 Status identify_subject(DiagnosisState& diagnosis);
+// What the sharding of an imported step means, in binary64.
+Status compare_user_sharding(DiagnosisState& diagnosis);
 Status compare_meaning(DiagnosisState& diagnosis);  // ablations of the sharding causes, in binary64
 // Proves that the sharded program is the same function, or finds where the programs diverge.
 Status prove_sharding(DiagnosisState& diagnosis);

@@ -92,6 +92,12 @@ constexpr VerdictRow kRows[] = {
      "rounding",
      VerdictClass::kEngineBug, [](const Evidence& e) { return e.replica_split.has_value(); },
      verdicts::replicas_diverge},
+    {"user_sharding",
+     "an imported step on several cores: in binary64 its update is not that of the step on one "
+     "device (`--whole`), or its copies of what is one array differ",
+     VerdictClass::kSharding,
+     [](const Evidence& e) { return e.user_sharding && e.user_sharding->differs(); },
+     verdicts::user_sharding},
     {"identical", "T has the bits of R, and E1 those of R1, after every step",
      VerdictClass::kIdentical, [](const Evidence& e) { return e.identical; }, identical},
     {"other_formula",

@@ -42,6 +42,7 @@ void sharding_undecided(const Evidence& evidence, Judgement& judgement);
 // ... or neither.
 void quick(const Evidence& evidence, Judgement& judgement);
 void ensemble_outside(const Evidence& evidence, Judgement& judgement);
+void user_sharding(const Evidence& evidence, Judgement& judgement);
 void imported(const Evidence& evidence, Judgement& judgement);
 void not_tested(const Evidence& evidence, Judgement& judgement);
 void beyond_rounding(const Evidence& evidence, Judgement& judgement);

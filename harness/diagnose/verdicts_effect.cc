@@ -168,11 +168,103 @@ void ensemble_outside(const Evidence& e, Judgement& j) {
                   "compare with more engines: --set diagnose.ensemble=40"};
 }
 
+void user_sharding(const Evidence& e, Judgement& j) {
+  const UserSharding& u = *e.user_sharding;
+  Finding f;
+  f.verdict = VerdictClass::kSharding;
+  f.cause = "user_sharding";
+  f.level = 'A';
+  f.bound = u.threshold;
+  f.bound_source =
+      "one step from the same state, in binary64; no f32 engine can show less than a quarter of "
+      "its unit roundoff";
+  f.reproduce = e.command;
+  for (size_t i = 0; i < u.in_common.size() && i < 6; ++i)
+    f.evidence.push_back(
+        fmt::format("{} sums what its cores already have in common", u.in_common[i]));
+  if (!u.other.empty()) {
+    // Of the first step, a variable that is off by a known factor says most: under Adam the moments
+    // are, where the weights are not.
+    const auto telling = std::ranges::find_if(u.other, [&](const UserSharding::Other& o) {
+      return o.step == u.other.front().step && !o.factor_is.empty();
+    });
+    const UserSharding::Other& first = telling == u.other.end() ? u.other.front() : *telling;
+    f.step = first.step;
+    f.number = first.drift;
+    const std::string factor =
+        !first.factor ? ""
+                      : fmt::format("{} times it{}", text::number(*first.factor),
+                                    first.factor_is.empty() ? "" : ": " + first.factor_is);
+    if (first.factor) f.fingerprint = "x" + text::number(*first.factor);
+    j.headline = fmt::format(
+        "The sharded step does not mean what the step on one device does: {} otherwise.",
+        u.other.size() == 1 ? first.name + " changes"
+                            : fmt::format("{} state variables change", u.other.size()));
+    f.sentence = fmt::format("The change of {} in step {} is not the one on one device{}{}.",
+                             first.name, first.step, factor.empty() ? "" : " but " + factor,
+                             u.apart.empty() ? ""
+                                             : "; cores hold different copies of what is one array "
+                                               "to the step, so a reduction is missing");
+    f.number_text = fmt::format("the change of {} is off by {} of itself; allowed {}", first.name,
+                                text::relative(first.drift), text::relative(u.threshold));
+    size_t listed = 0;
+    for (const UserSharding::Other& o : u.other) {
+      if (&o == &first || ++listed > 6) continue;
+      f.evidence.push_back(
+          fmt::format("{}: off by {}{}", o.name, text::relative(o.drift),
+                      o.factor ? fmt::format(", a factor of {}{}", text::number(*o.factor),
+                                             o.factor_is.empty() ? "" : " (" + o.factor_is + ")")
+                               : ""));
+    }
+  } else {
+    const UserSharding::Apart& first = u.apart.front();
+    f.step = first.step;
+    f.core = first.core;
+    f.number = first.drift;
+    j.headline = fmt::format(
+        "The sharded step keeps different copies of what it declares to be one array: {} state "
+        "variables.",
+        u.apart.size());
+    f.sentence = fmt::format(
+        "{} is one array to the step, but after step {} core {} holds another than core 0: a "
+        "reduction is missing before it is updated.",
+        first.name, first.step, first.core);
+    f.number_text =
+        fmt::format("the copies of {} differ by {} of its change; allowed {}", first.name,
+                    text::relative(first.drift), text::relative(u.threshold));
+  }
+  for (size_t i = u.other.empty() ? 1 : 0; i < u.apart.size() && i < 6; ++i)
+    f.evidence.push_back(fmt::format("copies of {} differ between the cores after step {}, by {}",
+                                     u.apart[i].name, u.apart[i].step,
+                                     text::relative(u.apart[i].drift)));
+  if (u.loss_ratio)
+    f.evidence.push_back(fmt::format("the loss on core 0 is {} times that on one device",
+                                     text::number(*u.loss_ratio)));
+  for (const std::string& name : u.unjudged)
+    f.evidence.push_back(fmt::format("{} was not judged: its change is rounding alone", name));
+  j.confidence = fmt::format("{}{} in binary64, on {} cores", text::plural(u.steps, "step"),
+                             u.compared ? ", of both programs from the same state," : "", u.cores);
+  j.next_steps.push_back(!u.apart.empty()
+                             ? "reduce the gradient of that state over every axis that splits the "
+                               "samples (jax.lax.pmean)"
+                             : "compare the reductions of the sharded step with what the loss on "
+                               "one device averages over");
+  j.findings.push_back(std::move(f));
+}
+
 void imported(const Evidence& e, Judgement& j) {
   noise(e, j);
   j.notes.push_back(
       "Whether the drift matters for what is learnt was not judged: no held-out batches were given "
       "(--held-out FILE).");
+  if (e.user_sharding)
+    j.notes.push_back(fmt::format(
+        "{} in {} of {} cores.",
+        e.user_sharding->compared
+            ? "In binary64 the sharded step does what the step on one device does,"
+            : "What the sharding means was not judged, because no step on one device was given "
+              "(--whole); copies of state stay equal,",
+        text::plural(e.user_sharding->steps, "step"), e.user_sharding->cores));
 }
 
 void not_tested(const Evidence& e, Judgement& j) {

@@ -188,7 +188,16 @@ States initial_states(const Program& program, uint64_t seed) {
 
 States initial_states(const Experiment& e, const Program& program) {
   if (!e.imported) return initial_states(program, e.scenario.seed);
-  return States(static_cast<size_t>(program.sharding.cores), ReplicaState{e.imported->state});
+  const ImportedRun& run = *e.imported;
+  States states(static_cast<size_t>(program.sharding.cores), ReplicaState{run.state});
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    const StateVar& var = program.state[i];
+    const auto part = run.parts.find(var.name);
+    if (part == run.parts.end()) continue;
+    for (size_t core = 0; core < states.size(); ++core)
+      states[core].vars[i] = part_of(run.state[i], part->second, var.type.dims, core);
+  }
+  return states;
 }
 
 StepFeed::StepFeed(const Experiment& experiment, const Program& program)
@@ -214,16 +223,33 @@ Result<StepInputs> StepFeed::inputs(int64_t step) {
     }
     return inputs;
   }
-  const auto& batches = experiment_.imported->batches;
-  const size_t at = static_cast<size_t>(step) % batches.size();
-  std::vector<Tensor> fed = batches[at];
+  const ImportedRun& run = *experiment_.imported;
+  const size_t at = static_cast<size_t>(step) % run.batches.size();
+  std::vector<Tensor> fed = run.batches[at];
   if (experiment_.scenario.seed != 0) {
-    const auto& other = batches[order_of_pass(static_cast<size_t>(step) / batches.size())[at]];
+    const auto& other =
+        run.batches[order_of_pass(static_cast<size_t>(step) / run.batches.size())[at]];
     for (size_t i = 0; i < fed.size(); ++i) {
       if (!fed[i].dims().empty()) fed[i] = other[i];
     }
   }
-  return StepInputs(static_cast<size_t>(program_.sharding.cores), fed);
+  return inputs_of_cores(run, program_, fed);
+}
+
+StepInputs inputs_of_cores(const ImportedRun& run, const Program& program,
+                           const std::vector<Tensor>& fed) {
+  StepInputs inputs(static_cast<size_t>(program.sharding.cores), fed);
+  for (size_t i = 0; i < program.inputs.size() && inputs.size() > 1; ++i) {
+    const Input& input = program.inputs[i];
+    const auto part = run.parts.find(input.name);
+    for (size_t core = 0; core < inputs.size(); ++core) {
+      Tensor& t = inputs[core][i];
+      if (input.name == "replica_id") t = Tensor::scalar_i32(static_cast<int32_t>(core));
+      if (part != run.parts.end())
+        t = part_of(t, part->second, program.graph.type(input.id).dims, core);
+    }
+  }
+  return inputs;
 }
 
 const std::vector<size_t>& StepFeed::order_of_pass(uint64_t pass) {

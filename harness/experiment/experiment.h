@@ -18,6 +18,7 @@
 #include "program/base/result.h"
 #include "program/graph/layers.h"
 #include "program/graph/program.h"
+#include "program/import/core_part.h"
 #include "scenarios/data/feed.h"
 #include "scenarios/scenario.h"
 
@@ -32,6 +33,9 @@ struct ImportedRun {
   std::vector<std::vector<Tensor>> held_out = {};  // batches for the evaluation; none: not given
   std::vector<std::string> notes;                  // for the report
   std::set<std::string> literals = {};             // inputs whose values are in the text
+  // State variables and inputs that are given as one array of which each core has its own part.
+  std::map<std::string, CorePart> parts = {};
+  std::map<std::string, int64_t> mesh_axes = {};  // of a sharded text: sizes by name
 };
 
 struct Experiment {
@@ -41,6 +45,8 @@ struct Experiment {
   Program inference;  // logits and loss of min(256, eval samples) held-out samples
   Sharding sharding;  // as the scenario says
   std::shared_ptr<const ImportedRun> imported = nullptr;  // if set, forward and inference are empty
+  // The imported step as it is on one device, which says what its sharding should mean.
+  std::shared_ptr<const ImportedRun> unsharded = nullptr;
   // Learning rates of single steps, in place of the schedule's, as inferred from a subject.
   std::map<int64_t, double> rates = {};
   // Rows of the batch that the cores had at single steps, as inferred from a subject.
@@ -118,6 +124,11 @@ States initial_states(const Experiment& experiment, const Program& program);
 // Errors: the batch has another size than the program, or an input is unknown.
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
                                int64_t step);
+
+// What each core of an imported step is fed of one batch: its own part of arrays that have one for
+// each core, and its number.
+StepInputs inputs_of_cores(const ImportedRun& run, const Program& program,
+                           const std::vector<Tensor>& fed);
 
 // The inputs of every step of `program`: rows of the feed, or the batches of an imported step. With
 // seed 0 these come in the order of their file; another seed shuffles every pass through them.

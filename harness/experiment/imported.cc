@@ -98,17 +98,91 @@ bool is_input(const Program& p, const std::string& name) {
   return std::ranges::find(p.inputs, name, &Input::name) != p.inputs.end();
 }
 
-Result<std::vector<Tensor>> read_state(const std::string& path, const Program& step) {
-  TWINRUN_ASSIGN(const Arrays arrays, arrays_of(path));
+// The dimensions of a user's array, of which each core may have its own part. Under pmap it may
+// also be one core's array, which is then given to all.
+Dims dims_of(ImportedStep& step, const std::string& name, const Dims& own, const Dims& found) {
+  const auto part = step.parts.find(name);
+  if (part == step.parts.end()) return own;
+  const Dims whole = part->second.whole;
+  const bool replicas = whole.size() == own.size() + 1;
+  const bool steps = found.size() == whole.size() && found != whole;
+  if (!replicas || (found.size() != own.size() && !steps)) return whole;
+  step.parts.erase(part);
+  return own;
+}
+
+// The arrays NAME@0, NAME@1, ... of single replicas, as `twinrun export` writes them, become one
+// array with a leading axis over the replicas.
+void join_replicas(Arrays& arrays, const ImportedStep& step) {
+  for (const auto& [name, part] : step.parts) {
+    const auto piece = [&](int64_t i) { return arrays.find(fmt::format("{}@{}", name, i)); };
+    if (part.whole.empty() || arrays.contains(name) || piece(0) == arrays.end()) continue;
+    NamedArray all = piece(0)->second;
+    const Dims dims = all.dims;
+    all.name = name;
+    all.bytes.clear();
+    all.dims.insert(all.dims.begin(), 0);
+    for (auto at = piece(0); at != arrays.end() && at->second.dims == dims;
+         at = piece(all.dims[0])) {
+      all.bytes.insert(all.bytes.end(), at->second.bytes.begin(), at->second.bytes.end());
+      ++all.dims[0];
+      arrays.erase(at);
+    }
+    arrays[name] = std::move(all);
+  }
+}
+
+// An array with a leading axis of equal copies, as pmap's state has, becomes one of them where one
+// is what the step needs.
+void first_copy(NamedArray& array, const Dims& dims) {
+  if (array.dims.size() != dims.size() + 1 || array.dims[0] < 1 ||
+      Dims(array.dims.begin() + 1, array.dims.end()) != dims)
+    return;
+  const size_t bytes = array.bytes.size() / static_cast<size_t>(array.dims[0]);
+  for (size_t at = bytes; at < array.bytes.size(); at += bytes) {
+    if (!std::equal(array.bytes.begin(), array.bytes.begin() + static_cast<std::ptrdiff_t>(bytes),
+                    array.bytes.begin() + static_cast<std::ptrdiff_t>(at)))
+      return;
+  }
+  array.bytes.resize(bytes);
+  array.dims = dims;
+}
+
+// The same dimensions, or those and one in front, of steps.
+bool fits(const Dims& found, const Dims& dims) {
+  return found.size() <= dims.size() + 1 && found.size() >= dims.size() &&
+         std::equal(dims.rbegin(), dims.rend(), found.rbegin());
+}
+
+// [.., cores, rows, ..] becomes [.., cores * rows, ..] where that is what the step needs.
+void merge_rows(Dims& found, const Dims& dims) {
+  for (size_t at = 0; at < 2 && at + 1 < found.size(); ++at) {
+    Dims merged = found;
+    merged[at] *= merged[at + 1];
+    merged.erase(merged.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    if (merged.size() == dims.size() + at &&
+        std::equal(dims.rbegin(), dims.rend(), merged.rbegin()))
+      found = merged;
+  }
+}
+
+Result<std::vector<Tensor>> read_state(const std::string& path, ImportedStep& imported) {
+  TWINRUN_ASSIGN(Arrays arrays, arrays_of(path));
+  join_replicas(arrays, imported);
+  const Program& step = imported.program;
   std::vector<Tensor> state;
   Complaints complaints(path);
   for (const StateVar& var : step.state) {
     const auto found = arrays.find(var.name);
+    const Dims dims = found == arrays.end()
+                          ? var.type.dims
+                          : dims_of(imported, var.name, var.type.dims, found->second.dims);
+    if (found != arrays.end()) first_copy(found->second, dims);
     if (found == arrays.end()) {
       complaints.missing(var.name, var.type, arrays);
-    } else if (found->second.dims != var.type.dims) {
+    } else if (found->second.dims != dims) {
       complaints.add(fmt::format("'{}' is {}; allowed: {}", var.name, describe(found->second),
-                                 to_string(var.type)));
+                                 to_string(TensorType{var.type.dtype, dims})));
     } else if (const auto t = tensor_for(found->second, var.type.dtype, path); t) {
       state.push_back(*t);
     } else {
@@ -128,19 +202,25 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
 // An array with the shape of its input is fed at every step; one with an additional leading
 // dimension has a value per step.
 Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, const char* option,
-                                                      const ImportedStep& step) {
+                                                      ImportedStep& step) {
   const Program& p = step.program;
   Arrays arrays;
   if (!path.empty()) {
     TWINRUN_ASSIGN(arrays, arrays_of(path));
+    join_replicas(arrays, step);
   }
   Complaints complaints(path.empty() ? option : path);
   std::vector<Tensor> columns(p.inputs.size());
   std::vector<bool> counted(p.inputs.size(), false);
+  std::vector<Dims> given(p.inputs.size());  // of one step
   int64_t steps = 0;
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const std::string& name = p.inputs[i].name;
-    const TensorType& type = p.graph.type(p.inputs[i].id);
+    TensorType type = p.graph.type(p.inputs[i].id);
+    if (p.inputs[i].per_core) {  // the core's number
+      columns[i] = Tensor::scalar_i32(0);
+      continue;
+    }
     if (const auto literal = step.literals.find(name); literal != step.literals.end()) {
       columns[i] = literal->second;
       continue;
@@ -150,12 +230,12 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, c
       complaints.missing(name, type, arrays);
       continue;
     }
+    if (step.program.sharding.cores == 1 && !fits(found->second.dims, type.dims))
+      merge_rows(found->second.dims, type.dims);
     const Dims& dims = found->second.dims;
+    type.dims = dims_of(step, name, type.dims, dims);
     const bool leading = dims.size() == type.dims.size() + 1;
-    if (!std::equal(
-            type.dims.rbegin(), type.dims.rend(), dims.rbegin(),
-            dims.rbegin() + static_cast<std::ptrdiff_t>(std::min(dims.size(), type.dims.size()))) ||
-        dims.size() > type.dims.size() + 1) {
+    if (!fits(dims, type.dims)) {
       complaints.add(
           fmt::format("'{}' is {}; allowed: {}, or the same with a leading dimension of steps",
                       name, describe(found->second), to_string(type)));
@@ -166,6 +246,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, c
     if (leading && dims[0] == 0) complaints.add(fmt::format("'{}' has 0 steps", name));
     if (leading) steps = dims[0];
     counted[i] = leading;
+    given[i] = type.dims;
     const auto t = tensor_for(found->second, type.dtype, path);
     if (t)
       columns[i] = *t;
@@ -182,9 +263,8 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, c
   for (int64_t b = 0; b < std::max<int64_t>(1, steps); ++b) {
     auto& batch = batches.emplace_back();
     for (size_t i = 0; i < columns.size(); ++i)
-      batch.push_back(
-          counted[i] ? columns[i].rows(b, b + 1).reshaped(p.graph.type(p.inputs[i].id).dims).clone()
-                     : columns[i]);
+      batch.push_back(counted[i] ? columns[i].rows(b, b + 1).reshaped(given[i]).clone()
+                                 : columns[i]);
   }
   return batches;
 }
@@ -278,34 +358,76 @@ Result<ImportedStep> import_program(const ProgramFiles& files) {
   return step;
 }
 
-Result<Experiment> import_experiment(const ProgramFiles& given, const Overrides& overrides) {
-  Experiment e;
-  TWINRUN_ASSIGN(e.scenario, settings_of(overrides));
-  TWINRUN_ASSIGN(ImportedStep step, import_program(given));
-  ProgramFiles files = given;
-  files.binding = beside(given, given.binding, ".json");
-  files.state = beside(given, given.state, ".state.npz", kExported);
-  files.batch = beside(given, given.batch, ".batch.npz", kExported);
+namespace {
+
+// The names of the files beside the program that were not given.
+ProgramFiles found_files(ProgramFiles files) {
+  files.binding = beside(files, files.binding, ".json");
+  files.state = beside(files, files.state, ".state.npz", kExported);
+  files.batch = beside(files, files.batch, ".batch.npz", kExported);
+  return files;
+}
+
+// A step with its state and batches.
+Result<ImportedRun> read_run(const ProgramFiles& files) {
+  TWINRUN_ASSIGN(ImportedStep step, import_program(files));
   if (files.state.empty()) {
     return Error{"the initial state is missing", "--state",
                  "a checkpoint, .npz or .safetensors file with " +
                      std::to_string(step.program.state.size()) + " arrays"};
   }
   ImportedRun run;
-  TWINRUN_ASSIGN(run.state, read_state(files.state, step.program));
+  TWINRUN_ASSIGN(run.state, read_state(files.state, step));
   TWINRUN_ASSIGN(run.batches, read_batches(files.batch, "--batch", step));
   if (!files.held_out.empty()) {
     TWINRUN_ASSIGN(run.held_out, read_batches(files.held_out, "--held-out", step));
+  }
+  run.notes = step.notes;
+  for (const auto& [name, value] : step.literals) run.literals.insert(name);
+  run.parts = std::move(step.parts);
+  run.mesh_axes = std::move(step.mesh_axes);
+  run.step = std::move(step.program);
+  return run;
+}
+
+// The same step on one device. What has no file beside it is read from the sharded step's files.
+Result<ImportedRun> read_whole(const ProgramFiles& sharded) {
+  ProgramFiles whole;
+  whole.program = sharded.whole;
+  whole = found_files(std::move(whole));
+  if (whole.binding.empty()) whole.binding = sharded.binding;
+  if (whole.state.empty()) whole.state = sharded.state;
+  if (whole.batch.empty()) whole.batch = sharded.batch;
+  TWINRUN_ASSIGN(ImportedRun run, read_run(whole));
+  if (run.step.sharding.cores > 1)
+    return Error{
+        fmt::format("a step of {} cores; allowed: the step on one device", run.step.sharding.cores),
+        "--whole", "write it without shard_map, pmap and collectives"};
+  return run;
+}
+
+}  // namespace
+
+Result<Experiment> import_experiment(const ProgramFiles& given, const Overrides& overrides) {
+  Experiment e;
+  TWINRUN_ASSIGN(e.scenario, settings_of(overrides));
+  ProgramFiles files = found_files(given);
+  TWINRUN_ASSIGN(ImportedRun run, read_run(files));
+  const Program& program = run.step;
+  if (!files.whole.empty()) {
+    if (program.sharding.cores == 1)
+      return Error{"the step runs on one core, and no other says what it means", "--whole",
+                   "it is for steps that their user divided over cores"};
+    TWINRUN_ASSIGN(ImportedRun unsharded, read_whole(files));
+    e.unsharded = std::make_shared<const ImportedRun>(std::move(unsharded));
   }
   Scenario& s = e.scenario;
   s.name = fs::path(files.program).stem().string();
   s.description = "imported from " + fs::path(files.program).filename().string();
   s.file = files.program;
   if (!is_set(overrides, "train.steps")) s.train.steps = static_cast<int64_t>(run.batches.size());
-  s.train.batch = step.program.batch;
+  s.train.batch = program.batch * program.sharding.cores;
   s.tpu.cores = 1;
-  run.notes = step.notes;
-  for (const auto& [name, value] : step.literals) run.literals.insert(name);
   if (!run.held_out.empty() && run.batches.size() < 2) {
     s.diagnose.seeds = 1;
     run.notes.emplace_back(
@@ -317,27 +439,30 @@ Result<Experiment> import_experiment(const ProgramFiles& given, const Overrides&
   const Digest data = digest_of(run.batches);
   s.imported =
       fmt::format("format = \"hlo\"\nprogram = {}\nstate = {}\nbatches = {}\nbatches_digest = {}\n",
-                  toml_string(digest(step.program).hex()), toml_string(state_digest.finish().hex()),
+                  toml_string(digest(program).hex()), toml_string(state_digest.finish().hex()),
                   run.batches.size(), toml_string(data.hex()));
   if (!run.held_out.empty())
     s.imported += fmt::format("held_out = {}\nheld_out_digest = {}\n", run.held_out.size(),
                               toml_string(digest_of(run.held_out).hex()));
+  if (e.unsharded) {
+    DigestBuilder all;
+    all.add(digest(e.unsharded->step));
+    all.add(digest_of(e.unsharded->batches));
+    s.imported += fmt::format("whole = {}\n", toml_string(all.finish().hex()));
+  }
   s.program_files = std::move(files);
   Dataset dataset;
   dataset.digest = data;
   e.data = std::make_shared<const Dataset>(std::move(dataset));
-  run.step = std::move(step.program);
   e.imported = std::make_shared<const ImportedRun>(std::move(run));
   return e;
 }
 
 namespace {
 constexpr std::pair<const char*, std::string ProgramFiles::*> kFileKeys[] = {
-    {"program.file", &ProgramFiles::program},
-    {"program.binding", &ProgramFiles::binding},
-    {"program.state", &ProgramFiles::state},
-    {"program.batch", &ProgramFiles::batch},
-    {"program.held_out", &ProgramFiles::held_out}};
+    {"program.file", &ProgramFiles::program},      {"program.binding", &ProgramFiles::binding},
+    {"program.state", &ProgramFiles::state},       {"program.batch", &ProgramFiles::batch},
+    {"program.held_out", &ProgramFiles::held_out}, {"program.whole", &ProgramFiles::whole}};
 }  // namespace
 
 void keep_files(const ProgramFiles& files, std::map<std::string, std::string>& environment) {
@@ -379,7 +504,8 @@ std::string differences(const std::string& recorded, const std::string& given) {
       {"batches", "the number of batches"},
       {"batches_digest", "the batches"},
       {"held_out", "the number of held-out batches"},
-      {"held_out_digest", "the held-out batches"}};
+      {"held_out_digest", "the held-out batches"},
+      {"whole", "the step on one device"}};
   auto was = lines(recorded), is = lines(given);
   std::string out;
   for (const auto& [key, what] : kinds) {

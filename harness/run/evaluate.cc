@@ -148,15 +148,17 @@ Result<Evaluation> Evaluator::evaluate_imported(const Program& trained, const St
   result.step = steps_done;
   result.accuracy = std::numeric_limits<double>::quiet_NaN();
   for (const std::vector<Tensor>& batch : imported_->held_out) {
-    States mine(1);
+    States mine(states.size());
     for (const StateVar& var : engine.program().state) {
       const int i = trained.state_index(var.name);
       if (i < 0)
         return Error{"the trained program has no state '" + var.name + "'", "evaluation", ""};
-      mine[0].vars.push_back(as_type(states[0].vars[static_cast<size_t>(i)], var.type));
+      for (size_t core = 0; core < states.size(); ++core)
+        mine[core].vars.push_back(as_type(states[core].vars[static_cast<size_t>(i)], var.type));
     }
     StepOutputs outputs;
-    TWINRUN_RETURN_IF_ERROR(engine.step(0, mine, {batch}, outputs));
+    TWINRUN_RETURN_IF_ERROR(
+        engine.step(0, mine, inputs_of_cores(*imported_, engine.program(), batch), outputs));
     result.loss += as_doubles(outputs[0][0])[0];
   }
   result.loss /= static_cast<double>(imported_->held_out.size());

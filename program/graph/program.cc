@@ -199,12 +199,15 @@ Program with_layers_shown(const Program& step) {
 
 Program prune(const Program& program) {
   const std::vector<bool> dead = dead_values(program);
+  std::vector<bool> bound(static_cast<size_t>(program.graph.size()), false);
+  for (const Input& input : program.inputs) bound[static_cast<size_t>(input.id)] = true;
+  for (const StateVar& var : program.state) bound[static_cast<size_t>(var.id)] = true;
   Program out = program;
   out.graph = Graph();
   std::vector<ValueId> renamed(static_cast<size_t>(program.graph.size()), kNoValue);
   for (ValueId id = 0; id < program.graph.size(); ++id) {
     Op op = program.graph.op(id);
-    if (dead[static_cast<size_t>(id)] && op.kind != OpKind::kParameter) continue;
+    if (dead[static_cast<size_t>(id)] && !bound[static_cast<size_t>(id)]) continue;
     for (ValueId& operand : op.operands) operand = renamed[static_cast<size_t>(operand)];
     renamed[static_cast<size_t>(id)] = out.graph.add(std::move(op));
   }

@@ -6,7 +6,7 @@
 #include <cctype>
 #include <set>
 
-#include "program/import/import.h"
+#include "program/import/core_layout.h"
 
 namespace twinrun {
 namespace {
@@ -36,8 +36,15 @@ Result<StepBinding> default_binding(const HloModule& module) {
   const auto parameter = [&](size_t i) -> const HloInstruction& {
     return entry.instructions[static_cast<size_t>(entry.parameters[i])];
   };
-  const auto scalar = [](const HloShape& s) {
-    return (s.dtype == "f32" || s.dtype == "bf16") && s.dims.empty();
+  int64_t cores = 1;
+  try {
+    cores = cores_of(module).cores();
+  } catch (const Unsupported& u) {
+    return Error{u.what, module.file, ""};
+  }
+  const auto scalar = [&](const HloShape& s) {
+    const bool of_each_core = cores > 1 && s.dims == Dims{cores};
+    return (s.dtype == "f32" || s.dtype == "bf16") && (s.dims.empty() || of_each_core);
   };
   const auto& results = root.parts;
   size_t best = 0, first = 0;

@@ -13,7 +13,8 @@ namespace twinrun {
 namespace {
 
 bool is_return(const MlirOp& op) {
-  return op.name == "return" || op.name == "func.return" || op.name == "stablehlo.return";
+  return op.name == "return" || op.name == "func.return" || op.name == "stablehlo.return" ||
+         op.name == "sdy.return";
 }
 
 // "dense<1.0>" -> "1.0"; other literals stay.
@@ -31,6 +32,7 @@ class Translator {
     out_.file = from.file;
     out_.replicas = from.replicas;
     out_.partitions = from.partitions;
+    out_.meshes = from.meshes;
   }
 
   Result<HloModule> run() {
@@ -175,7 +177,72 @@ class Translator {
     return error(line, fmt::format("'%{}' is defined twice", name));
   }
 
+  // sdy.manual_computation becomes what XLA makes of it: its shards are cut from global arrays, its
+  // region is called, and the results are global arrays again.
+  Status manual_computation(HloComputation& c, Values& values, const MlirOp& op) {
+    if (op.regions.size() != 1)
+      return error(op.line, fmt::format("{} with {} regions", op.name, op.regions.size()));
+    const std::string body = fmt::format("region {}", ++regions_);
+    TWINRUN_RETURN_IF_ERROR(computation(body, op.regions[0], op.line, "a region of " + op.name));
+    const HloComputation& callee = out_.computations.back();
+    TWINRUN_ASSIGN(std::vector<int> given, operands(values, op));
+    HloInstruction in;
+    in.line = op.line;
+    in.opcode = "custom-call";
+    for (const auto& [key, value] : op.attributes) in.attributes[key] = value;
+    HloInstruction out = in, call = in;
+    // The elements of a tuple with this shape, or the instruction itself if it is no tuple.
+    const auto parts_of = [&](int tuple) {
+      std::vector<int> parts;
+      const HloInstruction from = c.instructions[static_cast<size_t>(tuple)];
+      for (size_t i = 0; i < from.shape.parts.size(); ++i) {
+        HloInstruction part;
+        part.name = fmt::format("{}.{}", from.name, i);
+        part.opcode = "get-tuple-element";
+        part.shape = from.shape.parts[i];
+        part.operands = {tuple};
+        part.attributes["index"] = std::to_string(i);
+        part.line = op.line;
+        parts.push_back(static_cast<int>(c.instructions.size()));
+        c.instructions.push_back(std::move(part));
+      }
+      return from.shape.is_tuple() ? parts : std::vector<int>{tuple};
+    };
+    const auto add = [&](HloInstruction one) {
+      c.instructions.push_back(std::move(one));
+      return parts_of(static_cast<int>(c.instructions.size()) - 1);
+    };
+    if (!given.empty()) {
+      in.name = "global_to_local";
+      in.attributes["custom_call_target"] = "\"xla.sdy.GlobalToLocalShape\"";
+      in.operands = given;
+      for (int p : callee.parameters)
+        in.shape.parts.push_back(callee.instructions[static_cast<size_t>(p)].shape);
+      given = add(in);
+    }
+    call.name = "manual_computation";
+    call.opcode = "call";
+    call.op_name = place(op.location).op_name;
+    call.attributes = {{"to_apply", body}};
+    call.shape = callee.instructions[static_cast<size_t>(callee.root)].shape;
+    call.operands = given;
+    out.name = "local_to_global";
+    out.attributes["custom_call_target"] = "\"xla.sdy.LocalToGlobalShape\"";
+    out.operands = add(std::move(call));
+    out.shape.parts = op.types;
+    const std::vector<int> results = add(std::move(out));
+    size_t next = 0;
+    for (const MlirOp::Result& r : op.results) {
+      const auto begin = results.begin() + static_cast<std::ptrdiff_t>(next);
+      next += r.count;
+      TWINRUN_RETURN_IF_ERROR(define(
+          values, r.name, {begin, results.begin() + static_cast<std::ptrdiff_t>(next)}, op.line));
+    }
+    return Ok{};
+  }
+
   Status instruction(HloComputation& c, Values& values, const MlirOp& op) {
+    if (op.name == "sdy.manual_computation") return manual_computation(c, values, op);
     HloInstruction in;
     in.opcode = hlo_opcode(op.name);
     in.line = op.line;
@@ -268,6 +335,8 @@ class Translator {
         {"reduce-window", {"to_apply"}},
         {"scatter", {"to_apply"}},
         {"sort", {"to_apply"}},
+        {"all-reduce", {"to_apply"}},
+        {"reduce-scatter", {"to_apply"}},
         {"select-and-scatter", {"select", "scatter"}}};
     const auto found = keys.find(in.opcode);
     if (found == keys.end()) return Ok{};

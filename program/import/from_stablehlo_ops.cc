@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
 
 #include "program/import/from_stablehlo.h"
@@ -234,6 +235,58 @@ void scatter(const Op& o) {
   o.set("unique_indices", o.text("unique_indices"));
 }
 
+// Rows of "dense<"0x00000000000000000100000000000000" : tensor<1x2xi64>", little-endian numbers of 8
+// bytes; the text itself if it is malformed.
+std::string lists_of_bytes(const std::string& text) {
+  const size_t begin = text.find("\"0x"), end = text.rfind('"'), type = text.rfind('<');
+  const auto width = number(text.substr(std::min(text.find('x', type), text.size() - 1) + 1,
+                                        text.rfind('x') - text.find('x', type) - 1));
+  if (begin == std::string::npos || end < begin + 3 || !width || *width < 1) return text;
+  const std::string_view digits = std::string_view(text).substr(begin + 3, end - begin - 3);
+  std::string out = "{";
+  for (size_t i = 0; i + 16 <= digits.size(); i += 16) {
+    uint64_t value = 0;
+    for (size_t byte = 8; byte-- > 0;) {
+      unsigned one = 0;
+      const char* const at = digits.data() + i + 2 * byte;
+      if (std::from_chars(at, at + 2, one, 16).ptr != at + 2) return text;
+      value = value << 8 | one;
+    }
+    const bool first = i / 16 % static_cast<size_t>(*width) == 0;
+    out += fmt::format("{}{}", first ? (i == 0 ? "{" : "},{") : ",", static_cast<int64_t>(value));
+  }
+  return out + "}}";
+}
+
+// "dense<[[0, 1], [2, 3]]>" -> "{{0,1},{2,3}}". One number for all elements is a list of one, or a
+// pair.
+std::string lists(const std::string& text, bool pairs) {
+  if (text.starts_with("dense<\"")) return lists_of_bytes(text);
+  if (!text.starts_with("dense<") || !text.ends_with('>')) return text;
+  std::string out;
+  for (const char c : std::string_view(text).substr(6, text.size() - 7)) {
+    if (c != ' ') out += c == '[' ? '{' : c == ']' ? '}' : c;
+  }
+  if (out.empty() || out.starts_with('{')) return out.empty() ? "{}" : out;
+  return pairs ? fmt::format("{{{{{0},{0}}}}}", out) : fmt::format("{{{{{}}}}}", out);
+}
+
+void collective(const Op& o) {
+  for (const char* key : {"replica_groups", "source_target_pairs"}) {
+    const std::string text = o.text(key);
+    if (!text.empty()) o.set(key, lists(text, key[0] == 's'));
+  }
+  const std::string channel = field(o.text("channel_handle"), "handle");
+  if (!channel.empty()) o.set("channel_id", channel);
+  const std::string global = o.text("use_global_device_ids");
+  if (global == "unit" || global == "true") o.set("use_global_device_ids", "true");
+  for (const char* key : {"all_gather_dim", "scatter_dimension", "split_dimension"}) {
+    if (const std::string dim = o.text(key); !dim.empty()) o.set("dimensions", "{" + dim + "}");
+  }
+  if (const std::string dim = o.text("concat_dimension"); !dim.empty())
+    o.set("concat_dimensions", "{" + dim + "}");
+}
+
 void sort(const Op& o) {
   const std::string dimension = o.text("dimension");
   o.set("dimensions", "{" + dimension.substr(0, dimension.find(' ')) + "}");
@@ -245,6 +298,9 @@ void rng_bit_generator(const Op& o) {
 }
 
 void custom_call(const Op& o) {
+  std::string sharding = o.text("mhlo.sharding");
+  std::erase(sharding, '"');
+  if (!sharding.empty()) o.set("sharding", sharding);
   o.set("custom_call_target",
         o.op.symbol.empty() ? o.text("call_target_name") : "\"" + o.op.symbol + "\"");
 }
@@ -284,6 +340,12 @@ constexpr std::array kKnown = {
     Known{"rng_bit_generator", "rng-bit-generator", rng_bit_generator},
     Known{"count_leading_zeros", "count-leading-zeros"},
     Known{"custom_call", "custom-call", custom_call},
+    Known{"all_reduce", "all-reduce", collective},
+    Known{"all_gather", "all-gather", collective},
+    Known{"reduce_scatter", "reduce-scatter", collective},
+    Known{"all_to_all", "all-to-all", collective},
+    Known{"collective_permute", "collective-permute", collective},
+    Known{"collective_broadcast", "collective-broadcast", collective},
     Known{"composite", "call", call},
     Known{"optimization_barrier", "opt-barrier"},
     Known{"if", "conditional"},

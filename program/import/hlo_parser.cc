@@ -45,6 +45,7 @@ class HloParser : private TextReader {
     const std::string_view header = at_.rest_of_line();
     module_.replicas = number(field(header, "replica_count")).value_or(1);
     module_.partitions = number(field(header, "num_partitions")).value_or(1);
+    meshes(header);
     for (at_.skip(); !at_.at_end(); at_.skip()) {
       const std::string word = at_.peek_word();
       if (word == "FileNames" || word == "FunctionNames" || word == "FileLocations" ||
@@ -59,6 +60,21 @@ class HloParser : private TextReader {
   }
 
  private:
+  // frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["data"=4, "model"=2]>}}
+  void meshes(std::string_view header) {
+    std::string text(header);
+    std::erase(text, '\\');
+    constexpr std::string_view kMesh = " = #sdy.mesh<";
+    for (size_t at = text.find(kMesh); at != std::string::npos; at = text.find(kMesh, at + 1)) {
+      size_t begin = at;
+      while (begin > 0 && TextCursor::is_word(text[begin - 1])) --begin;
+      const size_t end = text.find('>', at);
+      if (end == std::string::npos) return;
+      const size_t open = at + kMesh.size() - 1;
+      module_.meshes[text.substr(begin, at - begin)] = text.substr(open, end + 1 - open);
+    }
+  }
+
   // Reads a table of source locations: rows "1 "train.py"" or "3 {file_name_id=1 line=13}".
   void table(const std::string& name) {
     for (at_.skip(); std::isdigit(static_cast<unsigned char>(at_.peek())) != 0; at_.skip()) {

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "program/base/names.h"
+#include "program/graph/core_groups.h"
+#include "program/graph/liveness.h"
 #include "program/import/control_flow.h"
 #include "program/import/literal.h"
 #include "program/import/names.h"
@@ -43,7 +45,6 @@ std::string advice(const std::string& opcode) {
       {"rng", "draw random numbers outside of the step and pass them as inputs"},
       {"fusion",
        "export before XLA's optimisations (the *before_optimizations.txt of --xla_dump_to)"},
-      {"all-reduce", "a step of one core: without pmap and shard_map, or twinrun export --cores 1"},
   };
   const auto found = known.find(opcode);
   return found == known.end() ? "docs/guides/import.md lists the opcodes"
@@ -57,6 +58,7 @@ class Importer {
 
   Result<ImportedStep> run(const StepBinding& binding) {
     const HloComputation& entry = module_.entry();
+    TWINRUN_RETURN_IF_ERROR(count_cores(binding));
     std::vector<HloValue> arguments(entry.parameters.size());
     for (size_t i = 0; i < entry.parameters.size(); ++i) {
       const HloInstruction& p = entry.instructions[static_cast<size_t>(entry.parameters[i])];
@@ -72,6 +74,7 @@ class Importer {
       const TensorType type{*dtype, p.shape.dims};
       const ValueId id = GraphBuilder(graph()).parameter(name, type);
       arguments[i].id = id;
+      note_part(p, name, type.dims);
       if (state) {
         out_.program.state.push_back({name, type, binding.roles[i], {}, id, kNoValue});
       } else {
@@ -79,18 +82,60 @@ class Importer {
         if (out_.program.batch == 0 && !type.dims.empty()) out_.program.batch = type.dims[0];
       }
     }
-    if (out_.program.batch == 0) out_.program.batch = 1;
+    const int64_t cores = shared_.cores.count.cores();
+    if (cores > 1) shared_.cores.replica_id = replica_id_of(out_.program);
+    // The parameters of a shard_map hold the samples of all cores.
+    if (cores > 1 && out_.parts.empty()) out_.program.batch /= cores;
+    out_.program.batch = std::max<int64_t>(1, out_.program.batch);
     const HloValue root = inlined(entry, arguments, {});
     if (problems_.empty()) bind_results(entry, root, binding);
     if (!problems_.empty()) return all_problems();
     for (const auto& [note, count] : shared_.notes)
       out_.notes.push_back(count > 1 ? fmt::format("{} ({} times)", note, count) : note);
+    drop_unread_literals();
     out_.program = prune(out_.program);
     return std::move(out_);
   }
 
  private:
   Graph& graph() { return out_.program.graph; }
+
+  Status count_cores(const StepBinding& binding) {
+    Cores& cores = shared_.cores;
+    try {
+      cores.count = cores_of(module_);
+      if (cores.count.cores() > 1) out_.mesh_axes = mesh_axes(module_);
+    } catch (const Unsupported& u) {
+      return Error{u.what, module_.file, ""};
+    }
+    out_.program.sharding.cores = static_cast<int>(cores.count.cores());
+    cores.literal = [this](const std::string& name, Tensor t) {
+      return literal(GraphBuilder(graph()), name, std::move(t));
+    };
+    for (const auto* names : {&binding.state, &binding.inputs}) {
+      if (cores.count.cores() > 1 && std::ranges::find(*names, "replica_id") != names->end())
+        return Error{"a parameter is called 'replica_id', which is the number of the core",
+                     module_.file, "give it another name"};
+    }
+    return Ok{};
+  }
+
+  void note_part(const HloInstruction& p, const std::string& name, const Dims& dims) {
+    try {
+      if (auto part = part_of_parameter(module_, p, dims, shared_.cores.count))
+        out_.parts[name] = std::move(*part);
+    } catch (const Unsupported& u) {
+      problem(p, u.what);
+    }
+  }
+
+  // Literals of which nothing came, such as tables of numbers that other numbers follow from.
+  void drop_unread_literals() {
+    const std::vector<bool> dead = dead_values(out_.program);
+    std::erase_if(out_.program.inputs, [&](const Input& input) {
+      return dead[static_cast<size_t>(input.id)] && out_.literals.erase(input.name) > 0;
+    });
+  }
 
   void problem(const HloInstruction& in, std::string what) {
     auto& lines = problems_[std::move(what)];
@@ -187,10 +232,12 @@ class Importer {
       }
     }
     if (in.opcode == "tuple") return {kNoValue, std::move(operands)};
-    if (in.opcode == "opt-barrier" || (in.opcode == "custom-call" && is_marker(in))) {
+    if (in.opcode == "opt-barrier" || (is_mark(in))) {
       if (operands.size() != 1) throw Unsupported{in.opcode + " of several operands"};
       return operands[0];
     }
+    if (in.opcode.ends_with("-done") && operands.size() == 1)
+      return operands[0].parts.size() > 1 ? operands[0].parts[1] : operands[0];
     const CallSite here = scope_of(in, scope);
     if (in.opcode == "call") {
       return inlined(flow(c, in, here, here).callee(text_attribute(in, "to_apply")), operands,
@@ -230,15 +277,16 @@ class Importer {
         "constant", "tuple",       "get-tuple-element", "call",
         "while",    "conditional", "opt-barrier",       "custom-call"};
     if (!rules().contains(in.opcode) && !many_rules().contains(in.opcode) &&
-        !plumbing.contains(in.opcode))
+        !plumbing.contains(in.opcode) && !is_across_cores(in))
       throw Unsupported{
           fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
   }
 
-  // Annotations for a compiler, which have no meaning on one core.
-  static bool is_marker(const HloInstruction& in) {
-    const std::string target = text_attribute(in, "custom_call_target");
-    return target == "\"Sharding\"" || target == "\"annotate_device_placement\"";
+  // The phase of what an all-reduce sums.
+  Phase phase_of(ValueId id) const {
+    while (out_.program.graph.op(id).kind == OpKind::kAllReduce)
+      id = out_.program.graph.op(id).operands[0];
+    return out_.program.graph.op(id).phase;
   }
 
   HloValue instruction(const HloComputation& c, const HloInstruction& in,
@@ -249,14 +297,9 @@ class Importer {
       if (v.id == kNoValue) throw Unsupported{in.opcode + " of a tuple"};
       ids.push_back(v.id);
       // An instruction that depends on gradients and is not part of them belongs to the update.
-      const Phase theirs = graph().op(v.id).phase;
+      const Phase theirs = phase_of(v.id);
       if (phase == Phase::kForward && theirs != Phase::kForward) phase = Phase::kUpdate;
     }
-    if (in.opcode == "custom-call")
-      throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding, on one core",
-                                    text_attribute(in, "custom_call_target"))};
-    check_opcode(in);
-    check_f64(c, in);
     const auto is_pair = [&](ValueId id) { return shared_.pairs.contains(id); };
     if (in.opcode != "bitcast-convert" && in.opcode != "rng-bit-generator" &&
         std::ranges::any_of(ids, is_pair))
@@ -265,12 +308,20 @@ class Importer {
     std::string path = path_of(in, here);
     if (here.gradient) path += ".grad";
     Site site(module_, c, in, ids, graph(), phase, std::move(path), here.source, shared_);
+    const auto results = [&](const std::vector<ValueId>& each) {
+      HloValue all;
+      for (const ValueId id : each) all.parts.push_back({id, {}});
+      return in.shape.is_tuple() ? all : all.parts.at(0);
+    };
+    if (const auto each = lower_across_cores(site); !each.empty()) return results(each);
+    if (in.opcode == "custom-call")
+      throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding",
+                                    text_attribute(in, "custom_call_target"))};
+    check_opcode(in);
+    check_f64(c, in);
     const auto many = many_rules().find(in.opcode);
-    if (many != many_rules().end() && (in.shape.is_tuple() || !rules().contains(in.opcode))) {
-      HloValue out;
-      for (const ValueId id : many->second(site)) out.parts.push_back({id, {}});
-      return in.shape.is_tuple() ? out : out.parts.at(0);
-    }
+    if (many != many_rules().end() && (in.shape.is_tuple() || !rules().contains(in.opcode)))
+      return results(many->second(site));
     const auto rule = rules().find(in.opcode);
     const TensorType type = site.result();
     if (type.elements() == 0) return {empty_array(site, type), {}};
@@ -321,13 +372,16 @@ class Importer {
     // A literal in the body of a loop is one input.
     const auto [at, fresh] = literal_ids_.try_emplace(&site.in, kNoValue);
     if (!fresh) return at->second;
-    std::string name = "literal/" + site.in.name;
+    return at->second = literal(site.b, "literal/" + site.in.name, t);
+  }
+
+  ValueId literal(GraphBuilder b, std::string name, Tensor t) {
     while (out_.literals.contains(name)) name += "'";
-    const ValueId id = site.b.parameter(name, type);
+    const ValueId id = b.parameter(name, t.type());
     out_.program.inputs.push_back({name, id, false});
-    out_.literals[name] = t;
     shared_.constants.declare(id, t);
-    return at->second = id;
+    out_.literals[name] = std::move(t);
+    return id;
   }
 
   void check_shape(const HloShape& declared, const HloValue& value) const {
@@ -387,15 +441,20 @@ class Importer {
     ValueId loss = l >= 0 && l < static_cast<int64_t>(results.size())
                        ? results[static_cast<size_t>(l)].id
                        : kNoValue;
+    GraphBuilder b(graph());
+    const int64_t cores = shared_.cores.count.cores();
+    // Under pmap each core has a loss of its own.
+    if (loss != kNoValue && cores > 1 && graph().type(loss).dims == Dims{cores})
+      loss = b.gather(loss, b.reshape(shared_.cores.replica_id, {1}, "loss.core"), "loss.of_core");
     const auto is_float = [&] {
       const DType t = graph().type(loss).dtype;
       return is_floating(t) && graph().type(loss).elements() == 1;
     };
     if (loss == kNoValue || !is_float()) {
-      problem(in, fmt::format("result {} is not a loss; allowed: a float scalar", l));
+      problem(in, fmt::format("result {} is not a loss; allowed: a float scalar{}", l,
+                              cores > 1 ? ", or one of each core" : ""));
       return;
     }
-    GraphBuilder b(graph());
     if (graph().type(loss).dtype != DType::kF32) loss = b.convert(loss, DType::kF32, "loss.as_f32");
     if (!graph().type(loss).dims.empty()) loss = b.reshape(loss, {}, "loss.scalar");
     out_.program.loss = loss;

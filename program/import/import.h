@@ -13,6 +13,7 @@
 
 #include "program/base/tensor.h"
 #include "program/graph/program.h"
+#include "program/import/core_part.h"
 #include "program/import/hlo_module.h"
 
 namespace twinrun {
@@ -33,15 +34,21 @@ struct StepBinding {
 Result<StepBinding> default_binding(const HloModule& module);
 
 struct ImportedStep {
+  // A sharded text becomes a program of sharding.cores cores with an input replica_id.
   Program program;
   // Literal arrays of the text. They are inputs of the program with these names and are fed at
   // every step.
   std::map<std::string, Tensor> literals;
+  // State variables and inputs of which each core has its own part, by name. Every core is given
+  // all of any other.
+  std::map<std::string, CorePart> parts;
+  std::map<std::string, int64_t> mesh_axes;  // sizes by name
   // What is computed in another way than the text says: docs/guides/import.md#lossy.
   std::vector<std::string> notes;
 };
 
 inline constexpr ValueId kMaxImportedOps = 200'000;
+inline constexpr int64_t kMaxImportedCores = 512;  // as many as tpu.cores allows
 
 // An error lists everything that is not supported: file:line, what was found, what is allowed.
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding);

@@ -73,10 +73,11 @@ ValueId joined(Site& s, const std::string& region, ValueId a, ValueId init) {
   if (like.dtype == DType::kPred)
     return region == "or" || region == "maximum" || region == "add" ? s.logical_or(a, i)
                                                                     : s.logical_and(a, i);
-  const OpKind kind = kind_of_region(region, like.dtype).value();
+  const auto kind = kind_of_region(region, like.dtype);
+  if (!kind) s.refuse(fmt::format("reduce by '{}'", text_attribute(s.in, "to_apply")));
   if (is_unsigned(s.hlo_type(0)) && (kind == OpKind::kMaximum || kind == OpKind::kMinimum))
     s.refuse("a largest or smallest unsigned number that starts from another one");
-  return s.b.binary(kind, a, i, s.name("with_init"));
+  return s.b.binary(*kind, a, i, s.name("with_init"));
 }
 
 Dims axes_of(const Site& s, const TensorType& t) {

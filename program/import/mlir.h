@@ -64,6 +64,7 @@ struct MlirFunction {
 struct MlirModule {
   std::string name, file;
   int64_t replicas = 1, partitions = 1;                    // mhlo.num_replicas, mhlo.num_partitions
+  std::map<std::string, std::string> meshes;               // sdy.mesh: "mesh" -> "<["x"=2]>"
   std::vector<MlirFunction> functions;                     // those with a body
   std::unordered_map<std::string, std::string> locations;  // "#loc12" -> "\"jit(step)/add\"(#loc7)"
 };

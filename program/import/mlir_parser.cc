@@ -39,8 +39,10 @@ class MlirParser : private TextReader {
         return error(fmt::format("'{}'; allowed: StableHLO text in its pretty form",
                                  shortened(at_.rest_of_line())),
                      "in JAX: jax.jit(step).lower(...).as_text(debug_info=True)");
+      } else if (word == "sdy.mesh") {
+        TWINRUN_RETURN_IF_ERROR(mesh());
       } else if (word.find('.') != std::string::npos) {
-        at_.until("\n", Angles::kBrackets);  // sdy.mesh @mesh = <["x"=2]>
+        at_.until("\n", Angles::kBrackets);  // an op that has no meaning here
       } else {
         return unexpected("'func.func' or the end of the module");
       }
@@ -86,6 +88,20 @@ class MlirParser : private TextReader {
       module_.partitions = count_of(attributes, "mhlo.num_partitions");
     }
     return expect("{");
+  }
+
+  // sdy.mesh @mesh = <["data"=4, "model"=2]> {attributes}
+  Status mesh() {
+    at_.word();
+    if (!at_.take("@")) return unexpected("the mesh's name, as in '@mesh'");
+    const std::string name = symbol();
+    TWINRUN_RETURN_IF_ERROR(expect("="));
+    at_.skip();
+    if (at_.peek() != '<') return unexpected("a mesh, as in '<[\"x\"=2]>'");
+    TWINRUN_ASSIGN(const std::string axes, inside('>'));
+    module_.meshes[name] = "<" + axes + ">";
+    at_.until("\n", Angles::kBrackets);
+    return Ok{};
   }
 
   // 8 for "mhlo.num_replicas = 8 : i32"; 1 if the key is missing.
@@ -207,13 +223,45 @@ class MlirParser : private TextReader {
     o.name = at_.peek() == '"' ? std::string(at_.string()) : at_.word();
     if (o.name.empty())
       return unexpected("an op, as in '%1 = stablehlo.add %0, %arg0 : tensor<4xf32>'");
-    TWINRUN_RETURN_IF_ERROR(head(o));
+    at_.skip_blanks();
+    const bool pretty = o.name == "sdy.manual_computation" && at_.peek() == '(';
+    TWINRUN_RETURN_IF_ERROR(pretty ? manual_computation(o) : head(o));
     if (at_.peek() == ':') TWINRUN_RETURN_IF_ERROR(signature(o, count));
     if (o.types.size() != count)
       return error(fmt::format("{} of {} results with {} types", o.name, count, o.types.size()));
     TWINRUN_ASSIGN(o.location, location());
     TWINRUN_RETURN_IF_ERROR(regions_after(o));
     r.ops.push_back(std::move(o));
+    return Ok{};
+  }
+
+  // sdy.manual_computation(%0, %1) in_shardings=[..] out_shardings=[..] manual_axes={..}
+  //     (%a: tensor<4xf32>, %b: tensor<2xf32>) { .. }
+  Status manual_computation(MlirOp& o) {
+    TWINRUN_RETURN_IF_ERROR(expect("("));
+    while (!at_.take(")")) {
+      at_.skip();
+      if (at_.peek() != '%') return unexpected("an operand, as in '%0'");
+      o.operands.push_back(at_.word());
+      if (at_.peek() == '#') {
+        at_.take("#");
+        o.operands.back() += "#" + at_.word();
+      }
+      at_.take(",");
+    }
+    for (const std::string key : {"in_shardings", "out_shardings", "manual_axes"}) {
+      TWINRUN_RETURN_IF_ERROR(expect(key));
+      TWINRUN_RETURN_IF_ERROR(expect("="));
+      at_.skip();
+      const bool axes = key == "manual_axes";
+      if (at_.peek() != (axes ? '{' : '[')) return unexpected(axes ? "'{'" : "'['");
+      TWINRUN_ASSIGN(const std::string text, inside(axes ? '}' : ']'));
+      o.attributes[key] = axes ? "{" + text + "}" : "[" + text + "]";
+    }
+    MlirRegion& r = o.regions.emplace_back();
+    if (at_.take("(")) TWINRUN_RETURN_IF_ERROR(arguments(r));
+    TWINRUN_RETURN_IF_ERROR(region(r));
+    at_.skip_blanks();
     return Ok{};
   }
 
@@ -309,7 +357,12 @@ class MlirParser : private TextReader {
       if (at_.take("=")) {
         TWINRUN_ASSIGN(to, value());
       }
-      if (at_.take(":")) at_.until(",", Angles::kBrackets);
+      if (at_.take(":")) {
+        const std::string type = trimmed(at_.until(",", Angles::kBrackets));
+        // Bytes do not show the shape of their array.
+        const bool lists = key == "replica_groups" || key == "source_target_pairs";
+        if (lists && to.starts_with("dense<\"")) to += " : " + type;
+      }
       at_.skip();
       if (!at_.take(",") && at_.peek() != '}') return unexpected("',' or '}' after an attribute");
       at_.skip();

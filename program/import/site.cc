@@ -97,8 +97,17 @@ void Site::expect(size_t operands) const {
 std::string Site::region(const std::string& key) const {
   const HloComputation* c = module.find(text_attribute(in, key));
   if (c == nullptr) refuse(fmt::format("{}={}: no such computation", key, text_attribute(in, key)));
-  const HloInstruction& root = c->instructions[static_cast<size_t>(c->root)];
-  if (c->parameters.size() != 2 || c->instructions.size() != 3 || root.operands.size() != 2)
+  const auto is_mark = [](const HloInstruction& i) {
+    return i.opcode == "custom-call" && target_of(i) == "Sharding" && i.operands.size() == 1;
+  };
+  int at = c->root;
+  while (is_mark(c->instructions[static_cast<size_t>(at)]))
+    at = c->instructions[static_cast<size_t>(at)].operands[0];
+  const HloInstruction& root = c->instructions[static_cast<size_t>(at)];
+  if (c->parameters.size() != 2 ||
+      std::ranges::count_if(c->instructions, is_mark) + 3 !=
+          static_cast<int64_t>(c->instructions.size()) ||
+      root.operands.size() != 2)
     return "";
   const int a = c->parameters[0], b = c->parameters[1];
   const bool straight = root.operands[0] == a && root.operands[1] == b;

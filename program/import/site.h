@@ -4,6 +4,7 @@
 //   ValueId lower_add(Site& s) { return s.b.add(s.x[0], s.x[1], s.name()); }
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 
 #include "program/import/attributes.h"
 #include "program/import/constants.h"
+#include "program/import/core_layout.h"
 #include "program/import/import.h"
 
 namespace twinrun {
@@ -36,6 +38,18 @@ struct Mirrored {
   Dims axes;
 };
 
+// What is known of the cores of a sharded text.
+struct Cores {
+  CoreCount count;
+  ValueId replica_id = kNoValue;
+  // Adds an array as an input that is fed at every step.
+  std::function<ValueId(const std::string& name, Tensor)> literal;
+  // An i32[1] that is table[core] on each core, by the table.
+  std::map<std::vector<int32_t>, ValueId> tables;
+  // Scalars of which the text itself shows what each core has: functions of its number.
+  std::unordered_map<ValueId, std::vector<int64_t>> known;
+};
+
 struct WrittenBlocks;  // slices.cc
 
 // State that all instructions of a module share while they are lowered.
@@ -51,6 +65,7 @@ struct Shared {
   std::map<std::string, int> notes;  // note -> how often it was made
   std::map<ValueId, Mirrored> mirrored;
   std::unordered_map<std::string, int> names;  // name -> how often it was requested
+  Cores cores;
 };
 
 class Site {
@@ -88,6 +103,7 @@ class Site {
   // Throws Unsupported unless the instruction has this number of operands.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }
+  Cores& cores() { return shared_.cores; }
   Shared& shared() { return shared_; }
   void note(const std::string& text) { ++shared_.notes[text]; }
   void note_mirrored(ValueId result, Mirrored how) { shared_.mirrored[result] = std::move(how); }
@@ -134,6 +150,10 @@ using LoweringTable = std::map<std::string_view, LowerFn>;
 // Instructions whose result is a tuple; sort also has an array, if it has one operand.
 using LowerManyFn = std::vector<ValueId> (*)(Site&);
 using ManyLoweringTable = std::map<std::string_view, LowerManyFn>;
+
+// What depends on the core or joins several: collectives, numbers of cores, and the borders between
+// global arrays and their shards. One value for each result; none for any other instruction.
+std::vector<ValueId> lower_across_cores(Site& site);
 
 // The families of rules, each in its own file; each adds opcode -> rule.
 void add_elementwise(LoweringTable& table);

@@ -1,5 +1,7 @@
 // Tests `twinrun diagnose --program` on training steps that JAX exported: the verdict, faults named
 // by the user's source, and errors for files that do not fit.
+#include <regex>
+
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -67,13 +69,45 @@ TEST(ImportedProgram, AnExportedStepOfOneCoreComesBack) {
                                        "-o", "out", "--set", "train.steps=4"});
   EXPECT_EQ(one.code, 0) << one.err;
   EXPECT_EQ(json_of(one.out)["verdict"]["class"], "NOISE");
+}
+
+TEST(ImportedProgram, AnExportedStepOfSeveralCoresComesBack) {
+  const Folder folder;
   EXPECT_EQ(
       twinrun(folder, {"export", "drill_mlp", "--stablehlo", "--cores", "4", "-o", "four"}).code,
       0);
-  const Outcome four = twinrun(folder, {"diagnose", "--program", "four/step.mlir"});
-  EXPECT_EQ(four.code, 128);
-  EXPECT_TRUE(four.says("all-reduce (f32")) << four.err;
-  EXPECT_TRUE(four.says("a step of one core")) << four.err;
+  const Outcome four = twinrun(folder, {"diagnose", "--program", "four/step.mlir", "--json", "-q",
+                                        "-o", "out", "--set", "train.steps=4"});
+  EXPECT_EQ(four.code, 0) << four.err;
+  const auto report = json_of(four.out);
+  EXPECT_EQ(report["verdict"]["class"], "NOISE");
+  EXPECT_EQ(report["runs"][0]["settings"], "4 cores, sharded by its user");
+}
+
+// A data-parallel step of JAX on eight devices: as it is, and with its reductions left out.
+TEST(ImportedProgram, ShardedByItsUserIsJudgedAgainstOneDevice) {
+  const Folder folder;
+  const std::string whole = kFixtures + "shard_mean_whole.hlo";
+  const auto right = diagnose(folder, "shard_mean", {"--whole", whole}, 0);
+  EXPECT_EQ(right["verdict"]["class"], "NOISE");
+  std::string text = read_text(kFixtures + "shard_mean.hlo");
+  text = std::regex_replace(
+      text, std::regex("(f32\\[[0-9,]+\\]\\{[0-9,]+\\}) all-reduce\\(([a-z_.0-9]+)\\)"),
+      "$1 copy($2)");
+  write_text(folder / "wrong.hlo", text);
+  for (const char* ending : {".json", ".state.npz", ".batch.npz"})
+    fs::copy_file(kFixtures + "shard_mean" + ending, folder / (std::string("wrong") + ending));
+  const Words words = {"diagnose", "--program", "wrong.hlo", "--json", "-q", "-o", "out"};
+  for (const Words& more : {Words{}, Words{"--whole", whole}}) {
+    const Outcome wrong = twinrun(folder, with(words, more));
+    EXPECT_EQ(wrong.code, 10) << wrong.err;
+    const auto report = json_of(wrong.out);
+    EXPECT_EQ(report["verdict"]["class"], "SHARDING");
+    EXPECT_EQ(report["findings"][0]["cause"], "user_sharding");
+  }
+  const Outcome scenario = twinrun(folder, {"diagnose", "drill_mlp", "--whole", whole});
+  EXPECT_EQ(scenario.code, 128);
+  EXPECT_TRUE(scenario.says("--whole")) << scenario.err;
 }
 
 TEST(ImportedProgram, FilesThatDoNotFitAreToldInFull) {

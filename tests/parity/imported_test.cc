@@ -1,7 +1,7 @@
-// Tests the training steps that JAX exported: after import, their loss and state are compared
-// with what JAX itself computed. The bound is that of docs/method/parity.md: as far from the
-// binary64 result as conforming f32 implementations, drawn at random, are. Also tests that our own
-// exported steps can be imported.
+// Tests the training steps that JAX exported, on one device and on eight: after import, their loss
+// and state are compared with what JAX itself computed. The bound is that of docs/method/parity.md:
+// as far from the binary64 result as conforming f32 implementations, drawn at random, are. Also
+// tests that our own exported steps can be imported.
 #include "harness/experiment/imported.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "backends/registry.h"
 #include "checkpoints/interchange/weights.h"
@@ -22,6 +23,25 @@ namespace {
 const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
 
 using Values = std::map<std::string, std::vector<double>>;
+
+// A state variable as the user sees it, of which each core may hold a part.
+std::vector<double> whole_of(const Experiment& e, const StateVar& var, const States& states,
+                             size_t i) {
+  const auto part = e.imported->parts.find(var.name);
+  if (part == e.imported->parts.end()) return as_doubles(states[0].vars[i]);
+  // An array of positions, cut as the state was, says where each element of a part belongs.
+  const Dims& dims = part->second.whole;
+  Tensor places = Tensor::zeros({DType::kI32, dims});
+  std::iota(places.as<int32_t>().begin(), places.as<int32_t>().end(), 0);
+  std::vector<double> out(static_cast<size_t>(places.elements()), NAN);
+  for (size_t core = 0; core < states.size(); ++core) {
+    const Tensor at = part_of(places, part->second, var.type.dims, core);
+    const std::vector<double> values = as_doubles(states[core].vars[i]);
+    for (size_t k = 0; k < values.size(); ++k)
+      out[static_cast<size_t>(at.as<int32_t>()[k])] = values[k];
+  }
+  return out;
+}
 
 // The loss of every step, and the state and other outputs after the last one, under the names of
 // expected.npz.
@@ -47,7 +67,7 @@ Values run(const Experiment& e, const std::string& engine_name, OpHooks* hooks) 
     }
   }
   for (size_t i = 0; i < program.state.size(); ++i)
-    out[program.state[i].name] = as_doubles(states[0].vars[i]);
+    out[program.state[i].name] = whole_of(e, program.state[i], states, i);
   return out;
 }
 
@@ -90,11 +110,21 @@ Conforming conforming_of(const Experiment& e) {
   return out;
 }
 
+// Other texts of a step have its name with an ending, and its files.
+ProgramFiles request_of(const std::string& name) {
+  std::string stem = kFixtures + name.substr(0, name.rfind('.'));
+  for (const std::string_view ending : {"_gspmd", "_spmd"}) {
+    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
+  }
+  return {kFixtures + name, stem + ".json", stem + ".state.npz", stem + ".batch.npz", {}};
+}
+
 class Imported : public testing::TestWithParam<const char*> {};
 
 TEST_P(Imported, IsWhatJaxComputes) {
-  const std::string program = kFixtures + GetParam(), stem = program.substr(0, program.rfind('.'));
-  const auto e = import_experiment({.program = program});
+  const ProgramFiles request = request_of(GetParam());
+  const std::string stem = request.binding.substr(0, request.binding.rfind('.'));
+  const auto e = import_experiment(request);
   ASSERT_TRUE(e) << e.error().message();
   const auto expected = read_foreign_weights(stem + ".expected.npz");
   ASSERT_TRUE(expected) << expected.error().message();
@@ -128,6 +158,12 @@ TEST_P(Imported, IsWhatJaxComputes) {
   EXPECT_GE(compared, e->imported->step.state.size() + 1);
 }
 
+const auto text_name = [](const auto& test) {
+  std::string name = test.param;
+  std::ranges::replace(name, '.', '_');
+  return name;
+};
+
 // erfc and erf_inv are one op in StableHLO, and XLA's expansion of them in HLO text, so both files
 // are tested where they occur. The texts of the other steps are the same op for op (BothTexts).
 INSTANTIATE_TEST_SUITE_P(
@@ -142,18 +178,22 @@ INSTANTIATE_TEST_SUITE_P(
                     "flax_vit.mlir", "flax_unet.hlo", "flax_gan.hlo", "flax_gan.mlir",
                     "skip_gram.hlo", "flax_moe.hlo", "diffusion.hlo", "diffusion.mlir",
                     "scanned_layers.hlo"),
-    [](const auto& test) {
-      std::string name = test.param;
-      std::ranges::replace(name, '.', '_');
-      return name;
-    });
+    text_name);
+
+INSTANTIATE_TEST_SUITE_P(Sharded, Imported,
+                         testing::Values("shard_mean.hlo", "shard_batch_norm.hlo",
+                                         "shard_tensor.hlo", "shard_tensor_gspmd.hlo",
+                                         "shard_tensor_spmd.hlo", "shard_fsdp.hlo",
+                                         "shard_experts.hlo", "shard_pipeline.hlo", "pmap_mean.hlo",
+                                         "jit_named.hlo", "shard_forms.hlo"),
+                         text_name);
 
 class BothTexts : public testing::TestWithParam<const char*> {};
 
 TEST_P(BothTexts, HaveTheSameBits) {
-  const std::string stem = kFixtures + GetParam();
-  const auto hlo = import_experiment({.program = stem + ".hlo"}),
-             mlir = import_experiment({.program = stem + ".mlir"});
+  const std::string name = GetParam();
+  const auto hlo = import_experiment(request_of(name + ".hlo")),
+             mlir = import_experiment(request_of(name + ".mlir"));
   ASSERT_TRUE(hlo) << hlo.error().message();
   ASSERT_TRUE(mlir) << mlir.error().message();
   for (const char* engine : {"cpu", "tpu"}) {
@@ -171,6 +211,13 @@ INSTANTIATE_TEST_SUITE_P(, BothTexts,
                                          "flax_transformer", "haiku_mlp", "equinox_mlp",
                                          "flax_lstm", "flax_unet", "skip_gram", "flax_moe",
                                          "scanned_layers"),
+                         [](const auto& test) { return std::string(test.param); });
+
+INSTANTIATE_TEST_SUITE_P(Sharded, BothTexts,
+                         testing::Values("shard_mean", "shard_batch_norm", "shard_tensor",
+                                         "shard_tensor_gspmd", "shard_fsdp", "shard_experts",
+                                         "shard_pipeline", "pmap_mean", "pmap_mean_gspmd",
+                                         "jit_named", "shard_forms"),
                          [](const auto& test) { return std::string(test.param); });
 
 class Exported : public testing::TestWithParam<const char*> {};
