@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 
 #include "program/base/names.h"
 #include "scenarios/keys.h"
@@ -73,7 +74,7 @@ Result<NamedText> find_text(std::string_view name_or_path) {
 }
 
 // The lines of [program], in the order in which harness/experiment/imported.cc writes them. The
-// last two are there only where held-out batches were given.
+// last ones are there only where held-out batches, or the step on one device, were given.
 constexpr std::string_view kProgramKeys[] = {"format",          "program",        "state",
                                              "batches",         "batches_digest", "held_out",
                                              "held_out_digest", "whole"};

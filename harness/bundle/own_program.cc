@@ -48,6 +48,9 @@ ArrayFile arrays_of(const ImportedRun& run, const std::vector<std::vector<Tensor
 
 Result<Scenario> with_own_program(const Scenario& scenario, const std::string& folder,
                                   bool only_used) {
+  if (!scenario.program_files.whole.empty())
+    return Error{"a step that is compared with the step on one device cannot be packed", "--whole",
+                 "leave out --whole: what the engines compute does not depend on it"};
   TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
   const ImportedRun& run = *e.imported;
   ProgramFiles own;
