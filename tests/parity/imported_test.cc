@@ -139,9 +139,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "forms_integers.mlir", "forms_loops.hlo", "forms_windows.hlo",
                     "forms_convolutions.hlo", "flax_cnn.hlo", "flax_transformer.hlo",
                     "haiku_mlp.hlo", "equinox_mlp.hlo", "flax_lstm.hlo", "flax_vit.hlo",
-                    "flax_vit.mlir", "flax_unet.hlo", "flax_gan.hlo", "flax_gan.mlir",
-                    "skip_gram.hlo", "flax_moe.hlo", "diffusion.hlo", "diffusion.mlir",
-                    "scanned_layers.hlo"),
+                    "flax_vit.mlir", "flax_unet.hlo", "flax_gan.hlo", "skip_gram.hlo",
+                    "flax_moe.hlo", "diffusion.hlo", "diffusion.mlir", "scanned_layers.hlo"),
     [](const auto& test) {
       std::string name = test.param;
       std::ranges::replace(name, '.', '_');
@@ -169,8 +168,8 @@ INSTANTIATE_TEST_SUITE_P(, BothTexts,
                                          "embedding_bag", "recurrent", "forms", "forms_loops",
                                          "forms_windows", "forms_convolutions", "flax_cnn",
                                          "flax_transformer", "haiku_mlp", "equinox_mlp",
-                                         "flax_lstm", "flax_unet", "skip_gram", "flax_moe",
-                                         "scanned_layers"),
+                                         "flax_lstm", "flax_unet", "flax_gan", "skip_gram",
+                                         "flax_moe", "diffusion", "scanned_layers"),
                          [](const auto& test) { return std::string(test.param); });
 
 class Exported : public testing::TestWithParam<const char*> {};
