@@ -309,7 +309,7 @@ TEST(StableHlo, ListsAllThatItLacksAtOnce) {
   for (const char* wanted :
        {"5 instructions cannot be imported",
         "step:3: chlo.lgamma (f32[4]); docs/guides/import.md lists the opcodes",
-        "step:4: while ((f32[4], f32[4])); unroll the loop", "step:11: topk with k=5",
+        "step:4: while that never ends", "step:11: topk with k=5",
         "step:12: all-reduce (f32[4]); a step of one core", "step:17: custom-call of \"lapack\""})
     EXPECT_NE(all.find(wanted), std::string::npos) << wanted << "\n" << all;
 }
