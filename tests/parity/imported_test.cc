@@ -114,8 +114,9 @@ TEST_P(Imported, IsWhatJaxComputes) {
     EXPECT_LE(distance(as_doubles(*tensor), exact), allowed) << "JAX: " << array.name;
     EXPECT_LE(distance(ours.at(array.name), exact), allowed) << "cpu: " << array.name;
     // Integers have no rounding; random bits are among them.
-    if (array.type != ElementType::kF32)
+    if (array.type != ElementType::kF32) {
       EXPECT_EQ(distance(ours.at(array.name), as_doubles(*tensor)), 0) << array.name;
+    }
     // A bound that admits everything shows nothing.
     EXPECT_LE(allowed, 1e-3 * std::max(1.0, size(exact))) << array.name;
     ++compared;
