@@ -100,6 +100,7 @@ TEST_P(Imported, IsWhatJaxComputes) {
   ASSERT_TRUE(expected) << expected.error().message();
   const Conforming conforming = conforming_of(*e);
   const Values ours = run(*e, "cpu", nullptr);
+  const bool steps = std::string_view(GetParam()).starts_with("forms_integers");
   size_t compared = 0;
   for (const NamedArray& array : expected->arrays) {
     ASSERT_TRUE(conforming.truth.contains(array.name)) << array.name;
@@ -117,8 +118,14 @@ TEST_P(Imported, IsWhatJaxComputes) {
     if (array.type != ElementType::kF32) {
       EXPECT_EQ(distance(ours.at(array.name), as_doubles(*tensor)), 0) << array.name;
     }
-    // A bound that admits everything shows nothing.
-    EXPECT_LE(allowed, 1e-3 * std::max(1.0, size(exact))) << array.name;
+    // A bound that admits everything shows nothing. It does where noise crosses a step: at whole
+    // numbers, in the order of a sort. There both must agree to the rounding of two results.
+    if (steps && allowed > 1e-3 * std::max(1.0, size(exact))) {
+      EXPECT_LE(distance(ours.at(array.name), as_doubles(*tensor)), 0x1p-23 * size(exact))
+          << array.name;
+    } else {
+      EXPECT_LE(allowed, 1e-3 * std::max(1.0, size(exact))) << array.name;
+    }
     ++compared;
   }
   EXPECT_GE(compared, e->imported->step.state.size() + 1);
