@@ -179,7 +179,10 @@ class Importer {
       } catch (const GraphError& e) {
         problem(in, e.what());
       }
-      if (!full_ && (graph().size() > kMaxImportedOps || ++visited_ > 10 * kMaxImportedOps)) {
+      // Loops may carry large tuples, which each instruction that passes them on copies.
+      visited_ += 9 + values[i].size();
+      if (!full_ &&
+          (graph().size() > kMaxImportedOps || visited_ > 100 * int64_t{kMaxImportedOps})) {
         full_ = true;
         problem(in, fmt::format("more than {} ops once calls are inlined and loops are unrolled{}; "
                                 "allowed: fewer layers or iterations",
@@ -497,7 +500,7 @@ class Importer {
   bool full_ = false;
   int depth_ = 0;
   int64_t refused_ = 0;  // instructions, counted each time
-  int64_t visited_ = 0;  // instructions, counted each time that they are inlined
+  int64_t visited_ = 0;  // the work so far: instructions, and values that they copied
 };
 
 Status check_binding(const HloModule& module, const StepBinding& binding) {

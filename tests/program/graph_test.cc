@@ -53,8 +53,8 @@ TEST(Infer, ErrorsNameTheOpAndTheTypes) {
               f.b.add(f.f32({2, 3}), f.f32({3, 2}));
             }),
             "layer1/add: add of f32[2,3] and f32[3,2]");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.div(f.of(DType::kI32, {2}), f.of(DType::kI32, {2})); }),
-            "layer1/divide: divide of i32");
+  EXPECT_EQ(refusal([](Fixture& f) { f.b.div(f.of(DType::kPred, {2}), f.of(DType::kPred, {2})); }),
+            "layer1/divide: divide of pred");
   EXPECT_EQ(refusal([](Fixture& f) { f.b.unary(OpKind::kExponential, f.of(DType::kI32, {2})); }),
             "layer1/exponential: exponential of i32[2] (allowed: f32, bf16)");
   EXPECT_EQ(refusal([](Fixture& f) { f.b.compare(CompareKind::kLt, f.f32({2}), f.f32({3})); }),
