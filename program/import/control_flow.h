@@ -20,6 +20,12 @@ struct HloValue {
   bool known() const {
     return id != kNoValue || (!parts.empty() && std::ranges::all_of(parts, &HloValue::known));
   }
+  // What it costs to copy it.
+  int64_t size() const {
+    int64_t n = 1;
+    for (const HloValue& part : parts) n += part.size();
+    return n;
+  }
 };
 
 // The position in the source from which an inlined computation was called.

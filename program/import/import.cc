@@ -133,7 +133,10 @@ class Importer {
       } catch (const GraphError& e) {
         problem(in, e.what());
       }
-      if (!full_ && (graph().size() > kMaxImportedOps || ++visited_ > 10 * kMaxImportedOps)) {
+      // Loops may carry large tuples, which each instruction that passes them on copies.
+      visited_ += 9 + values[i].size();
+      if (!full_ &&
+          (graph().size() > kMaxImportedOps || visited_ > 100 * int64_t{kMaxImportedOps})) {
         full_ = true;
         problem(in, fmt::format("more than {} ops once calls are inlined and loops are unrolled{}; "
                                 "allowed: fewer layers or iterations",
@@ -192,10 +195,12 @@ class Importer {
     }
     const CallSite here = scope_of(in, scope);
     if (in.opcode == "call") {
-      return inlined(flow(c, in, here).callee(text_attribute(in, "to_apply")), operands, here);
+      return inlined(flow(c, in, here, here).callee(text_attribute(in, "to_apply")), operands,
+                     here);
     }
     if (in.opcode == "while" || in.opcode == "conditional") {
-      const ControlFlow f = flow(c, in, here);
+      // Places in regions are relative to the function that contains them.
+      const ControlFlow f = flow(c, in, here, scope);
       HloValue out = in.opcode == "while" ? lower_while(f, std::move(operands))
                                           : lower_conditional(f, operands);
       if (out.known()) check_shape(in.shape, out);
@@ -206,7 +211,8 @@ class Importer {
     return out;
   }
 
-  ControlFlow flow(const HloComputation& c, const HloInstruction& in, const CallSite& here) {
+  ControlFlow flow(const HloComputation& c, const HloInstruction& in, const CallSite& here,
+                   const CallSite& inner) {
     const int64_t before = refused_;
     return {module_,
             c,
@@ -214,8 +220,8 @@ class Importer {
             here,
             graph(),
             shared_,
-            [&](const HloComputation& callee, const std::vector<HloValue>& arguments) {
-              return inlined(callee, arguments, here);
+            [this, &inner](const HloComputation& callee, const std::vector<HloValue>& arguments) {
+              return inlined(callee, arguments, inner);
             },
             [this, before] { return full_ || refused_ > before; }};
   }
@@ -403,7 +409,7 @@ class Importer {
   bool full_ = false;
   int depth_ = 0;
   int64_t refused_ = 0;  // instructions, counted each time
-  int64_t visited_ = 0;  // instructions, counted each time that they are inlined
+  int64_t visited_ = 0;  // the work so far: instructions, and values that they copied
 };
 
 Status check_binding(const HloModule& module, const StepBinding& binding) {

@@ -46,6 +46,23 @@ TEST(ImportedProgram, AFaultIsNamedByThePlaceInTheSource) {
   EXPECT_EQ(report["findings"][0]["step"], 3);
 }
 
+// A Flax transformer under AdamW with dropout, and layers under nn.scan, as people write them.
+TEST(ImportedProgram, ModelsOfPeopleGetAVerdict) {
+  const Folder folder;
+  for (const char* name : {"flax_transformer", "scanned_layers", "flax_moe"}) {
+    const auto report = diagnose(folder, name, {}, 0);
+    EXPECT_EQ(report["verdict"]["class"], "NOISE") << name;
+  }
+}
+
+TEST(ImportedProgram, AFaultInOneIterationOfALoopIsNamed) {
+  const Folder folder;
+  const std::string op = "step/model/Decoder/layers/up/dot_general[1]@linear.py:199";
+  const auto report = diagnose(folder, "scanned_layers", {"--fault", "drop_k_tail@" + op}, 20);
+  EXPECT_EQ(report["verdict"]["class"], "ENGINE_BUG");
+  EXPECT_EQ(report["findings"][0]["op"], op);
+}
+
 TEST(ImportedProgram, StableHloIsToldByItsContentNotItsName) {
   const Folder folder;
   fs::copy_file(kFixtures + "mlp_momentum.mlir", folder / "program.txt");
