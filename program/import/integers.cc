@@ -21,13 +21,12 @@ std::optional<Range> of_known(Site& s, ValueId x) {
   return Range{static_cast<int64_t>(low), static_cast<int64_t>(high)};
 }
 
-Range computed(Site& s, ValueId x, int depth) {
-  constexpr int kMaxDepth = 24;
+Range computed(Site& s, ValueId x, int& left) {
   const Op op = s.b.graph().op(x);
   if (op.type.dtype == DType::kPred) return {0, 1};
-  if (op.type.dtype != DType::kI32 || depth > kMaxDepth) return {};
+  if (op.type.dtype != DType::kI32 || --left < 0) return {};
   if (const auto known = of_known(s, x)) return *known;
-  const auto of = [&](size_t i) { return computed(s, op.operands[i], depth + 1); };
+  const auto of = [&](size_t i) { return computed(s, op.operands[i], left); };
   switch (op.kind) {
     case OpKind::kIota:
       return {0, op.type.dims[static_cast<size_t>(op.attrs.dims[0])] - 1};
@@ -99,7 +98,10 @@ Range product_of(const Range& a, const Range& b) {
   return {low, high};
 }
 
-Range range_of(Site& s, ValueId x) { return computed(s, x, 0); }
+Range range_of(Site& s, ValueId x) {
+  int left = 64;  // ops that are looked at: enough for counters, and few for any text
+  return computed(s, x, left);
+}
 
 Range range_of(Site& s, ValueId x, std::string_view hlo) {
   const Range r = range_of(s, x);
