@@ -186,7 +186,8 @@ Result<std::unique_ptr<FaultHooks>> FaultHooks::make(const Program& program,
     bool named = false, hit = false;
     for (ValueId id = 0; id < program.graph.size(); ++id) {
       const std::string& name = program.graph.op(id).name;
-      const bool match = fnmatch(fault.glob.c_str(), name.c_str(), 0) == 0;
+      // Names of imported ops may have brackets, "dot_general[3]", which fnmatch takes for a choice.
+      const bool match = fault.glob == name || fnmatch(fault.glob.c_str(), name.c_str(), 0) == 0;
       named = named || match;
       if (dead[static_cast<size_t>(id)] || !applies(*fault.kind, program, id)) continue;
       possible.push_back(name);

@@ -239,10 +239,12 @@ class Importer {
       return operands[0].parts.size() > 1 ? operands[0].parts[1] : operands[0];
     const CallSite here = scope_of(in, scope);
     if (in.opcode == "call") {
-      return inlined(flow(c, in, here).callee(text_attribute(in, "to_apply")), operands, here);
+      return inlined(flow(c, in, here, here).callee(text_attribute(in, "to_apply")), operands,
+                     here);
     }
     if (in.opcode == "while" || in.opcode == "conditional") {
-      const ControlFlow f = flow(c, in, here);
+      // Places in regions are relative to the function that contains them.
+      const ControlFlow f = flow(c, in, here, scope);
       HloValue out = in.opcode == "while" ? lower_while(f, std::move(operands))
                                           : lower_conditional(f, operands);
       if (out.known()) check_shape(in.shape, out);
@@ -253,7 +255,8 @@ class Importer {
     return out;
   }
 
-  ControlFlow flow(const HloComputation& c, const HloInstruction& in, const CallSite& here) {
+  ControlFlow flow(const HloComputation& c, const HloInstruction& in, const CallSite& here,
+                   const CallSite& inner) {
     const int64_t before = refused_;
     return {module_,
             c,
@@ -261,8 +264,8 @@ class Importer {
             here,
             graph(),
             shared_,
-            [&](const HloComputation& callee, const std::vector<HloValue>& arguments) {
-              return inlined(callee, arguments, here);
+            [this, &inner](const HloComputation& callee, const std::vector<HloValue>& arguments) {
+              return inlined(callee, arguments, inner);
             },
             [this, before] { return full_ || refused_ > before; }};
   }

@@ -102,7 +102,7 @@ TEST(Loops, ThatCannotBeUnrolledAreRefused) {
   std::string still = hlo_loop("  g = f32[4] copy(h)", "  ROOT go = pred[] constant(true)");
   still.replace(still.find("tuple(j, g)"), 11, "tuple(i, g)");
   EXPECT_NE(error_of(still).find("while that never ends"), std::string::npos);
-  EXPECT_NE(error_of(counted(body, 2'000'000'000)).find("reached in iteration [1"),
+  EXPECT_NE(error_of(counted(body, 2'000'000'000)).find("reached in iteration ["),
             std::string::npos);
   // An op without a rule is listed once and not in every iteration.
   const std::string fft =
