@@ -166,12 +166,6 @@ TEST_P(Imported, IsWhatJaxComputes) {
   EXPECT_GE(compared, e->imported->step.state.size() + 1);
 }
 
-const auto text_name = [](const auto& test) {
-  std::string name = test.param;
-  std::ranges::replace(name, '.', '_');
-  return name;
-};
-
 // erfc and erf_inv are one op in StableHLO, and XLA's expansion of them in HLO text, so both files
 // are tested where they occur. The texts of the other steps are the same op for op (BothTexts).
 INSTANTIATE_TEST_SUITE_P(
@@ -220,6 +214,18 @@ INSTANTIATE_TEST_SUITE_P(, BothTexts,
                                          "flax_lstm", "flax_unet", "flax_gan", "skip_gram",
                                          "flax_moe", "diffusion", "scanned_layers"),
                          [](const auto& test) { return std::string(test.param); });
+
+INSTANTIATE_TEST_SUITE_P(Sharded, Imported,
+                         testing::Values("shard_mean.hlo", "shard_batch_norm.hlo",
+                                         "shard_tensor.hlo", "shard_tensor_gspmd.hlo",
+                                         "shard_tensor_spmd.hlo", "shard_fsdp.hlo",
+                                         "shard_experts.hlo", "shard_pipeline.hlo", "pmap_mean.hlo",
+                                         "jit_named.hlo", "shard_forms.hlo"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::ranges::replace(name, '.', '_');
+                           return name;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Sharded, BothTexts,
                          testing::Values("shard_mean", "shard_batch_norm", "shard_tensor",
