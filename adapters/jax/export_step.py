@@ -5,8 +5,7 @@
     #   twinrun diagnose --program mlp.hlo --state mlp.state.npz --batch mlp.batch.npz
 
 Writes STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA; with dialect="stablehlo" STEM.mlir, StableHLO text),
-STEM.json (the role of each parameter), STEM.state.npz (the given state), STEM.batch.npz (every input, with a leading axis of steps) and,
-if they are given, STEM.held_out.npz (the same of batches that are not trained on).
+STEM.json (the role of each parameter), STEM.state.npz (the given state) and STEM.batch.npz (every input, with a leading axis of steps).
 See docs/guides/import.md.
 """
 
@@ -76,14 +75,13 @@ def _text(lowered, dialect):
     return re.sub(r'\("[^"\n]*/([^"/\n]+)":(\d+)', r'("\1":\2', text)
 
 
-def export_step(step, state, batches, stem, *, names=None, dialect="hlo", held_out=()):
+def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
     """Exports `step(*state, batch) -> (*state, loss, ...)`.
 
     state: a tuple of pytrees, e.g. (params, opt_state); the step's leading arguments and leading results.
     batches: a list of pytrees, one per step, of one structure; the step's last argument.
     names: a prefix per member of `state`; default: "" for the first (the parameters), "state1", ... for the others.
     dialect: "hlo" or "stablehlo".
-    held_out: batches that are not trained on, for STEM.held_out.npz (`--held-out`).
     Returns the binding that was written to STEM.json.
     """
     state, batches = tuple(state), list(batches)
@@ -106,8 +104,6 @@ def export_step(step, state, batches, stem, *, names=None, dialect="hlo", held_o
     with open(f"{stem}.json", "w") as f:
         json.dump(binding, f, indent=1)
     np.savez(f"{stem}.state.npz", **{n: _writable(x) for n, x in zip(state_names, jax.tree.leaves(state))})
-    for ending, given in (("batch", batches), ("held_out", list(held_out))):
-        columns = list(zip(*(jax.tree.leaves(b) for b in given)))
-        if given:
-            np.savez(f"{stem}.{ending}.npz", **{n: np.stack([_writable(x) for x in c]) for n, c in zip(input_names, columns)})
+    columns = zip(*(jax.tree.leaves(b) for b in batches))
+    np.savez(f"{stem}.batch.npz", **{n: np.stack([_writable(x) for x in c]) for n, c in zip(input_names, columns)})
     return binding
