@@ -41,7 +41,8 @@ class Engine:
         on_cpu = options.platform == "cpu"
         self.hello = {"name": "jax", "version": jax.__version__, "precision": "f32" if on_cpu else options.precision,
                       "max_cores": len(jax.devices()), "settings": f"platform={options.platform} optax={optax.__version__}",
-                      "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu, "activations": True, "programs": True}
+                      "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu, "activations": True,
+                      "programs": True}
 
     def prepare(self, program):
         if program.step_text is None and (reasons := self.models.unsupported(program)):
