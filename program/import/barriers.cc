@@ -37,6 +37,14 @@ bool ends_function(const MlirOp& op) {
   return op.name == "return" || op.name == "func.return" || op.name == "stablehlo.return";
 }
 
+// Whether an op computes nothing of a constant that it reads.
+bool only_constant(const std::string& op) {
+  static const std::set<std::string_view> ops = {"stablehlo.constant", "stablehlo.iota",
+                                                 "stablehlo.broadcast_in_dim", "stablehlo.convert",
+                                                 "stablehlo.reshape"};
+  return ops.contains(op);
+}
+
 // The names of the results: "5#0", "5#1"; "5".
 std::vector<std::string> names_of(const std::vector<MlirOp::Result>& results) {
   std::vector<std::string> out;
@@ -98,13 +106,14 @@ Result<BarrierText> BarrierText::parse(std::string text, const std::string& file
   return out;
 }
 
-void BarrierText::collect(const MlirModule& module, const MlirRegion& region, bool in_main) {
+void BarrierText::collect(const MlirModule& module, const MlirRegion& region, bool in_main,
+                          std::set<std::string> constants) {
   std::map<std::string, int> defined;  // in @main
   for (size_t i = 0; in_main && i < region.arguments.size(); ++i)
     defined[region.arguments[i].name] = -1 - static_cast<int>(i);
   for (const MlirOp& op : region.ops) {
     std::vector<std::string> reads;
-    if (in_main) outer_reads(op, {}, reads);
+    outer_reads(op, {}, reads);
     if (in_main && ends_function(op)) {
       return_begin_ = op.begin;
       return_end_ = op.end;
@@ -116,14 +125,21 @@ void BarrierText::collect(const MlirModule& module, const MlirRegion& region, bo
     if (op.results.empty()) continue;
     Op o;
     o.begin = op.begin;
+    // The parser looks for further types and locations on the lines that follow.
     o.end = op.end;
+    while (std::isspace(static_cast<unsigned char>(text_[o.end - 1])) != 0) --o.end;
     o.values_end = text_.find('=', op.begin);
     o.results = op.results;
     o.types = op.types;
     for (const std::string& name : reads) {
       if (const auto at = defined.find(name); at != defined.end()) o.reads.push_back(at->second);
     }
-    if (op.name != "stablehlo.constant" && std::ranges::all_of(op.types, is_array)) {
+    const bool constant = only_constant(op.name) && std::ranges::all_of(reads, [&](const auto& r) {
+                            return constants.contains(r);
+                          });
+    for (const MlirOp::Result& r : op.results)
+      constant ? (void)constants.insert(r.name) : (void)constants.erase(r.name);
+    if (!constant && std::ranges::all_of(op.types, is_array)) {
       const MlirPlace place = place_of(module, op.location);
       DefinedOp d;
       d.opcode = op.name;
@@ -146,7 +162,8 @@ void BarrierText::collect(const MlirModule& module, const MlirRegion& region, bo
     // The regions of a reduction are no places for barriers, nor is the condition of a loop.
     const bool loop = op.name == "stablehlo.while";
     if (!loop && op.name != "stablehlo.if" && op.name != "stablehlo.case") continue;
-    for (size_t i = loop ? 1 : 0; i < op.regions.size(); ++i) collect(module, op.regions[i], false);
+    for (size_t i = loop ? 1 : 0; i < op.regions.size(); ++i)
+      collect(module, op.regions[i], false, constants);
   }
 }
 

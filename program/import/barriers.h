@@ -9,6 +9,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,8 @@
 
 namespace twinrun {
 
-// An op that defines values, and after which a barrier may stand. Constants are none of them: they
-// are read where they are needed.
+// An op that defines values, and after which a barrier may stand. Constants and what only spreads
+// or converts them are none of them: they are read where they are needed.
 struct DefinedOp {
   std::string label;   // where it is in the user's source: "dense1/add@train.py:31"; else its name
   std::string opcode;  // "stablehlo.add"
@@ -69,7 +70,8 @@ class BarrierText {
     bool read_by_return = false;
   };
 
-  void collect(const MlirModule& module, const MlirRegion& region, bool in_main);
+  void collect(const MlirModule& module, const MlirRegion& region, bool in_main,
+               std::set<std::string> constants = {});
   const Op& op_of(int definition) const {
     return ops_[static_cast<size_t>(op_of_[static_cast<size_t>(definition)])];
   }
