@@ -1,17 +1,18 @@
-"""twinrun for PyTorch: is it noise, my sharding, or a bug in the engine?
+"""twinrun for PyTorch and JAX: is it noise, my sharding, or a bug in the engine?
 
     import twinrun
     with twinrun.watch("trace.twin", steps=2):             # docs/quickstart.md
         train()
     twinrun.judge("trace.twin")                            # the verdict; in a notebook, with a link to its page
     report = twinrun.diagnose(step, model, optimizer, batches, replicas=8)      # docs/guides/pytorch.md
+    report = twinrun.diagnose(train_step, state, batches)                       # docs/guides/jax.md
 
     python -m twinrun watch -o trace.twin --steps 2 train.py --epochs 1
 """
 
 
 def __getattr__(name):
-    # Neither needs the other's modules, and importing twinrun must not import PyTorch.
+    # Neither needs the other's modules, and importing twinrun must import neither PyTorch nor JAX.
     if name == "watch":
         from .watch import watch
 
@@ -23,7 +24,7 @@ def __getattr__(name):
 
         return judge
     if name == "diagnose":
-        from .step_report import diagnose
+        from .diagnosis import diagnose
 
         return diagnose
     raise AttributeError(f"module 'twinrun' has no attribute '{name}'")

@@ -77,6 +77,12 @@ class Complaints {
   std::vector<std::string> lines_;
 };
 
+// The bits of u32 are those of the program's i32, so that keys of jax.random can be fed.
+Result<Tensor> tensor_for(NamedArray array, DType wanted, const std::string& path) {
+  if (array.type == ElementType::kU32 && wanted == DType::kI32) array.type = ElementType::kI32;
+  return to_tensor(array, wanted, path);
+}
+
 bool is_input(const Program& p, const std::string& name) {
   return std::ranges::find(p.inputs, name, &Input::name) != p.inputs.end();
 }
@@ -92,7 +98,7 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
     } else if (found->second.dims != var.type.dims) {
       complaints.add(fmt::format("'{}' is {}; allowed: {}", var.name, describe(found->second),
                                  to_string(var.type)));
-    } else if (const auto t = to_tensor(found->second, var.type.dtype, path); t) {
+    } else if (const auto t = tensor_for(found->second, var.type.dtype, path); t) {
       state.push_back(*t);
     } else {
       complaints.add(fmt::format("'{}': {}", var.name, t.error().what));
@@ -149,7 +155,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
     if (leading && dims[0] == 0) complaints.add(fmt::format("'{}' has 0 steps", name));
     if (leading) steps = dims[0];
     counted[i] = leading;
-    const auto t = to_tensor(found->second, type.dtype, path);
+    const auto t = tensor_for(found->second, type.dtype, path);
     if (t)
       columns[i] = *t;
     else
@@ -201,7 +207,20 @@ Digest digest_of(const std::vector<std::vector<Tensor>>& batches) {
 }
 
 // State names become paths in checkpoint files: words separated by slashes, and no name may be the
-// folder of another.
+// folder of another. Words are what JAX, Flax and optax write: "state1/0/.mu/Dense_0/kernel".
+bool is_state_name(std::string_view name) {
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view word = name.substr(begin, end - begin);
+    if (word.empty() || word == "." || word == "..") return false;
+    if (!std::ranges::all_of(word,
+                             [](char c) { return c > ' ' && c < 0x7F && c != '\\' && c != '"'; }))
+      return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
 Status check_names(const Program& p) {
   std::set<std::string> folders;
   for (const StateVar& var : p.state) {
@@ -209,18 +228,11 @@ Status check_names(const Program& p) {
       folders.insert(var.name.substr(0, at));
   }
   for (const StateVar& var : p.state) {
-    const bool spelled = std::ranges::all_of(var.name, [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-             std::string_view("_.-/").find(c) != std::string_view::npos;
-    });
-    if (!spelled || var.name.starts_with('/') || var.name.ends_with('/') ||
-        var.name.starts_with('.') || var.name.find("//") != std::string::npos ||
-        var.name.find("/.") != std::string::npos)
-      return Error{
-          fmt::format(
-              "'{}' is not a name; allowed: words of letters, digits, _ . -, with / between",
-              var.name),
-          "binding", ""};
+    if (!is_state_name(var.name))
+      return Error{fmt::format("'{}' is not a name; allowed: words with / between, other than . "
+                               "and .., of printable ASCII characters without space, \\ and \"",
+                               var.name),
+                   "binding", ""};
     if (folders.contains(var.name))
       return Error{fmt::format("'{}' is a state variable and also the first part of another's name",
                                var.name),

@@ -11,13 +11,15 @@
 namespace twinrun {
 namespace {
 
+// "opt_state[0].mu['w']" -> "opt_state/0/mu/w"
 std::string parameter_name(const HloInstruction& p, size_t i) {
   std::string out;
   const std::string& text = p.op_name.empty() ? p.name : p.op_name;
   for (char c : text) {
     const bool word =
         std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-';
-    if (word)
+    const bool attribute = c == '.' && (out.empty() || out.back() == '/');
+    if (word && !attribute)
       out += c;
     else if (!out.empty() && out.back() != '/')
       out += '/';

@@ -1,0 +1,88 @@
+"""What `twinrun.diagnose` returns, for PyTorch and for JAX, and how it has `twinrun diagnose --program` judge files."""
+
+import html
+import json
+import subprocess
+from pathlib import Path
+
+from .command import program as binary
+from .refused import Refused
+
+
+class Report:
+    """verdict: the class; effect, headline, findings, path (the folder); data: report.json of the run; meaning: of
+    data parallelism."""
+
+    def __init__(self, path, data, meaning, notes):
+        self.path, self.data, self.meaning, self.notes = str(path), data, meaning, notes
+        engine = data["verdict"]
+        self.verdict, self.effect, self.headline = engine["class"], engine["effect"], engine["headline"]
+        self.findings = [{"cause": f.get("cause", ""), "sentence": f.get("sentence", "")} for f in data["findings"]]
+        # A reference that cannot be trusted, and an engine that breaks its own bounds, come before what the program
+        # means.
+        if meaning and meaning["differs"] and self.verdict not in ("ENGINE_BUG", "NONDETERMINISTIC"):
+            self.verdict = "SHARDING"
+            self.headline = (
+                meaning["causes"][0]["sentence"]
+                if meaning["causes"]
+                else "Data parallelism changes what the program means, by no known cause; the first gradient that is "
+                "not "
+                f"the whole batch's is that of {meaning['first_parameter']}."
+            )
+            unknown = [{"cause": "unknown", "sentence": self.headline}]
+            self.findings = (meaning["causes"] or unknown) + self.findings
+
+    @property
+    def causes(self):
+        return [f["cause"] for f in self.findings]
+
+    def __str__(self):
+        lines = [f"{self.verdict}: {self.headline}"]
+        if self.meaning:
+            kinds = ", ".join(f"{k} {v:.3g}" for k, v in self.meaning["kinds"].items())
+            lines.append(
+                f"  one step of {self.meaning['replicas']} replicas against the whole batch, in binary64, relative: "
+                f"{kinds} "
+                f"(allowed {self.meaning['threshold']:.3g})"
+            )
+            if self.meaning["first_parameter"]:
+                factor = self.meaning.get("factor")
+                lines.append(
+                    f"  first gradient that differs: {self.meaning['first_parameter']}"
+                    + (f", {factor:.6g} times the whole batch's" if factor is not None else "")
+                )
+        lines += [
+            f"  - {f['sentence']}" + (f" Cure: {f['cure']}." if f.get("cure") else "")
+            for f in self.findings
+            if f["sentence"]
+        ]
+        return "\n".join(lines + [f"  {n}" for n in self.notes] + [f"  {self.path}"])
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        rows = "".join(
+            f"<li>{html.escape(f['sentence'])}"
+            + (f" <i>Cure: {html.escape(f['cure'])}.</i>" if f.get("cure") else "")
+            + "</li>"
+            for f in self.findings
+            if f["sentence"]
+        )
+        link = html.escape(str(Path(self.path) / "report.html"))
+        return (
+            f"<h3>{html.escape(self.verdict)}</h3><p>{html.escape(self.headline)}</p><ul>{rows}</ul>"
+            f'<p><a href="{link}">{link}</a></p>'
+        )
+
+
+def run_program(program, folder, subject, precision, faults, settings):
+    command = [binary(), "diagnose", "--program", program, "--subject", subject, "--out", str(folder), "--quiet"]
+    for key, value in dict(settings or {}, **({"tpu.precision": precision} if precision else {})).items():
+        command += ["--set", f"{key}={value}"]
+    for fault in [faults] if isinstance(faults, str) else faults:
+        command += ["--fault", fault]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    report = Path(folder) / "report.json"
+    if not report.exists():
+        raise Refused("twinrun could not judge the step: " + done.stderr.strip())
+    return json.loads(report.read_text())

@@ -1,0 +1,84 @@
+"""What differs between versions of JAX (0.4.13 to 0.10), in one place."""
+
+import os
+import sys
+
+import jax
+import numpy as np
+
+if hasattr(jax.lax, "optimization_barrier"):
+    barrier = jax.lax.optimization_barrier
+else:  # before 0.4.32 it is not public
+    from jax._src.ad_checkpoint import _optimization_barrier as barrier  # noqa: F401
+
+
+def is_key(value):
+    """Returns whether a value or an abstract value is a typed key of random numbers."""
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and not isinstance(dtype, np.dtype) and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def key_data(key):
+    return jax.random.key_data(key) if hasattr(jax.random, "key_data") else key.unsafe_raw_array()
+
+
+def key_impl(key):
+    """Returns what wrap_key needs to make the key again from its data."""
+    return jax.random.key_impl(key) if hasattr(jax.random, "key_impl") else key.dtype.impl
+
+
+def wrap_key(data, impl):
+    return jax.random.wrap_key_data(data, impl=impl)
+
+
+def text_of(lowered, dialect="stablehlo"):
+    """Returns the text of a lowered function with the places of its ops."""
+    try:
+        return lowered.as_text(dialect=dialect, debug_info=True)
+    except TypeError:  # before 0.4.36
+        if dialect == "hlo":
+            return lowered.as_text(dialect="hlo")
+        return lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+
+
+_OWN = os.path.dirname(os.path.abspath(__file__))
+
+
+def place_of(equation):
+    """Returns the user's source line of an equation of a jaxpr as "file.py:12", or ""."""
+    from jax._src import source_info_util as private
+
+    for given in (equation.source_info, getattr(equation.source_info, "traceback", None)):
+        try:
+            for frame in private.user_frames(given):
+                if not os.path.abspath(frame.file_name).startswith(_OWN):
+                    return f"{os.path.basename(frame.file_name)}:{frame.start_line}"
+            return ""
+        except (AttributeError, TypeError):  # private: versions take one or the other
+            continue
+    return ""
+
+
+def bound(primitive, params, values):
+    """Returns the results of a primitive as a list."""
+    given = primitive.get_bind_params(params)
+    functions, params = given if isinstance(given, tuple) else ((), given)
+    out = primitive.bind(*functions, *values, **params)
+    return list(out) if primitive.multiple_results else [out]
+
+
+def inner_jaxpr(jaxpr):
+    """Returns (jaxpr, constants) of a closed or an open jaxpr."""
+    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, [])
+
+
+def sharding_of(value):
+    """Returns a NamedSharding or other sharding of several devices, or None."""
+    devices = getattr(value, "device_set", None)
+    return value if devices is not None and len(devices) > 1 else None
+
+
+def loaded():
+    """Returns "jax 0.10.2, jaxlib 0.10.2"."""
+    lib = sys.modules.get("jaxlib")
+    return f"jax {jax.__version__}, jaxlib {getattr(getattr(lib, 'version', lib), '__version__', '')}"

@@ -1,0 +1,139 @@
+"""The proof: results of a function on given arguments, held by the program twinrun against its evaluation in binary64.
+
+    answer = judge(program, arguments, results, folder, "group")
+    answer.outside, answer.refused, answer.worst
+"""
+
+import json
+import struct
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..command import program as binary
+from .compat import is_key, key_data, key_impl, text_of, wrap_key
+from .equations import run
+
+_TYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+
+def write_safetensors(path, arrays):
+    """Writes arrays by name; returns how many bytes they have."""
+    header, at = {}, 0
+    arrays = {n: np.ascontiguousarray(a).reshape(np.shape(a)) for n, a in arrays.items()}
+    for name, a in arrays.items():
+        header[name] = {"dtype": _TYPES[a.dtype.name], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+        at += a.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for a in arrays.values():
+            file.write(a.tobytes())
+    return at
+
+
+class Answer:
+    """results: what the program says of each; refused: why it says nothing, or ""; outside: how many elements."""
+
+    def __init__(self, data, labels=()):
+        self.data, self.labels = data, list(labels)
+        self.refused, self.results = data.get("refused") or "", data.get("results") or []
+        self.notes = data.get("notes") or []
+
+    @property
+    def outside(self):
+        return sum(r["outside"] for r in self.results)
+
+    @property
+    def elements(self):
+        return sum(r["elements"] for r in self.results)
+
+    @property
+    def wrong(self):
+        """Yields (label, result) of results with elements outside their radius."""
+        for r in self.results:
+            if r["outside"]:
+                i = r["index"]
+                yield (self.labels[i] if i < len(self.labels) else f"result {i}"), r
+
+    def sentence(self):
+        """Returns what is outside as text: "112 of 128 elements of new h are outside: [0, 2, 0] is 1.5, due is 2.5"."""
+        parts = []
+        for label, r in self.wrong:
+            text = f"{r['outside']} of {r['elements']} elements of {label} are outside their bound"
+            worst = r.get("worst")
+            if worst:
+                text += (
+                    f": element {worst['index']} is {_number(worst['found'])}, due is {_number(worst['expected'])}"
+                    f" ± {_number(worst['radius'])}"
+                )
+            parts.append(text)
+        return "; ".join(parts)
+
+
+def _number(x):
+    return f"{x:.6g}" if isinstance(x, (int, float)) else str(x)
+
+
+def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
+    """Judges results of the module `text` on arguments; keeps both files in the folder."""
+    folder = Path(folder)
+    module, values = folder / f"{stem}.mlir", folder / f"{stem}.values.safetensors"
+    module.write_text(text)
+    named = {f"argument/{i}": np.asarray(a) for i, a in enumerate(arguments)}
+    named.update((f"result/{i}", np.asarray(r)) for i, r in enumerate(results))
+    unknown = sorted({a.dtype.name for a in named.values() if a.dtype.name not in _TYPES})
+    if unknown:
+        return Answer({"refused": f"arrays of type {', '.join(unknown)}"}, labels)
+    write_safetensors(values, named)
+    try:
+        done = subprocess.run(
+            [binary(), "judge", "--module", str(module), "--values", str(values), "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=max(timeout, 1),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Answer({"refused": f"it was not judged within {timeout:.0f} s"}, labels)
+    try:
+        return Answer(json.loads(done.stdout), labels)
+    except ValueError:
+        said = (done.stderr or done.stdout).strip()
+        return Answer({"refused": said or f"judge ended with {done.returncode}"}, labels)
+
+
+def text_of_function(function, arguments):
+    """Returns the StableHLO text of a function on whole (unsharded) arguments."""
+    shapes = [jax.ShapeDtypeStruct(np.shape(a), jax.dtypes.canonicalize_dtype(a.dtype)) for a in arguments]
+    return text_of(jax.jit(function, keep_unused=True).lower(*shapes))
+
+
+class Fragment:
+    """Some equations as a function of plain arrays: typed keys come and go as their data."""
+
+    def __init__(self, program, equations):
+        self.program = program.part(equations)
+        self.equations = equations
+
+    def prepare(self, operands):
+        """Returns (arguments, impls) of operands as they are in the step."""
+        impls = {i: key_impl(x) for i, x in enumerate(operands) if is_key(x)}
+        return [key_data(x) if i in impls else x for i, x in enumerate(operands)], impls
+
+    def function(self, impls, after=None, alone=True):
+        def fragment(*arguments):
+            given = [wrap_key(x, impls[i]) if i in impls else x for i, x in enumerate(arguments)]
+            out = run(self.program, given, after, alone)
+            return [key_data(x) if is_key(x) else jnp.asarray(x) for x in out]
+
+        return fragment
+
+    @property
+    def labels(self):
+        made = {o: e for e in self.equations for o in e.outputs}
+        return [str(made[o]) if o in made else "an operand" for o in self.program.outputs]
