@@ -46,7 +46,8 @@ std::string describe(const ModuleResult& r) {
                        r.worst->radius);
   else
     out += fmt::format("  the largest difference is {:.3g} of its radius\n", r.largest_ratio);
-  out += fmt::format("  radii: median {:.2g} of the largest value\n", r.median_relative_radius);
+  out += fmt::format("  radii{}: median {:.2g} of the largest value\n",
+                     r.likely ? ", of likely values" : "", r.median_relative_radius);
   return out;
 }
 

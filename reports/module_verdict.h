@@ -23,6 +23,8 @@ struct ModuleResult {
   double largest_ratio = 0;           // |found - expected| / radius
   double median_relative_radius = 0;  // of the radii, over the largest value
   std::string pattern;                // which elements are outside, in words
+  // Held against likely values, because the proven radii are too wide to decide anything.
+  bool likely = false;
 };
 
 struct ModuleVerdict {

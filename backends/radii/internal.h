@@ -45,6 +45,9 @@ struct Site {
   std::vector<const Known*> x;  // operands, then what is also read
   // How many sums of this op's size later sums may add up, if a compiler makes them one sum.
   double later = 1;
+  // Of a product of exact operands: its error per element, from an earlier product of nearly the
+  // same numbers; filled in where it is not valid. nullptr: not wanted.
+  Tensor* error = nullptr;
 
   const Op& operand(size_t i) const { return graph.op(op.operands[i]); }
   Rules rules() const { return {may, op.type.dtype}; }

@@ -102,6 +102,7 @@ class Rules {
   Rules(const FusedArithmetic& may, DType dtype)
       : bf16_(dtype == DType::kBF16),
         flush_(may.flush),
+        independent_(may.independent),
         unit_((bf16_ ? oracle::kUnitBf16 : 0) + oracle::kUnit * (1 + 0x1p-20)),
         largest_(bf16_ ? oracle::kOverflowBf16 : oracle::kOverflowF32),
         least_(bf16_ ? 0x1p-133 : (1 + may.elementary_ulps) * 0x1p-149),
@@ -114,6 +115,11 @@ class Rules {
   // What one operation may lose below the normal range.
   double lost() const { return flush_ ? kMinNormal : least_; }
 
+  // The error of a sum through which terms pass `depth` roundings, relative to their sizes.
+  double of_sum(double depth) const {
+    const double worst = oracle::gamma(depth, unit_);
+    return independent_ ? std::fmin(worst, 2 * std::sqrt(depth) * unit_) : worst;
+  }
   bool holds(double x) const {
     if (x == 0 || !oracle::finite(x)) return true;
     if (std::fabs(x) < kMinNormal || std::fabs(x) >= largest_) return false;
@@ -153,7 +159,7 @@ class Rules {
     return e;
   }
 
-  bool bf16_, flush_;
+  bool bf16_, flush_, independent_;
   double unit_, largest_;
   double least_;  // what gradual underflow may lose
   double elementary_;

@@ -68,6 +68,14 @@ void product(const Site& site, const Op& op, const std::vector<Tensor>& values,
              const std::function<int64_t(int64_t)>& place) {
   const oracle::Product shape = oracle::product_of(op, values);
   const Operand a = plane(values[0], pool), b = plane(values[1], pool);
+  if (site.error != nullptr && site.error->valid()) {
+    const oracle::Sums sums = oracle::evaluate(shape, a, b, pool, false);
+    const double* const error = site.error->as<const double>().data();
+    return oracle::for_each_element(pool, shape.m * shape.n, [&](int64_t i) {
+      const double v = sums.head[static_cast<size_t>(i)], r = error[place(i)];
+      to.set(place(i), {v, v - r, v + r});
+    });
+  }
   const oracle::Sums sums = oracle::evaluate(shape, a, b, pool);
   // |a| rb + ra (|b| + rb): what the radii of the operands move.
   Plane moved;
@@ -90,7 +98,7 @@ void product(const Site& site, const Op& op, const std::vector<Tensor>& values,
   const double passes = passes_of(site.may.dots), k = static_cast<double>(shape.k);
   // Every product rounds, and passes through up to k - 1 additions in any order.
   const double relative =
-      (oracle::gamma(k * passes) + operand_error(site.may.dots) + (k + 8) * 0x1p-51) * kOutward;
+      (f32.of_sum(k * passes) + operand_error(site.may.dots) + (k + 8) * 0x1p-51) * kOutward;
   // Sums and products below the normal range; and parts of rounded operands there.
   double lost = passes * 2 * (k + 1) * f32.lost();
   bool may_overflow = false;
@@ -118,6 +126,14 @@ void product(const Site& site, const Op& op, const std::vector<Tensor>& values,
   });
 }
 
+void keep_error(const Site& site, Known& product) {
+  if (site.error == nullptr || site.error->valid()) return;
+  *site.error = Tensor::empty(product.value.type());
+  const Planes p = planes_of(product);
+  const auto to = site.error->as<double>();
+  for (size_t i = 0; i < to.size(); ++i) to[i] = (p.high[i] - p.low[i]) / 2;
+}
+
 }  // namespace
 
 Known eval_product(const Site& site) {
@@ -128,6 +144,7 @@ Known eval_product(const Site& site) {
   const std::vector<Tensor> values = {a.value, b.value};
   if (!oracle::has_parts(op)) {
     product(site, op, values, {a.radius, b.radius}, site.pool, to, [](int64_t i) { return i; });
+    keep_error(site, out);
     return out;
   }
   const std::vector<Tensor> radii = {a.radius.valid() ? a.radius : a.value,
@@ -139,6 +156,7 @@ Known eval_product(const Site& site) {
     if (!b.radius.valid()) own[1] = {};
     product(site, part.op, part.inputs, own, nullptr, to, oracle::placement_of(op, i));
   });
+  keep_error(site, out);
   return out;
 }
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+
 #include "backends/radii/internal.h"
 
 namespace twinrun {
@@ -16,6 +18,13 @@ Known fresh(const Op& op) {
 }
 
 namespace {
+
+// The finalizer of MurmurHash3.
+uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+  return x ^ (x >> 33);
+}
 
 // Predicates and integers of binary64 planes in their own type. An integer that may be beyond its
 // type has wrapped, so it may be any.
@@ -129,11 +138,37 @@ Known given_value(const Tensor& t, const Op& op, const FusedArithmetic& may) {
   return k;
 }
 
+// Moves each element by 1 to 1.5 times its error (so that errors of equal size cannot cancel in all
+// samples), up or down, as the number and the op decide: equal numbers err alike. Sample 0 moves
+// none. What may have overflowed has no likely value.
+void perturb(Known& k, ValueId id, uint64_t sample, ThreadPool* pool) {
+  if (k.exact()) return;
+  const radii::Planes p = planes_of(k);
+  const uint64_t key = mixed(mixed(sample + 1) + static_cast<uint64_t>(id));
+  oracle::for_each_element(pool, k.value.elements(), [&](int64_t i) {
+    const Interval e{p.value[i], p.low[i], p.high[i]};
+    if (!oracle::finite(e.low) || !oracle::finite(e.high)) {
+      if (!e.exact()) p.value[i] = std::nan("");
+    } else if (sample > 0) {
+      const uint64_t drawn = mixed(std::bit_cast<uint64_t>(e.value) ^ key);
+      const double times = 1 + 0.5 * static_cast<double>(drawn >> 40) * 0x1p-24;
+      p.value[i] += times * ((drawn & 1) != 0 ? e.high - e.value : e.low - e.value);
+    }
+  });
+  k.low = {}, k.high = {};
+}
+
+struct Draw {
+  uint64_t sample = 0;
+  std::map<ValueId, Tensor> errors;  // of products, which change little from sample to sample
+};
+
 class Walk {
  public:
   Walk(const Program& program, const ReplayArguments& given, const FusedArithmetic& may,
-       ThreadPool* pool)
-      : program_(program),
+       ThreadPool* pool, Draw* draw = nullptr)
+      : draw_(draw),
+        program_(program),
         graph_(program.graph),
         given_(given),
         may_(may),
@@ -149,6 +184,7 @@ class Walk {
       Known& k = values_[at_(id)];
       const Op& op = graph_.op(id);
       if (op.kind != OpKind::kParameter) k = evaluate(id);
+      if (draw_ != nullptr) k.low = {}, k.high = {};  // of a parameter
       for (size_t w = 0; w < wanted.size(); ++w) {
         if (wanted[w] == id) out[w] = {op.type, k.value, k.low, k.high, k.why};
       }
@@ -242,14 +278,20 @@ class Walk {
       operands.push_back(&values_[at_(operand)]);
       if (!operands.back()->value.valid()) return {};  // only its given value is read
     }
-    const Site site{graph_, op, may_, pool_, std::move(operands), later_[at_(id)]};
+    Site site{graph_, op, may_, pool_, std::move(operands), later_[at_(id)]};
+    if (draw_ != nullptr && class_of(op.kind) == OpClass::kDot) site.error = &draw_->errors[id];
     Known k = evaluated(site);
     if (!k.value.valid()) k = unknown(op, op.name + ": no rule for this op");
-    if (k.value.dtype() == DType::kF64) settle(k, site);
+    if (draw_ != nullptr && k.value.dtype() == DType::kF64) {
+      perturb(k, id, draw_->sample, pool_);
+    } else if (k.value.dtype() == DType::kF64) {
+      settle(k, site);
+    }
     narrow(k, op.type.dtype);
     return k;
   }
 
+  Draw* const draw_;  // nullptr: with intervals; else exact values that a sample perturbs
   const Program& program_;
   const Graph& graph_;
   const ReplayArguments& given_;
@@ -277,6 +319,52 @@ Result<std::vector<Bounded>> replay_values(const Program& program, const ReplayA
                                            const std::vector<ValueId>& wanted,
                                            const FusedArithmetic& may, ThreadPool* pool) {
   return radii::Walk(program, given, may, pool).run(wanted);
+}
+
+Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayArguments& given,
+                                           const std::vector<ValueId>& wanted,
+                                           const FusedArithmetic& may, ThreadPool* pool,
+                                           int samples) {
+  FusedArithmetic likely = may;
+  likely.independent = true;
+  radii::Draw draw;
+  TWINRUN_ASSIGN(std::vector<Bounded> out,
+                 radii::Walk(program, given, likely, pool, &draw).run(wanted));
+  std::vector<std::vector<double>> squares(out.size());
+  for (size_t w = 0; w < out.size(); ++w)
+    squares[w].assign(static_cast<size_t>(out[w].value.elements()), 0.0);
+  for (int s = 1; s <= samples; ++s) {
+    draw.sample = static_cast<uint64_t>(s);
+    TWINRUN_ASSIGN(const std::vector<Bounded> drawn,
+                   radii::Walk(program, given, likely, pool, &draw).run(wanted));
+    for (size_t w = 0; w < out.size(); ++w) {
+      for (size_t i = 0; i < squares[w].size(); ++i) {
+        const auto at = static_cast<int64_t>(i);
+        const double moved = radii::element(drawn[w].value, at) - radii::element(out[w].value, at);
+        squares[w][i] += moved * moved;
+      }
+    }
+  }
+  for (size_t w = 0; w < out.size(); ++w) {
+    Bounded& b = out[w];
+    const radii::Rules rules(may, b.type.dtype);
+    const TensorType planes{DType::kF64, b.type.dims};
+    b.low = Tensor::empty(planes), b.high = Tensor::empty(planes);
+    bool lost = false;
+    for (size_t i = 0; i < squares[w].size(); ++i) {
+      const double v = radii::element(b.value, static_cast<int64_t>(i));
+      const double deviation = std::sqrt(squares[w][i] / samples);
+      const double r =
+          deviation != 0 ? 32 * deviation + rules.unit() * std::fabs(v) + oracle::kMinNormal : 0;
+      const bool known = oracle::finite(v) && oracle::finite(r);
+      lost = lost || !known;
+      b.low.as<double>()[i] = known ? v - r : -radii::kInfinity;
+      b.high.as<double>()[i] = known ? v + r : radii::kInfinity;
+    }
+    if (!lost) b.why.clear();
+    if (lost && b.why.empty()) b.why = "it may overflow or have no value";
+  }
+  return out;
 }
 
 Result<Replayed> replay_with_radii(const Program& program, const ReplayArguments& given,

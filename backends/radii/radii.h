@@ -29,6 +29,9 @@ struct FusedArithmetic {
   bool flush = true;           // denormals may be taken as zero, or not
   // How the operands of dots and convolutions may be rounded. kBf16x3 and kBf16x6: several passes.
   DotPrecision dots = DotPrecision::kF32;
+  // Sums err by what independent roundings of their terms may add up to, 2 sqrt(n) units, instead of
+  // the worst case of n. Only for likely_values.
+  bool independent = false;
 };
 
 // The values of the program's parameters. An input of which `inputs` has no valid tensor is taken
@@ -69,6 +72,17 @@ Result<Replayed> replay_with_radii(const Program& program, const ReplayArguments
 Result<std::vector<Bounded>> replay_values(const Program& program, const ReplayArguments& given,
                                            const std::vector<ValueId>& wanted,
                                            const FusedArithmetic& may, ThreadPool* pool);
+
+// Where the intervals of long or deep programs are too wide to decide anything: the same values with
+// intervals of 32 standard deviations, which are no proof. Every op's error is drawn at random, of the
+// full size that one op may have, `samples` times; equal numbers have equal errors. An engine whose
+// ops err independently of each other is outside with a probability below 10^-9
+// (docs/method/bounds.md, "Likely values").
+inline constexpr int kSamples = 16;
+Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayArguments& given,
+                                           const std::vector<ValueId>& wanted,
+                                           const FusedArithmetic& may, ThreadPool* pool,
+                                           int samples = kSamples);
 
 // What an engine returned, held against the intervals.
 struct FoundVerdict {

@@ -41,7 +41,7 @@ Interval ranged(const Sum& s, const Rules& rules, double more) {
   if (s.whole && s.mass < 0x1p24 && rules.holds(s.value)) return exactly(s.value);
   const double depth = more > 1 ? n * more : n - 1;
   // A sum may be kept in binary32 or be rounded to its type after every addition.
-  const double relative = oracle::gamma(depth, rules.unit()) + n * 0x1p-52;
+  const double relative = rules.of_sum(depth) + n * 0x1p-52;
   if (s.lost || !(s.mass * (1 + relative) < rules.largest() / 2)) return anything(s.value);
   double error = s.mass * relative * kOutward;
   if (depth > 0) error += n * rules.lost();

@@ -38,12 +38,15 @@ DotPrecision precision_of(const std::string& word) {
 Result<int> judge_compiled(const Parsed& parsed, int threads) {
   if (!parsed.has("values"))
     return Error{"--module needs --values", "", "--values VALUES.safetensors"};
-  ModuleRequest request{parsed.get<std::string>("module"), parsed.get<std::string>("values"), {}};
+  ModuleRequest request{parsed.get<std::string>("module"), parsed.get<std::string>("values")};
   request.may.elementary_ulps = parsed.get<double>("elementary-ulps");
   if (!(request.may.elementary_ulps >= 0) || request.may.elementary_ulps > 1e6)
     return Error{"--elementary-ulps: allowed: 0 to 1000000", "", ""};
   request.may.flush = parsed.get<std::string>("flush") == "yes";
   request.may.dots = precision_of(parsed.get<std::string>("precision"));
+  request.samples = parsed.get<int>("samples");
+  if (request.samples != 0 && (request.samples < kSamples || request.samples > 1000))
+    return Error{fmt::format("--samples: allowed: 0, and {} to 1000", kSamples), "", ""};
   ThreadPool pool(threads);
   TWINRUN_ASSIGN(const ModuleVerdict verdict, judge_module(request, &pool));
   const bool json = parsed.get<bool>("json");
@@ -72,6 +75,8 @@ Result<int> judge_verb(const Args& args) {
                  choices({"yes", "no"}), "yes");
   options.one_of("precision", "--module: how operands of products may be rounded", precisions(),
                  "f32");
+  options.number<int>(
+      "samples", "--module: draws for results whose proven radii are too wide; 0: no draws", 16);
   options.number<int>("threads", "threads to use", 2);
   options.flag("quiet,q", "print no progress");
   TWINRUN_ASSIGN(const Parsed parsed,

@@ -19,7 +19,11 @@ struct ModuleRequest {
   // returned them. Arguments that no result reads, and results, may be missing.
   std::string values;
   FusedArithmetic may = {};
+  // Results whose proven radii are wider than kBlunt of the largest value are held against
+  // likely_values with so many samples; 0: against the proven ones, whatever they are.
+  int samples = kSamples;
 };
+inline constexpr double kBlunt = 0x1p-10;
 
 // A module that cannot be imported is no error: `refused` says why.
 Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* pool);

@@ -3,6 +3,7 @@
 #include "program/import/constants.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -55,7 +56,22 @@ double binary(OpKind kind, DType type, double a, double b) {
     case OpKind::kMultiply:
       return whole ? wrapped(x * y) : static_cast<float>(a * b);
     case OpKind::kDivide:
-      return static_cast<float>(a / b);
+      if (!whole) return static_cast<float>(a / b);
+      return y == 0 ? -1 : wrapped(x / y);
+    case OpKind::kRemainder:
+      return y == 0 ? a : wrapped(x % y);
+    case OpKind::kAnd:
+      return wrapped(x & y);
+    case OpKind::kOr:
+      return wrapped(x | y);
+    case OpKind::kXor:
+      return wrapped(x ^ y);
+    case OpKind::kShiftLeft:
+      return y < 0 || y > 31 ? 0 : wrapped(static_cast<int64_t>(static_cast<uint64_t>(x) << y));
+    case OpKind::kShiftRightLogical:
+      return y < 0 || y > 31 ? 0 : wrapped(static_cast<uint32_t>(x) >> y);
+    case OpKind::kShiftRightArithmetic:
+      return wrapped(x >> (y < 0 || y > 31 ? 31 : y));
     case OpKind::kMaximum:
       return larger(a, b);
     default:
@@ -266,9 +282,24 @@ std::optional<KnownValue> Constants::computed(const Op& op) {
     case OpKind::kCompare:
       fill([&](int64_t i) { return compared(op.attrs.compare, x[0]->at(i), x[1]->at(i)) ? 1 : 0; });
       break;
+    case OpKind::kBitcastConvert:
+      fill([&](int64_t i) {
+        const auto to_i32 = [](double v) {
+          return wrapped(std::bit_cast<int32_t>(static_cast<float>(v)));
+        };
+        return op.type.dtype == DType::kI32
+                   ? to_i32(x[0]->at(i))
+                   : std::bit_cast<float>(static_cast<int32_t>(x[0]->at(i)));
+      });
+      break;
     case OpKind::kDivide:
-      if (op.type.dtype != DType::kF32) return std::nullopt;
-      [[fallthrough]];
+    case OpKind::kRemainder:
+    case OpKind::kAnd:
+    case OpKind::kOr:
+    case OpKind::kXor:
+    case OpKind::kShiftLeft:
+    case OpKind::kShiftRightLogical:
+    case OpKind::kShiftRightArithmetic:
     case OpKind::kAdd:
     case OpKind::kSubtract:
     case OpKind::kMultiply:

@@ -179,29 +179,33 @@ ValueId cumulative(Site& s, OpKind kind, const HloWindow& w, double neutral) {
   return x;
 }
 
-constexpr int64_t kLongWindow = 64;  // up to here windows are computed tap by tap
+// Whether windows are made of shorter ones, and not tap by tap or by a pooling op.
+bool is_cumulative(Site& s, OpKind kind, const HloWindow& w) {
+  constexpr int64_t kLongWindow = 64;
+  if (std::ranges::any_of(w.lhs_dilate, [](int64_t d) { return d != 1; })) return false;
+  const std::string_view hlo = s.hlo_type(0);
+  if (s.type(0).dtype == DType::kI32)
+    return hlo == "s32" || (hlo == "u32" && kind != OpKind::kMaximum && kind != OpKind::kMinimum);
+  if (!is_floating(s.type(0).dtype)) return false;
+  if (kind == OpKind::kMultiply) return true;
+  for (size_t i = 0; i < w.size.size(); ++i) {  // windows that do not overlap are reductions
+    if (w.size[i] > kLongWindow && w.stride[i] != w.size[i]) return true;
+  }
+  return false;
+}
 
 ValueId reduce_window(Site& s) {
   s.expect(2);
   const TensorType t = s.type(0);
-  if (const auto kind = kind_of_region(s.region(), t.dtype)) {
+  const auto kind = kind_of_region(s.region(), t.dtype);
+  if (kind && starts_neutral(s, s.x[1], s.region(), t.dtype, s.hlo_type(0))) {
     const HloWindow w = pooling_window(s, t);
-    const bool dilated = std::ranges::any_of(w.lhs_dilate, [](int64_t d) { return d != 1; });
-    // Windows that do not overlap are reductions.
-    bool far = !is_floating(t.dtype) || *kind == OpKind::kMultiply;
-    for (size_t i = 0; i < w.size.size(); ++i)
-      far = far || (w.size[i] > kLongWindow && w.stride[i] != w.size[i]);
-    const bool no_sign = is_unsigned(s.hlo_type(0)),
-               narrow =
-                   bits_of_integer(s.hlo_type(0)) % 64 != 0 && bits_of_integer(s.hlo_type(0)) < 32;
-    const bool extreme = *kind == OpKind::kMaximum || *kind == OpKind::kMinimum;
-    const bool exact = t.dtype != DType::kI32 || extreme || !narrow;
-    if (far && !dilated && exact && !(no_sign && extreme) && bits_of_integer(s.hlo_type(0)) != 64 &&
-        starts_neutral(s, s.x[1], s.region(), t.dtype, s.hlo_type(0)))
+    if (is_cumulative(s, *kind, w))
       return cumulative(s, *kind, w, neutral_of(s.region(), t.dtype, s.hlo_type(0)));
   }
   if (t.dtype != DType::kF32 && t.dtype != DType::kBF16)
-    s.refuse(fmt::format("reduce-window of {}; allowed: f32, bf16", to_string(t)));
+    s.refuse(
+        fmt::format("reduce-window of {}; allowed: f32, bf16, s32, and sums of u32", to_string(t)));
   const std::string region = s.region();
   const auto init = splat_of(s.b.graph(), s.x[1]);
   if (region == "add" && init && *init == 0) {
@@ -212,9 +216,10 @@ ValueId reduce_window(Site& s) {
   }
   if ((region != "maximum" && region != "minimum") || !init || !std::isinf(*init) ||
       (*init < 0) != (region == "maximum"))
-    s.refuse(fmt::format(
-        "reduce-window by '{}'; allowed: add from 0, maximum from -inf, minimum from inf",
-        region.empty() ? text_attribute(s.in, "to_apply") : region));
+    s.refuse(
+        fmt::format("reduce-window by '{}'; allowed: add from 0, multiply from 1, maximum from "
+                    "-inf, minimum from inf",
+                    region.empty() ? text_attribute(s.in, "to_apply") : region));
   const HloWindow w = pooling_window(s, t);
   const bool least = region == "minimum";
   ValueId x = s.x[0];

@@ -373,7 +373,7 @@ TEST(Oracle, ReplayIsTheJudgeOfTheValues) {
 
 TEST(OracleElementary, AgreesWithMpfr) {
   std::mt19937_64 random(7);
-  double worst[5] = {};
+  double worst[7] = {};
   for (int i = 0; i < 100000; ++i) {
     const float x = from_bits(static_cast<uint32_t>(random()));
     const auto unit = static_cast<float>(static_cast<double>(random() >> 11) * 0x1p-53);
@@ -386,6 +386,8 @@ TEST(OracleElementary, AgreesWithMpfr) {
       if (i % 16 == 0) {  // MPFR's erf is slow
         worst[3] = std::max(worst[3], error_against_mpfr(oracle::error_function(v), v, mpfr_erf));
       }
+      worst[5] = std::max(worst[5], error_against_mpfr(oracle::sine(v), v, mpfr_sin));
+      worst[6] = std::max(worst[6], error_against_mpfr(oracle::cosine(v), v, mpfr_cos));
       if (v > -1) {
         worst[4] =
             std::max(worst[4], error_against_mpfr(oracle::logarithm_of_1_plus(v), v, mpfr_log1p));
@@ -395,9 +397,10 @@ TEST(OracleElementary, AgreesWithMpfr) {
     }
   }
   for (double w : worst) EXPECT_LT(w, oracle::kElementaryError);
-  std::printf("exp 2^%.1f  log 2^%.1f  tanh 2^%.1f  erf 2^%.1f  log1p 2^%.1f\n",
-              std::log2(worst[0]), std::log2(worst[1]), std::log2(worst[2]), std::log2(worst[3]),
-              std::log2(worst[4]));
+  std::printf(
+      "exp 2^%.1f  log 2^%.1f  tanh 2^%.1f  erf 2^%.1f  log1p 2^%.1f  sin 2^%.1f  cos 2^%.1f\n",
+      std::log2(worst[0]), std::log2(worst[1]), std::log2(worst[2]), std::log2(worst[3]),
+      std::log2(worst[4]), std::log2(worst[5]), std::log2(worst[6]));
 }
 
 TEST(OracleElementary, Edges) {

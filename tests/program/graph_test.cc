@@ -189,6 +189,15 @@ TEST(OpTable, EveryKindHasARow) {
         case OpKind::kSelectAndScatter:
         case OpKind::kAvgPoolGrad:
         case OpKind::kRngUniform:
+        case OpKind::kAnd:
+        case OpKind::kOr:
+        case OpKind::kXor:
+        case OpKind::kShiftLeft:
+        case OpKind::kShiftRightLogical:
+        case OpKind::kShiftRightArithmetic:
+        case OpKind::kRemainder:
+        case OpKind::kBitcastConvert:
+        case OpKind::kSortOrder:
           return false;
         default:
           return true;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "backends/registry.h"
 #include "checkpoints/container/safetensors.h"
@@ -17,12 +18,13 @@ namespace twinrun {
 namespace {
 
 const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
+// The steps of the fixtures.
 constexpr const char* kSteps[] = {"cnn_batch_norm", "cnn_max_pool", "cnn_strided",
                                   "embedding_bag",  "forms",        "layer_norm_mlp",
                                   "mlp_adam",       "mlp_momentum", "mlp_sgd",
                                   "recurrent",      "transformer"};
 
-// The first element outside of `b`, changed so that it is as little outside as possible.
+// `t` with element `at` as little outside of `b` as can be.
 Tensor changed(const Tensor& t, const Bounded& b, int64_t at) {
   Tensor out = t.clone();
   const double value = b.value.as<const double>()[static_cast<size_t>(at)];
@@ -31,9 +33,10 @@ Tensor changed(const Tensor& t, const Bounded& b, int64_t at) {
   return out;
 }
 
-TEST(Module, ConformingEnginesAreInsideAtEveryStepOfTheFixtures) {
-  for (const std::string name : kSteps) {
-    for (const char* ending : {".hlo", ".mlir"}) {
+void conforming_engines_are_inside(std::span<const char* const> names,
+                                   const std::vector<std::string>& endings) {
+  for (const std::string name : names) {
+    for (const std::string& ending : endings) {
       auto made = import_experiment({.program = kFixtures + name + ending});
       ASSERT_TRUE(made) << made.error().message();
       const Experiment& e = *made;
@@ -63,13 +66,28 @@ TEST(Module, ConformingEnginesAreInsideAtEveryStepOfTheFixtures) {
             found += compare(b, changed(t, b, 0)).outside == 1 ? 0 : 1;
           };
           for (size_t i = 0; i < r->next.size(); ++i) hold(r->next[i], states[0].vars[i]);
-          for (size_t i = 0; i < r->outputs.size(); ++i) hold(r->outputs[i], outputs[0][i]);
+          std::vector<ValueId> all;
+          for (size_t i = 0; i < r->outputs.size(); ++i) {
+            hold(r->outputs[i], outputs[0][i]);
+            all.push_back(program.outputs[i].id);
+          }
+          const auto likely = likely_values(program, given, all, may, nullptr);
+          ASSERT_TRUE(likely) << likely.error().message();
+          for (size_t i = 0; i < all.size(); ++i) hold((*likely)[i], outputs[0][i]);
           EXPECT_EQ(outside, 0) << name << ending << " " << engine_name << " step " << step;
           EXPECT_EQ(found, 0) << name << ": a changed element was not seen";
         }
       }
     }
   }
+}
+
+TEST(Module, ConformingEnginesAreInside) {
+  constexpr const char* kFew[] = {"cnn_max_pool", "layer_norm_mlp", "mlp_adam", "embedding_bag"};
+  conforming_engines_are_inside(kFew, {".mlir"});
+}
+TEST(Module, SlowConformingEnginesAreInside) {
+  conforming_engines_are_inside(kSteps, {".hlo", ".mlir"});
 }
 
 // The values of a fixture's first step as a file of safetensors: its arguments, and those results
@@ -163,7 +181,8 @@ TEST(Module, OneChangedElementIsOutsideAndNamed) {
   EXPECT_NE(module_text(*v).find("worst at [0,0,0,5]"), std::string::npos) << module_text(*v);
 }
 
-// The first losses that JAX computed.
+// The first losses that JAX computed. Intervals around the transformer's loss are 0.012 of it, those
+// around that of the recurrent net, which computes in bfloat16, 0.035; all others are below 10^-4.
 TEST(Module, LossesOfJaxAreInside) {
   for (const std::string name : kSteps) {
     auto file = read_foreign_weights(kFixtures + name + ".expected.npz");

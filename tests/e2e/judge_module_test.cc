@@ -1,0 +1,79 @@
+// Tests `twinrun judge --module`: exit codes, the keys of its JSON, and its text.
+#include "checkpoints/container/safetensors.h"
+#include "tests/e2e/process.h"
+
+namespace twinrun::e2e {
+namespace {
+
+NamedArray numbers(const std::string& name, const std::vector<float>& values) {
+  Tensor t = Tensor::empty({DType::kF32, {static_cast<int64_t>(values.size())}});
+  std::ranges::copy(values, t.as<float>().begin());
+  return to_array(name, t);
+}
+void write_values(const Folder& folder, const std::vector<float>& result) {
+  ArrayFile file;
+  file.arrays = {numbers("argument/0", {1, 2, 3}), numbers("argument/1", {4, 5, 6}),
+                 numbers("result/0", result)};
+  const auto bytes = to_safetensors(file, "values");
+  ASSERT_TRUE(bytes);
+  write_text(folder / "values.safetensors",
+             {reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+}
+constexpr const char* kModule =
+    "HloModule m\nENTRY main {\n  a = f32[3]{0} parameter(0)\n  b = f32[3]{0} parameter(1)\n"
+    "  p = f32[3]{0} multiply(a, b)\n  ROOT r = f32[3]{0} exponential(p)\n}\n";
+
+TEST(JudgeModule, TellsWhatRoundingCannotExplain) {
+  const Folder folder;
+  write_text(folder / "m.hlo", kModule);
+  const auto judge = [&](const Words& more) {
+    return twinrun(folder,
+                   with({"judge", "--module", "m.hlo", "--values", "values.safetensors"}, more));
+  };
+  const std::vector<float> right = {54.59815f, 22026.465f, 65659969.0f};
+  write_values(folder, right);
+  Outcome o = judge({"--json"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  nlohmann::json j = json_of(o.out);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : j.items()) keys.push_back(key);
+  EXPECT_EQ(keys, (Words{"notes", "refused", "results", "verdict"}));
+  EXPECT_EQ(j["verdict"], "NOISE");
+  keys.clear();
+  for (const auto& [key, value] : j["results"][0].items()) keys.push_back(key);
+  EXPECT_EQ(keys, (Words{"elements", "index", "largest_ratio", "median_relative_radius", "outside",
+                         "pattern", "why", "worst"}));
+
+  write_values(folder, {right[0], right[1] * 1.001f, right[2]});
+  o = judge({"--json"});
+  EXPECT_EQ(o.code, 20);
+  j = json_of(o.out);
+  EXPECT_EQ(j["verdict"], "ENGINE_BUG");
+  EXPECT_EQ(j["results"][0]["outside"], 1);
+  EXPECT_EQ(j["results"][0]["worst"]["index"], std::vector<int>{1});
+  o = judge({});
+  EXPECT_EQ(o.code, 20);
+  EXPECT_TRUE(o.prints("ENGINE_BUG")) << o.out;
+  EXPECT_TRUE(o.prints("worst at [1]")) << o.out;
+  EXPECT_EQ(judge({"--elementary-ulps", "100000"}).code, 0);
+}
+
+TEST(JudgeModule, RefusesWhatItCannotRead) {
+  const Folder folder;
+  write_values(folder, {1, 2, 3});
+  write_text(folder / "m.hlo", std::string(kModule).replace(0, 9, "HloModul x"));
+  const Words words = {"judge", "--module", "m.hlo", "--values", "values.safetensors"};
+  Outcome o = twinrun(folder, words);
+  EXPECT_EQ(o.code, 128);
+  o = twinrun(folder, with(words, {"--json"}));
+  EXPECT_EQ(o.code, 128);
+  EXPECT_NE(json_of(o.out)["refused"], "");
+  write_text(folder / "m.hlo", kModule);
+  EXPECT_EQ(twinrun(folder, {"judge", "--module", "m.hlo"}).code, 128);
+  EXPECT_EQ(twinrun(folder, {"judge"}).code, 128);
+  EXPECT_EQ(twinrun(folder, with(words, {"--samples", "3"})).code, 128);
+  EXPECT_EQ(twinrun(folder, with(words, {"--flush", "perhaps"})).code, 128);
+}
+
+}  // namespace
+}  // namespace twinrun::e2e
