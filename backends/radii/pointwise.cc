@@ -1,4 +1,6 @@
 // Elementwise ops, selections and conversions of intervals.
+#include <bit>
+
 #include "backends/oracle/walks.h"
 #include "backends/radii/internal.h"
 
@@ -112,6 +114,18 @@ Interval least_normal(Interval e) {
   return e;
 }
 
+// Sine or cosine, whose slope is at most 1. Near a zero the error is that of the argument's reduction,
+// an ulp of numbers near 1.
+Interval waving(Interval a, double (*f)(double), double relative) {
+  if (a.nan()) return a;
+  const double v = f(a.value), most = 1 + relative;
+  if (a.exact() && !oracle::finite(a.value)) return exactly(v);
+  if (v != v || !oracle::finite(a.low) || !oracle::finite(a.high)) return {v, -most, most};
+  const double error = a.exact() && v == 0 ? 0 : relative;
+  return {v, std::fmax(v - (a.value - a.low) - (a.high - a.value) - error, -most),
+          std::fmin(v + (a.value - a.low) + (a.high - a.value) + error, most)};
+}
+
 Known elementary(const Site& site) {
   const Rules rules = site.rules();
   const double error = rules.elementary(), least = rules.smallest();
@@ -151,6 +165,10 @@ Known elementary(const Site& site) {
     case OpKind::kTanh:
       return unary(
           site, [&](Interval a) { return stored(growing(a, oracle::hyperbolic_tangent, error)); });
+    case OpKind::kSine:
+      return unary(site, [&](Interval a) { return stored(waving(a, oracle::sine, error)); });
+    case OpKind::kCosine:
+      return unary(site, [&](Interval a) { return stored(waving(a, oracle::cosine, error)); });
     case OpKind::kErf:
       return unary(site,
                    [&](Interval a) { return stored(growing(a, oracle::error_function, error)); });
@@ -329,6 +347,19 @@ Known whole_numbers(const Site& site) {
   }
 }
 
+// Bits of binary32 as an integer, or the reverse, of numbers that are known.
+Known bits(const Site& site) {
+  const bool to_floats = site.floats();
+  return unary(site, [&](Interval a) {
+    if (!to_floats) {
+      const double v = static_cast<double>(std::bit_cast<int32_t>(static_cast<float>(a.value)));
+      return a.exact() ? exactly(v) : Interval{v, -0x1p31, 0x1p31 - 1};
+    }
+    const double v = std::bit_cast<float>(static_cast<int32_t>(a.value));
+    return a.exact() ? exactly(v) : anything(v);
+  });
+}
+
 Interval absolute(Interval a) {
   if (a.nan() || a.anything()) return a;
   const double v = std::fabs(a.value);
@@ -354,6 +385,7 @@ Known eval_pointwise(const Site& site) {
   if (op.kind == OpKind::kCompare) return compare(site);
   if (op.kind == OpKind::kConvert) return convert(site);
   if (op.kind == OpKind::kAbs) return unary(site, absolute);
+  if (op.kind == OpKind::kBitcastConvert) return bits(site);
   if (!site.floats()) return whole_numbers(site);
   switch (op.kind) {
     case OpKind::kNegate:
@@ -378,6 +410,8 @@ Known eval_pointwise(const Site& site) {
     case OpKind::kLogistic:
     case OpKind::kErf:
     case OpKind::kLog1p:
+    case OpKind::kSine:
+    case OpKind::kCosine:
       return elementary(site);
     default:
       return {};

@@ -138,8 +138,9 @@ Known given_value(const Tensor& t, const Op& op, const FusedArithmetic& may) {
   return k;
 }
 
-// Moves each element by its error, with a sign that the number and the op decide: equal numbers err
-// alike. Sample 0 moves none. What may have overflowed has no likely value.
+// Moves each element by 1 to 1.5 times its error (so that errors of equal size cannot cancel in all
+// samples), up or down, as the number and the op decide: equal numbers err alike. Sample 0 moves
+// none. What may have overflowed has no likely value.
 void perturb(Known& k, ValueId id, uint64_t sample, ThreadPool* pool) {
   if (k.exact()) return;
   const radii::Planes p = planes_of(k);
@@ -149,8 +150,9 @@ void perturb(Known& k, ValueId id, uint64_t sample, ThreadPool* pool) {
     if (!oracle::finite(e.low) || !oracle::finite(e.high)) {
       if (!e.exact()) p.value[i] = std::nan("");
     } else if (sample > 0) {
-      const bool up = (mixed(std::bit_cast<uint64_t>(e.value) ^ key) & 1) != 0;
-      p.value[i] = up ? e.high : e.low;
+      const uint64_t drawn = mixed(std::bit_cast<uint64_t>(e.value) ^ key);
+      const double times = 1 + 0.5 * static_cast<double>(drawn >> 40) * 0x1p-24;
+      p.value[i] += times * ((drawn & 1) != 0 ? e.high - e.value : e.low - e.value);
     }
   });
   k.low = {}, k.high = {};

@@ -19,7 +19,7 @@ constexpr Term kExitCodes[] = {
      "replay: not reproduced; doctor: a check failed; drill: misses"},
     {"10", "diagnose: sharding"},
     {"15", "diagnose: another formula"},
-    {"20", "diagnose: engine bug; judge: calls outside of their bounds"},
+    {"20", "diagnose: engine bug; judge: results outside of their bounds"},
     {"30", "diagnose: reference not deterministic"},
     {"125", "inconclusive, undecided or not reproducible; or an engine is not available"},
     {"128", "usage, bad input or environment"},

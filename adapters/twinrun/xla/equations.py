@@ -1,7 +1,7 @@
-"""A JAX function as one list of equations, evaluated with something done after each of them.
+"""A JAX function as one list of equations, evaluated with something done after each of them, if asked for.
 
     program = trace(function, leaves)                        # functions that it calls are inlined, loops keep their bodies
-    outputs = run(program, leaves, after=lambda equation, values: [barrier(v) for v in values])
+    outputs = run(program, leaves, after=lambda equation, values: [2 * v for v in values])
 
 Values are numbered from 0: inputs first, then the results of the equations in topological order. The equations of a
 loop's body come before the loop itself and have numbers of their own.

@@ -46,6 +46,8 @@ class Answer:
     def __init__(self, data, labels=()):
         self.data, self.labels = data, list(labels)
         self.refused, self.results = data.get("refused") or "", data.get("results") or []
+        for r in self.results:  # infinities and NaN come as words
+            r.update((k, float(r[k])) for k in ("largest_ratio", "median_relative_radius") if isinstance(r.get(k), str))
         self.notes = data.get("notes") or []
 
     @property

@@ -1,4 +1,4 @@
-"""Judges each equation of a step by itself, on the operands that the step with barriers gave it."""
+"""Judges each equation of a step by itself, on the operands that it has when all are computed one by one."""
 
 import time
 
