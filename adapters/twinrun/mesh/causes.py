@@ -80,7 +80,10 @@ class Search:
         }
         # The derivative of a missing sum is missing as well: a factor of its axes belongs to it.
         groups = [g for g in groups if g.kind != "factor" or not {g.points[0].how, 1 / g.points[0].how} & (parts - {1})]
-        causes = [self.describe(g) for g in groups]
+        causes = []
+        for facts in map(self.describe, groups):
+            if not any(facts["cause"] == c["cause"] and facts.get("factor") == c.get("factor") for c in causes):
+                causes.append(facts)
         if variant is not None:
             causes.append(variant.cause())
         return causes
@@ -236,7 +239,15 @@ class Search:
                     "names": "a value"}  # fmt: skip
         if p.summed:
             return {"cause": "partial_sum", "line": line_of(p.op), "axes": axes}
-        return {"cause": "batch_norm", "line": line_of(p.op), "axes": axes}
+        cause = "batch_norm" if any(self.normalises(q) for q in g.points) else "late_reduction"
+        return {"cause": cause, "line": line_of(p.op), "axes": axes}
+
+    def normalises(self, p):
+        """Returns whether a statistic flows into a root or a division at once."""
+        near = itertools.islice(self.flow.downstream(p.output), 6)
+        return any(
+            op.name in ("sqrt", "rsqrt", "pow") or (op.name == "div" and self.flow.denominator(p.output)) for op in near
+        )
 
     def shares(self, p):
         import numpy as np
@@ -267,7 +278,7 @@ class Search:
         facts = {"line": line_of(p.op), "axes": axes, "names": _some(names)}
         kinds = {k for k, n, *_ in self.c.rows() if n in names}
         before = self.flow.summed_before(p.output, p.how) - set(p.how)
-        before |= {n for n, _ in p.op.axes if n not in p.how and self.flow.reduced_later(p.output, (n,))}
+        before |= {n for n, _ in p.op.axes if n not in p.how and self.flow.reaches(p.output, (n,))}
         before = {
             n for n in before if not self.flow.uniform(p.output, (n,)) or n in self.flow.summed_before(p.output, p.how)
         }
