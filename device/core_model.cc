@@ -231,6 +231,9 @@ double matrix_cycles(const Product& p) {
 double vector_ops(const Op& op) {
   switch (op.kind) {
     case OpKind::kDivide:
+    case OpKind::kRemainder:
+    case OpKind::kSine:
+    case OpKind::kCosine:
     case OpKind::kSqrt:
     case OpKind::kRsqrt:
     case OpKind::kExponential:

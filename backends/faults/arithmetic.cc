@@ -24,6 +24,8 @@ bool elementary(const Program& p, ValueId id) {
     case OpKind::kLogistic:
     case OpKind::kErf:
     case OpKind::kLog1p:
+    case OpKind::kSine:
+    case OpKind::kCosine:
       return is_f32(op_at(p, id));
     default:
       return false;
@@ -257,11 +259,11 @@ std::vector<FaultKind> arithmetic_faults() {
       results("ulp_toward_zero", "any f32 op that rounds",
               "results off by some ulps, always toward zero", rounds, ulp_toward_zero,
               {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
-      results("elementary_ulps", "exp, log, tanh, logistic, erf, log1p",
+      results("elementary_ulps", "exp, log, tanh, logistic, erf, log1p, sin, cos",
               "off by more ulps than declared, up or down by the bits of the result", elementary,
               elementary_ulps,
               {Unit::kNumber, 4, "ulps beyond the declared", {1, 2, 4, 16, 64, 1024}}),
-      computes("table_lookup", "exp, log, tanh, logistic, erf, log1p",
+      computes("table_lookup", "exp, log, tanh, logistic, erf, log1p, sin, cos",
                "a coarse approximation: the argument cut to a few bits", elementary, table_lookup,
                {Unit::kCount, 12, "number of bits kept", {20, 18, 16, 14, 12, 10, 8}}),
       computes("approximate_division", "divide, rsqrt",

@@ -119,6 +119,8 @@ void log_chunk(const float* a, float* r, int64_t n) { log_array(a, r, n); }
 void tanh_chunk(const float* a, float* r, int64_t n) { tanh_array(a, r, n); }
 void erf_chunk(const float* a, float* r, int64_t n) { erf_array(a, r, n); }
 void log1p_chunk(const float* a, float* r, int64_t n) { log1p_array(a, r, n); }
+void sin_chunk(const float* a, float* r, int64_t n) { sin_array(a, r, n); }
+void cos_chunk(const float* a, float* r, int64_t n) { cos_array(a, r, n); }
 void logistic_chunk(const float* a, float* r, int64_t n) {
   float e[kChunk] = {};
   for (int64_t i = 0; i < n; ++i) e[i] = -a[i];
@@ -150,10 +152,30 @@ void integer(const BlockArgs& g) {
     if constexpr (kKind == OpKind::kMultiply) out[i] = static_cast<int32_t>(x * y);
     if constexpr (kKind == OpKind::kMaximum) out[i] = std::max(a[i], b[i]);
     if constexpr (kKind == OpKind::kMinimum) out[i] = std::min(a[i], b[i]);
+    if constexpr (kKind == OpKind::kAnd) out[i] = a[i] & b[i];
+    if constexpr (kKind == OpKind::kOr) out[i] = a[i] | b[i];
+    if constexpr (kKind == OpKind::kXor) out[i] = a[i] ^ b[i];
+    if constexpr (kKind == OpKind::kShiftLeft) out[i] = y < 32 ? static_cast<int32_t>(x << y) : 0;
+    if constexpr (kKind == OpKind::kShiftRightLogical)
+      out[i] = y < 32 ? static_cast<int32_t>(x >> y) : 0;
+    if constexpr (kKind == OpKind::kShiftRightArithmetic) out[i] = a[i] >> (y < 32 ? y : 31);
+    // -2^31 / -1 has no quotient in i32, and the processor traps.
+    if constexpr (kKind == OpKind::kDivide)
+      out[i] = b[i] == 0 ? -1 : b[i] == -1 ? static_cast<int32_t>(0u - x) : a[i] / b[i];
+    if constexpr (kKind == OpKind::kRemainder)
+      out[i] = b[i] == 0 ? a[i] : b[i] == -1 ? 0 : a[i] % b[i];
   }
 }
-// For ops that no program contains (integer division, ...): writes zeros.
+// For ops that no program contains: writes zeros.
 void zeros(const BlockArgs& g) { std::memset(g.out, 0, static_cast<size_t>(g.n) * 4); }
+
+// Copies bits as integers. A number is a NaN in both types, so one direction serves for both.
+void bitcast(const BlockArgs& g) {
+  const auto* a = static_cast<const uint32_t*>(g.in[0]);
+  auto* out = static_cast<uint32_t*>(g.out);
+  for (int64_t i = 0; i < g.n; ++i)
+    out[i] = (a[i] & 0x7FFFFFFFu) > 0x7F800000u ? kCanonicalNaN : a[i];
+}
 
 template <CompareKind kKind, typename V>
 inline bool holds(V a, V b) {
@@ -289,6 +311,22 @@ BlockKernel integer_of(OpKind kind) {
       return integer<OpKind::kMaximum>;
     case OpKind::kMinimum:
       return integer<OpKind::kMinimum>;
+    case OpKind::kDivide:
+      return integer<OpKind::kDivide>;
+    case OpKind::kRemainder:
+      return integer<OpKind::kRemainder>;
+    case OpKind::kAnd:
+      return integer<OpKind::kAnd>;
+    case OpKind::kOr:
+      return integer<OpKind::kOr>;
+    case OpKind::kXor:
+      return integer<OpKind::kXor>;
+    case OpKind::kShiftLeft:
+      return integer<OpKind::kShiftLeft>;
+    case OpKind::kShiftRightLogical:
+      return integer<OpKind::kShiftRightLogical>;
+    case OpKind::kShiftRightArithmetic:
+      return integer<OpKind::kShiftRightArithmetic>;
     default:
       return zeros;
   }
@@ -325,6 +363,10 @@ BlockKernel float_of(OpKind kind) {
       return unary<T, kFlush, erf_chunk>;
     case OpKind::kLog1p:
       return unary<T, kFlush, log1p_chunk>;
+    case OpKind::kSine:
+      return unary<T, kFlush, sin_chunk>;
+    case OpKind::kCosine:
+      return unary<T, kFlush, cos_chunk>;
     default:
       return nullptr;
   }
@@ -347,6 +389,8 @@ BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
       return sign_of<true>(operand);
     case OpKind::kAbs:
       return sign_of<false>(operand);
+    case OpKind::kBitcastConvert:
+      return bitcast;
     default:
       break;
   }
@@ -366,6 +410,8 @@ int64_t block_cost(OpKind kind) {
     case OpKind::kLogistic:
     case OpKind::kErf:
     case OpKind::kLog1p:
+    case OpKind::kSine:
+    case OpKind::kCosine:
       return 12;
     default:
       return 1;

@@ -1,4 +1,4 @@
-// exp, log, tanh, erf and log1p over arrays, correctly rounded. blocks.cc calls them chunk by
+// exp, log, tanh, erf, log1p, sin and cos over arrays, correctly rounded. blocks.cc calls them chunk by
 // chunk; kernels.h has the scalar forms.
 //
 //   exp_array(x, y, 256);       // y may be x; n is at most kElementaryChunk
@@ -34,5 +34,7 @@ double log_unrounded(float x);
 double tanh_unrounded(float x);
 double erf_unrounded(float x);
 double log1p_unrounded(float x);
+double sin_unrounded(float x);
+double cos_unrounded(float x);
 
 }  // namespace twinrun

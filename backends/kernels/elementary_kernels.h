@@ -14,6 +14,8 @@ struct ElementaryKernels {
   void (*tanh)(const float* x, float* y, int64_t n);
   void (*erf)(const float* x, float* y, int64_t n);
   void (*log1p)(const float* x, float* y, int64_t n);
+  void (*sin)(const float* x, float* y, int64_t n);
+  void (*cos)(const float* x, float* y, int64_t n);
 };
 extern const ElementaryKernels kElementaryAvx512;
 
@@ -24,5 +26,9 @@ float log_slow(float x);
 float tanh_slow(float x);
 float erf_slow(float x);
 float log1p_slow(float x);
+
+// Compiled once, for all instruction sets (trigonometry.cc).
+void sin_array(const float* x, float* y, int64_t n);
+void cos_array(const float* x, float* y, int64_t n);
 
 }  // namespace twinrun

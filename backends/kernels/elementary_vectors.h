@@ -239,8 +239,8 @@ void log1p_vectors(const float* x, float* y, int64_t n) {
   }
 }
 
-constexpr ElementaryKernels kVectors = {exp_vectors, log_vectors, tanh_vectors, erf_vectors,
-                                        log1p_vectors};
+constexpr ElementaryKernels kVectors = {exp_vectors,   log_vectors, tanh_vectors, erf_vectors,
+                                        log1p_vectors, sin_array,   cos_array};
 
 }  // namespace
 }  // namespace twinrun

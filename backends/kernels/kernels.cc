@@ -21,6 +21,7 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kSlice:
     case OpKind::kPad:
     case OpKind::kGather:
+    case OpKind::kSortOrder:
       return run_rows(context, op, inputs, output);
     case OpKind::kScatterAdd:
       return run_scatter_add(context, inputs, output);
@@ -43,6 +44,16 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kLogistic:
     case OpKind::kErf:
     case OpKind::kLog1p:
+    case OpKind::kAnd:
+    case OpKind::kOr:
+    case OpKind::kXor:
+    case OpKind::kShiftLeft:
+    case OpKind::kShiftRightLogical:
+    case OpKind::kShiftRightArithmetic:
+    case OpKind::kRemainder:
+    case OpKind::kBitcastConvert:
+    case OpKind::kSine:
+    case OpKind::kCosine:
       return run_elementwise(context, op, inputs, output);
     case OpKind::kDotGeneral:
       return run_dot(context, op, inputs, output);

@@ -66,5 +66,7 @@ float log_f32(float x);
 float tanh_f32(float x);
 float erf_f32(float x);
 float log1p_f32(float x);
+float sin_f32(float x);
+float cos_f32(float x);
 
 }  // namespace twinrun

@@ -1,6 +1,9 @@
 // Ops that move contiguous stretches: concatenate, slice and pad along a dimension, gather of rows;
+// sort_order, the positions of the elements of each row in ascending order;
 // and scatter_add, the transpose of gather, which adds rows.
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "backends/kernels/arithmetic.h"
@@ -28,6 +31,21 @@ void gather_rows(const KernelContext& context, const Tensor& x, const Tensor& id
     for (int64_t i = begin; i < end; ++i)
       std::memcpy(output.raw() + i * bytes, x.raw() + clamped(id[i], rows) * bytes,
                   static_cast<size_t>(bytes));
+  });
+}
+
+// The positions of each row in ascending order of its elements.
+void sort_rows(const KernelContext& context, const Tensor& x, Tensor& output) {
+  const int64_t width = x.dims().back();
+  const int32_t* from = x.as<int32_t>().data();
+  int32_t* const to = output.as<int32_t>().data();
+  for_ranges(context, x.elements() / width, width * 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int32_t* const key = from + row * width;
+      int32_t* const order = to + row * width;
+      std::iota(order, order + width, 0);
+      std::stable_sort(order, order + width, [&](int32_t a, int32_t b) { return key[a] < key[b]; });
+    }
   });
 }
 
@@ -79,6 +97,7 @@ void copy_stretches(const KernelContext& context, const Tensor& x, size_t axis, 
 void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
   if (output.elements() == 0) return;
   if (op.kind == OpKind::kGather) return gather_rows(context, inputs[0], inputs[1], output);
+  if (op.kind == OpKind::kSortOrder) return sort_rows(context, inputs[0], output);
   const auto axis = static_cast<size_t>(op.attrs.dims[0]);
   const Stretches all(inputs[0], axis);
   const int64_t unit = inputs[0].dims()[axis] > 0 ? all.bytes / inputs[0].dims()[axis] : 0;

@@ -34,7 +34,103 @@ double log_ratio(double s) {
   return 2 * std::fma(s, sum, s);
 }
 
+// |x| modulo pi / 2, bit by bit in fixed point: the bits of the integer part by doubling, then the
+// fraction. 252 bits lie behind the point, and each doubling doubles the error of pi / 2, so that
+// 2^-124 is left of it for |x| below 2^128. No binary32 number that is not 0 is closer than 2^-31 to
+// a multiple of pi / 2.
+class Remainder {
+ public:
+  explicit Remainder(double x) {
+    int exponent;
+    const double fraction = std::frexp(x, &exponent);  // x >= 1/2
+    const auto mantissa = static_cast<uint64_t>(std::ldexp(fraction, 53));
+    for (int i = 0; i < exponent; ++i) {
+      for (int w = 0; w < 4; ++w) words_[w] = words_[w] << 1 | (w < 3 ? words_[w + 1] >> 63 : 0);
+      if (i < 53 && (mantissa >> (52 - i) & 1) != 0) words_[0] += uint64_t{1} << 60;
+      quadrant_ *= 2;
+      reduce();
+    }
+    if (exponent < 53) {  // the fraction, of at most 53 bits, behind the point of words_[0]
+      const uint64_t rest = mantissa << (exponent + 11);  // its first bit is 1/2
+      const uint64_t low = words_[1];
+      words_[1] += rest << 60;
+      words_[0] += (rest >> 4) + (words_[1] < low ? 1 : 0);
+      reduce();
+    }
+    if (at_least(words_, kQuarter)) subtract(), ++quadrant_, negative_ = true;
+  }
+  // The multiple of pi / 2 that is nearest to x, and x minus it.
+  unsigned quadrant() const { return quadrant_; }
+  double radians() const {
+    uint64_t w[4] = {words_[0], words_[1], words_[2], words_[3]};
+    if (negative_) {  // two's complement
+      bool carry = true;
+      for (int i = 3; i >= 0; --i) {
+        w[i] = ~w[i] + (carry ? 1 : 0);
+        carry = carry && w[i] == 0;
+      }
+    }
+    double sum = 0;
+    for (int i = 3; i >= 0; --i) sum += std::ldexp(static_cast<double>(w[i]), -60 - 64 * i);
+    return negative_ ? -sum : sum;
+  }
+
+ private:
+  static constexpr uint64_t kHalf[4] = {0x1921fb54442d1846u, 0x9898cc51701b839au,
+                                        0x252049c1114cf98eu, 0x804177d4c7627364u};  // pi / 2
+  static constexpr uint64_t kQuarter[4] = {0x0c90fdaa22168c23u, 0x4c4c6628b80dc1cdu,
+                                           0x129024e088a67cc7u, 0x4020bbea63b139b2u};
+  static bool at_least(const uint64_t* a, const uint64_t* b) {
+    for (int w = 0; w < 4; ++w) {
+      if (a[w] != b[w]) return a[w] > b[w];
+    }
+    return true;
+  }
+  void subtract() {
+    bool borrow = false;
+    for (int w = 3; w >= 0; --w) {
+      const uint64_t before = words_[w];
+      words_[w] = before - kHalf[w] - (borrow ? 1 : 0);
+      borrow = before < kHalf[w] || (borrow && before == kHalf[w]);
+    }
+  }
+  void reduce() {
+    while (at_least(words_, kHalf)) subtract(), ++quadrant_;
+  }
+
+  uint64_t words_[4] = {};
+  unsigned quadrant_ = 0;
+  bool negative_ = false;
+};
+
+// sin(x + quarters pi / 2), by the Taylor series around the nearest multiple of pi / 2; terms are
+// added from the smallest.
+double shifted_sine(double x, unsigned quarters) {
+  if (!(std::fabs(x) <= std::numeric_limits<double>::max()))
+    return std::numeric_limits<double>::quiet_NaN();
+  unsigned quadrant = quarters;
+  double r = x;
+  if (std::fabs(x) > 0.5) {
+    const Remainder rest(std::fabs(x));
+    quadrant = x < 0 ? quarters - rest.quadrant() : quarters + rest.quadrant();
+    r = x < 0 ? -rest.radians() : rest.radians();
+  }
+  const double square = r * r;
+  double sum = 0;
+  if ((quadrant & 1u) != 0) {
+    for (int n = 20; n >= 2; n -= 2) sum = -square / (n * (n - 1)) * (1 + sum);
+    sum = 1 + sum;
+  } else {
+    for (int n = 21; n >= 3; n -= 2) sum = -square / (n * (n - 1)) * (1 + sum);
+    sum = r + r * sum;
+  }
+  return (quadrant & 2u) != 0 ? -sum : sum;
+}
+
 }  // namespace
+
+double sine(double x) { return x == 0 ? x : shifted_sine(x, 0); }
+double cosine(double x) { return shifted_sine(x, 1); }
 
 double exponential(double x) {
   if (x != x) return x;

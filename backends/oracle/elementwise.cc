@@ -14,6 +14,12 @@ double own_error(double value) { return finite(value) ? std::fabs(value) * 0x1p-
 
 int32_t wrap(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
+// The bits of a number as one of the other type.
+double recast(double x, DType to) {
+  if (to == DType::kI32) return wrap(to_bits(canonical(static_cast<float>(x))));
+  return canonical(from_bits(static_cast<uint32_t>(static_cast<int64_t>(x))));
+}
+
 // IEEE 754-2019 maximum: NaN propagates, +0 > -0.
 double maximum(double a, double b) {
   if (a != a || b != b) return kNaN;
@@ -158,6 +164,10 @@ Estimate float_node(const Call& call, int64_t i) {
       return declared(error_function(a));
     case OpKind::kLog1p:
       return declared(logarithm_of_1_plus(a));
+    case OpKind::kSine:
+      return declared(sine(a));
+    case OpKind::kCosine:
+      return declared(cosine(a));
     case OpKind::kLogistic:
       return logistic(a, call.declared, storage);
     default:
@@ -180,6 +190,22 @@ double integer_node(const Call& call, int64_t i) {
       return static_cast<double>(std::max(a, b));
     case OpKind::kMinimum:
       return static_cast<double>(std::min(a, b));
+    case OpKind::kDivide:
+      return b == 0 ? -1 : wrap(a / b);
+    case OpKind::kRemainder:
+      return static_cast<double>(b == 0 ? a : a % b);
+    case OpKind::kAnd:
+      return static_cast<double>(a & b);
+    case OpKind::kOr:
+      return static_cast<double>(a | b);
+    case OpKind::kXor:
+      return static_cast<double>(a ^ b);
+    case OpKind::kShiftLeft:
+      return b < 0 || b > 31 ? 0 : wrap(a * (int64_t{1} << b));
+    case OpKind::kShiftRightLogical:
+      return b < 0 || b > 31 ? 0 : wrap((a & 0xFFFFFFFF) >> b);
+    case OpKind::kShiftRightArithmetic:
+      return static_cast<double>(a >> (b < 0 || b > 31 ? 31 : b));
     case OpKind::kNegate:
       return wrap(-a);
     case OpKind::kAbs:
@@ -332,6 +358,10 @@ void eval_elementwise(const Call& call, int64_t begin, int64_t end) {
       call.set(
           i, {converted(element(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
     });
+  } else if (op.kind == OpKind::kBitcastConvert) {
+    each(begin, end, [&](int64_t i) {
+      call.set(i, {recast(element(call.inputs[0], i), op.type.dtype), 0});
+    });
   } else if (op.kind == OpKind::kCompare) {
     const bool floats = call.inputs[0].dtype() != DType::kI32;
     each(begin, end, [&](int64_t i) {
@@ -347,6 +377,18 @@ void eval_elementwise(const Call& call, int64_t begin, int64_t end) {
 }
 
 }  // namespace
+
+void eval_sort_order(const Call& call) {
+  const int32_t* x = call.inputs[0].as<int32_t>().data();
+  const int64_t width = call.op.type.dims.back();
+  for (int64_t row = 0; row < call.op.type.elements(); row += width) {
+    std::vector<std::pair<int32_t, int64_t>> keys;  // equal keys are ordered by their position
+    for (int64_t i = 0; i < width; ++i) keys.emplace_back(x[row + i], i);
+    std::ranges::sort(keys);
+    for (int64_t i = 0; i < width; ++i)
+      call.set(row + i, {static_cast<double>(keys[static_cast<size_t>(i)].second), 0});
+  }
+}
 
 void eval_pointwise(const Call& call, int64_t begin, int64_t end) {
   switch (class_of(call.op.kind)) {

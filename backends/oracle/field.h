@@ -10,7 +10,7 @@
 // - add, subtract, multiply, divide, negate, dots, convolutions, sums, means and the all-reduce are
 //   exact, so their order does not matter. x / 0 is 0. There is no rounding: convert between float
 //   types does nothing, and a constant is the fraction that was meant.
-// - exp, log, sqrt, tanh and erf are uninterpreted functions: equal arguments give equal, random
+// - exp, log, sqrt, tanh, erf, sin and cos are uninterpreted functions: equal arguments give equal, random
 //   values. log1p(x) is log(1 + x), rsqrt is 1 / sqrt, logistic is 1 / (1 + exp(-x)). No other
 //   identity holds: exp(a) exp(b) is not exp(a + b), sqrt(x)^2 is not x.
 // - a > b is an uninterpreted number g(a, b) with g(a, b) + g(b, a) = 1, and 0 if a = b. The other
@@ -19,6 +19,7 @@
 //   branches, so a difference in either shows. For integers of at most 31 bits, a > b is 0 or 1.
 // - The maximum of many values (reduce, pooling and its gradient) is the largest in a random total
 //   order: associative, commutative, idempotent, and always an element of the set.
+// - bitcast_convert of integers is the number whose bits they are; of floats it has no value.
 // - rng_uniform is a random element that depends on (seed, stream, step, sample, element).
 // - convert to an integer truncates the fraction that the element represents. It fails if the
 //   element is no fraction of small numbers: then the op has no value here.

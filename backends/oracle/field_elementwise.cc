@@ -1,6 +1,9 @@
 // Elementwise ops over the field. Quotients are computed in batches, because many inverses cost one
 // inversion (invert_all).
+#include <cmath>
+
 #include "backends/oracle/field_internal.h"
+#include "program/base/bits.h"
 
 namespace twinrun::oracle {
 namespace {
@@ -97,12 +100,24 @@ Tensor selected(const Op& op, const Tensor& p, const Tensor& a, const Tensor& b,
   return each(op, pool, [&](size_t i) { return n[i] + share[i] * (y[i] - n[i]); });
 }
 
+// The numbers that integers are the bits of. Bits that are no number are a random element each.
+Tensor recast(const FieldPoint& point, const Op& op, const Tensor& x, ThreadPool* pool) {
+  const auto bits = x.as<const int32_t>();
+  const auto other = point.function(static_cast<uint64_t>(op.kind));
+  return each(op, pool, [&](size_t i) {
+    const float number = from_bits(static_cast<uint32_t>(bits[i]));
+    return std::isfinite(number) ? Field61::constant(number)
+                                 : other(static_cast<uint64_t>(static_cast<uint32_t>(bits[i])));
+  });
+}
+
 }  // namespace
 
 Result<Tensor> field_elementwise(const FieldPoint& point, const Op& op,
                                  std::span<const Tensor> operands, ThreadPool* pool) {
   if (op.kind == OpKind::kConvert) return converted(op, operands[0], pool);
   if (op.kind == OpKind::kSelect) return selected(op, operands[0], operands[1], operands[2], pool);
+  if (op.kind == OpKind::kBitcastConvert) return recast(point, op, operands[0], pool);
   const Tensor first = field_of(operands[0]);
   const Tensor second = operands.size() > 1 ? field_of(operands[1]) : Tensor();
   const Elements a = first.as<const Field61>(), b = second.as<const Field61>();
@@ -141,7 +156,7 @@ Result<Tensor> field_elementwise(const FieldPoint& point, const Op& op,
       });
     case OpKind::kLog1p:
       return each(op, pool, [&, log = named(OpKind::kLog)](size_t i) { return log(one + a[i]); });
-    default:  // sqrt, exponential, log, tanh, erf
+    default:  // sqrt, exponential, log, tanh, erf, sine, cosine
       return each(op, pool, [&, f = named(op.kind)](size_t i) { return f(a[i]); });
   }
 }

@@ -105,6 +105,7 @@ void eval_dot(const Call& call);
 void eval_reduce(const Call& call);
 void eval_window(const Call& call);  // reduce_window, select_and_scatter, avg_pool_grad
 void eval_scatter_add(const Call& call);
+void eval_sort_order(const Call& call);
 void eval_all_reduce(const Call& call);
 
 }  // namespace twinrun::oracle

@@ -19,8 +19,9 @@ bool any_wide(std::span<const Tensor> inputs) {
 // recompute in blocks.
 bool pointwise(OpKind kind) {
   const OpClass c = class_of(kind);
-  return kind != OpKind::kParameter && (c == OpClass::kSource || c == OpClass::kRandom ||
-                                        c == OpClass::kMove || c == OpClass::kElementwise);
+  return kind != OpKind::kParameter && kind != OpKind::kSortOrder &&
+         (c == OpClass::kSource || c == OpClass::kRandom || c == OpClass::kMove ||
+          c == OpClass::kElementwise);
 }
 
 // True if every |x - value| is at most most * radius and all of them are numbers: then no element
@@ -135,6 +136,9 @@ void whole_op(const oracle::Call& call) {
       break;
     case OpKind::kReduce:
       oracle::eval_reduce(call);
+      break;
+    case OpKind::kSortOrder:
+      oracle::eval_sort_order(call);
       break;
     case OpKind::kScatterAdd:
       oracle::eval_scatter_add(call);

@@ -3,6 +3,7 @@
 // polynomials whose error is below 2^-30).
 #include <immintrin.h>
 
+#include "backends/oracle/elementary.h"
 #include "backends/oracle/screen_internal.h"
 
 namespace twinrun::screen {
@@ -159,6 +160,30 @@ bool integer_op(const Call& call) {
       return integers(call, [](uint32_t a, uint32_t b) { return a - b; });
     case OpKind::kMultiply:
       return integers(call, [](uint32_t a, uint32_t b) { return a * b; });
+    case OpKind::kDivide:
+      return integers(call, [=](uint32_t a, uint32_t b) {
+        if (b == 0 || b == ~0u) return b == 0 ? ~0u : 0 - a;
+        return static_cast<uint32_t>(as_signed(a) / as_signed(b));
+      });
+    case OpKind::kRemainder:
+      return integers(call, [=](uint32_t a, uint32_t b) {
+        if (b == 0 || b == ~0u) return b == 0 ? a : 0;
+        return static_cast<uint32_t>(as_signed(a) % as_signed(b));
+      });
+    case OpKind::kAnd:
+      return integers(call, [](uint32_t a, uint32_t b) { return a & b; });
+    case OpKind::kOr:
+      return integers(call, [](uint32_t a, uint32_t b) { return a | b; });
+    case OpKind::kXor:
+      return integers(call, [](uint32_t a, uint32_t b) { return a ^ b; });
+    case OpKind::kShiftLeft:
+      return integers(call, [](uint32_t a, uint32_t b) { return b < 32 ? a << b : 0; });
+    case OpKind::kShiftRightLogical:
+      return integers(call, [](uint32_t a, uint32_t b) { return b < 32 ? a >> b : 0; });
+    case OpKind::kShiftRightArithmetic:
+      return integers(call, [=](uint32_t a, uint32_t b) {
+        return static_cast<uint32_t>(as_signed(a) >> std::min(b, 31u));
+      });
     case OpKind::kMaximum:
       return integers(call,
                       [=](uint32_t a, uint32_t b) { return as_signed(a) > as_signed(b) ? a : b; });
@@ -259,12 +284,32 @@ bool convert(const Call& call) {
   });
 }
 
+bool bitcast(const Call& call) {
+  const auto from = call.inputs[0].as<const uint32_t>(), to = call.output.as<const uint32_t>();
+  uint32_t differ = 0;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const bool nan = (from[i] & 0x7FFFFFFFu) > 0x7F800000u;
+    differ |= to[i] ^ (nan ? kCanonicalNaN : from[i]);
+  }
+  return differ == 0;
+}
+
+// One of the oracle's functions, for four numbers.
+template <double (*kFunction)(double)>
+D4 of_each(D4 x) {
+  double v[4];
+  _mm256_storeu_pd(v, x.v);
+  for (double& one : v) one = kFunction(one);
+  return D4::of(v);
+}
+
 }  // namespace
 
 bool elementwise(const Call& call) {
   const OpKind kind = call.op.kind;
   if (kind == OpKind::kConvert) return convert(call);
   if (kind == OpKind::kCompare) return compare(call);
+  if (kind == OpKind::kBitcastConvert) return bitcast(call);
   if (call.output.dtype() == DType::kI32) return integer_op(call);
   if (!is_floating(call.output.dtype())) return true;
   if (call.unrounded != 0) return contracted(call, kind == OpKind::kAdd ? 1 : -1);
@@ -329,6 +374,10 @@ bool elementwise(const Call& call) {
       AGAIN(erf_of, x != x ? x : one(erf_of(x)), ulps + 1, 0);
     case OpKind::kLog1p:
       AGAIN(log1p_of, log1p_edge(x), ulps + 1, 0);
+    case OpKind::kSine:
+      AGAIN(of_each<oracle::sine>, oracle::sine(x), ulps + 1, 0);
+    case OpKind::kCosine:
+      AGAIN(of_each<oracle::cosine>, oracle::cosine(x), ulps + 1, 0);
     case OpKind::kLogistic:  // 2^-125, because the result is 0 if exp(-x) overflows binary32
       AGAIN(logistic_of, x != x ? x : one(logistic_of(x)), ulps + 2, 0x1p-125);
 #undef AGAIN

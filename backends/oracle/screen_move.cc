@@ -290,6 +290,26 @@ bool random(const Call& call) {
   });
 }
 
+// Every row of positions must be a permutation that makes the elements ascend, with equal ones in
+// order.
+bool ordered(const Call& call) {
+  const auto x = call.inputs[0].as<const int32_t>(), order = call.output.as<const int32_t>();
+  const auto width = static_cast<size_t>(call.op.type.dims.back());
+  std::vector<bool> seen(width);
+  for (size_t row = 0; row < order.size(); row += width) {
+    seen.assign(width, false);
+    for (size_t i = 0; i < width; ++i) {
+      const auto at = static_cast<size_t>(order[row + i]);
+      if (at >= width || seen[at]) return false;
+      seen[at] = true;
+      if (i == 0) continue;
+      const int32_t before = order[row + i - 1], last = x[row + static_cast<size_t>(before)];
+      if (last > x[row + at] || (last == x[row + at] && before > order[row + i])) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool source(const Call& call) {
@@ -323,6 +343,8 @@ bool move(const Call& call) {
       return walk_of(call);
     case OpKind::kSelect:
       return select_of(call);
+    case OpKind::kSortOrder:
+      return ordered(call);
     default:
       return sign_op(call);
   }

@@ -1,4 +1,4 @@
-// exp, log, tanh, erf and log1p within the declared ulps: the unrounded value plus an error that is
+// exp, log, tanh, erf, log1p, sin and cos within the declared ulps: the unrounded value plus an error that is
 // a function of the argument and the seed, then rounded.
 #include "backends/kernels/elementary.h"
 
@@ -34,7 +34,9 @@ float moved(const Variant& v, OpKind kind, float x, float rounded, double value)
   // Above a power of two the final rounding is twice as coarse, so the bound is checked here. A
   // result must also stay in the range of the function.
   const double most = v.declared.elementary_ulps * spacing - std::fabs(value) * 0x1p-46;
-  const bool outside = (kind == OpKind::kTanh || kind == OpKind::kErf) && std::fabs(result) > 1;
+  const bool limited = kind == OpKind::kTanh || kind == OpKind::kErf || kind == OpKind::kSine ||
+                       kind == OpKind::kCosine;
+  const bool outside = limited && std::fabs(result) > 1;
   const bool other_sign = std::signbit(result) != std::signbit(rounded);
   if (outside || other_sign || !(std::fabs(static_cast<double>(result) - value) <= most))
     return rounded;
@@ -57,6 +59,12 @@ float of_kind(const Variant& v, OpKind kind, float x) {
       break;
     case OpKind::kErf:
       y = erf_f32(x), unrounded = erf_unrounded, saturates = !(std::fabs(x) <= 4);
+      break;
+    case OpKind::kSine:
+      y = sin_f32(x), unrounded = sin_unrounded;
+      break;
+    case OpKind::kCosine:
+      y = cos_f32(x), unrounded = cos_unrounded;
       break;
     default:
       y = log1p_f32(x), unrounded = log1p_unrounded;

@@ -18,6 +18,8 @@ bool is_elementary(OpKind kind) {
     case OpKind::kErf:
     case OpKind::kLog1p:
     case OpKind::kLogistic:
+    case OpKind::kSine:
+    case OpKind::kCosine:
       return true;
     default:
       return false;

@@ -1,4 +1,5 @@
-// twinrun judge: holds every call of a recorded training step against its definition.
+// twinrun judge: holds every call of a recorded training step against its definition, or the results
+// of a compiled module against what rounding can explain.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -6,6 +7,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/module/judge_module.h"
 #include "harness/trace/judge_trace.h"
 
 namespace twinrun::cli {
@@ -19,6 +21,41 @@ Status write_pages(const TraceVerdict& verdict, const std::string& dir) {
   return write_file_atomically(dir + "/report.html", trace_html(verdict));
 }
 
+// The words of tpu.precision.
+const std::vector<Choice>& precisions() {
+  static const std::vector<Choice> all = {
+      {"f32"}, {"default", "one pass of bf16"}, {"high", "three"}, {"highest", "six"}};
+  return all;
+}
+DotPrecision precision_of(const std::string& word) {
+  for (const auto p :
+       {DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6, DotPrecision::kF32}) {
+    if (to_string(p) == word) return p;
+  }
+  return DotPrecision::kF32;
+}
+
+Result<int> judge_compiled(const Parsed& parsed, int threads) {
+  if (!parsed.has("values"))
+    return Error{"--module needs --values", "", "--values VALUES.safetensors"};
+  ModuleRequest request{parsed.get<std::string>("module"), parsed.get<std::string>("values"), {}};
+  request.may.elementary_ulps = parsed.get<double>("elementary-ulps");
+  if (!(request.may.elementary_ulps >= 0) || request.may.elementary_ulps > 1e6)
+    return Error{"--elementary-ulps: allowed: 0 to 1000000", "", ""};
+  request.may.flush = parsed.get<std::string>("flush") == "yes";
+  request.may.dots = precision_of(parsed.get<std::string>("precision"));
+  ThreadPool pool(threads);
+  TWINRUN_ASSIGN(const ModuleVerdict verdict, judge_module(request, &pool));
+  const bool json = parsed.get<bool>("json");
+  if (json) fmt::print("{}", module_json(verdict));
+  if (!verdict.refused.empty()) {
+    if (!json) return Error{verdict.refused, "", ""};
+    return kExitUsage;
+  }
+  if (!json) fmt::print("{}", module_text(verdict));
+  return verdict.outside() > 0 ? 20 : verdict.judged() > 0 ? 0 : kExitUnavailable;
+}
+
 }  // namespace
 
 Result<int> judge_verb(const Args& args) {
@@ -27,13 +64,26 @@ Result<int> judge_verb(const Args& args) {
   options.flag("partial", "judge the complete calls of a trace that was cut short");
   options.flag("ops", "list every operation with its worst ratio of error to bound");
   options.flag("json", "one JSON document on stdout");
+  options.text("module", "judge a compiled module instead: its HLO or StableHLO text");
+  options.text("values", "its arguments and what it returned: safetensors of argument/0, result/0");
+  options.number<double>("elementary-ulps",
+                         "--module: the largest error of exp, log, tanh, ... in ulps", 8);
+  options.one_of("flush", "--module: whether denormals may be taken as zero",
+                 choices({"yes", "no"}), "yes");
+  options.one_of("precision", "--module: how operands of products may be rounded", precisions(),
+                 "f32");
   options.number<int>("threads", "threads to use", 2);
   options.flag("quiet,q", "print no progress");
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun judge TRACE [-o DIR] [OPTIONS]",
-                       "twinrun judge trace.twin -o judged", options, {"TRACE"}));
+                 parse(args,
+                       "twinrun judge TRACE [-o DIR] [OPTIONS]\n"
+                       "       twinrun judge --module MODULE --values VALUES [OPTIONS]",
+                       "twinrun judge trace.twin -o judged", options, {"?TRACE"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
+  if (parsed.has("module") == parsed.has("TRACE"))
+    return Error{"either TRACE or --module is needed", "", "twinrun judge --help"};
+  if (parsed.has("module")) return judge_compiled(parsed, threads);
   TWINRUN_ASSIGN(const TraceFile trace,
                  read_trace(parsed.get<std::string>("TRACE"), parsed.get<bool>("partial")));
   ThreadPool pool(threads);

@@ -58,7 +58,7 @@ bool moves_only(const std::string& kind) {
     const OpClass c = class_of(op);
     return c == OpClass::kMove || c == OpClass::kSource || c == OpClass::kRandom ||
            op == OpKind::kMaximum || op == OpKind::kMinimum || op == OpKind::kCompare ||
-           op == OpKind::kConvert;
+           op == OpKind::kConvert || op == OpKind::kBitcastConvert;
   }
   return false;
 }

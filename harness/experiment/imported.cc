@@ -77,6 +77,12 @@ class Complaints {
   std::vector<std::string> lines_;
 };
 
+// The bits of u32 are those of the program's i32, so that keys of jax.random can be fed.
+Result<Tensor> tensor_for(NamedArray array, DType wanted, const std::string& path) {
+  if (array.type == ElementType::kU32 && wanted == DType::kI32) array.type = ElementType::kI32;
+  return to_tensor(array, wanted, path);
+}
+
 bool is_input(const Program& p, const std::string& name) {
   return std::ranges::find(p.inputs, name, &Input::name) != p.inputs.end();
 }
@@ -92,7 +98,7 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
     } else if (found->second.dims != var.type.dims) {
       complaints.add(fmt::format("'{}' is {}; allowed: {}", var.name, describe(found->second),
                                  to_string(var.type)));
-    } else if (const auto t = to_tensor(found->second, var.type.dtype, path); t) {
+    } else if (const auto t = tensor_for(found->second, var.type.dtype, path); t) {
       state.push_back(*t);
     } else {
       complaints.add(fmt::format("'{}': {}", var.name, t.error().what));
@@ -149,7 +155,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
     if (leading && dims[0] == 0) complaints.add(fmt::format("'{}' has 0 steps", name));
     if (leading) steps = dims[0];
     counted[i] = leading;
-    const auto t = to_tensor(found->second, type.dtype, path);
+    const auto t = tensor_for(found->second, type.dtype, path);
     if (t)
       columns[i] = *t;
     else

@@ -37,6 +37,13 @@ bool cheap(OpKind kind) {
     case OpKind::kNegate:
     case OpKind::kAbs:
     case OpKind::kConvert:
+    case OpKind::kBitcastConvert:
+    case OpKind::kAnd:
+    case OpKind::kOr:
+    case OpKind::kXor:
+    case OpKind::kShiftLeft:
+    case OpKind::kShiftRightLogical:
+    case OpKind::kShiftRightArithmetic:
       return true;
     default:
       return false;

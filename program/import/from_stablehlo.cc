@@ -81,22 +81,42 @@ class Translator {
     return Ok{};
   }
 
+  // A value that a region reads from outside: the name, and the shapes of all results of its op.
+  struct Captured {
+    std::string name;
+    std::vector<HloShape> shapes;
+  };
+
+  static int add_parameter(HloComputation& c, HloInstruction p, int line) {
+    p.opcode = "parameter";
+    p.literal = std::to_string(c.parameters.size());
+    p.line = line;
+    c.parameters.push_back(static_cast<int>(c.instructions.size()));
+    c.instructions.push_back(std::move(p));
+    return c.parameters.back();
+  }
+
   Status computation(const std::string& name, const MlirRegion& body, int line,
-                     const std::string& what) {
+                     const std::string& what, const std::vector<Captured>& captured = {}) {
     HloComputation c;
     Values values;
     c.name = name;
     for (const MlirArgument& a : body.arguments) {
       HloInstruction p;
       p.name = a.name;
-      p.opcode = "parameter";
       p.shape = a.shape;
-      p.literal = std::to_string(c.parameters.size());
       p.op_name = place(a.location).op_name;
-      p.line = line;
-      c.parameters.push_back(static_cast<int>(c.instructions.size()));
-      TWINRUN_RETURN_IF_ERROR(define(values, a.name, {c.parameters.back()}, line));
-      c.instructions.push_back(std::move(p));
+      TWINRUN_RETURN_IF_ERROR(define(values, a.name, {add_parameter(c, std::move(p), line)}, line));
+    }
+    for (const Captured& from : captured) {
+      std::vector<int> of;
+      for (const HloShape& shape : from.shapes) {
+        HloInstruction p;
+        p.name = from.name;
+        p.shape = shape;
+        of.push_back(add_parameter(c, std::move(p), line));
+      }
+      TWINRUN_RETURN_IF_ERROR(define(values, from.name, std::move(of), line));
     }
     for (size_t i = 0; i < body.ops.size(); ++i) {
       const MlirOp& op = body.ops[i];
@@ -184,7 +204,11 @@ class Translator {
     set_hlo_attributes(op, shapes, in);
     // In text without locations the name of the function that is called serves as one.
     if (in.opcode == "call" && op.location.empty()) in.op_name = in.attributes["to_apply"];
-    TWINRUN_RETURN_IF_ERROR(regions(op, in));
+    if (in.opcode == "while" || in.opcode == "conditional") {
+      TWINRUN_RETURN_IF_ERROR(control_flow(c, values, op, in));
+    } else {
+      TWINRUN_RETURN_IF_ERROR(regions(op, in));
+    }
     if (in.opcode == "constant") {
       const auto value = op.attributes.find("value");
       in.literal = elements_of(value == op.attributes.end() ? op.literal : value->second);
@@ -243,6 +267,7 @@ class Translator {
         {"reduce", {"to_apply"}},
         {"reduce-window", {"to_apply"}},
         {"scatter", {"to_apply"}},
+        {"sort", {"to_apply"}},
         {"select-and-scatter", {"select", "scatter"}}};
     const auto found = keys.find(in.opcode);
     if (found == keys.end()) return Ok{};
@@ -255,6 +280,62 @@ class Translator {
       const std::string name = fmt::format("region {}", ++regions_);
       TWINRUN_RETURN_IF_ERROR(computation(name, op.regions[i], op.line, "a region of " + op.name));
       in.attributes[found->second[i]] = name;
+    }
+    return Ok{};
+  }
+
+  // Names that the region reads and does not define, in order.
+  static void free_names(const MlirRegion& r, std::set<std::string>& seen,
+                         std::vector<std::string>& out) {
+    std::vector<std::string> own;
+    const auto define = [&](const std::string& name) {
+      if (seen.insert(name).second) own.push_back(name);
+    };
+    for (const MlirArgument& a : r.arguments) define(a.name);
+    for (const MlirOp& op : r.ops) {
+      for (const std::string& ref : op.operands) {
+        std::string name = ref.substr(0, ref.find('#'));
+        if (seen.insert(name).second) out.push_back(std::move(name));
+      }
+      for (const MlirRegion& inner : op.regions) free_names(inner, seen, out);
+      for (const MlirOp::Result& result : op.results) define(result.name);
+    }
+    for (const std::string& name : own) seen.erase(name);
+  }
+
+  // Regions of loops and conditionals read values from outside. These become additional operands,
+  // and additional parameters of every region.
+  Status control_flow(const HloComputation& c, const Values& values, const MlirOp& op,
+                      HloInstruction& in) {
+    std::vector<std::string> names;
+    std::set<std::string> seen;
+    for (const MlirRegion& r : op.regions) free_names(r, seen, names);
+    if (in.opcode == "while") in.attributes["carried"] = std::to_string(in.operands.size());
+    std::vector<Captured> captured;
+    for (const std::string& name : names) {
+      const auto found = values.find(name);
+      if (found == values.end()) continue;  // an error in the region
+      captured.push_back({name, {}});
+      for (const int i : found->second) {
+        in.operands.push_back(i);
+        captured.back().shapes.push_back(c.instructions[static_cast<size_t>(i)].shape);
+      }
+    }
+    in.attributes["captured"] = "true";
+    std::vector<std::string> branches;
+    for (const MlirRegion& r : op.regions) {
+      branches.push_back(fmt::format("region {}", ++regions_));
+      TWINRUN_RETURN_IF_ERROR(
+          computation(branches.back(), r, op.line, "a region of " + op.name, captured));
+    }
+    const bool two = in.opcode == "while" || op.name == "stablehlo.if";
+    if (branches.empty() || (two && branches.size() != 2))
+      return error(op.line, fmt::format("{} with {} regions", op.name, branches.size()));
+    if (two) {
+      in.attributes[in.opcode == "while" ? "condition" : "true_computation"] = branches[0];
+      in.attributes[in.opcode == "while" ? "body" : "false_computation"] = branches[1];
+    } else {
+      in.attributes["branch_computations"] = fmt::format("{}", fmt::join(branches, ","));
     }
     return Ok{};
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "program/import/from_stablehlo.h"
 #include "program/import/text_cursor.h"
@@ -233,6 +234,11 @@ void scatter(const Op& o) {
   o.set("unique_indices", o.text("unique_indices"));
 }
 
+void sort(const Op& o) {
+  const std::string dimension = o.text("dimension");
+  o.set("dimensions", "{" + dimension.substr(0, dimension.find(' ')) + "}");
+}
+
 void custom_call(const Op& o) {
   o.set("custom_call_target",
         o.op.symbol.empty() ? o.text("call_target_name") : "\"" + o.op.symbol + "\"");
@@ -269,6 +275,8 @@ constexpr std::array kKnown = {
     Known{"select_and_scatter", "select-and-scatter", pooling},
     Known{"gather", "gather", gather},
     Known{"scatter", "scatter", scatter},
+    Known{"sort", "sort", sort},
+    Known{"count_leading_zeros", "count-leading-zeros"},
     Known{"custom_call", "custom-call", custom_call},
     Known{"composite", "call", call},
     Known{"optimization_barrier", "opt-barrier"},
@@ -288,7 +296,13 @@ constexpr std::string_view kPrefix = "stablehlo.";
 
 std::string hlo_opcode(const std::string& op) {
   if (op == "call" || op == "func.call") return "call";
-  if (op == "chlo.erf" || op == "chlo.erfc") return op.substr(5);
+  static const std::map<std::string_view, std::string_view> chlo = {
+      {"chlo.erf", "erf"},
+      {"chlo.erfc", "erfc"},
+      {"chlo.erf_inv", "erf-inv"},
+      {"chlo.next_after", "next-after"},
+      {"chlo.top_k", "topk"}};
+  if (const auto found = chlo.find(op); found != chlo.end()) return std::string(found->second);
   if (op == "chlo.square") return "multiply";
   if (op == "sdy.sharding_constraint") return "opt-barrier";
   if (!op.starts_with(from_stablehlo::kPrefix)) return op;
@@ -302,6 +316,7 @@ void set_hlo_attributes(const MlirOp& op, const std::vector<const HloShape*>& op
                         HloInstruction& in) {
   const from_stablehlo::Op o{op, operands, in};
   if (op.name == "call" || op.name == "func.call") return from_stablehlo::call(o);
+  if (op.name == "chlo.top_k") return o.set("k", o.text("k"));
   if (!op.name.starts_with(from_stablehlo::kPrefix)) return;
   const auto* k =
       from_stablehlo::known(std::string_view(op.name).substr(from_stablehlo::kPrefix.size()));

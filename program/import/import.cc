@@ -1,5 +1,5 @@
-// HloModule -> Program: calls are inlined, tuples are taken apart, and every other instruction is
-// lowered by the rule of its opcode.
+// HloModule -> Program: calls are inlined, loops unrolled, tuples are taken apart, and every other
+// instruction is lowered by the rule of its opcode.
 #include "program/import/import.h"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include <set>
 
 #include "program/base/names.h"
+#include "program/import/control_flow.h"
 #include "program/import/literal.h"
 #include "program/import/names.h"
 #include "program/import/site.h"
@@ -18,9 +19,19 @@ namespace {
 const LoweringTable& rules() {
   static const LoweringTable table = [] {
     LoweringTable t;
-    for (const auto add : {add_elementwise, add_movement, add_indexing, add_dot, add_convolution,
-                           add_reductions, add_windows})
+    for (const auto add :
+         {add_elementwise, add_integers, add_functions, add_movement, add_slices, add_gather,
+          add_scatter, add_dot, add_convolution, add_reductions, add_windows})
       add(t);
+    return t;
+  }();
+  return table;
+}
+
+const ManyLoweringTable& many_rules() {
+  static const ManyLoweringTable table = [] {
+    ManyLoweringTable t;
+    for (const auto add : {add_arg_extremes, add_sorts}) add(t);
     return t;
   }();
   return table;
@@ -29,22 +40,10 @@ const LoweringTable& rules() {
 // What to do instead of using an opcode that has no rule.
 std::string advice(const std::string& opcode) {
   static const std::map<std::string_view, std::string_view> known = {
-      {"while",
-       "unroll the loop (a Python for, or jax.lax.scan(..., unroll=True)); loops of jax.random: "
-       "draw outside of the step"},
-      {"conditional", "compute both branches and select (jnp.where)"},
       {"rng-bit-generator", "draw random numbers outside of the step and pass them as inputs"},
       {"rng", "draw random numbers outside of the step and pass them as inputs"},
-      {"shift-right-logical",
-       "bits of random numbers: draw them outside of the step and pass them as inputs"},
-      {"shift-left",
-       "bits of random numbers: draw them outside of the step and pass them as inputs"},
       {"fusion",
        "export before XLA's optimisations (the *before_optimizations.txt of --xla_dump_to)"},
-      {"sine", "compute tables of sines outside of the step and pass them as inputs"},
-      {"cosine", "compute tables of cosines outside of the step and pass them as inputs"},
-      {"sort", "sort outside of the step"},
-      {"chlo.top_k", "choose outside of the step"},
       {"all-reduce", "a step of one core: without pmap and shard_map, or twinrun export --cores 1"},
   };
   const auto found = known.find(opcode);
@@ -52,40 +51,24 @@ std::string advice(const std::string& opcode) {
                               : std::string(found->second);
 }
 
-// An array or a tuple of values; neither if its instruction was refused.
-struct Value {
-  ValueId id = kNoValue;
-  std::vector<Value> parts;
-  bool known() const {
-    return id != kNoValue || (!parts.empty() && std::ranges::all_of(parts, &Value::known));
-  }
-};
-
-// The position in the source from which an inlined computation was called.
-struct Scope {
-  std::string path, source;
-  bool gradient = false;
-};
-
 class Importer {
  public:
-  explicit Importer(const HloModule& module) : module_(module) {}
+  // `step`: false for a module that need not be a training step.
+  Importer(const HloModule& module, bool step)
+      : module_(module), step_(step), shared_(graph()) {}
 
   Result<ImportedStep> run(const StepBinding& binding) {
     const HloComputation& entry = module_.entry();
-    std::vector<Value> arguments(entry.parameters.size());
+    std::vector<HloValue> arguments(entry.parameters.size());
     for (size_t i = 0; i < entry.parameters.size(); ++i) {
       const HloInstruction& p = entry.instructions[static_cast<size_t>(entry.parameters[i])];
       const bool state = i < binding.state.size();
       const std::string& name = state ? binding.state[i] : binding.inputs[i - binding.state.size()];
       const auto dtype = p.shape.is_tuple() ? std::nullopt : dtype_of(p.shape.dtype);
       const bool empty = std::ranges::find(p.shape.dims, 0) != p.shape.dims.end();
-      if (!dtype || empty) {
-        problem(
-            p,
-            fmt::format(
-                "parameter '{}' of {}; allowed: arrays of f32, bf16, s32, pred, u8, s8, u16, s16",
-                name, to_string(p.shape)));
+      if (!dtype || empty || p.shape.dtype == "f64") {
+        problem(p, fmt::format("parameter '{}' of {}; allowed: arrays of f32, bf16, integers, pred",
+                               name, to_string(p.shape)));
         continue;
       }
       const TensorType type{*dtype, p.shape.dims};
@@ -99,7 +82,7 @@ class Importer {
       }
     }
     if (out_.program.batch == 0) out_.program.batch = 1;
-    const Value root = inlined(entry, arguments, {});
+    const HloValue root = inlined(entry, arguments, {});
     if (problems_.empty()) bind_results(entry, root, binding);
     if (!problems_.empty()) return all_problems();
     for (const auto& [note, count] : shared_.notes)
@@ -114,6 +97,7 @@ class Importer {
   void problem(const HloInstruction& in, std::string what) {
     auto& lines = problems_[std::move(what)];
     lines.push_back(in.line);
+    ++refused_;
   }
 
   Error all_problems() const {
@@ -135,12 +119,13 @@ class Importer {
     return {what, module_.file, ""};
   }
 
-  Value inlined(const HloComputation& c, const std::vector<Value>& arguments, const Scope& scope) {
+  HloValue inlined(const HloComputation& c, const std::vector<HloValue>& arguments,
+                   const CallSite& scope) {
     constexpr int kMaxNested = 64;
     if (depth_ >= kMaxNested)
       throw Unsupported{fmt::format("calls nested more than {} deep", kMaxNested)};
     ++depth_;
-    std::vector<Value> values(c.instructions.size());
+    std::vector<HloValue> values(c.instructions.size());
     for (size_t i = 0; i < c.instructions.size(); ++i) {
       const HloInstruction& in = c.instructions[i];
       if (full_) break;
@@ -151,18 +136,24 @@ class Importer {
       } catch (const GraphError& e) {
         problem(in, e.what());
       }
-      if (graph().size() > kMaxImportedOps || ++visited_ > 10 * kMaxImportedOps) {
+      if (!full_ && (graph().size() > kMaxImportedOps || ++visited_ > 10 * kMaxImportedOps)) {
         full_ = true;
-        problem(in, fmt::format("more than {} ops once calls are inlined", kMaxImportedOps));
+        problem(in, fmt::format("more than {} ops once calls are inlined and loops are unrolled{}; "
+                                "allowed: fewer layers or iterations",
+                                kMaxImportedOps,
+                                shared_.iteration.empty()
+                                    ? ""
+                                    : fmt::format(", reached in iteration {}", shared_.iteration)));
       }
     }
     --depth_;
     return values[static_cast<size_t>(c.root)];
   }
 
-  Scope scope_of(const HloInstruction& in, const Scope& outer) const {
+  CallSite scope_of(const HloInstruction& in, const CallSite& outer) const {
     const SourcePath own = source_path(in.op_name);
-    Scope s{own.path, in.source.empty() ? outer.source : in.source, own.gradient || outer.gradient};
+    CallSite s{own.path, in.source.empty() ? outer.source : in.source,
+               own.gradient || outer.gradient};
     if (!own.absolute && !outer.path.empty())
       s.path = own.path.empty() ? outer.path : outer.path + "/" + own.path;
     constexpr size_t kMax = 300;
@@ -170,15 +161,25 @@ class Importer {
     return s;
   }
 
-  Value lowered(const HloComputation& c, const HloInstruction& in, const std::vector<Value>& values,
-                const std::vector<Value>& arguments, const Scope& scope) {
+  HloValue lowered(const HloComputation& c, const HloInstruction& in,
+                   const std::vector<HloValue>& values, const std::vector<HloValue>& arguments,
+                   const CallSite& scope) {
     if (in.opcode == "parameter") {
       const auto i = static_cast<size_t>(std::stoll(in.literal));
       if (i >= arguments.size()) throw Unsupported{"a call with too few operands"};
       check_shape(in.shape, arguments[i]);
       return arguments[i];
     }
-    std::vector<Value> operands;
+    if (in.opcode == "get-tuple-element") {
+      const int64_t index = number_attribute(in, "index");
+      const HloValue* of =
+          in.operands.size() == 1 ? &values[static_cast<size_t>(in.operands[0])] : nullptr;
+      if (of != nullptr && !of->known()) return {};
+      if (of == nullptr || index < 0 || index >= static_cast<int64_t>(of->parts.size()))
+        throw Unsupported{fmt::format("element {} of a tuple that does not have it", index)};
+      return of->parts[static_cast<size_t>(index)];
+    }
+    std::vector<HloValue> operands;
     for (int o : in.operands) {
       operands.push_back(values[static_cast<size_t>(o)]);
       // An operand was refused and has been reported; report its readers only if they have no rule.
@@ -188,37 +189,47 @@ class Importer {
       }
     }
     if (in.opcode == "tuple") return {kNoValue, std::move(operands)};
-    if (in.opcode == "get-tuple-element") {
-      const int64_t index = number_attribute(in, "index");
-      if (operands.size() != 1 || index < 0 ||
-          index >= static_cast<int64_t>(operands[0].parts.size()))
-        throw Unsupported{fmt::format("element {} of a tuple that does not have it", index)};
-      return operands[0].parts[static_cast<size_t>(index)];
-    }
     if (in.opcode == "opt-barrier" || (in.opcode == "custom-call" && is_marker(in))) {
       if (operands.size() != 1) throw Unsupported{in.opcode + " of several operands"};
       return operands[0];
     }
-    const Scope here = scope_of(in, scope);
+    const CallSite here = scope_of(in, scope);
     if (in.opcode == "call") {
-      const HloComputation* callee = module_.find(text_attribute(in, "to_apply"));
-      if (callee == nullptr || callee == &module_.entry())
-        throw Unsupported{
-            fmt::format("call of '{}': no such computation", text_attribute(in, "to_apply"))};
-      // Callees come before their callers, so that no computation can call itself.
-      if (callee >= &c) throw Unsupported{"a call of a computation that is defined later"};
-      return inlined(*callee, operands, here);
+      return inlined(flow(c, in, here).callee(text_attribute(in, "to_apply")), operands, here);
     }
-    Value out = instruction(in, operands, here);
+    if (in.opcode == "while" || in.opcode == "conditional") {
+      const ControlFlow f = flow(c, in, here);
+      HloValue out = in.opcode == "while" ? lower_while(f, std::move(operands))
+                                          : lower_conditional(f, operands);
+      if (out.known()) check_shape(in.shape, out);
+      return out;
+    }
+    HloValue out = instruction(c, in, operands, here);
     check_shape(in.shape, out);
     return out;
+  }
+
+  ControlFlow flow(const HloComputation& c, const HloInstruction& in, const CallSite& here) {
+    const int64_t before = refused_;
+    return {module_,
+            c,
+            in,
+            here,
+            graph(),
+            shared_,
+            [&](const HloComputation& callee, const std::vector<HloValue>& arguments) {
+              return inlined(callee, arguments, here);
+            },
+            [this, before] { return full_ || refused_ > before; }};
   }
 
   // Reports an opcode without a rule, even where an operand was refused before it.
   static void check_opcode(const HloInstruction& in) {
     static const std::set<std::string_view> plumbing = {
-        "constant", "tuple", "get-tuple-element", "call", "opt-barrier", "custom-call"};
-    if (!rules().contains(in.opcode) && !plumbing.contains(in.opcode))
+        "constant", "tuple",       "get-tuple-element", "call",
+        "while",    "conditional", "opt-barrier",       "custom-call"};
+    if (!rules().contains(in.opcode) && !many_rules().contains(in.opcode) &&
+        !plumbing.contains(in.opcode))
       throw Unsupported{
           fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
   }
@@ -229,11 +240,11 @@ class Importer {
     return target == "\"Sharding\"" || target == "\"annotate_device_placement\"";
   }
 
-  Value instruction(const HloInstruction& in, const std::vector<Value>& operands,
-                    const Scope& here) {
+  HloValue instruction(const HloComputation& c, const HloInstruction& in,
+                       const std::vector<HloValue>& operands, const CallSite& here) {
     std::vector<ValueId> ids;
     Phase phase = here.gradient ? Phase::kGradient : Phase::kForward;
-    for (const Value& v : operands) {
+    for (const HloValue& v : operands) {
       if (v.id == kNoValue) throw Unsupported{in.opcode + " of a tuple"};
       ids.push_back(v.id);
       // An instruction that depends on gradients and is not part of them belongs to the update.
@@ -243,27 +254,31 @@ class Importer {
     if (in.opcode == "custom-call")
       throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding, on one core",
                                     text_attribute(in, "custom_call_target"))};
-    const bool variadic = in.opcode == "reduce" && ids.size() == 4 && in.shape.is_tuple();
     check_opcode(in);
-    const auto rule = rules().find(in.opcode);
+    check_f64(c, in);
     std::string path = path_of(in, here);
     if (here.gradient) path += ".grad";
-    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);
-    check_small_integers(in);
-    if (variadic) {
-      const auto [extreme, index] = lower_arg_extreme(site);
-      return {kNoValue, {{extreme, {}}, {index, {}}}};
+    Site site(module_, c, in, ids, graph(), phase, std::move(path), here.source, shared_);
+    const auto many = many_rules().find(in.opcode);
+    if (many != many_rules().end() && (in.shape.is_tuple() || !rules().contains(in.opcode))) {
+      HloValue out;
+      for (const ValueId id : many->second(site)) out.parts.push_back({id, {}});
+      return in.shape.is_tuple() ? out : out.parts.at(0);
     }
+    const auto rule = rules().find(in.opcode);
     const TensorType type = site.result();
-    if (type.elements() == 0)
-      throw Unsupported{fmt::format("an empty array, {}", to_string(in.shape))};
+    if (type.elements() == 0) return {empty_array(site, type), {}};
+    const auto is_empty = [&](ValueId id) { return graph().type(id).elements() == 0; };
+    if (in.opcode != "concatenate" && in.opcode != "pad" && std::ranges::any_of(ids, is_empty))
+      throw Unsupported{fmt::format(
+          "{} of an empty array; allowed: in concatenate and pad, which leave it out", in.opcode)};
     return {in.opcode == "constant" ? constant(site, type) : rule->second(site), {}};
   }
 
   // The name of an instruction: its position in the source, or its own name. JAX gives a broadcast
   // that it inserts for an op the name of that op, so the name of an instruction that only moves or
   // converts elements gets its opcode appended.
-  static std::string path_of(const HloInstruction& in, const Scope& here) {
+  static std::string path_of(const HloInstruction& in, const CallSite& here) {
     static const std::set<std::string_view> moves = {"broadcast", "reshape", "transpose",
                                                      "convert"};
     if (here.path.empty()) return in.name;
@@ -274,31 +289,42 @@ class Importer {
                                                                      : here.path;
   }
 
-  // Small integers are stored as i32. Moves keep their values, but sums and products would wrap at
-  // another width.
-  static void check_small_integers(const HloInstruction& in) {
-    static const std::set<std::string_view> moves = {
-        "constant",      "broadcast", "reshape", "transpose", "slice",
-        "concatenate",   "select",    "pad",     "reverse",   "gather",
-        "dynamic-slice", "copy",      "maximum", "minimum",   "clamp"};
-    if (is_small_integer(in.shape.dtype) && !moves.contains(in.opcode))
+  // f64 is for constants that become narrower.
+  static void check_f64(const HloComputation& c, const HloInstruction& in) {
+    static const std::set<std::string_view> moves = {"constant", "broadcast", "reshape", "convert"};
+    const auto is_f64 = [&](int o) {
+      return c.instructions[static_cast<size_t>(o)].shape.dtype == "f64";
+    };
+    const bool reads = std::ranges::any_of(in.operands, is_f64), writes = in.shape.dtype == "f64";
+    if ((reads || writes) && (!moves.contains(in.opcode) || (writes && in.opcode == "convert")))
       throw Unsupported{
-          fmt::format("{} of {}; allowed: moves, comparisons and convert of small integers",
-                      in.opcode, in.shape.dtype)};
+          fmt::format("{} of f64; allowed: constants that are converted to f32; compute without "
+                      "jax_enable_x64",
+                      in.opcode)};
+  }
+
+  // Stands for an array without elements. No op reads it.
+  ValueId empty_array(Site& site, const TensorType& type) {
+    const ValueId zero = site.b.constant(0, type.dtype, site.name("zero"));
+    return site.b.broadcast(zero, type.dims, {}, site.name("empty"));
   }
 
   ValueId constant(Site& site, const TensorType& type) {
     const Tensor t = literal_of(site.in, type);
     if (const auto value = only_value(t)) return site.splat(*value, type, "");
+    // A literal in the body of a loop is one input.
+    const auto [at, fresh] = literal_ids_.try_emplace(&site.in, kNoValue);
+    if (!fresh) return at->second;
     std::string name = "literal/" + site.in.name;
     while (out_.literals.contains(name)) name += "'";
     const ValueId id = site.b.parameter(name, type);
     out_.program.inputs.push_back({name, id, false});
     out_.literals[name] = t;
-    return id;
+    shared_.constants.declare(id, t);
+    return at->second = id;
   }
 
-  void check_shape(const HloShape& declared, const Value& value) const {
+  void check_shape(const HloShape& declared, const HloValue& value) const {
     if (declared.is_tuple()) {
       if (declared.parts.size() != value.parts.size())
         throw Unsupported{fmt::format("a tuple of {} where {} is declared", value.parts.size(),
@@ -317,9 +343,10 @@ class Importer {
                                     to_string(type))};
   }
 
-  void bind_results(const HloComputation& entry, const Value& root, const StepBinding& binding) {
+  void bind_results(const HloComputation& entry, const HloValue& root, const StepBinding& binding) {
     const HloInstruction& in = entry.instructions[static_cast<size_t>(entry.root)];
-    const std::vector<Value> results = root.id == kNoValue ? root.parts : std::vector<Value>{root};
+    const std::vector<HloValue> results =
+        root.id == kNoValue ? root.parts : std::vector<HloValue>{root};
     std::set<ValueId> taken;
     for (size_t i = 0; i < out_.program.state.size(); ++i) {
       StateVar& var = out_.program.state[i];
@@ -339,6 +366,16 @@ class Importer {
         next = GraphBuilder(graph(), "", Phase::kUpdate)
                    .reshape(next, var.type.dims, var.name + ".next");
       var.next = next;
+    }
+    if (!step_) {
+      for (size_t r = 0; r < results.size(); ++r) {
+        if (results[r].id == kNoValue) {
+          problem(in, fmt::format("result {} is a tuple; allowed: arrays", r));
+        } else {
+          out_.program.outputs.push_back({fmt::format("result/{}", r), results[r].id});
+        }
+      }
+      return;
     }
     const int64_t l = binding.loss;
     ValueId loss = l >= 0 && l < static_cast<int64_t>(results.size())
@@ -367,11 +404,14 @@ class Importer {
   }
 
   const HloModule& module_;
+  const bool step_;
   ImportedStep out_;
   std::map<std::string, std::vector<int>> problems_;
   Shared shared_;
+  std::unordered_map<const HloInstruction*, ValueId> literal_ids_;
   bool full_ = false;
   int depth_ = 0;
+  int64_t refused_ = 0;  // instructions, counted each time
   int64_t visited_ = 0;  // instructions, counted each time that they are inlined
 };
 
@@ -400,7 +440,14 @@ Status check_binding(const HloModule& module, const StepBinding& binding) {
 
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding) {
   TWINRUN_RETURN_IF_ERROR(check_binding(module, binding));
-  return Importer(module).run(binding);
+  return Importer(module, true).run(binding);
+}
+
+Result<ImportedStep> import_module(const HloModule& module) {
+  StepBinding binding;
+  for (size_t i = 0; i < module.entry().parameters.size(); ++i)
+    binding.inputs.push_back(fmt::format("argument/{}", i));
+  return Importer(module, false).run(binding);
 }
 
 }  // namespace twinrun

@@ -46,4 +46,9 @@ inline constexpr ValueId kMaxImportedOps = 200'000;
 // An error lists everything that is not supported: file:line, what was found, what is allowed.
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding);
 
+// Any module, which need not be a training step: its parameters become the inputs "argument/0",
+// "argument/1", ..., its results the outputs "result/0", "result/1", ... There is no state and no
+// loss.
+Result<ImportedStep> import_module(const HloModule& module);
+
 }  // namespace twinrun

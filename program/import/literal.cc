@@ -4,13 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
 #include "program/base/bits.h"
-#include "program/import/site.h"
+#include "program/import/integers.h"
 
 namespace twinrun {
 namespace {
@@ -35,11 +36,20 @@ float float_of(const std::string& word, const TensorType& type) {
   return canonical(value);
 }
 
-void put(Tensor& t, int64_t i, const std::string& word) {
+float float_of_f64(const std::string& word, const TensorType& type) {
+  char* end = nullptr;
+  const bool bits = word.starts_with("0x");
+  const double value = bits ? std::bit_cast<double>(std::strtoull(word.c_str(), &end, 16))
+                            : std::strtod(word.c_str(), &end);
+  if (end != word.c_str() + word.size() || (bits && word.size() != 18)) malformed(word, type);
+  return canonical(static_cast<float>(value));
+}
+
+void put(Tensor& t, int64_t i, const std::string& word, std::string_view hlo) {
   const auto at = static_cast<size_t>(i);
   switch (t.dtype()) {
     case DType::kF32:
-      t.as<float>()[at] = float_of(word, t.type());
+      t.as<float>()[at] = hlo == "f64" ? float_of_f64(word, t.type()) : float_of(word, t.type());
       return;
     case DType::kBF16:
       t.as<uint16_t>()[at] = bf16_round(float_of(word, t.type()));
@@ -53,9 +63,12 @@ void put(Tensor& t, int64_t i, const std::string& word) {
       char* end = nullptr;
       errno = 0;
       const long long value = std::strtoll(word.c_str(), &end, 10);
-      if (end != word.c_str() + word.size() || errno != 0 || value < INT32_MIN || value > INT32_MAX)
+      const bool is_unsigned = hlo.starts_with('u');
+      if (end != word.c_str() + word.size() || errno != 0 ||
+          value < (is_unsigned ? 0 : INT32_MIN) ||
+          value > (is_unsigned ? int64_t{UINT32_MAX} : INT32_MAX))
         malformed(word, t.type());
-      t.as<int32_t>()[at] = static_cast<int32_t>(value);
+      t.as<int32_t>()[at] = static_cast<int32_t>(static_cast<uint32_t>(value));
     }
   }
 }
@@ -64,9 +77,9 @@ void put(Tensor& t, int64_t i, const std::string& word) {
 // small integer one or two.
 Tensor blob_of(std::string_view text, const HloInstruction& constant, const TensorType& type) {
   const std::string& hlo = constant.shape.dtype;
-  const size_t size = hlo == "u8" || hlo == "s8" ? 1
-                      : is_small_integer(hlo)    ? 2
-                                                 : size_of(type.dtype);
+  const size_t size = is_integer(hlo) ? static_cast<size_t>(bits_of_integer(hlo)) / 8
+                      : hlo == "f64"  ? 8
+                                      : size_of(type.dtype);
   const auto elements = static_cast<size_t>(type.elements());
   text.remove_prefix(2);
   if (text.size() / 2 != elements * size || text.size() % 2 != 0) malformed(text, type);
@@ -78,14 +91,19 @@ Tensor blob_of(std::string_view text, const HloInstruction& constant, const Tens
   };
   Tensor t = Tensor::zeros(type);
   for (size_t i = 0; i < elements; ++i) {
-    uint32_t bits = 0;
+    uint32_t bits = 0, upper = 0;
     for (size_t byte = 0; byte < size; ++byte) {
       const size_t at = 2 * (i * size + byte);
-      bits |= static_cast<uint32_t>(16 * digit(text[at]) + digit(text[at + 1])) << (8 * byte);
+      const auto value = static_cast<uint32_t>(16 * digit(text[at]) + digit(text[at + 1]));
+      (byte < 4 ? bits : upper) |= value << (8 * (byte % 4));
     }
+    const uint32_t sign = hlo == "s64" && bits >> 31 != 0 ? ~0u : 0;
+    if (size == 8 && hlo != "f64" && upper != sign) malformed(text, type);
     switch (type.dtype) {
       case DType::kF32:
-        t.as<float>()[i] = canonical(from_bits(bits));
+        t.as<float>()[i] = canonical(size == 4 ? from_bits(bits)
+                                               : static_cast<float>(std::bit_cast<double>(
+                                                     uint64_t{upper} << 32 | uint64_t{bits})));
         break;
       case DType::kBF16:
         t.as<uint16_t>()[i] = bf16_round(canonical(bf16_to_f32(static_cast<uint16_t>(bits))));
@@ -132,7 +150,7 @@ Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
       const size_t end = std::min(text.find_first_of("{}[],/ \t\r\n", at), text.size());
       if (end == at) malformed(text, type);
       if (count >= type.elements()) malformed(text, type);
-      put(t, count++, text.substr(at, end - at));
+      put(t, count++, text.substr(at, end - at), constant.shape.dtype);
       at = end;
     }
   }

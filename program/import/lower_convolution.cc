@@ -1,7 +1,7 @@
 // convolution in any layout: transposed to images [n,h,w,c] and kernels [kh,kw,ci,co]. The forms in
 // which JAX writes the gradients of a convolution, with a dilated image or a dilated kernel, become
 // our gradient ops, which sum the same products. Other dilated images become an image with zeros
-// between its elements.
+// between its elements. Of three spatial dimensions, the taps along one become channels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,12 +17,88 @@ struct Form {
   HloWindow window;           // two dimensions
   int64_t features, batches;  // feature_group_count, batch_group_count
   Dims result;                // sizes of [n,oh,ow,co]
+  int64_t depth = 0;          // size of the third dimension, which is part of n; 0: there is none
 };
 
 Dims gathered(const Dims& dims, const Dims& order) {
   Dims out;
   for (int64_t i : order) out.push_back(dims[static_cast<size_t>(i)]);
   return out;
+}
+
+// Moves the spatial dimension with the smallest window to the front.
+void smallest_first(ConvolutionLabels& l, HloWindow& w) {
+  const auto i = std::ranges::min_element(w.size) - w.size.begin();
+  for (Dims* d : {&l.lhs_spatial, &l.rhs_spatial, &l.out_spatial, &w.size, &w.stride, &w.pad_low,
+                  &w.pad_high, &w.lhs_dilate, &w.rhs_dilate, &w.reversal})
+    std::rotate(d->begin(), d->begin() + i, d->begin() + i + 1);
+}
+
+void check_window(Site& s, const Form& f) {
+  const Dims k = s.b.type(f.kernel).dims, in = s.b.type(f.image).dims;
+  for (size_t i = 0; i < f.window.size.size(); ++i) {
+    if (k[i] != f.window.size[i]) s.refuse("a window of another size than the kernel");
+    const int64_t size = (in[i + 1] - 1) * f.window.lhs_dilate[i] + 1;
+    const int64_t room =
+        size + f.window.pad_low[i] + f.window.pad_high[i] - f.window.rhs_dilate[i] * (k[i] - 1) - 1;
+    if (room < 0 || room / f.window.stride[i] + 1 != f.result[i + 1])
+      s.refuse(fmt::format("a window that does not give {}", to_string(s.in.shape)));
+  }
+  if (f.result[0] * f.batches != in[0] || f.result.back() != k.back() ||
+      k[k.size() - 2] * f.features != in.back() || k.back() % (f.features * f.batches) != 0)
+    s.refuse(fmt::format("a convolution of {} and {} that gives {}", to_string(s.type(0)),
+                         to_string(s.type(1)), to_string(s.in.shape)));
+}
+
+// Groups of samples, each with its own outputs, become groups of channels.
+void batches_to_features(Site& s, Form& f) {
+  if (f.batches == 1) return;
+  const Dims dims = s.b.type(f.image).dims;
+  Dims grouped = dims, order;
+  grouped[0] /= f.batches;
+  grouped.insert(grouped.begin(), f.batches);
+  for (size_t i = 1; i + 1 < grouped.size(); ++i) order.push_back(static_cast<int64_t>(i));
+  order.push_back(0);
+  order.push_back(static_cast<int64_t>(grouped.size()) - 1);
+  Dims merged = dims;
+  merged[0] /= f.batches;
+  merged.back() *= f.batches;
+  const ValueId groups = s.reshape(f.image, grouped, "groups");
+  f.image = s.reshape(s.transpose(groups, order, "group_channels"), merged, "group_image");
+  f.features = f.batches;
+  f.batches = 1;
+}
+
+// The first of three spatial dimensions: the image as each of its taps sees it, side by side as
+// channels, and each output position along it as a sample.
+void depth_to_channels(Site& s, Form& f) {
+  HloWindow& w = f.window;
+  f.depth = f.result[1];
+  f.image = s.widen(f.image, 1, w.pad_low[0], w.pad_high[0], w.lhs_dilate[0] - 1);
+  if (w.reversal[0] != 0) f.kernel = s.reverse(f.kernel, 0);
+  const Dims k = s.b.type(f.kernel).dims;  // [kd,kh,kw,ci/g,co]
+  Dims seen = s.b.type(f.image).dims;      // [n,d,h,w,ci]
+  s.check_size({seen[0], f.depth, seen[2], seen[3], seen[4], k[0]});
+  seen[1] = f.depth;
+  seen[4] = f.features;
+  seen.push_back(1);
+  seen.push_back(k[3]);
+  ValueId taps = kNoValue;
+  for (int64_t t = 0; t < k[0]; ++t) {
+    const int64_t begin = t * w.rhs_dilate[0];
+    const ValueId tap =
+        s.reshape(s.cut(f.image, 1, begin, begin + (f.depth - 1) * w.stride[0] + 1, w.stride[0]),
+                  seen, "tap");
+    taps = taps == kNoValue ? tap : s.b.concatenate(taps, tap, 5, s.name("taps"));
+  }
+  f.image = s.reshape(taps, {seen[0] * f.depth, seen[2], seen[3], f.features * k[0] * k[3]},
+                      "depth_channels");
+  const ValueId kernel = s.transpose(f.kernel, {1, 2, 0, 3, 4}, "depth_kernel");
+  f.kernel = s.reshape(kernel, {k[1], k[2], k[0] * k[3], k[4]}, "kernel_2d");
+  f.result = {f.result[0] * f.depth, f.result[2], f.result[3], f.result[4]};
+  for (Dims* d :
+       {&w.size, &w.stride, &w.pad_low, &w.pad_high, &w.lhs_dilate, &w.rhs_dilate, &w.reversal})
+    d->erase(d->begin());
 }
 
 // Reads the convolution's form. If there is only one spatial dimension, a second one of size 1 is
@@ -32,16 +108,18 @@ Form form_of(Site& s) {
   if (s.type(0).dtype != s.type(1).dtype || !is_floating(s.type(0).dtype))
     s.refuse(fmt::format("convolution of {} and {}; allowed: both f32 or both bf16",
                          to_string(s.type(0)), to_string(s.type(1))));
-  const ConvolutionLabels l = labels_attribute(s.in);
+  ConvolutionLabels l = labels_attribute(s.in);
   const size_t spatial = l.lhs_spatial.size(), rank = spatial + 2;
-  if (spatial < 1 || spatial > 2 || s.type(0).dims.size() != rank ||
+  if (spatial < 1 || spatial > 3 || s.type(0).dims.size() != rank ||
       s.type(1).dims.size() != rank || s.in.shape.dims.size() != rank)
-    s.refuse(fmt::format("a convolution over {} spatial dimensions; allowed: 1, 2", spatial));
+    s.refuse(fmt::format("a convolution over {} spatial dimensions; allowed: 1, 2, 3", spatial));
   Form f;
   f.window = window_attribute(s.in, spatial);
+  if (spatial == 3) smallest_first(l, f.window);
   f.features = number_attribute(s.in, "feature_group_count", 1);
   f.batches = number_attribute(s.in, "batch_group_count", 1);
-  if (f.features < 1 || f.batches < 1) s.refuse("a group count below 1");
+  if (f.features < 1 || f.batches < 1 || (f.features > 1 && f.batches > 1))
+    s.refuse("group counts; allowed: one of them above 1");
   Dims image = {l.lhs_batch}, kernel, out = {l.out_batch};
   image.insert(image.end(), l.lhs_spatial.begin(), l.lhs_spatial.end());
   image.push_back(l.lhs_feature);
@@ -67,6 +145,11 @@ Form form_of(Site& s) {
     }
   }
   f.kernel = s.transpose(taps, kernel, "kernel");
+  check_window(s, f);
+  if (spatial == 3) {
+    batches_to_features(s, f);
+    depth_to_channels(s, f);
+  }
   if (spatial == 1) {
     Dims wide = s.b.type(f.image).dims, tall = s.b.type(f.kernel).dims;
     wide.insert(wide.begin() + 2, 1);
@@ -78,15 +161,6 @@ Form form_of(Site& s) {
       d->push_back(1);
     for (Dims* d : {&f.window.pad_low, &f.window.pad_high, &f.window.reversal}) d->push_back(0);
   }
-  const Dims k = s.b.type(f.kernel).dims;
-  for (size_t i = 0; i < 2; ++i) {
-    if (k[i] != f.window.size[i]) s.refuse("a window of another size than the kernel");
-    const int64_t in = (s.b.type(f.image).dims[i + 1] - 1) * f.window.lhs_dilate[i] + 1;
-    const int64_t room =
-        in + f.window.pad_low[i] + f.window.pad_high[i] - f.window.rhs_dilate[i] * (k[i] - 1) - 1;
-    if (room < 0 || room / f.window.stride[i] + 1 != f.result[i + 1])
-      s.refuse(fmt::format("a window that does not give {}", to_string(s.in.shape)));
-  }
   return f;
 }
 
@@ -96,6 +170,10 @@ ValueId restore(Site& s, const Form& f, ValueId y) {
     Dims flat = s.b.type(y).dims;
     flat.erase(flat.begin() + 2);
     y = s.reshape(y, flat, "result_1d");
+  }
+  if (f.depth > 0) {
+    const Dims flat = s.b.type(y).dims;
+    y = s.reshape(y, {flat[0] / f.depth, f.depth, flat[1], flat[2], flat[3]}, "result_3d");
   }
   Dims back(rank);
   for (size_t i = 0; i < rank; ++i) back[static_cast<size_t>(f.out[i])] = static_cast<int64_t>(i);
@@ -143,7 +221,7 @@ ValueId as_input_grad(Site& s, const Form& f) {
 ValueId as_kernel_grad(Site& s, const Form& f) {
   const ConvolutionLabels l = labels_attribute(s.in);
   const bool samples_first = l.lhs_feature == 0 && l.rhs_input == 0;
-  if (!samples_first || !all(f.window.lhs_dilate, 1) || !all(f.window.reversal, 0) ||
+  if (!samples_first || f.depth > 0 || !all(f.window.lhs_dilate, 1) || !all(f.window.reversal, 0) ||
       f.features != 1)
     return kNoValue;
   const Dims x = s.b.type(f.image).dims, dy = s.b.type(f.kernel).dims;  // [ci,h,w,n], [oh,ow,n,co]
@@ -169,20 +247,15 @@ ValueId as_kernel_grad(Site& s, const Form& f) {
 }
 
 ValueId convolution(Site& s) {
-  const Form f = form_of(s);
+  Form f = form_of(s);
   if (text_attribute(s.in, "operand_precision").find("high") != std::string::npos)
     s.note(
         "operand_precision of a convolution is not followed: the engine's precision holds for all "
         "(tpu.precision)");
-  const Dims image_dims = s.b.type(f.image).dims, kernel_dims = s.b.type(f.kernel).dims;
-  if (f.result.size() != 4 || f.result[0] * f.batches != image_dims[0] ||
-      f.result[3] != kernel_dims[3] || kernel_dims[2] * f.features != image_dims[3])
-    s.refuse(fmt::format("a convolution of {} and {} that gives {}", to_string(s.type(0)),
-                         to_string(s.type(1)), to_string(s.in.shape)));
   ValueId y = as_kernel_grad(s, f);
   if (y == kNoValue) y = as_input_grad(s, f);
   if (y == kNoValue) {
-    if (f.batches != 1) s.refuse("batch_group_count above 1 outside of a kernel's gradient");
+    batches_to_features(s, f);
     ValueId image = f.image, kernel = f.kernel;
     Window w;
     for (int i = 0; i < 2; ++i) {

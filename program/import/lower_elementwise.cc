@@ -4,7 +4,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "program/import/site.h"
+#include "program/import/integers.h"
 
 namespace twinrun {
 namespace {
@@ -33,18 +33,37 @@ OpKind kind_of(std::string_view opcode) {
 
 ValueId unary(Site& s) {
   s.expect(1);
+  if (is_integer(s.hlo_type(0))) {  // negate, abs
+    const Range r = range_of(s, s.x[0], s.hlo_type(0));
+    if (s.in.opcode == "abs" && is_unsigned(s.hlo_type(0))) return s.x[0];
+    const ValueId y = s.b.unary(kind_of(s.in.opcode), s.x[0], s.name());
+    const int64_t size = std::max(-r.low, r.high);
+    return as_declared(s, y, s.in.opcode == "abs" ? Range{0, size} : Range{-r.high, -r.low});
+  }
   return s.b.unary(kind_of(s.in.opcode), s.x[0], s.name());
 }
 
-ValueId logic(Site& s) {
-  s.expect(s.in.opcode == "not" ? 1 : 2);
-  if (s.type(0).dtype != DType::kPred)
-    s.refuse(fmt::format("{} of {}; allowed: pred", s.in.opcode, to_string(s.type(0))));
-  if (s.in.opcode == "not") return s.logical_not(s.x[0], "");
-  if (s.type(0) != s.type(1)) s.refuse(fmt::format("{} of two shapes", s.in.opcode));
-  if (s.in.opcode == "and") return s.logical_and(s.x[0], s.x[1], "");
-  if (s.in.opcode == "or") return s.logical_or(s.x[0], s.x[1], "");
-  return s.b.compare(CompareKind::kNe, s.x[0], s.x[1], s.name());  // xor
+// The larger or smaller of unsigned numbers, some of which may have a top bit.
+ValueId unsigned_extreme(Site& s, CompareKind kind) {
+  const ValueId a = ordered(s, 0), b = ordered(s, 1);
+  const ValueId first = s.b.compare(kind, a, b, s.name("first"));
+  return s.b.select(first, s.x[0], s.x[1], s.name());
+}
+
+ValueId of_integers(Site& s) {
+  const OpKind kind = kind_of(s.in.opcode);
+  const Range a = range_of(s, s.x[0], s.hlo_type(0)), b = range_of(s, s.x[1], s.hlo_type(1));
+  if (kind == OpKind::kDivide) return lower_integer_divide(s);
+  if (kind == OpKind::kMaximum || kind == OpKind::kMinimum) {
+    if (has_top_bit(s, 0) || has_top_bit(s, 1))
+      return unsigned_extreme(s, kind == OpKind::kMaximum ? CompareKind::kGe : CompareKind::kLe);
+    return s.b.binary(kind, s.x[0], s.x[1], s.name());
+  }
+  const ValueId y = s.b.binary(kind, s.x[0], s.x[1], s.name());
+  return as_declared(s, y,
+                     kind == OpKind::kAdd        ? Range{a.low + b.low, a.high + b.high}
+                     : kind == OpKind::kSubtract ? Range{a.low - b.high, a.high - b.low}
+                                                 : product_of(a, b));
 }
 
 ValueId binary(Site& s) {
@@ -54,6 +73,7 @@ ValueId binary(Site& s) {
     if (op == "multiply" || op == "minimum") return s.logical_and(s.x[0], s.x[1], "");
     if (op == "add" || op == "maximum") return s.logical_or(s.x[0], s.x[1], "");
   }
+  if (s.type(0).dtype == DType::kI32 && s.type(0) == s.type(1)) return of_integers(s);
   return s.b.binary(kind_of(s.in.opcode), s.x[0], s.x[1], s.name());
 }
 
@@ -66,10 +86,14 @@ ValueId compare(Site& s) {
   if (kind == kinds.end())
     s.refuse(
         fmt::format("direction={}; allowed: EQ NE LT LE GT GE", text_attribute(s.in, "direction")));
-  if (text_attribute(s.in, "type") == "TOTALORDER" && is_floating(s.type(0).dtype))
-    s.refuse(
-        "type=TOTALORDER; allowed: FLOAT (the comparison of IEEE 754, in which -0 = +0 and NaN is "
-        "unordered)");
+  if (text_attribute(s.in, "type") == "TOTALORDER" && is_floating(s.type(0).dtype)) {
+    const ValueId a = in_total_order(s, s.x[0]), b = in_total_order(s, s.x[1]);
+    return s.b.compare(kind->second, a, b, s.name());
+  }
+  if (has_top_bit(s, 0) || has_top_bit(s, 1)) {
+    const ValueId a = ordered(s, 0), b = ordered(s, 1);
+    return s.b.compare(kind->second, a, b, s.name());
+  }
   return s.b.compare(kind->second, s.x[0], s.x[1], s.name());
 }
 
@@ -82,6 +106,15 @@ ValueId select(Site& s) {
 ValueId clamp(Site& s) {
   s.expect(3);
   const TensorType like = s.type(1);
+  if (has_top_bit(s, 0) || has_top_bit(s, 1) || has_top_bit(s, 2)) {
+    // max(low, x), then min(that, high), in the order of unsigned numbers.
+    const ValueId low = s.spread(ordered(s, 0), like), x = ordered(s, 1),
+                  high = s.spread(ordered(s, 2), like);
+    const ValueId above = s.b.binary(OpKind::kMaximum, x, low, s.name("from"));
+    const ValueId inside = s.b.binary(OpKind::kMinimum, above, high, s.name("to"));
+    const ValueId top = s.scalar_like(inside, static_cast<double>(INT32_MIN), "top_bit");
+    return s.b.binary(OpKind::kXor, inside, top, s.name());
+  }
   const ValueId low = s.b.binary(OpKind::kMaximum, s.x[1], s.spread(s.x[0], like), s.name("from"));
   return s.b.binary(OpKind::kMinimum, low, s.spread(s.x[2], like), s.name());
 }
@@ -89,8 +122,8 @@ ValueId clamp(Site& s) {
 ValueId convert(Site& s) {
   s.expect(1);
   const DType to = s.result().dtype, from = s.type(0).dtype;
-  if (is_small_integer(s.in.shape.dtype) && s.in.shape.dtype != "")
-    s.refuse(fmt::format("convert to {}; allowed: f32, bf16, s32, pred", s.in.shape.dtype));
+  const ValueId integer = convert_integer(s, s.x[0], s.hlo_type(0));
+  if (integer != kNoValue) return integer;
   if (from == to) return s.x[0];
   // Conversions between integers, predicates and bf16 go through f32, where a predicate is 0 or 1.
   const bool direct = from == DType::kF32 || to == DType::kF32;
@@ -107,6 +140,11 @@ ValueId convert(Site& s) {
 // 1, -1, or x itself where x is a zero of either sign or NaN.
 ValueId sign(Site& s) {
   s.expect(1);
+  if (is_unsigned(s.hlo_type(0))) {
+    const ValueId none = s.scalar_like(s.x[0], 0, "zero"), some = s.scalar_like(s.x[0], 1, "one");
+    const ValueId is_zero = s.b.compare(CompareKind::kEq, s.x[0], none, s.name("is_zero"));
+    return s.b.select(is_zero, none, some, s.name());
+  }
   const ValueId zero = s.scalar_like(s.x[0], 0, "zero");
   const ValueId one = s.scalar_like(s.x[0], 1, "one"),
                 minus = s.scalar_like(s.x[0], -1, "minus_one");
@@ -229,7 +267,6 @@ void add_elementwise(LoweringTable& table) {
     table[opcode] = unary;
   for (const char* opcode : {"add", "subtract", "multiply", "divide", "maximum", "minimum"})
     table[opcode] = binary;
-  for (const char* opcode : {"and", "or", "xor", "not"}) table[opcode] = logic;
   table["compare"] = compare;
   table["select"] = select;
   table["clamp"] = clamp;

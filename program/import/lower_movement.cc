@@ -1,5 +1,4 @@
-// Rules for instructions that move elements without computing: shapes, slices, padding, and slices
-// from computed starts.
+// Rules for instructions that move elements without computing: shapes, slices, padding.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,9 +63,11 @@ ValueId slice(Site& s) {
 ValueId concatenate(Site& s) {
   const Dims axis = list_attribute(s.in, "dimensions");
   if (axis.size() != 1 || s.x.empty()) s.refuse("concatenate; allowed: dimensions={d}");
-  ValueId x = s.x[0];
-  for (size_t i = 1; i < s.x.size(); ++i)
-    x = s.b.concatenate(x, s.x[i], axis[0], i + 1 == s.x.size() ? s.name() : s.name("part"));
+  std::vector<ValueId> parts = s.x;
+  std::erase_if(parts, [&](ValueId id) { return s.b.type(id).elements() == 0; });
+  ValueId x = parts.at(0);
+  for (size_t i = 1; i < parts.size(); ++i)
+    x = s.b.concatenate(x, parts[i], axis[0], i + 1 == parts.size() ? s.name() : s.name("part"));
   return x;
 }
 
@@ -81,6 +82,7 @@ ValueId pad(Site& s) {
   s.expect(2);
   const HloPadding p = padding_attribute(s.in, static_cast<size_t>(s.type(0).rank()));
   if (!s.type(1).dims.empty()) s.refuse("pad with a value that is not a scalar");
+  if (s.type(0).elements() == 0) return s.spread(s.x[1], s.result());
   const auto value = splat_of(s.b.graph(), s.x[1]);
   const ValueId zeros = widened(s, s.x[0], p);
   if ((value && *value == 0 && !std::signbit(*value)) || zeros == s.x[0]) return zeros;
@@ -115,53 +117,6 @@ ValueId same(Site& s) {
   return s.x[0];
 }
 
-// Takes rows along every axis that is cut, from a start that may be a computed value. Starts are
-// clamped, as XLA does.
-ValueId dynamic_slice(Site& s) {
-  const Dims sizes = list_attribute(s.in, "dynamic_slice_sizes");
-  const auto rank = static_cast<size_t>(s.type(0).rank());
-  s.expect(rank + 1);
-  if (sizes.size() != rank) s.refuse("dynamic_slice_sizes of another rank");
-  ValueId x = s.x[0];
-  for (size_t i = 0; i < rank; ++i) {
-    const int64_t size = s.type(0).dims[i], kept = sizes[i];
-    if (kept < 1 || kept > size) s.refuse("dynamic_slice_sizes beyond the operand");
-    if (kept == size) continue;
-    const ValueId start = s.bounded(s.x[i + 1], size - kept);
-    const ValueId up = s.b.iota({kept}, 0, DType::kI32, s.name("iota"));
-    const TensorType like = s.b.type(up);
-    const ValueId first = s.spread(start, like);
-    x = s.take(x, static_cast<int64_t>(i), s.b.add(first, up, s.name("ids")));
-  }
-  return x;
-}
-
-// The update, moved to its position along every axis, and the operand everywhere else.
-ValueId dynamic_update_slice(Site& s) {
-  const auto rank = static_cast<size_t>(s.type(0).rank());
-  s.expect(rank + 2);
-  ValueId moved = s.x[1], inside = kNoValue;
-  for (size_t i = 0; i < rank; ++i) {
-    const int64_t size = s.type(0).dims[i], part = s.type(1).dims.at(i);
-    if (part < 1 || part > size) s.refuse("an update larger than its operand");
-    if (part == size) continue;
-    const auto axis = static_cast<int64_t>(i);
-    const ValueId up = s.b.iota({size}, 0, DType::kI32, s.name("iota"));
-    const TensorType like = s.b.type(up);
-    const ValueId first = s.spread(s.bounded(s.x[i + 2], size - part), like);
-    const ValueId place = s.b.sub(up, first, s.name("place"));
-    moved = s.take(moved, axis, s.bounded(place, part - 1));
-    const ValueId zero = s.scalar_like(place, 0, "zero"),
-                  end = s.scalar_like(place, static_cast<double>(part), "end");
-    const ValueId from = s.b.compare(CompareKind::kGe, place, zero, s.name("from")),
-                  to = s.b.compare(CompareKind::kLt, place, end, s.name("to"));
-    const ValueId line = s.logical_and(from, to);
-    const ValueId here = s.b.broadcast(line, s.type(0).dims, {axis}, s.name("inside"));
-    inside = inside == kNoValue ? here : s.logical_and(inside, here);
-  }
-  return inside == kNoValue ? s.x[1] : s.b.select(inside, moved, s.x[0], s.name());
-}
-
 }  // namespace
 
 void add_movement(LoweringTable& table) {
@@ -174,8 +129,6 @@ void add_movement(LoweringTable& table) {
   table["reverse"] = reverse;
   table["iota"] = iota;
   table["copy"] = same;
-  table["dynamic-slice"] = dynamic_slice;
-  table["dynamic-update-slice"] = dynamic_update_slice;
 }
 
 }  // namespace twinrun

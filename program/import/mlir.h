@@ -39,6 +39,7 @@ struct MlirOp {
   std::string name;  // "stablehlo.add", "call"
   std::vector<Result> results;
   std::vector<std::string> operands;              // "12", "12#1"
+  std::vector<std::string> arguments;             // of a loop: its regions' names for them
   std::string symbol;                             // "relu" of "call @relu"
   std::string literal;                            // of a constant: "dense<1.0>"
   std::string list;                               // of a slice: "0:1, 0:5:2"

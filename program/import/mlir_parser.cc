@@ -245,6 +245,7 @@ class MlirParser : private TextReader {
         at_.skip_blanks();
         if (at_.peek() == '=') {
           at_.take("=");  // in a loop, "%name =" is its regions' name for the operand that follows
+          o.arguments.push_back(std::move(name));
         } else {
           (init ? inits : o.operands).push_back(std::move(name));
           init = false;
@@ -409,6 +410,8 @@ class MlirParser : private TextReader {
       at_.word();
       MlirRegion r;
       std::vector<MlirArgument> values;
+      for (size_t i = 0; word != "reducer" && i < o.arguments.size() && i < o.types.size(); ++i)
+        r.arguments.push_back({o.arguments[i], o.types[i], ""});
       while (at_.take("(")) {
         MlirRegion pair;
         TWINRUN_RETURN_IF_ERROR(arguments(pair));

@@ -36,6 +36,17 @@ constexpr std::array<std::string_view, 11> kTransformations = {"jit",
                                                                "custom_vjp",
                                                                "custom_vjp_call"};
 
+// Words that JAX adds where it lowers a loop, a call or a rematerialised function.
+bool is_plumbing(std::string_view piece, std::string_view next) {
+  if (piece == "while" || piece == "cond") {
+    const bool branch = piece == "cond" && next.starts_with("branch_") && next.ends_with("_fun");
+    return branch || next == "body" || next == "cond" || next == "body_pred";
+  }
+  return piece == "closed_call" || piece == "core_closed_call" || piece == "checkpoint" ||
+         piece == "rematted_computation" || piece == "custom_jvp_call" ||
+         piece == "custom_vjp_call";
+}
+
 }  // namespace
 
 SourcePath source_path(std::string_view op_name) {
@@ -43,7 +54,15 @@ SourcePath source_path(std::string_view op_name) {
   SourcePath out;
   op_name = op_name.substr(0, 4 * kMax);
   bool first = true;
-  for (std::string_view piece : pieces_of(op_name)) {
+  const std::vector<std::string_view> pieces = pieces_of(op_name);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    std::string_view piece = pieces[i];
+    const std::string_view next = i + 1 < pieces.size() ? pieces[i + 1] : "";
+    if (is_plumbing(piece, next)) {
+      if (piece == "while" || piece == "cond") ++i;
+      first = false;
+      continue;
+    }
     const bool lowered = first && piece.starts_with("jit(");
     out.absolute = out.absolute || lowered;
     first = false;

@@ -1,12 +1,12 @@
 // The building blocks of lowering rules: names, broadcasts, logic, strided slices, padding,
 // reversal.
-#include "program/import/site.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
+
+#include "program/import/integers.h"
 
 namespace twinrun {
 namespace {
@@ -25,15 +25,12 @@ Dims with(Dims dims, int64_t axis, int64_t size) {
 
 }  // namespace
 
-bool is_small_integer(std::string_view hlo) {
-  return hlo == "u8" || hlo == "s8" || hlo == "u16" || hlo == "s16";
-}
-
 std::optional<DType> dtype_of(std::string_view hlo) {
   if (hlo == "f32") return DType::kF32;
   if (hlo == "bf16") return DType::kBF16;
   if (hlo == "pred") return DType::kPred;
-  if (hlo == "s32" || is_small_integer(hlo)) return DType::kI32;
+  if (is_integer(hlo)) return DType::kI32;
+  if (hlo == "f64") return DType::kF32;
   return std::nullopt;
 }
 
@@ -65,6 +62,7 @@ std::optional<double> splat_of(const Graph& graph, ValueId id) {
 std::string Site::name(std::string_view local) const {
   std::string out = path_;
   if (!local.empty()) out += "." + std::string(local);
+  out += shared_.iteration;
   if (!source_.empty()) out += "@" + source_;
   // Numbering repeated names here is cheaper than in Graph::add, which tries one number after the
   // other.
@@ -76,7 +74,7 @@ TensorType Site::result() const {
   const auto dtype = dtype_of(in.shape.dtype);
   if (!dtype)
     refuse(fmt::format(
-        "the result has the unsupported type {}; allowed: arrays of f32, bf16, s32, pred",
+        "the result has the unsupported type {}; allowed: arrays of f32, bf16, integers, pred",
         to_string(in.shape)));
   return {*dtype, in.shape.dims};
 }
@@ -120,6 +118,8 @@ ValueId Site::scalar_like(ValueId v, double value, std::string_view local) {
   return splat(value, like, local);
 }
 ValueId Site::reshape(ValueId v, const Dims& dims, std::string_view local) {
+  while (b.type(v).dims != dims && b.graph().op(v).kind == OpKind::kReshape)
+    v = b.graph().op(v).operands[0];  // merges consecutive reshapes
   return b.type(v).dims == dims ? v : b.reshape(v, dims, name(local));
 }
 ValueId Site::transpose(ValueId v, const Dims& permutation, std::string_view local) {

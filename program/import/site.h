@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,13 +14,14 @@
 #include <vector>
 
 #include "program/import/attributes.h"
+#include "program/import/constants.h"
 #include "program/import/import.h"
 
 namespace twinrun {
 
-// Of "f32", "bf16", "s32", "pred" and of the small integers, which are stored as i32; else nothing.
+// Of "f32", "bf16", "pred" and integers, which are stored as i32 (integers.h); f64 is that of its
+// constants, which are only converted. Else nothing.
 std::optional<DType> dtype_of(std::string_view hlo);
-bool is_small_integer(std::string_view hlo);  // "u8", "s8", "u16", "s16"
 
 int64_t product(const Dims& dims);  // 1 for no dimensions
 
@@ -34,8 +36,15 @@ struct Mirrored {
   Dims axes;
 };
 
+struct WrittenBlocks;  // slices.cc
+
 // State that all instructions of a module share while they are lowered.
 struct Shared {
+  explicit Shared(const Graph& graph) : constants(graph) {}
+  Constants constants;
+  // Arrays that were written block by block: their blocks, and how many of them came before.
+  std::unordered_map<ValueId, std::pair<std::shared_ptr<WrittenBlocks>, int64_t>> written;
+  std::string iteration;             // of the loops that are being unrolled: "[3]", "[3][0]", or ""
   std::map<std::string, int> notes;  // note -> how often it was made
   std::map<ValueId, Mirrored> mirrored;
   std::unordered_map<std::string, int> names;  // name -> how often it was requested
@@ -43,9 +52,11 @@ struct Shared {
 
 class Site {
  public:
-  Site(const HloModule& module, const HloInstruction& in, std::vector<ValueId> operands,
-       Graph& graph, Phase phase, std::string path, std::string source, Shared& shared)
+  Site(const HloModule& module, const HloComputation& computation, const HloInstruction& in,
+       std::vector<ValueId> operands, Graph& graph, Phase phase, std::string path,
+       std::string source, Shared& shared)
       : module(module),
+        computation(computation),
         in(in),
         x(std::move(operands)),
         b(graph, "", phase),
@@ -54,20 +65,27 @@ class Site {
         shared_(shared) {}
 
   const HloModule& module;
+  const HloComputation& computation;
   const HloInstruction& in;
   const std::vector<ValueId> x;
   GraphBuilder b;
 
   // "dense1/dot_general@train.py:31"; with a local name "dense1/dot_general.pad@train.py:31", for
-  // auxiliary ops beside the op that computes the result.
+  // auxiliary ops beside the op that computes the result; in iteration 3 of a loop
+  // "dense1/dot_general[3]@train.py:31".
   std::string name(std::string_view local = "") const;
   const TensorType& type(size_t operand) const { return b.type(x[operand]); }
+  // The type of an operand in the text: "u32" where type() says i32.
+  std::string_view hlo_type(size_t operand) const {
+    return computation.instructions[static_cast<size_t>(in.operands[operand])].shape.dtype;
+  }
   TensorType result() const;  // as the text declares it
   // Throws Unsupported if an array of these sizes is empty or too large to allocate.
   void check_size(const Dims& dims) const;
   // Throws Unsupported unless the instruction has this number of operands.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }
+  Shared& shared() { return shared_; }
   void note(const std::string& text) { ++shared_.notes[text]; }
   void note_mirrored(ValueId result, Mirrored how) { shared_.mirrored[result] = std::move(how); }
   Mirrored mirrored(ValueId v) const {
@@ -110,16 +128,23 @@ class Site {
 using LowerFn = ValueId (*)(Site&);
 using LoweringTable = std::map<std::string_view, LowerFn>;
 
-// A reduce of (values, indices): the extreme value and its index.
-std::pair<ValueId, ValueId> lower_arg_extreme(Site& site);
+// Instructions whose result is a tuple; sort also has an array, if it has one operand.
+using LowerManyFn = std::vector<ValueId> (*)(Site&);
+using ManyLoweringTable = std::map<std::string_view, LowerManyFn>;
 
 // The families of rules, each in its own file; each adds opcode -> rule.
 void add_elementwise(LoweringTable& table);
+void add_integers(LoweringTable& table);
+void add_functions(LoweringTable& table);
 void add_movement(LoweringTable& table);
-void add_indexing(LoweringTable& table);
+void add_slices(LoweringTable& table);
+void add_gather(LoweringTable& table);
+void add_scatter(LoweringTable& table);
 void add_dot(LoweringTable& table);
 void add_convolution(LoweringTable& table);
 void add_reductions(LoweringTable& table);
 void add_windows(LoweringTable& table);
+void add_arg_extremes(ManyLoweringTable& table);
+void add_sorts(ManyLoweringTable& table);
 
 }  // namespace twinrun

@@ -17,12 +17,28 @@ TensorType infer_binary(const Op& op, std::span<const TensorType> in) {
     throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " + to_string(in[0]) +
                      " and " + to_string(in[1]));
   }
-  const bool integer_allowed = op.kind != OpKind::kDivide;
-  if (!is_floating(in[0].dtype) && !(integer_allowed && in[0].dtype == DType::kI32)) {
+  if (!is_floating(in[0].dtype) && in[0].dtype != DType::kI32) {
     throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " +
                      to_string(in[0].dtype).data());
   }
   return in[0];
+}
+
+TensorType infer_integers(const Op& op, std::span<const TensorType> in) {
+  if (in[0] != in[1] || in[0].dtype != DType::kI32) {
+    throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " + to_string(in[0]) +
+                     " and " + to_string(in[1]) + " (allowed: i32)");
+  }
+  return in[0];
+}
+
+TensorType infer_bitcast(const Op& op, std::span<const TensorType> in) {
+  const DType from = in[0].dtype, to = op.attrs.dtype;
+  if (!(from == DType::kF32 && to == DType::kI32) && !(from == DType::kI32 && to == DType::kF32)) {
+    throw GraphError(op.name + ": bitcast_convert of " + to_string(in[0]) + " to " +
+                     std::string(to_string(to)) + " (allowed: f32 to i32, i32 to f32)");
+  }
+  return {to, in[0].dims};
 }
 
 TensorType infer_compare(const Op& op, std::span<const TensorType> in) {
@@ -104,6 +120,14 @@ void gradient_log1p(GradientArgs& g) {
   const ValueId x = g.op.operands[0];
   g.d[0] = g.b.div(g.dy, g.b.add(like(g, 1, x, "one"), x, "one_plus"), "grad");
 }
+void gradient_sine(GradientArgs& g) {
+  g.d[0] = g.b.mul(g.dy, g.b.unary(OpKind::kCosine, g.op.operands[0], "slope"), "grad");
+}
+// d cos = -sin(x) dy
+void gradient_cosine(GradientArgs& g) {
+  const ValueId sine = g.b.unary(OpKind::kSine, g.op.operands[0], "grad_sine");
+  g.d[0] = g.b.mul(g.dy, g.b.unary(OpKind::kNegate, sine, "slope"), "grad");
+}
 void gradient_convert(GradientArgs& g) {
   const DType from = g.b.type(g.op.operands[0]).dtype;
   if (is_floating(from) && is_floating(g.op.attrs.dtype))
@@ -129,6 +153,20 @@ OpDef elementwise_def(OpKind kind) {
       return {infer_compare};
     case OpKind::kConvert:
       return {infer_convert, gradient_convert};
+    case OpKind::kAnd:
+    case OpKind::kOr:
+    case OpKind::kXor:
+    case OpKind::kShiftLeft:
+    case OpKind::kShiftRightLogical:
+    case OpKind::kShiftRightArithmetic:
+    case OpKind::kRemainder:
+      return {infer_integers};
+    case OpKind::kBitcastConvert:
+      return {infer_bitcast};
+    case OpKind::kSine:
+      return {infer_unary, gradient_sine};
+    case OpKind::kCosine:
+      return {infer_unary, gradient_cosine};
     case OpKind::kSqrt:
       return {infer_unary, gradient_sqrt};
     case OpKind::kRsqrt:

@@ -152,6 +152,14 @@ ValueId GraphBuilder::convert(ValueId x, DType dtype, std::string_view local) {
   a.dtype = dtype;
   return emit(OpKind::kConvert, {x}, a, local);
 }
+ValueId GraphBuilder::bitcast(ValueId x, DType dtype, std::string_view local) {
+  Attrs a;
+  a.dtype = dtype;
+  return emit(OpKind::kBitcastConvert, {x}, a, local);
+}
+ValueId GraphBuilder::sort_order(ValueId x, std::string_view local) {
+  return emit(OpKind::kSortOrder, {x}, {}, local);
+}
 ValueId GraphBuilder::unary(OpKind kind, ValueId x, std::string_view local) {
   return emit(kind, {x}, {}, local);
 }

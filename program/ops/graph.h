@@ -77,6 +77,8 @@ class GraphBuilder {
   ValueId scatter_add(ValueId ids, ValueId dy, Dims shape, std::string_view local = "scatter_add");
   ValueId select(ValueId p, ValueId a, ValueId b, std::string_view local = "select");
   ValueId convert(ValueId x, DType dtype, std::string_view local = "convert");
+  ValueId bitcast(ValueId x, DType dtype, std::string_view local = "bitcast_convert");
+  ValueId sort_order(ValueId x, std::string_view local = "sort_order");
   ValueId unary(OpKind kind, ValueId x, std::string_view local = "");
   ValueId binary(OpKind kind, ValueId a, ValueId b, std::string_view local = "");
   ValueId add(ValueId a, ValueId b, std::string_view l = "") {

@@ -167,6 +167,14 @@ void gradient_gather(GradientArgs& g) {
   g.d[0] = g.b.scatter_add(g.op.operands[1], g.dy, g.b.type(g.op.operands[0]).dims, "grad_scatter");
 }
 
+TensorType infer_sort_order(const Op& op, std::span<const TensorType> in) {
+  if (in[0].rank() < 1 || in[0].dtype != DType::kI32) {
+    throw GraphError(op.name + ": sort_order of " + to_string(in[0]) +
+                     " (allowed: i32 of at least one dimension)");
+  }
+  return in[0];
+}
+
 TensorType infer_same(const Op&, std::span<const TensorType> in) { return in[0]; }
 void gradient_negate(GradientArgs& g) { g.d[0] = g.b.unary(OpKind::kNegate, g.dy, "grad_negate"); }
 void gradient_abs(GradientArgs& g) {
@@ -198,6 +206,8 @@ OpDef movement_def(OpKind kind) {
       return {infer_pad, gradient_pad};
     case OpKind::kGather:
       return {infer_gather, gradient_gather};
+    case OpKind::kSortOrder:
+      return {infer_sort_order};
     case OpKind::kNegate:
       return {infer_same, gradient_negate};
     default:

@@ -22,13 +22,21 @@
 //   negate, abs            change the sign bit only (NaN becomes canonical)
 //   convert(x)             to attrs.dtype: i32->f32 nearest even; pred->f32 0/1; f32->bf16 nearest
 //                          even; bf16->f32 exact; f32->i32 toward zero, saturating, NaN -> 0
-//   add subtract multiply divide  f32 or i32 (i32 wraps; divide f32 only)
+//   add subtract multiply divide  f32 or i32 (i32 wraps; its quotient is cut toward zero, x / 0 is
+//                          -1 and -2^31 / -1 is -2^31)
+//   remainder(a, b)        i32 with the sign of a: a - b * (a / b); a where b is 0
+//   and, or, xor           i32, bit by bit
+//   shift_left, shift_right_logical, shift_right_arithmetic  i32 by b bits; by fewer than 0 or more
+//                          than 31 bits 0, or the sign everywhere (arithmetic)
+//   bitcast_convert(x)     f32 -> i32 or i32 -> f32 (attrs.dtype): the same bits, never flushed; a
+//                          NaN becomes canonical
 //   maximum minimum        IEEE 754-2019 maximum/minimum: NaN propagates, +0 > -0
 //   compare(a, b)          attrs.compare; f32 or i32 -> pred; comparisons with NaN are false,
 //                          except ne
 //   sqrt                   correctly rounded; rsqrt = 1 / sqrt(x), each rounded; exponential, log
 //                          and tanh correctly rounded
 //   logistic               1 / (1 + exp(-x)), each node rounded
+//   sine, cosine           correctly rounded, for all finite arguments; NaN for infinite ones
 //   erf, log1p             the error function and log(1 + x), correctly rounded
 //   dot_general(a, b)      attrs.batch_dims leading dimensions in common, then two more of each.
 //                          Contracts a's dimension batch_dims + attrs.lhs_contract with b's
@@ -61,6 +69,8 @@
 //   rng_uniform(step, sample_ids)  f32 attrs.shape = [n, ...]; element e of sample s is
 //                          uniform(draw({attrs.seed, kStreamOps + attrs.stream}, step,
 //                          sample_ids[s], e)) (program/base/philox.h)
+//   sort_order(x)          i32: the positions along the last dimension in ascending order of x, i32;
+//                          equal elements keep their order. (JAX sorts floats by such a key.)
 //   all_reduce(x)          sum over replicas in the ring order of docs/method/numerics.md (rule
 //                          7); every replica has the result
 #pragma once

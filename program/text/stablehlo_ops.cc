@@ -197,8 +197,8 @@ void Writer::movement(ValueId id, const Op& op) {
 }
 
 void Writer::elementwise(ValueId id, const Op& op) {
-  if (op.kind == OpKind::kConvert) {
-    line(ref(id), "stablehlo.convert {} : ({}) -> {}", ref(op.operands[0]),
+  if (op.kind == OpKind::kConvert || op.kind == OpKind::kBitcastConvert) {
+    line(ref(id), "stablehlo.{} {} : ({}) -> {}", name_of(op.kind), ref(op.operands[0]),
          type_text(type(op.operands[0])), type_text(op.type));
   } else if (const auto value = constant_divisor(graph_, op)) {
     const std::string by = divisor(id, "divisor", op.type, *value);
@@ -282,6 +282,20 @@ void Writer::scatter_add(ValueId id, const Op& op) {
        type_text(op.type), type_text(of), type_text(type(dy)), type_text(op.type));
 }
 
+// The second result of sorting (x, positions) by x.
+void Writer::sort_order(ValueId id, const Op& op) {
+  const std::string places = ref(id) + "_places", sorted = ref(id) + "_sorted",
+                    x = ref(op.operands[0]), of = type_text(op.type), one = "tensor<i32>";
+  const int64_t axis = op.type.rank() - 1;
+  line(places, "stablehlo.iota dim = {} : {}", axis, of);
+  line(sorted + ":2",
+       "\"stablehlo.sort\"({0}, {1}) <{{dimension = {2} : i64, is_stable = true}}> ({{ ^bb0(%a: "
+       "{3}, %b: {3}, %c: {3}, %d: {3}): %before = stablehlo.compare LT, %a, %b, SIGNED : ({3}, "
+       "{3}) -> tensor<i1> stablehlo.return %before : tensor<i1> }}) : ({4}, {4}) -> ({4}, {4})",
+       x, places, axis, one, of);
+  line(ref(id), "stablehlo.reshape {}#1 : ({}) -> {}", sorted, of, of);
+}
+
 void Writer::all_reduce(ValueId id, const Op& op) {
   Dims replicas;
   for (int64_t r = 0; r < cores_; ++r) replicas.push_back(r);
@@ -325,6 +339,8 @@ void Writer::write(ValueId id) {
       return avg_pool_grad(id, op);
     case OpKind::kAllReduce:
       return all_reduce(id, op);
+    case OpKind::kSortOrder:
+      return sort_order(id, op);
     default:
       break;
   }

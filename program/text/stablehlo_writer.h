@@ -80,6 +80,7 @@ class Writer {
   void reduce_window(ValueId id, const Op& op);
   void select_and_scatter(ValueId id, const Op& op);
   void avg_pool_grad(ValueId id, const Op& op);
+  void sort_order(ValueId id, const Op& op);
   void all_reduce(ValueId id, const Op& op);
 
   const Graph& graph_;

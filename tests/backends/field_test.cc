@@ -26,6 +26,9 @@ bool of_uninterpreted(OpKind kind) {
     case OpKind::kLogistic:
     case OpKind::kErf:
     case OpKind::kLog1p:
+    case OpKind::kSine:
+    case OpKind::kCosine:
+    case OpKind::kBitcastConvert:
     case OpKind::kRngUniform:
       return true;
     default:

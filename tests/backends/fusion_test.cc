@@ -263,10 +263,11 @@ struct Random {
             operand(d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})),
             d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})));
       case 3:
-        return keep(h.b.unary(d.of(std::vector<OpKind>{
-                                  OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential, OpKind::kLog,
-                                  OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kLog1p}),
-                              operand(f)));
+        return keep(h.b.unary(
+            d.of(std::vector<OpKind>{OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential,
+                                     OpKind::kLog, OpKind::kTanh, OpKind::kLogistic, OpKind::kErf,
+                                     OpKind::kLog1p, OpKind::kSine, OpKind::kCosine}),
+            operand(f)));
       case 4:
         return keep(h.b.unary(d.chance(50) ? OpKind::kNegate : OpKind::kAbs,
                               operand(d.chance(80) ? f : DType::kI32)));

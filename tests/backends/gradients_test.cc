@@ -170,6 +170,8 @@ std::vector<Case> cases() {
       {"tanh", unary(OpKind::kTanh, -1.5, 1.5)},
       {"erf", unary(OpKind::kErf, -1.5, 1.5), 1, 0x1p-24},  // its constant is 2 / sqrt(pi)
       {"log1p", unary(OpKind::kLog1p, -0.5, 1.5)},
+      {"sine", unary(OpKind::kSine, -3, 3)},
+      {"cosine", unary(OpKind::kCosine, -3, 3)},
       {"logistic", unary(OpKind::kLogistic, -1.5, 1.5)},
       {"abs", unary(OpKind::kAbs, -1.5, 1.5)},
       {"negate", unary(OpKind::kNegate)},

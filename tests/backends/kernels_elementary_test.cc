@@ -1,4 +1,4 @@
-// Tests exp, log, tanh, erf and log1p against MPFR, which rounds correctly: bits must be equal.
+// Tests exp, log, tanh, erf, log1p, sin and cos against MPFR, which rounds correctly: bits must be equal.
 // TWINRUN_ELEMENTARY_SAMPLES sets the number of random arguments per function (tests/prove checks
 // all 2^32 arguments).
 #include <gtest/gtest.h>
@@ -77,6 +77,23 @@ TEST(Elementary, TanhIsCorrectlyRounded) { check("tanh", &ElementaryKernels::tan
 
 TEST(Elementary, ErfIsCorrectlyRounded) { check("erf", &ElementaryKernels::erf, mpfr_erf); }
 TEST(Elementary, Log1pIsCorrectlyRounded) { check("log1p", &ElementaryKernels::log1p, mpfr_log1p); }
+TEST(Elementary, SinIsCorrectlyRounded) { check("sin", &ElementaryKernels::sin, mpfr_sin); }
+TEST(Elementary, CosIsCorrectlyRounded) { check("cos", &ElementaryKernels::cos, mpfr_cos); }
+
+// The binary32 numbers that are nearest to multiples of pi / 2, where sin or cos is smallest.
+TEST(Elementary, SinAndCosNearMultiplesOfHalfPi) {
+  const CorrectlyRounded sine(mpfr_sin), cosine(mpfr_cos);
+  for (int k = 0; k < 105; ++k) {
+    for (const double factor : {1.0, 3.0, 5.0, 7.0, 11.0, 12345.0, 1048575.0}) {
+      const auto x = static_cast<float>(std::ldexp(factor * 0x1.921fb54442d18p+0, k));
+      for (const float v : {x, -x, 0x1.47d0fep+34f, 0x1.6ac5b262ca1ffp+49f}) {
+        if (!std::isfinite(v)) continue;
+        EXPECT_EQ(to_bits(sin_f32(v)), to_bits(sine(v))) << std::hexfloat << v;
+        EXPECT_EQ(to_bits(cos_f32(v)), to_bits(cosine(v))) << std::hexfloat << v;
+      }
+    }
+  }
+}
 
 TEST(Elementary, SpecialValues) {
   const float inf = std::numeric_limits<float>::infinity(), nan = from_bits(0xFFC01234u);
@@ -101,7 +118,13 @@ TEST(Elementary, SpecialValues) {
   EXPECT_EQ(to_bits(log1p_f32(0.0f)), 0u);
   EXPECT_EQ(to_bits(log1p_f32(-0x1.000002p+0f)), kCanonicalNaN);
   EXPECT_EQ(to_bits(log1p_f32(-inf)), kCanonicalNaN);
-  for (auto f : {exp_f32, log_f32, tanh_f32, erf_f32, log1p_f32})
+  EXPECT_EQ(to_bits(sin_f32(-0.0f)), 0x80000000u);
+  EXPECT_EQ(cos_f32(-0.0f), 1.0f);
+  for (auto f : {sin_f32, cos_f32}) {
+    EXPECT_EQ(to_bits(f(inf)), kCanonicalNaN);
+    EXPECT_EQ(to_bits(f(-inf)), kCanonicalNaN);
+  }
+  for (auto f : {exp_f32, log_f32, tanh_f32, erf_f32, log1p_f32, sin_f32, cos_f32})
     EXPECT_EQ(to_bits(f(nan)), kCanonicalNaN);
 }
 

@@ -79,6 +79,10 @@ float defined(OpKind kind, float a, float b, const NaiveArithmetic& n) {
       return flushed(erf_f32(n.in(a)));
     case OpKind::kLog1p:
       return flushed(log1p_f32(n.in(a)));
+    case OpKind::kSine:
+      return flushed(sin_f32(n.in(a)));
+    case OpKind::kCosine:
+      return flushed(cos_f32(n.in(a)));
     case OpKind::kLogistic:
       return n.div(1.0f, n.add(1.0f, flushed(exp_f32(n.in(-a)))));
     case OpKind::kNegate:
@@ -91,10 +95,10 @@ float defined(OpKind kind, float a, float b, const NaiveArithmetic& n) {
 }
 
 constexpr OpKind kFloatOps[] = {
-    OpKind::kAdd,         OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
-    OpKind::kMaximum,     OpKind::kMinimum,  OpKind::kSqrt,     OpKind::kRsqrt,
-    OpKind::kLog,         OpKind::kTanh,     OpKind::kLogistic, OpKind::kNegate,
-    OpKind::kExponential, OpKind::kAbs,      OpKind::kErf,      OpKind::kLog1p};
+    OpKind::kAdd,      OpKind::kSubtract, OpKind::kMultiply,    OpKind::kDivide, OpKind::kMaximum,
+    OpKind::kMinimum,  OpKind::kSqrt,     OpKind::kRsqrt,       OpKind::kLog,    OpKind::kTanh,
+    OpKind::kLogistic, OpKind::kNegate,   OpKind::kExponential, OpKind::kAbs,    OpKind::kErf,
+    OpKind::kLog1p,    OpKind::kSine,     OpKind::kCosine};
 
 TEST(Elementwise, EqualsDefinition) {
   const auto [a, b] = operands();

@@ -168,11 +168,11 @@ TEST(OraclePlanted, DroppedTail) {
 }
 
 TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
-  for (OpKind kind :
-       {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
-        OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow,
-        OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad, OpKind::kAllReduce, OpKind::kExponential,
-        OpKind::kLogistic, OpKind::kTanh, OpKind::kErf, OpKind::kLog1p}) {
+  for (OpKind kind : {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
+                      OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow,
+                      OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad, OpKind::kAllReduce,
+                      OpKind::kExponential, OpKind::kLogistic, OpKind::kTanh, OpKind::kErf,
+                      OpKind::kLog1p, OpKind::kSine, OpKind::kCosine}) {
     for (const Mode& m : modes()) {
       if (!is_dot(kind) && m.declared.precision != DotPrecision::kF32) continue;
       for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -190,13 +190,30 @@ TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
 }
 
 TEST(OraclePlanted, OneUlp) {
-  for (OpKind kind : {OpKind::kAdd,       OpKind::kSubtract,       OpKind::kMultiply,
-                      OpKind::kDivide,    OpKind::kSqrt,           OpKind::kMaximum,
-                      OpKind::kMinimum,   OpKind::kNegate,         OpKind::kAbs,
-                      OpKind::kTranspose, OpKind::kBroadcastInDim, OpKind::kReshape,
-                      OpKind::kSelect,    OpKind::kConvert,        OpKind::kExponential,
-                      OpKind::kLog,       OpKind::kTanh,           OpKind::kErf,
-                      OpKind::kLog1p,     OpKind::kRngUniform,     OpKind::kSelectAndScatter}) {
+  for (OpKind kind : {OpKind::kAdd,
+                      OpKind::kSubtract,
+                      OpKind::kMultiply,
+                      OpKind::kDivide,
+                      OpKind::kSqrt,
+                      OpKind::kMaximum,
+                      OpKind::kMinimum,
+                      OpKind::kNegate,
+                      OpKind::kAbs,
+                      OpKind::kTranspose,
+                      OpKind::kBroadcastInDim,
+                      OpKind::kReshape,
+                      OpKind::kSelect,
+                      OpKind::kConvert,
+                      OpKind::kExponential,
+                      OpKind::kLog,
+                      OpKind::kTanh,
+                      OpKind::kErf,
+                      OpKind::kLog1p,
+                      OpKind::kSine,
+                      OpKind::kCosine,
+                      OpKind::kBitcastConvert,
+                      OpKind::kRngUniform,
+                      OpKind::kSelectAndScatter}) {
     for (const Mode& m : {mode(DotPrecision::kF32, false), mode(DotPrecision::kF32, true)}) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
         for (const OpCase& c : op_cases(kind, DataClass::kPositive, seed)) {

@@ -318,7 +318,7 @@ TEST(ScreenPlanted, ScaledResults) {
        {OpKind::kReduce, OpKind::kReduceWindow, OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad,
         OpKind::kAllReduce, OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kErf,
         OpKind::kLog1p, OpKind::kLogistic, OpKind::kRsqrt, OpKind::kSqrt, OpKind::kAdd,
-        OpKind::kMultiply, OpKind::kConvert, OpKind::kRngUniform}) {
+        OpKind::kSine, OpKind::kCosine, OpKind::kMultiply, OpKind::kConvert, OpKind::kRngUniform}) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
       for (const OpCase& c : op_cases(kind, DataClass::kNormal, seed)) {
         if (c.op.type.dtype != DType::kF32 || c.op.type.elements() < 8) continue;

@@ -53,7 +53,8 @@ bool in_replaced_class(OpKind kind) {
   return c == OpClass::kDot || c == OpClass::kReduce || c == OpClass::kWindow ||
          c == OpClass::kCollective || kind == OpKind::kExponential || kind == OpKind::kLog ||
          kind == OpKind::kTanh || kind == OpKind::kErf || kind == OpKind::kLog1p ||
-         kind == OpKind::kLogistic || kind == OpKind::kRsqrt;
+         kind == OpKind::kLogistic || kind == OpKind::kRsqrt || kind == OpKind::kSine ||
+         kind == OpKind::kCosine;
 }
 
 // Variants within declarations of a foreign engine and of an engine of ours, at all precisions.
@@ -274,6 +275,8 @@ double true_value(OpKind kind, float x, double& ulp) {
    : kind == OpKind::kLog       ? mpfr_log
    : kind == OpKind::kTanh      ? mpfr_tanh
    : kind == OpKind::kErf       ? mpfr_erf
+   : kind == OpKind::kSine      ? mpfr_sin
+   : kind == OpKind::kCosine    ? mpfr_cos
                                 : mpfr_log1p)(out, in, MPFR_RNDN);
   ulp = std::ldexp(1.0, std::max(static_cast<int>(mpfr_get_exp(out)) - 24, -149));
   const double value = mpfr_get_d(out, MPFR_RNDN);
@@ -282,8 +285,8 @@ double true_value(OpKind kind, float x, double& ulp) {
 }
 
 TEST(Variants, ElementaryFunctionsAreWithinTheirUlpsAndUseThem) {
-  for (OpKind kind :
-       {OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kErf, OpKind::kLog1p}) {
+  for (OpKind kind : {OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kErf,
+                      OpKind::kLog1p, OpKind::kSine, OpKind::kCosine}) {
     OpCase c = one_case(kind, {}, {DType::kF32, {3000}}, {{3000}});
     auto x = c.inputs[0].as<float>();
     for (size_t i = 0; i < x.size(); ++i) {  // a wide range, and near 0 and 1

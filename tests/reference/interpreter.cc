@@ -229,6 +229,32 @@ Tensor integers(const Op& op, std::span<const Tensor> inputs) {
       case OpKind::kMultiply:
         r = a * b;
         break;
+      case OpKind::kDivide:
+        r = b == 0 ? -1 : a / b;
+        break;
+      case OpKind::kRemainder:
+        r = b == 0 ? a : a - a / b * b;
+        break;
+      case OpKind::kAnd:
+      case OpKind::kOr:
+      case OpKind::kXor:
+        for (int bit = 0; bit < 32; ++bit) {
+          const int64_t p = a >> bit & 1, q = b >> bit & 1;
+          const bool set = op.kind == OpKind::kAnd  ? p * q == 1
+                           : op.kind == OpKind::kOr ? p + q > 0
+                                                    : p != q;
+          if (set) r += int64_t{1} << bit;
+        }
+        break;
+      case OpKind::kShiftLeft:
+        r = b < 0 || b > 31 ? 0 : a << b;
+        break;
+      case OpKind::kShiftRightLogical:
+        r = b < 0 || b > 31 ? 0 : (a & 0xFFFFFFFF) / (int64_t{1} << b);
+        break;
+      case OpKind::kShiftRightArithmetic:
+        r = b < 0 || b > 31 ? (a < 0 ? -1 : 0) : a >> b;
+        break;
       case OpKind::kMaximum:
         r = a > b ? a : b;
         break;
@@ -245,6 +271,33 @@ Tensor integers(const Op& op, std::span<const Tensor> inputs) {
         unsupported(op);
     }
     t.as<int32_t>()[i] = static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint64_t>(r)));
+  }
+  return t;
+}
+
+Tensor bitcast(const Op& op, const Tensor& x) {
+  Tensor t = Tensor::empty(op.type);
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    copy_element(x, i, t, i);
+    const float number = x.as<float>()[static_cast<size_t>(i)];
+    if (number != number) t.as<uint32_t>()[static_cast<size_t>(i)] = kCanonicalNaN;
+  }
+  return t;
+}
+
+// The position of an element is the number of those that come before it.
+Tensor sort_order(const Op& op, const Tensor& x) {
+  Tensor t = Tensor::empty(op.type);
+  const auto from = x.as<int32_t>();
+  const auto width = static_cast<size_t>(op.type.dims.back());
+  for (size_t row = 0; row < from.size(); row += width) {
+    for (size_t i = 0; i < width; ++i) {
+      size_t before = 0;
+      for (size_t j = 0; j < width; ++j) {
+        if (from[row + j] < from[row + i] || (from[row + j] == from[row + i] && j < i)) ++before;
+      }
+      t.as<int32_t>()[row + before] = static_cast<int32_t>(i);
+    }
   }
   return t;
 }
@@ -281,6 +334,10 @@ float node(const Op& op, float a, float b, const Scalar& s) {
       return reference_erf(a, s.flush);
     case OpKind::kLog1p:
       return reference_log1p(a, s.flush);
+    case OpKind::kSine:
+      return reference_sin(a, s.flush);
+    case OpKind::kCosine:
+      return reference_cos(a, s.flush);
     case OpKind::kLogistic:
       return s.div(1.0f, s.add(1.0f, reference_exp(-a, s.flush)));
     default:
@@ -304,6 +361,8 @@ float reference_log(float x, bool flush) { return by_mpfr(x, flush, mpfr_log); }
 float reference_tanh(float x, bool flush) { return by_mpfr(x, flush, mpfr_tanh); }
 float reference_erf(float x, bool flush) { return by_mpfr(x, flush, mpfr_erf); }
 float reference_log1p(float x, bool flush) { return by_mpfr(x, flush, mpfr_log1p); }
+float reference_sin(float x, bool flush) { return by_mpfr(x, flush, mpfr_sin); }
+float reference_cos(float x, bool flush) { return by_mpfr(x, flush, mpfr_cos); }
 
 Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic) {
   const Scalar s{arithmetic.flush};
@@ -328,6 +387,10 @@ Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArith
       return convert(op, inputs[0], s);
     case OpKind::kCompare:
       return compare(op, inputs[0], inputs[1], s);
+    case OpKind::kBitcastConvert:
+      return bitcast(op, inputs[0]);
+    case OpKind::kSortOrder:
+      return sort_order(op, inputs[0]);
     case OpKind::kDotGeneral:
       return dot_general(op, inputs[0], inputs[1], arithmetic);
     case OpKind::kConvolution:

@@ -31,5 +31,7 @@ float reference_log(float x, bool flush);
 float reference_tanh(float x, bool flush);
 float reference_erf(float x, bool flush);
 float reference_log1p(float x, bool flush);
+float reference_sin(float x, bool flush);
+float reference_cos(float x, bool flush);
 
 }  // namespace twinrun

@@ -291,7 +291,8 @@ void elementwise(Cases& cases, OpKind kind, DType dtype) {
   if (dtype == DType::kF32 && cases.data() == DataClass::kTiny) {
     if (kind == OpKind::kMultiply || kind == OpKind::kDivide) edge_of_flush(cases, kind);
     if (kind == OpKind::kExponential || kind == OpKind::kTanh || kind == OpKind::kLogistic ||
-        kind == OpKind::kLog || kind == OpKind::kErf || kind == OpKind::kLog1p) {
+        kind == OpKind::kLog || kind == OpKind::kErf || kind == OpKind::kLog1p ||
+        kind == OpKind::kSine || kind == OpKind::kCosine) {
       elementary_ranges(cases);
     }
   }
@@ -310,6 +311,25 @@ void elementwise(Cases& cases, OpKind kind, DType dtype) {
       cases.add({}, in);
     }
   }
+}
+
+// Operands of any size, and right ones that are shifts by -2 to 34 bits.
+void integers(Cases& cases) {
+  for (const Dims& d : {Dims{}, Dims{7}, Dims{3, 33}, Dims{257}}) {
+    cases.add({}, {cases.ints(d), cases.ints(d)});
+    Tensor few = cases.ints(d);
+    for (int32_t& x : few.as<int32_t>())
+      x = static_cast<int32_t>(static_cast<uint32_t>(x) % 37) - 2;
+    cases.add({}, {cases.ints(d), few});
+  }
+}
+
+void bitcasts(Cases& cases) {
+  Attrs to;
+  to.dtype = DType::kI32;
+  cases.add(to, {cases.floats(DType::kF32, {5, 101})});
+  to.dtype = DType::kF32;
+  cases.add(to, {cases.ints({5, 101})});
 }
 
 void all_reduces(Cases& cases, DType dtype) {
@@ -396,11 +416,13 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
     case OpKind::kMaximum:
     case OpKind::kMinimum:
     case OpKind::kCompare:
+    case OpKind::kDivide:
       elementwise(cases, kind, DType::kI32);
       [[fallthrough]];
     case OpKind::kNegate:
     case OpKind::kAbs:
-    case OpKind::kDivide:
+    case OpKind::kSine:
+    case OpKind::kCosine:
     case OpKind::kSqrt:
     case OpKind::kRsqrt:
     case OpKind::kExponential:
@@ -410,6 +432,22 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
     case OpKind::kErf:
     case OpKind::kLog1p:
       for (DType t : kFloats) elementwise(cases, kind, t);
+      break;
+    case OpKind::kAnd:
+    case OpKind::kOr:
+    case OpKind::kXor:
+    case OpKind::kShiftLeft:
+    case OpKind::kShiftRightLogical:
+    case OpKind::kShiftRightArithmetic:
+    case OpKind::kRemainder:
+      integers(cases);
+      break;
+    case OpKind::kBitcastConvert:
+      bitcasts(cases);
+      break;
+    case OpKind::kSortOrder:
+      for (const Dims& d : {Dims{1}, Dims{257}, Dims{3, 33}, Dims{2, 3, 17}})
+        cases.add({}, {cases.ints(d)});
       break;
     case OpKind::kDotGeneral:
       for (DType t : kFloats) dots(cases, t);

@@ -2,10 +2,11 @@
 
     form = find(step, state, batches[0])
     form.flat(*form.leaves(state, batch))      # -> a flat list of results, as arrays without typed keys
-    form.next_state(results)                   # the state that the next step starts from
+    form.next_leaves(leaves, results)          # the leaves of the state that the next step starts from
 """
 
 import inspect
+import re
 
 import jax
 import numpy as np
@@ -31,13 +32,45 @@ def _abstract(x):
     return (tuple(np.shape(x)), jax.dtypes.canonicalize_dtype(x.dtype)) if _is_array(x) else None
 
 
+def word(key):
+    """Returns a path's key as a word of a name: 'mu' of a field, 'kernel' of a dictionary's key, '0' of a position."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            key = getattr(key, attribute)
+            break
+    word = re.sub(r'[^!-~]|[\\"]', "_", str(key)).strip("/")
+    return re.sub(r"/+", "/", word).lstrip(".") or "_"
+
+
 def _name(path, prefix):
     """Returns a readable name of a leaf: ("params", "Dense_0", "kernel") gives "params/Dense_0/kernel"."""
-    words = []
-    for key in path:
-        word = next((getattr(key, a) for a in ("key", "name", "idx") if hasattr(key, a)), key)
-        words.append(str(word).strip(".'\"[]"))
-    return "/".join([prefix] * bool(prefix) + words) or "value"
+    return "/".join([prefix] * bool(prefix) + [word(k) for k in path]) or "value"
+
+
+def unique(names):
+    """Returns the names with a number behind those that are taken, or that are the folder of another one."""
+    folders = {"/".join(n.split("/")[:i]) for n in names for i in range(1, n.count("/") + 1)}
+    taken, out = set(), []
+    for name in names:
+        other, count = name, 1
+        while other in taken or other in folders:
+            count += 1
+            other = f"{name}.{count}"
+        taken.add(other)
+        out.append(other)
+    return out
+
+
+def role(name, leaf, first):
+    """Returns the role of a state variable: distances of weights are measured over the parameters only."""
+    if not jax.numpy.issubdtype(leaf.dtype, np.floating):
+        return "counter"
+    words = name.split("/")
+    if "opt_state" in words:
+        return "slot"
+    if "batch_stats" in words:
+        return "statistic"
+    return "parameter" if first else "slot"
 
 
 def paths(tree):
@@ -57,15 +90,31 @@ class Form:
         self.moving = [i for i, x in enumerate(leaves) if _is_array(x) or (_is_scalar(x) and not static)]
         self.fixed = {i: x for i, x in enumerate(leaves) if i not in set(self.moving)}
         self.impls = {i: key_impl(leaves[i]) for i in self.moving if is_key(leaves[i])}
-        self.names = [_name(p[2:], f"{'' if p[1].idx == 0 else 'state' + str(p[1].idx)}" if p[0].idx == 0 else "")
-                      for p, _ in paths(tree)]  # fmt: skip
+        self.paths = [p for p, _ in paths(tree)]
+        self.names = [n for part in self.names_of(None) for n in part]
         self.abstract = [_abstract(x) for x in leaves]
         self.state_leaves = len(jax.tree_util.tree_leaves(tree[0]))
         plain = self.take(leaves)
-        out = jax.eval_shape(self.flat_tree, *[_shape(x) for x in plain])
+        out = jax.eval_shape(self.flat_tree, *[shape_of(x) for x in plain])
         self.results, self.out_tree = jax.tree_util.tree_flatten(out)
         self.key_results = {}
         self._find_state(tree[0], out)
+
+    def part_of(self, i):
+        """Returns which argument the i-th varying leaf belongs to."""
+        return self.paths[self.moving[i]][1].idx
+
+    def names_of(self, prefixes):
+        """Returns the names of the varying leaves of the state, and of those of the batch."""
+        prefixes = prefixes or [""] + [f"state{i}" for i in range(1, self.count)]
+        state, batch = [], []
+        for i in self.moving:
+            where, part, *rest = self.paths[i]
+            if where.idx == 0:
+                state.append(_name(rest, prefixes[part.idx]))
+            else:
+                batch.append(_name(rest, "" if rest or not self.spread_batch else f"input{part.idx}"))
+        return state, batch
 
     def arguments(self, state, batch):
         state = tuple(state) if self.spread_state else (state,)
@@ -127,7 +176,7 @@ class Form:
             if n not in taken and not leaf.shape and jax.numpy.issubdtype(leaf.dtype, np.floating)
         ]  # fmt: skip
         self.loss = next((n for n, path in left if "loss" in path), left[0][0] if left else None)
-        names = {n: self.names[m] for n, m in zip(self.next, self.moving)}
+        names = dict(zip(self.next, self.names))
         self.result_names = [
             ("new " + names[n]) if n in names else "loss" if n == self.loss else "/".join(path) or "result"
             for n, (path, _) in enumerate(_leaf_paths(out))
@@ -138,27 +187,17 @@ class Form:
         count = len(self.next)
         return [plain[i] if n is None else results[n] for i, n in enumerate(self.next)][:count]
 
-    @property
-    def state_names(self):
-        return [self.names[i] for i in self.moving if i < self.state_leaves]
-
-    @property
-    def batch_names(self):
-        return [self.names[i] for i in self.moving if i >= self.state_leaves]
-
-
 def flat_results(out):
     return [key_data(x) if is_key(x) else x for x in jax.tree_util.tree_leaves(out)]
 
 
-def _shape(x):
-    if hasattr(x, "sharding"):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return x
+def shape_of(x):
+    """Returns shape and type of an argument, without the devices that it is on."""
+    return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(x.dtype)) if _is_array(x) else x
 
 
 def _words(path):
-    return tuple(_name((key,), "") for key in path)
+    return tuple(word(key) for key in path)
 
 
 def _leaf_paths(tree):

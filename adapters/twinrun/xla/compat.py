@@ -59,6 +59,26 @@ def place_of(equation):
     return ""
 
 
+def bound(primitive, params, values):
+    """Returns the results of a primitive as a list."""
+    given = primitive.get_bind_params(params)
+    functions, params = given if isinstance(given, tuple) else ((), given)
+    out = primitive.bind(*functions, *values, **params)
+    return list(out) if primitive.multiple_results else [out]
+
+
+def quickly(function, *arguments):
+    """Compiles a function that runs a few times only: with little optimisation of its machine code, where that can be
+    asked for. Which operations XLA joins does not depend on it."""
+    lowered = jax.jit(function).lower(*arguments)
+    if jax.default_backend() == "cpu":
+        try:
+            return lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+        except Exception:  # versions that do not know the option
+            pass
+    return lowered.compile()
+
+
 def inner_jaxpr(jaxpr):
     """Returns (jaxpr, constants) of a closed or an open jaxpr."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, [])

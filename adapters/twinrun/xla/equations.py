@@ -1,7 +1,7 @@
-"""A JAX function as one list of equations, evaluated with something done after each of them.
+"""A JAX function as one list of equations, evaluated with something done after each of them, if asked for.
 
     program = trace(function, leaves)                        # functions that it calls are inlined, loops keep their bodies
-    outputs = run(program, leaves, after=lambda equation, values: [barrier(v) for v in values])
+    outputs = run(program, leaves, after=lambda equation, values: [2 * v for v in values])
 
 Values are numbered from 0: inputs first, then the results of the equations in topological order. The equations of a
 loop's body come before the loop itself and have numbers of their own.
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from .compat import inner_jaxpr, place_of, sharding_of
+from .compat import bound, inner_jaxpr, place_of, sharding_of
 
 _INLINED = {
     "pjit", "jit", "closed_call", "core_call", "xla_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
@@ -177,9 +177,7 @@ def _bind(e, values, after, alone):
     if e.name == "cond":
         branches = [lambda *v, b=b: tuple(run(b, list(v), after, alone)) for b in e.bodies]
         return list(lax.switch(jax.numpy.asarray(values[0], "int32"), branches, *values[1:]))
-    functions, params = e.primitive.get_bind_params(p)
-    out = e.primitive.bind(*functions, *values, **params)
-    return list(out) if e.primitive.multiple_results else [out]
+    return bound(e.primitive, p, values)
 
 
 def run(program, arguments, after=None, alone=False, watch=None):

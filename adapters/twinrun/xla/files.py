@@ -1,8 +1,12 @@
 """Writes a JAX training step as files that `twinrun diagnose --program` reads.
 
-Writes STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA; with dialect="stablehlo" STEM.mlir,
-StableHLO text), STEM.json (the role of each parameter), STEM.state.npz (the given state) and STEM.batch.npz (every
-input, with a leading axis of steps). See docs/guides/import.md.
+    from export_step import export_step       # adapters/jax, or twinrun.xla.files
+    export_step(step, (params, opt_state), batches, "mlp")       # step(params, opt_state, batch) -> params, opt_state, loss
+    #   twinrun diagnose --program mlp.hlo --state mlp.state.npz --batch mlp.batch.npz
+
+Writes STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA; with dialect="stablehlo" STEM.mlir, StableHLO text),
+STEM.json (the role of each parameter), STEM.state.npz (the given state) and STEM.batch.npz (every input, with a leading axis of steps).
+See docs/guides/import.md.
 """
 
 import json
@@ -11,19 +15,62 @@ import re
 import jax
 import numpy as np
 
-from .arguments import Form
+from .arguments import find, role, shape_of, unique
 from .compat import text_of
 
 
 def _writable(array):
-    array = np.asarray(array)
-    # The reader takes 16-bit floating numbers as the float32 numbers that they are.
-    return array.astype("float32") if array.dtype.kind == "V" or array.dtype == np.float16 else array
+    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    array = np.asarray(jax.numpy.asarray(array))  # in the type in which JAX computes with it
+    if array.dtype.name == "bfloat16":
+        raise TypeError("bfloat16 state and inputs cannot be written to .npz: pass them as float32 and cast inside the step")
+    return array
 
 
-def text_without_folders(lowered, dialect):
+def _text(lowered, dialect):
     """Returns the program's text with the folders of source files removed."""
     text = text_of(lowered, dialect)
     if dialect == "hlo":
         return re.sub(r'^(\d+ ")[^"\n]*/', r"\1", text, flags=re.MULTILINE)
     return re.sub(r'\("[^"\n]*/([^"/\n]+)":(\d+)', r'("\1":\2', text)
+
+
+def write(form, state, batches, stem, names=None, dialect="stablehlo"):
+    """Writes a step whose form is known; returns the binding."""
+    rows = [form.leaves(state, b) for b in batches]
+    count = len(form.next)
+    state_paths, input_paths = form.names_of(names)
+    all_names = unique(state_paths + input_paths)
+    state_names, input_names = all_names[:count], all_names[count:]
+    first = [form.part_of(i) == 0 for i in range(count)]
+    roles = [role(path, jax.numpy.asarray(x), f) for path, x, f in zip(state_paths, rows[0], first)]
+    binding = {"schema_version": 1, "state": state_names, "roles": roles, "inputs": input_names}
+    if form.loss is not None:
+        binding["loss"] = form.loss
+    if form.next != list(range(count)):
+        binding["results"] = form.next
+    lowered = jax.jit(form.flat, keep_unused=True).lower(*(shape_of(x) for x in rows[0]))
+    with open(f"{stem}.{'hlo' if dialect == 'hlo' else 'mlir'}", "w") as f:
+        f.write(_text(lowered, dialect))
+    with open(f"{stem}.json", "w") as f:
+        json.dump(binding, f, indent=1)
+    np.savez(f"{stem}.state.npz", **{n: _writable(x) for n, x in zip(state_names, rows[0])})
+    columns = list(zip(*rows))[count:]
+    np.savez(f"{stem}.batch.npz", **{n: np.stack([_writable(x) for x in c]) for n, c in zip(input_names, columns)})
+    return binding
+
+
+def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
+    """Exports `step(*state, batch) -> (*state, loss, ...)`, and what else arguments.find understands.
+
+    state: a tuple of pytrees, e.g. (params, opt_state); the step's leading arguments and leading results. Or one pytree,
+        e.g. a TrainState; steps may return (state, metrics) or (loss, state).
+    batches: a list of pytrees, one per step, of one structure; the step's last argument.
+    names: a prefix per member of `state`; default: "" for the first (the parameters), "state1", ... for the others.
+    dialect: "hlo" or "stablehlo".
+    Returns the binding that was written to STEM.json.
+    """
+    state, batches = tuple(state) if isinstance(state, list) else state, list(batches)
+    form = find(step, state, batches[0])
+    return write(form, state, batches, stem, names, dialect)

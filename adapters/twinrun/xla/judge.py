@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..command import program as binary
+from .arguments import shape_of
 from .compat import is_key, key_data, key_impl, text_of, wrap_key
 from .equations import run
 
@@ -82,12 +83,18 @@ def _number(x):
     return f"{x:.6g}" if isinstance(x, (int, float)) else str(x)
 
 
+def _rounding():
+    """Returns how products may round on the devices of this process."""
+    # By default JAX multiplies in bfloat16 on a TPU and in TF32, which is finer, on a GPU.
+    return [] if jax.default_backend() == "cpu" else ["--precision", "bf16"]
+
+
 def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
     """Judges results of the module `text` on arguments; keeps both files in the folder."""
     folder = Path(folder)
     module, values = folder / f"{stem}.mlir", folder / f"{stem}.values.safetensors"
     module.write_text(text)
-    named = {f"argument/{i}": np.asarray(a) for i, a in enumerate(arguments)}
+    named = {f"argument/{i}": _array(a) for i, a in enumerate(arguments)}
     named.update((f"result/{i}", np.asarray(r)) for i, r in enumerate(results))
     unknown = sorted({a.dtype.name for a in named.values() if a.dtype.name not in _TYPES})
     if unknown:
@@ -95,7 +102,7 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
     write_safetensors(values, named)
     try:
         done = subprocess.run(
-            [binary(), "judge", "--module", str(module), "--values", str(values), "--json"],
+            [binary(), "judge", "--module", str(module), "--values", str(values), "--json", *_rounding()],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=max(timeout, 1),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -109,8 +116,12 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
 
 def text_of_function(function, arguments):
     """Returns the StableHLO text of a function on whole (unsharded) arguments."""
-    shapes = [jax.ShapeDtypeStruct(np.shape(a), jax.dtypes.canonicalize_dtype(a.dtype)) for a in arguments]
-    return text_of(jax.jit(function, keep_unused=True).lower(*shapes))
+    return text_of(jax.jit(function, keep_unused=True).lower(*(shape_of(a) for a in arguments)))
+
+
+def _array(a):
+    """Returns an argument in the type in which JAX computes with it."""
+    return np.asarray(a) if isinstance(a, jax.Array) else np.asarray(jnp.asarray(a))
 
 
 class Fragment:

@@ -1,11 +1,12 @@
 """Whether two evaluations of a step differ by more than rounding explains.
 
-The step is run with a barrier after each equation, a few times with every rounded result moved at random by as much as
-another order of rounding may move it. What the step's results then scatter is what rounding does to them. This is a
-trigger: it decides what is looked at more closely, and never accuses.
+The step is run a few times with every rounded result moved at random by as much as another order of rounding may move
+it. What the step's results then scatter is what rounding does to them. This is a trigger: it decides what is looked at
+more closely, and never accuses.
 
     instrument = Instrument(program)
-    noise = instrument.measure(leaves)        # noise.base, noise.values (by number), noise.beyond(results)
+    noise = instrument.measure(leaves, base)        # base: the results of the equations one by one
+    noise.beyond(results)                           # {index of a result: how many elements}
 """
 
 import math
@@ -14,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .compat import barrier, is_key
+from .compat import barrier, is_key, quickly
 from .equations import run
+from .stepwise import on_one_device
 
 RUNS = 6
 # Results of these are copies or choices of operands, or whole numbers: nothing is rounded.
@@ -28,7 +30,7 @@ _EXACT = {
 }  # fmt: skip
 
 
-def _length(e, operand_shapes):
+def terms(e, operand_shapes):
     """Returns how many terms a result's elements add up."""
     p, shapes, out = e.params, operand_shapes, getattr(e.avals[0], "shape", ())
     size = lambda s: int(np.prod(s)) if len(s) else 1  # noqa: E731
@@ -53,7 +55,7 @@ def movement(e, shapes):
 
     One rounding is off by at most one unit; the errors of a sum of n terms in some order add up like a random walk,
     to sqrt(n) units of the sum's typical size."""
-    return 0.0 if e.name in _EXACT or e.bodies else math.sqrt(_length(e, shapes))
+    return 0.0 if e.name in _EXACT or e.bodies else math.sqrt(terms(e, shapes))
 
 
 def _unit(dtype):
@@ -61,13 +63,12 @@ def _unit(dtype):
 
 
 class Noise:
-    """base: the results with barriers; spread: of each result, per element."""
+    """base: the results of the equations one by one; spread: of each result, per element."""
 
-    def __init__(self, base, runs, values):
-        self.base, self.values = [np.asarray(b) for b in base], values
-        self.spread = []
+    def __init__(self, base, still, runs):
+        self.base, self.spread = [np.asarray(b) for b in base], []
         for i, b in enumerate(self.base):
-            wide = _wide(b)
+            wide = _wide(np.asarray(still[i]))
             moved = [_apart(_wide(np.asarray(r[i])), wide) for r in runs]
             mean = np.mean([m * m for m in moved], axis=0) if moved else np.zeros(b.shape)
             finite = mean[np.isfinite(mean)]
@@ -111,29 +112,23 @@ def closed(values):
 
 
 class Instrument:
-    """The barriered step as one compiled function: of leaves, a scale of the noise, and random numbers."""
+    """The step as one compiled function: of leaves, a scale of the noise, and random numbers."""
 
     NUMBERS = 1000003    # prime, so that rows of arrays do not meet the same numbers
 
-    def __init__(self, program, watched=()):
-        self.program, self.watched = program, list(watched)
-        shapes = {n: tuple(getattr(a, "shape", ())) for n, a in program.avals.items()}
+    def __init__(self, program):
+        self.program, self.compiled = program, None
+        self.shapes = {n: tuple(getattr(a, "shape", ())) for n, a in program.avals.items()}
 
-        def step(leaves, scale, numbers):
-            def after(e, values):
-                values = closed(values)
-                size = movement(e, [shapes[i] if not isinstance(i, tuple) else np.shape(i[1]) for i in e.inputs])
-                if not size:
-                    return values
-                moved = [self._moved(v, size, e.uid, scale, numbers) for v in values]
-                return closed(moved)
+    def _step(self, leaves, scale, numbers):
+        def after(e, values):
+            values = closed(values)
+            size = movement(e, [self.shapes[i] if not isinstance(i, tuple) else np.shape(i[1]) for i in e.inputs])
+            if not size:
+                return values
+            return closed([self._moved(v, size, e.uid, scale, numbers) for v in values])
 
-            seen = {}
-            out = run(program, closed(leaves), after, alone=True, watch=seen)
-            return out, [seen[n] for n in self.watched]
-
-        self.compiled = None
-        self.step = jax.jit(step)
+        return run(self.program, closed(leaves), after, alone=True)
 
     def _moved(self, v, size, uid, scale, numbers):
         if is_key(v) or not jnp.issubdtype(v.dtype, jnp.floating):
@@ -158,12 +153,15 @@ class Instrument:
             moved = (v.astype(jnp.float32) + magnitude.astype(jnp.float32) * amount).astype(v.dtype)
         return jnp.where(jnp.isfinite(moved), moved, v)
 
-    def measure(self, leaves, runs=RUNS, seed=0):
-        leaves = [jnp.asarray(np.asarray(x)) for x in leaves]
+    def measure(self, leaves, base, runs=RUNS, seed=0):
+        """base: the results of the equations one by one."""
+        leaves = on_one_device(leaves)
+        quiet = np.zeros(self.NUMBERS, "float32")
+        if self.compiled is None:
+            self.compiled = quickly(self._step, leaves, np.float32(0), quiet)
         random = np.random.default_rng(seed)
-        base, values = self.step(leaves, 0.0, jnp.zeros(self.NUMBERS, "float32"))
+        still = self.compiled(leaves, np.float32(0), quiet)
         moved = [
-            self.step(leaves, 1.0, jnp.asarray(random.standard_normal(self.NUMBERS), "float32"))[0]
-            for _ in range(runs)
+            self.compiled(leaves, np.float32(1), random.standard_normal(self.NUMBERS, "float32")) for _ in range(runs)
         ]
-        return Noise(base, moved, dict(zip(self.watched, values)))
+        return Noise(base, still, moved)

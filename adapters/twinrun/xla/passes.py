@@ -1,6 +1,8 @@
 """Which pass of XLA makes a compiled script wrong: the passes that changed the module, left out one at a time.
 
 found = search("out/repro.py", deadline)      # {"ran": [...], "without": [...], "tried": 9}
+
+What an earlier pass brought into a form that a later one spoils, both are named: the later first.
 """
 
 import os
@@ -33,26 +35,27 @@ def _ran(script, timeout):
         names = [n for n in sorted(os.listdir(folder)) if "fragment" in n]
     passes = []
     for name in names:
-        match = re.search(r"\.after_(.+?)(?:\.before_.+)?\.txt$", name)
+        match = re.search(r".*\.after_([^.]+)(?:\.before_.+)?\.txt$", name)
         if match and match.group(1) not in ("pipeline-start", "pipeline-end"):
             passes.append(match.group(1))
     return list(dict.fromkeys(passes))
 
 
 def search(script, deadline):
-    """Runs the script without each pass that changed its module, the last first, until the time is over."""
+    """Runs the script without each pass that changed its module, until the time is over. Returns None if it is right."""
     start = time.monotonic()
     if _run(script, "", 120) is not True:
         return None
     once = time.monotonic() - start
     ran = _ran(script, 120)
     without, tried = [], 0
-    # Simplifications and fusions first: the others rarely change what is computed.
-    likely = sorted(ran, key=lambda p: not re.search("algsimp|fusion|simpl|all-reduce|partition|spmd", p))
-    for name in likely:
+    # Fusions, simplifications and the partitioner first: the others rarely change what is computed. Of those, the last.
+    likely = re.compile("algsimp|fusion|simpl|reassoc|partition|spmd|all-reduce|dot|rewriter|expander")
+    for name in sorted(reversed(ran), key=lambda p: not likely.search(p)):
         if time.monotonic() + once > deadline:
             break
         tried += 1
         if _run(script, f"--xla_disable_hlo_passes={name}", 120) is False:
             without.append(name)
+    without.sort(key=ran.index, reverse=True)
     return {"ran": ran, "without": without, "tried": tried}

@@ -31,6 +31,8 @@ def source_of(value):
         return f"lax.{type(value).__name__}.{value.name}"
     if isinstance(value, (np.dtype, type)) and not hasattr(value, "_fields"):
         return f"np.dtype('{np.dtype(value).name}')" if np.dtype(value).kind != "V" else f"jnp.{np.dtype(value).name}"
+    if isinstance(value, (np.integer, np.bool_)):
+        return repr(value.item())
     if isinstance(value, (np.generic, np.ndarray)) and value.size <= 64:
         if value.dtype.kind == "V":
             return f"jnp.array({value.astype('float32').tolist()!r}, '{value.dtype.name}')"
@@ -48,6 +50,8 @@ def source_of(value):
 
 
 def _primitive(e):
+    if e.name == "add_any":  # what reverse mode adds gradients by
+        return "lax.add_p"
     wanted = e.name.replace("-", "_") + "_p"
     if getattr(jax.lax, wanted, None) is e.primitive:
         return f"lax.{wanted}"
@@ -207,7 +211,7 @@ def write(fragment, arguments, impls, right, folder, title, unit, length):
             'here = os.path.dirname(os.path.abspath(__file__))\n'
             'with open(os.path.join(here, "repro.jax_export"), "rb") as file:\n'
             "    fragment = jax.export.deserialize(bytearray(file.read())).call\n"
-            "# What the same operations give with a barrier after each of them.\n"
+            "# What the same operations give one by one.\n"
             'with np.load(os.path.join(here, "repro.right.npz")) as file:\n'
             '    known = [file[f"arr_{i}"] for i in range(len(file.files))]'
         )

@@ -1,9 +1,9 @@
-"""Which equations XLA may not join: a bisection over barriers.
+"""Which equations XLA may not join: a bisection over what is compiled together.
 
-    group = Search(program, wrong, ...).group()      # the equations whose results are free, and those that use them
+    group = Search(len(equations), wrong, deadline).group()      # positions of the equations
 
-A *cut* is a barrier on an equation's results; with several devices it also gives every device the whole result. With
-all cuts the step is right, with none it is wrong; each answer takes one compilation.
+A candidate is a set of equations that is compiled as one function, while all others are computed one by one. All of
+them together are wrong; each answer takes one compilation.
 """
 
 import time
@@ -14,55 +14,44 @@ class Lost(Exception):
 
 
 class Search:
-    """right(cut) says whether the step is right if `cut` (a predicate on numbers of equations, -1 for the arguments)
-    holds for the equations whose results are cut."""
+    """wrong(positions) says whether the step is wrong if those equations are compiled together."""
 
-    def __init__(self, program, right, deadline):
-        self.equations = {e.uid: e for e in program.everything()}
-        self.order = [-1, *(e.uid for e in program.everything())]
-        self.deadline, self.compilations, self._right = deadline, 0, right
+    def __init__(self, count, wrong, deadline):
+        self.count, self.deadline, self.compilations, self._wrong = count, deadline, 0, wrong
 
-    def right(self, cut):
+    def wrong(self, positions):
+        if not positions:
+            return False
         if time.monotonic() > self.deadline:
             raise Lost(f"the time for the search was over after {self.compilations} compilations")
         self.compilations += 1
-        return self._right(set(cut))
+        return self._wrong(list(positions))
 
     def group(self):
-        """Returns (free, users): equations whose results may not be joined with the equations that use them."""
-        order, n = self.order, len(self.order)
-        if self.right(()):
+        n = self.count
+        if not self.wrong(range(n)):
             raise Lost("the step is right when it is compiled from its list of equations, so no group can be searched for")
-        if not self.right(order):
-            raise Lost("the step stays wrong with a barrier after every equation")
-        # The smallest k for which cuts behind the first k make it right: the last of them has to be cut.
-        low, high = 0, n
-        while high - low > 1:
-            k = (low + high) // 2
-            low, high = (low, k) if self.right(order[:k]) else (k, high)
-        first = low
-        # From the other side: the smallest number of free results from `first` on that leaves the step wrong.
-        low, high = 0, n - first
-        while high - low > 1:
-            k = (low + high) // 2
-            low, high = (low, k) if not self.right(order[:first] + order[first + k :]) else (k, high)
-        free = order[first : first + high]
-        # Whole halves, then single equations in between are cut again where the step stays wrong.
-        size = max(1, len(free) // 2)
-        while True:
-            at = 1 if size < len(free) else 0
-            while at < len(free) and len(free) > 1:
-                fewer = free[:at] + free[at + size :]
-                if fewer and not self.right(set(order) - set(fewer)):
-                    free = fewer
+        # The last equation from which on it is still wrong, then the first up to which it is.
+        first, high = 0, n
+        while high - first > 1:
+            k = (first + high) // 2
+            first, high = (k, high) if self.wrong(range(k, n)) else (first, k)
+        low, end = first, n
+        while end - low > 1:
+            k = (low + end) // 2
+            low, end = (low, k) if self.wrong(range(first, k)) else (k, end)
+        group = list(range(first, end))
+        # Pieces in between are left out where it stays wrong, large ones first.
+        size = max(1, len(group) // 2)
+        while len(group) > 1:
+            at = 0
+            while at < len(group) and len(group) > 1:
+                fewer = group[:at] + group[at + size :]
+                if fewer and self.wrong(fewer):
+                    group = fewer
                 else:
                     at += size
             if size == 1:
                 break
             size //= 2
-        return self.of(free)
-
-    def of(self, free):
-        names = {o for u in free if u >= 0 for o in self.equations[u].outputs}
-        users = [e for u, e in self.equations.items() if u not in free and names & set(e.operands())]
-        return [self.equations[u] for u in free if u >= 0], users
+        return group

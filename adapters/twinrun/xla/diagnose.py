@@ -1,0 +1,194 @@
+"""`twinrun.diagnose` for JAX: a user's training step as XLA compiles it for the user's own devices.
+
+report = twinrun.diagnose(train_step, state, batches, out="runs/mine")
+report.verdict, report.path
+"""
+
+import json
+import os
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ..refused import Refused
+from ..report import Report, run_program
+from . import files
+from .arguments import find, flat_results
+from .compat import is_key, key_data, loaded, wrap_key, key_impl
+from .culprit import Culprit, Hunt, Lost, spread_over
+from .equations import trace
+from .judge import judge, text_of_function
+from .noise import Instrument
+from .outcome import outcome
+from .singles import judge_singles
+from .stepwise import on_one_device, one_by_one, outputs
+
+# Values of the step that are kept to judge each equation by itself.
+_LARGEST_VALUES = 1 << 29
+
+
+def _copied(x):
+    """Returns a copy, because a step may give its arguments away; where it is and how it is spread stay."""
+    if is_key(x):
+        return wrap_key(key_data(x).copy(), key_impl(x))
+    return x.copy() if isinstance(x, jax.Array) else np.array(x) if hasattr(x, "dtype") else x
+
+
+def _own(step, program_of):
+    """Returns the function that the user runs: the step itself if it is compiled, or mostly calls what is."""
+    if hasattr(step, "lower"):
+        return step, "the step as it is compiled"
+    inner, total = program_of
+    if total and inner >= 0.5 * total:
+        return step, "the step as it is, with the functions that it compiles"
+    return jax.jit(step), "jax.jit of the step"
+
+
+def _shares(function, leaves):
+    """Returns (equations of the largest compiled function that is called at the top, all equations)."""
+
+    def count(jaxpr):
+        inner = getattr(jaxpr, "jaxpr", jaxpr)
+        return sum(1 + sum(count(v) for v in e.params.values() if hasattr(v, "jaxpr") or hasattr(v, "eqns"))
+                   for e in inner.eqns)  # fmt: skip
+
+    closed = jax.make_jaxpr(function)(*leaves)
+    calls = [count(e.params["jaxpr"]) for e in closed.jaxpr.eqns if e.primitive.name in ("pjit", "jit")]
+    return max(calls, default=0), count(closed)
+
+
+class _Run:
+    """The user's own steps: before (leaves), results (leaves), for each."""
+
+    def __init__(self, form, own, state, batches):
+        self.steps = []
+        leaves = [_copied(x) for x in form.leaves(state, batches[0])]
+        for i, batch in enumerate(batches):
+            if i:
+                fresh = [_copied(x) for x in form.leaves(state, batch)]
+                count = len(form.next)
+                leaves = form.next_leaves(leaves, self.steps[-1][1]) + fresh[count:]
+            before = [_copied(x) for x in leaves]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of donated buffers that were not used
+                results = flat_results(own(*form.tree_of([_copied(x) for x in before])))
+            self.steps.append((before, [_copied(r) for r in results]))
+        self.again = flat_results(own(*form.tree_of([_copied(x) for x in self.steps[0][0]])))
+
+    @property
+    def repeats(self):
+        pairs = zip(self.steps[0][1], self.again)
+        return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+def diagnose(
+    step,
+    state,
+    batches,
+    subject="jax",
+    out="runs/twinrun",
+    steps=None,
+    seconds=600,
+    precision=None,
+    faults=(),
+    settings=None,
+    verbose=False,
+):
+    """Diagnoses `step(state, batch) -> (state, loss)`, or another order of the results.
+
+    state: a pytree, or a tuple of the step's leading arguments. batches: a list, for each step a pytree or a tuple of
+    the trailing arguments. subject: "jax", what XLA compiles for the devices of this process; any other engine is
+    judged by `twinrun diagnose --program`, with precision, faults and settings. steps: the first so many batches (3 for
+    "jax", else all). seconds: how long to search for the cause of a difference. The arguments are left as they were."""
+    begun, folder = time.monotonic(), Path(out)
+    batches = list(batches)
+    if not batches:
+        raise ValueError("batches is empty; give one batch per step")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def say(text):
+        if verbose:
+            print(f"twinrun: {time.monotonic() - begun:.1f} s: {text}", flush=True)
+
+    form = find(step, state, batches[0])
+    notes = []
+    if subject != "jax":
+        batches = batches[:steps]
+        files.write(form, state, batches, str(folder / "step"))
+        data = run_program(str(folder / "step.mlir"), folder, subject, precision, faults, settings)
+        return Report(folder, data, None, notes)
+    try:
+        files.write(form, state, batches, str(folder / "step"))
+    except (TypeError, ValueError) as error:
+        notes.append(f"the step was not written for other engines: {error}")
+    batches = batches[: steps or 3]
+    first = form.leaves(state, batches[0])
+    own, what = _own(step, _shares(form.flat, first) if not hasattr(step, "lower") else (0, 0))
+    say("running the step")
+    run = _Run(form, own, state, batches)
+    if not run.repeats:
+        notes.append("two runs of the same step on the same numbers gave different bits")
+    several = spread_over([*run.steps[0][0], *run.steps[0][1]])
+    say("listing its equations")
+    program = trace(form.flat, first)
+    if not program.equations:
+        raise Refused("the step computes nothing: its results are its arguments")
+    seen = {
+        "what": what, "versions": loaded(), "devices": len(jax.devices()) if several else 1,
+        "platform": jax.default_backend(), "equations": len(list(program.everything())), "steps": len(batches),
+        "flags": os.environ.get("XLA_FLAGS", ""), "notes": notes,
+    }  # fmt: skip
+    _investigate(form, program, run, folder, begun + seconds, seen, say)
+    seen["seconds"] = round(time.monotonic() - begun, 1)
+    data = outcome(seen)
+    (folder / "report.json").write_text(json.dumps(data, indent=1, default=str))
+    report = Report(folder, data, None, data["lines"])
+    (folder / "report.html").write_text("<!doctype html><meta charset='utf-8'>" + report._repr_html_())
+    return report
+
+
+def _investigate(form, program, run, folder, deadline, seen, say):
+    """Fills `seen`: whole (answers), triggered, noise, singles, culprit, lost."""
+    instrument, triggered = Instrument(program), None
+    size = lambda a: int(np.prod(a.shape)) * 4 if hasattr(a, "shape") else 0  # noqa: E731
+    small = sum(size(program.avals[n]) for e in program.equations for n in e.outputs) <= _LARGEST_VALUES
+    for i, (before, results) in enumerate(run.steps):
+        say(f"computing the equations of step {i} one by one")
+        env = one_by_one(program, on_one_device(before), None if small and i == 0 else ())
+        base = outputs(program, env)
+        values = env if i == 0 else values
+        say("measuring what rounding does to it")
+        noise = instrument.measure(before, base)
+        beyond = noise.beyond(results)
+        if beyond:
+            triggered, values = i, env
+            if small and i:
+                values = one_by_one(program, on_one_device(before))
+            break
+    seen["triggered"] = triggered
+    if triggered is not None:
+        seen["beyond"] = [
+            f"{n} of {np.size(run.steps[triggered][1][r])} elements of {form.result_names[r]}" for r, n in beyond.items()
+        ]
+    before, results = run.steps[triggered or 0]
+    text = text_of_function(form.flat, before)
+    say("judging the whole step")
+    seen["whole"] = judge(text, before, results, folder, "whole", form.result_names, min(60, deadline - time.monotonic()))
+    if triggered is not None:
+        hunt = Hunt(program, noise, results, before, values, folder, deadline, say)
+        say("searching for the group of equations")
+        try:
+            seen["culprit"] = hunt.hunt()
+        except Lost as lost:
+            seen["lost"] = str(lost)
+    if not (seen.get("culprit") and seen["culprit"].proven):
+        say("judging equations one by one")
+        seen["singles"] = judge_singles(program, values, folder, min(deadline, time.monotonic() + 60))
+        if seen["singles"].wrong:
+            equation, answer = seen["singles"].wrong[0]
+            found = Culprit([equation])
+            found.answer = answer
+            seen["culprit"] = found

@@ -1,0 +1,120 @@
+"""The verdict of a JAX step, and the sentences of its report, from what was seen."""
+
+
+def outcome(seen):
+    """Returns the data of report.json: verdict, findings, lines, and what was judged."""
+    whole, singles, culprit = seen["whole"], seen.get("singles"), seen.get("culprit")
+    findings, lines = [], []
+    several = seen["devices"] > 1
+    if culprit and culprit.proven:
+        verdict, headline = "ENGINE_BUG", _accusation(seen, culprit)
+        findings.append({"cause": "fusion" if len(culprit.equations) > 1 else "op", "sentence": culprit.answer.sentence()})
+        if culprit.partitioner:
+            findings[-1]["cause"] = "partitioner"
+        findings += _cause(culprit)
+    elif whole.outside:
+        verdict = "ENGINE_BUG"
+        headline = "the step's results are outside the bounds of binary64; the ops that do it were not found"
+        findings.append({"cause": "step", "sentence": whole.sentence()})
+    elif seen["triggered"] is not None:
+        verdict = "INCONCLUSIVE"
+        headline = "the compiled step and its equations one by one differ by more than rounding explains, but nothing is proven"
+    elif not whole.refused or (singles and singles.judged):
+        verdict = "NOISE"
+        headline = "what XLA compiles gives what its equations give one by one, but for rounding"
+        if not whole.refused:
+            headline += f"; no element of {whole.elements:,} is outside the bounds of binary64"
+    else:
+        verdict = "INCONCLUSIVE"
+        headline = "the compiled step agrees with its equations one by one, but none of them could be judged in binary64"
+    if seen["triggered"] is not None:
+        lines.append(f"step {seen['triggered']}, beyond rounding: " + "; ".join(seen["beyond"]))
+    if culprit and not culprit.proven:
+        lines.append("compiled together, these equations give something else than one by one: " + "; ".join(culprit.group))
+        if culprit.answer and culprit.answer.refused:
+            lines.append(f"they were not judged: {culprit.answer.refused}")
+        elif culprit.answer:
+            lines.append("judged as they are compiled together, no element is outside its bound")
+    if seen.get("lost"):
+        lines.append(f"no group was found: {seen['lost']}")
+    lines.append(_judged(whole, singles))
+    lines += [n for n in (culprit.notes if culprit else [])]
+    lines += seen["notes"]
+    where = f"{seen['devices']} devices" if several else "1 device"
+    lines.append(
+        f"{seen['what']}, {seen['steps']} step{'s' * (seen['steps'] != 1)}, {seen['equations']} equations, "
+        f"{seen['versions']} on {where} ({seen['platform']})"
+        + (f", XLA_FLAGS={seen['flags']}" if seen["flags"] else "")
+        + f"; {seen['seconds']} s"
+    )
+    return {
+        "schema_version": 1,
+        "verdict": {"class": verdict, "effect": "", "headline": headline},
+        "findings": findings,
+        "lines": lines,
+        "triggered": seen["triggered"],
+        "group": culprit.group if culprit else [],
+        "passes": culprit.passes if culprit else None,
+        "repro": str(culprit.repro) if culprit and culprit.repro else None,
+        "whole": whole.data,
+        "singles": {"judged": singles.judged, "of": singles.total, "refused": singles.refused} if singles else None,
+        "versions": seen["versions"], "devices": seen["devices"], "platform": seen["platform"],
+        "seconds": seen["seconds"],
+    }  # fmt: skip
+
+
+def _accusation(seen, culprit):
+    ops = " + ".join(e.name for e in culprit.equations[:8]) + (" + ..." if len(culprit.equations) > 8 else "")
+    places = ", ".join(dict.fromkeys(e.place for e in culprit.equations if e.place))
+    where = f" at {places}" if places else ""
+    if culprit.partitioner:
+        return f"the partitioner's collective for {ops}{where} is wrong: on one device the same operation is right"
+    if len(culprit.equations) == 1:
+        return f"XLA computes {ops}{where} wrongly"
+    return f"XLA computes {ops}{where} wrongly when it joins them"
+
+
+def _cause(culprit):
+    found = []
+    for e in culprit.equations:
+        found.append({"cause": "", "sentence": f"in the group: {e}"})
+    if culprit.passes and culprit.passes["without"]:
+        names = culprit.passes["without"]
+        found.append({
+            "cause": "pass",
+            "sentence": f"right without the pass {names[0]}"
+            + (f", and without {', '.join(names[1:])}, which come before it" if names[1:] else "")
+            + f" ({culprit.passes['tried']} of {len(culprit.passes['ran'])} passes that changed it were left out)",
+            "cure": f"XLA_FLAGS=--xla_disable_hlo_passes={names[0]} until it is fixed",
+        })  # fmt: skip
+    elif culprit.passes:
+        found.append({"cause": "", "sentence": f"leaving out each of {culprit.passes['tried']} passes alone does not make it right"})
+    if culprit.repro:
+        found.append({"cause": "", "sentence": f"{culprit.repro} shows it in plain JAX"})
+    return found
+
+
+def _judged(whole, singles):
+    """Says what was judged in binary64, and what was not and why."""
+    if whole.refused:
+        text = f"the whole step was not judged: {_short(whole.refused)}"
+    else:
+        wide = [r["median_relative_radius"] for r in whole.results if r.get("median_relative_radius") is not None]
+        text = f"the whole step was judged: {whole.elements:,} elements"
+        if wide:
+            text += f", bounds of at most {max(wide):.2g} of their numbers in the median"
+    if singles is not None:
+        text += f"; {singles.judged} of {singles.total} equations were judged one by one"
+        if singles.refused:
+            text += ", not: " + "; ".join(f"{k} ({_short(v)})" for k, v in list(singles.refused.items())[:6])
+            if len(singles.refused) > 6:
+                text += f"; and {len(singles.refused) - 6} more"
+    return text
+
+
+def _short(text):
+    lines = [x.strip() for x in str(text).splitlines() if x.strip()]
+    # "N instructions cannot be imported" comes first, then which, with FILE:LINE.
+    line = ": ".join(lines[1:2]) or "".join(lines[:1]) if "cannot be imported" in "".join(lines[:1]) else "".join(lines[:1])
+    line = line.rpartition("/")[2] if "/" in line.partition(":")[0] else line
+    return line if len(line) <= 160 else line[:157] + "..."

@@ -1,0 +1,341 @@
+// Walks a program op by op, with intervals, and holds what was found against them.
+#include "backends/radii/radii.h"
+
+#include <fmt/format.h>
+
+#include "backends/radii/internal.h"
+
+namespace twinrun {
+namespace radii {
+
+Known fresh(const Op& op) {
+  const TensorType type{DType::kF64, op.type.dims};
+  Known out;
+  out.value = Tensor::empty(type), out.low = Tensor::empty(type), out.high = Tensor::empty(type);
+  return out;
+}
+
+namespace {
+
+// Predicates and integers of binary64 planes in their own type. An integer that may be beyond its
+// type has wrapped, so it may be any.
+Tensor narrowed(const Tensor& t, DType to) {
+  if (t.dtype() == to) return t;
+  Tensor out = Tensor::empty({to, t.dims()});
+  const auto from = t.as<const double>();
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (to == DType::kPred) {
+      out.as<uint8_t>()[i] = from[i] != 0 ? 1 : 0;
+    } else {
+      out.as<int32_t>()[i] = static_cast<int32_t>(std::clamp(from[i], -0x1p31, 0x1p31 - 1));
+    }
+  }
+  return out;
+}
+void narrow(Known& k, DType to) {
+  if (is_floating(to) || k.value.dtype() != DType::kF64) return;
+  if (to == DType::kI32 && !k.exact()) {
+    const radii::Planes p = planes_of(k);
+    for (int64_t i = 0; i < k.value.elements(); ++i) {
+      if (p.low[i] < -0x1p31 || p.high[i] >= 0x1p31) p.low[i] = -0x1p31, p.high[i] = 0x1p31 - 1;
+    }
+  }
+  k.value = narrowed(k.value, to);
+  if (!k.exact()) k.low = narrowed(k.low, to), k.high = narrowed(k.high, to);
+}
+
+// Leaves out ends that say nothing, and says why some elements are not known.
+void settle(Known& k, const Site& site) {
+  k.why = k.why.empty() ? "" : k.why;
+  if (k.exact()) return;
+  bool exact = true, lost = false;
+  const radii::Planes p = planes_of(k);
+  for (int64_t i = 0; i < k.value.elements(); ++i) {
+    const Interval e{p.value[i], p.low[i], p.high[i]};
+    exact = exact && certain(e);
+    lost = lost || e.anything();
+  }
+  if (exact) k.low = {}, k.high = {};
+  if (!lost) {
+    if (site.floats()) k.why.clear();
+    return;
+  }
+  if (!k.why.empty()) return;
+  for (const Known* x : site.x) {
+    if (k.why.empty()) k.why = x->why;
+  }
+  if (k.why.empty()) k.why = site.op.name + ": within the radii it may overflow or have no value";
+}
+
+Known unknown(const Op& op, std::string why) {
+  Known k = fresh(op);
+  std::ranges::fill(k.value.as<double>(), 0.0);
+  std::ranges::fill(k.low.as<double>(), -kInfinity);
+  std::ranges::fill(k.high.as<double>(), kInfinity);
+  k.why = std::move(why);
+  return k;
+}
+
+Known source(const Site& site) {
+  Known out = by_oracle(site);
+  if (!site.floats()) return out;
+  const Tensor given = out.value;
+  out = fresh(site.op);
+  const Planes to = planes_of(out);
+  for (int64_t i = 0; i < given.elements(); ++i) to.set(i, site.rules().read(element(given, i)));
+  return out;
+}
+
+Known evaluated(const Site& site) {
+  switch (class_of(site.op.kind)) {
+    case OpClass::kSource:
+    case OpClass::kRandom:
+      if (!site.all_exact()) return {};
+      return source(site);
+    case OpClass::kMove:
+      if (site.op.kind == OpKind::kSelect || site.op.kind == OpKind::kNegate ||
+          site.op.kind == OpKind::kAbs)
+        return eval_pointwise(site);
+      return eval_move(site);
+    case OpClass::kElementwise:
+      return eval_pointwise(site);
+    case OpClass::kDot:
+      return eval_product(site);
+    case OpClass::kReduce:
+      return eval_sum(site);
+    case OpClass::kWindow:
+      return eval_window(site);
+    case OpClass::kCollective:  // of one core
+      return *site.x[0];
+  }
+  return {};
+}
+
+// Of a parameter, or of a value that is taken as given.
+Known given_value(const Tensor& t, const Op& op, const FusedArithmetic& may) {
+  Known k;
+  k.value = t;
+  if (!is_floating(op.type.dtype)) return k;
+  k = fresh(op);
+  const Rules rules(may, op.type.dtype);
+  const Planes to = planes_of(k);
+  bool exact = true;
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    const Interval e = rules.read(element(t, i));
+    exact = exact && certain(e);
+    to.set(i, e);
+  }
+  if (exact) k.low = {}, k.high = {};
+  return k;
+}
+
+class Walk {
+ public:
+  Walk(const Program& program, const ReplayArguments& given, const FusedArithmetic& may,
+       ThreadPool* pool)
+      : program_(program),
+        graph_(program.graph),
+        given_(given),
+        may_(may),
+        pool_(pool),
+        values_(static_cast<size_t>(graph_.size())) {}
+
+  Result<std::vector<Bounded>> run(const std::vector<ValueId>& wanted) {
+    plan(wanted);
+    TWINRUN_RETURN_IF_ERROR(bind());
+    std::vector<Bounded> out(wanted.size());
+    for (ValueId id = 0; id < graph_.size(); ++id) {
+      if (!needed_[at_(id)]) continue;
+      Known& k = values_[at_(id)];
+      const Op& op = graph_.op(id);
+      if (op.kind != OpKind::kParameter) k = evaluate(id);
+      for (size_t w = 0; w < wanted.size(); ++w) {
+        if (wanted[w] == id) out[w] = {op.type, k.value, k.low, k.high, k.why};
+      }
+      const auto given = given_.values.find(id);
+      if (given != given_.values.end()) k = given_value(given->second, op, may_);
+      for (const ValueId operand : read_by(op)) {
+        if (last_[at_(operand)] == id) values_[at_(operand)] = {};
+      }
+      if (last_[at_(id)] == id) k = {};
+    }
+    return out;
+  }
+
+ private:
+  static size_t at_(ValueId id) { return static_cast<size_t>(id); }
+  std::vector<ValueId> read_by(const Op& op) const {
+    std::vector<ValueId> out = op.operands;
+    for (const ValueId id : also_read(graph_, op)) out.push_back(id);
+    return out;
+  }
+
+  void plan(const std::vector<ValueId>& wanted) {
+    needed_.assign(values_.size(), false);
+    last_.resize(values_.size());
+    later_.assign(values_.size(), 1);
+    for (const ValueId id : wanted) needed_[at_(id)] = true;
+    for (ValueId id = 0; id < graph_.size(); ++id) last_[at_(id)] = id;
+    for (ValueId id = graph_.size(); id-- > 0;) {
+      if (!needed_[at_(id)]) continue;
+      const Op& op = graph_.op(id);
+      // What reads a given value needs no more than that; the value itself may be wanted.
+      const bool read_only =
+          given_.values.contains(id) && std::ranges::find(wanted, id) == wanted.end();
+      for (const ValueId operand : read_by(op)) {
+        if (!read_only) needed_[at_(operand)] = true;
+        last_[at_(operand)] = std::max(last_[at_(operand)], id);
+        later_[at_(operand)] = std::max(later_[at_(operand)], later_through(op, id));
+      }
+    }
+  }
+  // Reductions of reductions, with moves between them, may become one.
+  double later_through(const Op& op, ValueId id) const {
+    const double later = later_[at_(id)];
+    if (op.kind == OpKind::kReduce && op.attrs.reducer != Reducer::kMax)
+      return later * static_cast<double>(graph_.type(op.operands[0]).elements()) /
+             static_cast<double>(std::max<int64_t>(1, op.type.elements()));
+    const bool moves = class_of(op.kind) == OpClass::kMove && op.kind != OpKind::kSelect;
+    return moves || op.kind == OpKind::kConvert ? later : 1;
+  }
+
+  Status bind_one(ValueId id, const Tensor* tensor, const std::string& name) {
+    if (!needed_[at_(id)]) return Ok{};
+    const Op& op = graph_.op(id);
+    if (tensor == nullptr || !tensor->valid())
+      return Error{fmt::format("argument '{}' is missing", name), "", ""};
+    if (tensor->type() != op.type)
+      return Error{fmt::format("argument '{}' is {}; the program takes {}", name,
+                               to_string(tensor->type()), to_string(op.type)),
+                   "", ""};
+    values_[at_(id)] = given_value(*tensor, op, may_);
+    return Ok{};
+  }
+  Status bind() {
+    if (program_.sharding.cores > 1)
+      return Error{fmt::format("a program for {} cores; allowed: one", program_.sharding.cores), "",
+                   ""};
+    for (size_t i = 0; i < program_.state.size(); ++i) {
+      TWINRUN_RETURN_IF_ERROR(bind_one(program_.state[i].id,
+                                       i < given_.state.size() ? &given_.state[i] : nullptr,
+                                       program_.state[i].name));
+    }
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      const std::string& name = program_.inputs[i].name;
+      const Tensor* tensor = i < given_.inputs.size() ? &given_.inputs[i] : nullptr;
+      const auto literal = given_.literals.find(name);
+      if ((tensor == nullptr || !tensor->valid()) && literal != given_.literals.end())
+        tensor = &literal->second;
+      TWINRUN_RETURN_IF_ERROR(bind_one(program_.inputs[i].id, tensor, name));
+    }
+    for (const auto& [id, tensor] : given_.values) {
+      if (id < 0 || id >= graph_.size() || tensor.type() != graph_.type(id))
+        return Error{fmt::format("a given value {} that the program does not have", id), "", ""};
+    }
+    return Ok{};
+  }
+
+  Known evaluate(ValueId id) {
+    const Op& op = graph_.op(id);
+    std::vector<const Known*> operands;
+    for (const ValueId operand : read_by(op)) {
+      operands.push_back(&values_[at_(operand)]);
+      if (!operands.back()->value.valid()) return {};  // only its given value is read
+    }
+    const Site site{graph_, op, may_, pool_, std::move(operands), later_[at_(id)]};
+    Known k = evaluated(site);
+    if (!k.value.valid()) k = unknown(op, op.name + ": no rule for this op");
+    if (k.value.dtype() == DType::kF64) settle(k, site);
+    narrow(k, op.type.dtype);
+    return k;
+  }
+
+  const Program& program_;
+  const Graph& graph_;
+  const ReplayArguments& given_;
+  const FusedArithmetic& may_;
+  ThreadPool* pool_;
+  std::vector<Known> values_;
+  std::vector<bool> needed_;
+  std::vector<ValueId> last_;
+  std::vector<double> later_;
+};
+
+}  // namespace
+}  // namespace radii
+
+double Bounded::radius(int64_t i) const {
+  if (exact()) return 0;
+  const radii::Interval e{radii::element(value, i), radii::element(low, i),
+                          radii::element(high, i)};
+  if (e.nan()) return 0;
+  const double r = std::fmax(e.value - e.low, e.high - e.value);
+  return r == r ? r : radii::kInfinity;
+}
+
+Result<std::vector<Bounded>> replay_values(const Program& program, const ReplayArguments& given,
+                                           const std::vector<ValueId>& wanted,
+                                           const FusedArithmetic& may, ThreadPool* pool) {
+  return radii::Walk(program, given, may, pool).run(wanted);
+}
+
+Result<Replayed> replay_with_radii(const Program& program, const ReplayArguments& given,
+                                   const FusedArithmetic& may, ThreadPool* pool) {
+  std::vector<ValueId> wanted;
+  for (const StateVar& v : program.state) wanted.push_back(v.next == kNoValue ? v.id : v.next);
+  for (const Output& o : program.outputs) wanted.push_back(o.id);
+  TWINRUN_ASSIGN(std::vector<Bounded> all, replay_values(program, given, wanted, may, pool));
+  Replayed out;
+  const auto split = all.begin() + static_cast<std::ptrdiff_t>(program.state.size());
+  out.next.assign(all.begin(), split);
+  out.outputs.assign(split, all.end());
+  return out;
+}
+
+FoundVerdict compare(const Bounded& expected, const Tensor& found) {
+  FoundVerdict v;
+  v.elements = found.elements();
+  std::vector<double> radii;
+  double largest = 0;
+  for (int64_t i = 0; i < v.elements; ++i) {
+    const radii::Interval e = expected.exact() ? radii::exactly(radii::element(expected.value, i))
+                                               : radii::Interval{radii::element(expected.value, i),
+                                                                 radii::element(expected.low, i),
+                                                                 radii::element(expected.high, i)};
+    const double x = radii::element(found, i);
+    const bool open = !radii::certain(e) && (!oracle::finite(e.low) || !oracle::finite(e.high));
+    if (oracle::finite(e.value)) largest = std::fmax(largest, std::fabs(e.value));
+    if (open && (e.anything() || !oracle::finite(x))) {
+      ++v.unknown;
+      continue;
+    }
+    const double radius = e.nan() ? 0 : x > e.value ? e.high - e.value : e.value - e.low;
+    if (oracle::finite(radius)) radii.push_back(expected.radius(i));
+    double ratio = radii::kInfinity;
+    if (x == e.value || (e.nan() && x != x)) {
+      ratio = 0;
+    } else if (oracle::finite(x) && radius > 0) {
+      ratio = std::fabs(x - e.value) / radius;
+      if (radius == radii::kInfinity) ratio = 0;
+    }
+    // The ends decide; the ratio is rounded.
+    const bool inside = ratio == 0 || (x >= e.low && x <= e.high);
+    if (inside) ratio = std::fmin(ratio, 1);
+    if (!inside) {
+      ratio = std::fmax(ratio, 1 + 0x1p-40);
+      ++v.outside;
+      v.wrong.push_back(i);
+    }
+    if (!v.worst || ratio > v.largest_ratio) {
+      v.worst = FoundVerdict::Element{i, x, e.value, radius};
+      v.largest_ratio = ratio;
+    }
+  }
+  if (!radii.empty() && largest > 0) {
+    std::ranges::nth_element(radii, radii.begin() + static_cast<std::ptrdiff_t>(radii.size() / 2));
+    v.median_relative_radius = radii[radii.size() / 2] / largest;
+  }
+  return v;
+}
+
+}  // namespace twinrun

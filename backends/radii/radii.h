@@ -1,0 +1,91 @@
+// What a whole program may give when an engine fuses it: every op in binary64, with the interval
+// around each element that covers every legal way of computing it. Any order of sums, intermediates
+// rounded to their type or kept wider, multiplies contracted into adds, elementary functions with
+// an error, denormals flushed or not, and the algebraic rewrites of a compiler
+// (docs/method/bounds.md, "Whole programs"). A result outside of its interval is wrong, whatever the
+// compiler fused.
+//
+//   ReplayArguments given{states[0].vars, inputs[0], step.literals};
+//   TWINRUN_ASSIGN(Replayed r, replay_with_radii(step.program, given, {}, &pool));
+//   const FoundVerdict v = compare(r.outputs[0], outputs[0][0]);   // v.outside > 0: a proof
+//   TWINRUN_ASSIGN(auto b, replay_values(step.program, given, {id}, {}, &pool));   // any value
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/core/backend.h"
+#include "program/base/result.h"
+#include "program/base/tensor.h"
+#include "program/graph/program.h"
+
+namespace twinrun {
+
+// What an engine may do. The defaults are what XLA may do on a CPU.
+struct FusedArithmetic {
+  double elementary_ulps = 8;  // of exp, log, tanh, erf, log1p, logistic, sqrt, rsqrt
+  bool flush = true;           // denormals may be taken as zero, or not
+  // How the operands of dots and convolutions may be rounded. kBf16x3 and kBf16x6: several passes.
+  DotPrecision dots = DotPrecision::kF32;
+};
+
+// The values of the program's parameters. An input of which `inputs` has no valid tensor is taken
+// from `literals` by its name.
+struct ReplayArguments {
+  std::vector<Tensor> state, inputs;       // in the order of Program::state and Program::inputs
+  std::map<std::string, Tensor> literals;  // ImportedStep::literals
+  // Values that are not computed but taken as they are: what an engine wrote to memory and read
+  // again. They have the types of their ops.
+  std::map<ValueId, Tensor> values;
+};
+
+// A tensor of which every element is known to lie between `low` and `high`.
+struct Bounded {
+  TensorType type;
+  Tensor value;      // f64 for floats; integers and predicates keep their dtype
+  Tensor low, high;  // of the type of `value`. Not valid: every element is exactly `value`
+  // If some elements have no finite bound: the op where the bound was lost, and why. Such an
+  // element lies between -infinity and infinity, and may be NaN too.
+  std::string why;
+
+  bool exact() const { return !low.valid(); }
+  // The larger distance from the value to an end of the interval; 0 where it is exact.
+  double radius(int64_t i) const;
+};
+
+struct Replayed {
+  std::vector<Bounded> next;     // in the order of Program::state; unchanged ones are exact
+  std::vector<Bounded> outputs;  // in the order of Program::outputs
+};
+
+// Errors: arguments that are missing or of another type; a program for several cores.
+Result<Replayed> replay_with_radii(const Program& program, const ReplayArguments& given,
+                                   const FusedArithmetic& may, ThreadPool* pool);
+
+// The same for any values of the program; computes only what they need. A value that was `given`
+// can also be wanted: it is then computed here, and other values still read what was given.
+Result<std::vector<Bounded>> replay_values(const Program& program, const ReplayArguments& given,
+                                           const std::vector<ValueId>& wanted,
+                                           const FusedArithmetic& may, ThreadPool* pool);
+
+// What an engine returned, held against the intervals.
+struct FoundVerdict {
+  struct Element {
+    int64_t at = 0;  // flat index
+    double found = 0, expected = 0, radius = 0;
+  };
+  int64_t elements = 0;
+  int64_t outside = 0;
+  int64_t unknown = 0;           // elements without a finite bound, for the reason Bounded::why
+  std::vector<int64_t> wrong;    // flat indices of those outside, ascending
+  std::optional<Element> worst;  // the largest |found - expected| / radius
+  double largest_ratio = 0;      // that ratio; above 1: outside. Infinity where the radius is 0
+  // Median of the finite radii over the largest |expected|: how sharp the test is. 0: all are exact.
+  double median_relative_radius = 0;
+};
+// `found` has the type of the program's value. NaN where NaN must be is inside.
+FoundVerdict compare(const Bounded& expected, const Tensor& found);
+
+}  // namespace twinrun

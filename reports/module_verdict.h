@@ -1,0 +1,46 @@
+// What `twinrun judge --module` tells about the results of a compiled module: plain structs, text
+// and JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace twinrun {
+
+struct ModuleResult {
+  struct Worst {
+    std::vector<int64_t> index;
+    double found = 0, expected = 0, radius = 0;
+  };
+  int64_t index = 0;
+  std::string type;  // "f32[64,10]"
+  int64_t elements = 0, outside = 0;
+  int64_t unknown = 0;  // elements without a finite radius
+  std::string why;      // the op where the bound was lost; "" if all have one
+  std::optional<Worst> worst;
+  double largest_ratio = 0;           // |found - expected| / radius
+  double median_relative_radius = 0;  // of the radii, over the largest value
+  std::string pattern;                // which elements are outside, in words
+};
+
+struct ModuleVerdict {
+  std::string module;
+  std::vector<ModuleResult> results;
+  std::string refused;  // why the module cannot be imported
+  std::vector<std::string> notes;
+
+  int64_t outside() const;  // elements
+  int64_t judged() const;   // elements
+  // "ENGINE_BUG", "NOISE", or "INCONCLUSIVE" where nothing was judged.
+  std::string word() const;
+};
+
+std::string module_text(const ModuleVerdict& verdict);
+// {"verdict", "results": [{"index", "elements", "outside", "why", "worst": {"index", "found",
+// "expected", "radius"} or null, "largest_ratio", "median_relative_radius", "pattern"}], "refused",
+// "notes"}.
+std::string module_json(const ModuleVerdict& verdict);
+
+}  // namespace twinrun

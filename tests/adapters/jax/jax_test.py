@@ -1,0 +1,298 @@
+"""twinrun.diagnose on JAX steps: healthy ones are not accused, a wrong one is, and the search names what may not be joined.
+
+python3 jax_test.py [Class.test]      # TWINRUN=path of the binary; exit status 77 without JAX
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import warnings
+
+HERE = pathlib.Path(__file__).resolve().parent
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+try:
+    import jax
+except ImportError:
+    print("SKIP: JAX is not installed (TWINRUN_JAX_PYTHON names an interpreter that has it)")
+    sys.exit(77)
+sys.path[:0] = [str(HERE.parents[2] / "adapters"), str(HERE)]
+
+import jax.numpy as jnp
+import models
+import numpy as np
+import twinrun
+from twinrun.refused import Refused
+from twinrun.xla import culprit, repro, singles
+from twinrun.xla.arguments import find
+from twinrun.xla.equations import trace
+from twinrun.xla.judge import Answer
+from twinrun.xla.noise import Instrument
+from twinrun.xla.search import Lost, Search
+from twinrun.xla.stepwise import on_one_device, one_by_one, outputs
+
+warnings.filterwarnings("ignore")
+tree_map = jax.tree_util.tree_map
+
+
+def folder():
+    return tempfile.mkdtemp(prefix="twinrun_jax_")
+
+
+class Forms(unittest.TestCase):
+    def next_of(self, step, state, batch):
+        form = find(step, state, batch)
+        leaves = form.leaves(state, batch)
+        return form, form.next_leaves(leaves, form.flat(*leaves))
+
+    def test_orders_of_results(self):
+        w, x = jnp.ones(3), jnp.arange(3.0)
+        after, loss = w - 0.5 * x, jnp.sum(w * x)
+        for results in (lambda s, l: (s, l), lambda s, l: (l, s), lambda s, l: {"state": s, "metrics": {"loss": l}},
+                        lambda s, l: (jnp.float32(7), s, {"accuracy": 0 * l, "loss": l})):  # fmt: skip
+            form, state = self.next_of(lambda w, x: results(w - 0.5 * x, jnp.sum(w * x)), w, x)  # noqa: B023
+            self.assertTrue((state[0] == after).all())
+            if "loss" in str(form.result_names):
+                self.assertEqual(float(form.flat(w, x)[form.loss]) in (float(loss), 7.0), True)
+
+    def test_leading_and_trailing_arguments(self):
+        def step(params, momentum, x, y):
+            return params + x, momentum + y, jnp.sum(x)
+
+        _, state = self.next_of(step, (jnp.ones(2), jnp.zeros(2)), (jnp.ones(2), jnp.full(2, 3.0)))
+        self.assertEqual([s.tolist() for s in state], [[2, 2], [3, 3]])
+
+    def test_a_tuple_may_be_one_argument(self):
+        _, state = self.next_of(lambda s, b: ((s[0] + b[0], s[1] + b[1]), 1.0 * b[0].sum()),
+                                (jnp.ones(2), jnp.zeros(2)), (jnp.ones(2), jnp.ones(2)))  # fmt: skip
+        self.assertEqual([s.tolist() for s in state], [[2, 2], [1, 1]])
+
+    def test_keys(self):
+        for make in [jax.random.PRNGKey] + ([jax.random.key] if hasattr(jax.random, "key") else []):
+            def step(state, x):
+                key, now = jax.random.split(state["key"])
+                return {"w": state["w"] + jax.random.normal(now, x.shape), "key": key}, jnp.sum(x)
+
+            state = {"w": jnp.zeros(2), "key": make(0)}
+            form, after = self.next_of(step, state, jnp.ones(2))
+            self.assertEqual(len(after), 2)
+            self.assertEqual(form.next, [0, 1])
+
+    def test_static_arguments_in_the_batch(self):
+        step = jax.jit(lambda w, x, train: (w + x if train else w, jnp.sum(x)), static_argnums=2)
+        _, state = self.next_of(step, jnp.ones(2), (jnp.ones(2), True))
+        self.assertEqual(state[0].tolist(), [2, 2])
+
+    def test_refusals_say_what_was_met(self):
+        with self.assertRaisesRegex(Refused, "structure, shapes and types of the state"):
+            find(lambda w, x: (w.astype(jnp.bfloat16), jnp.sum(x)), jnp.ones(2), jnp.ones(2))
+        with self.assertRaisesRegex(Refused, "could not be called"):
+            find(lambda w: (w, 1.0), jnp.ones(2), jnp.ones(2))
+
+
+class Equations(unittest.TestCase):
+    def test_the_list_of_equations_computes_the_step(self):
+        for name, make in models.ALL.items():
+            with self.subTest(name):
+                step, state, batches = make()
+                form = find(step, state, batches[0])
+                leaves = form.leaves(state, batches[0])
+                program = trace(form.flat, leaves)
+                base = outputs(program, one_by_one(program, on_one_device(leaves)))
+                noise = Instrument(program).measure(leaves, base)
+                self.assertEqual(noise.beyond(jax.jit(form.flat)(*leaves)), {})
+                # The noise is small: of most results, below a thousandth of their size.
+                wide = [np.median(s / (1e-30 + np.abs(b).max(initial=0))) for s, b in zip(noise.spread, noise.base)]
+                self.assertLess(np.median(wide), 1e-3)
+
+    def test_places_are_the_users_lines(self):
+        step, state, batches = models.mlp()
+        form = find(step, state, batches[0])
+        program = trace(form.flat, form.leaves(state, batches[0]))
+        dots = [e.place for e in program.everything() if e.name == "dot_general"]
+        self.assertTrue(dots and all(p.startswith("models.py:") for p in dots), dots)
+
+
+class Trigger(unittest.TestCase):
+    def setUp(self):
+        self.x = np.random.default_rng(0).normal(size=(64, 512)).astype("f4")
+        program = trace(lambda x: [jnp.sum(jnp.exp(x), 1), x[:, ::-1]], [self.x])
+        self.noise = Instrument(program).measure([self.x], outputs(program, one_by_one(program, [self.x])))
+
+    def test_another_order_of_a_sum_is_rounding(self):
+        e = np.exp(self.x)
+        one_by_one = np.zeros(64, "f4")
+        for i in np.random.default_rng(1).permutation(512):
+            one_by_one += e[:, i]
+        self.assertEqual(self.noise.beyond([one_by_one, self.x[:, ::-1]]), {})
+
+    def test_one_changed_element_is_not(self):
+        wrong = np.exp(self.x).sum(1)
+        wrong[3] -= np.exp(self.x[3, 4])  # a lost term
+        self.assertEqual(self.noise.beyond([wrong, self.x[:, ::-1]]), {0: 1})
+
+    def test_copies_have_no_rounding(self):
+        moved = self.x[:, ::-1].copy()
+        moved[0, 0] = np.nextafter(moved[0, 0], 9, dtype="f4")
+        self.assertEqual(self.noise.beyond([np.asarray(self.noise.base[0]), moved]), {1: 1})
+
+
+class Bisection(unittest.TestCase):
+    def test_finds_what_must_be_together(self):
+        for planted in ({0, 1}, {7, 8}, {130, 131, 140}, {3, 199}):
+            search = Search(200, lambda chosen: planted <= set(chosen), time.monotonic() + 60)  # noqa: B023
+            self.assertEqual(set(search.group()), planted)
+
+    def test_neighbours_take_few_compilations(self):
+        search = Search(4096, lambda chosen: {1000, 1001} <= set(chosen), time.monotonic() + 60)
+        search.group()
+        self.assertLessEqual(search.compilations, 1 + 2 * 12 + 4)
+
+    def test_one_equation_may_be_wrong_on_several_devices(self):
+        self.assertEqual(Search(50, lambda chosen: 20 in chosen, time.monotonic() + 60).group(), [20])
+
+    def test_says_why_it_is_lost(self):
+        with self.assertRaisesRegex(Lost, "right when"):
+            Search(4, lambda chosen: False, time.monotonic() + 60).group()
+        with self.assertRaisesRegex(Lost, "time"):
+            Search(4, lambda chosen: True, time.monotonic() - 1).group()
+
+
+class Stepwise(unittest.TestCase):
+    def test_loops_are_computed_step_by_step(self):
+        def function(x, n):
+            carry, rows = jax.lax.scan(lambda c, r: (c * 0.5 + r, c), x[0], x, reverse=True)
+            grown = jax.lax.while_loop(lambda v: v[0] < n, lambda v: (v[0] + 1, v[1] * 2), (0, carry))
+            return [*jax.tree_util.tree_leaves(grown), rows, jax.lax.cond(n > 2, lambda c: -c, lambda c: c, carry)]
+
+        x = np.arange(12, dtype="f4").reshape(4, 3)
+        for n in (1, 3):
+            program = trace(function, [x, np.int32(n)])
+            found = outputs(program, one_by_one(program, on_one_device([x, np.int32(n)])))
+            # Halves and doubles of small whole numbers: nothing is rounded.
+            for a, b in zip(found, jax.jit(function)(x, n)):
+                self.assertTrue(np.array_equal(a, b), (a, b))
+
+
+class Healthy(unittest.TestCase):
+    def test_models(self):
+        for name, make in models.ALL.items():
+            with self.subTest(name):
+                step, state, batches = make()
+                kept = tree_map(np.asarray, state) if name != "vae" else None
+                report = twinrun.diagnose(step, state, batches, out=folder(), steps=2)
+                self.assertEqual(report.verdict, "NOISE", str(report))
+                self.assertIsNone(report.data["triggered"])
+                self.assertGreater(report.data["singles"]["judged"], 0.5 * report.data["singles"]["of"], str(report))
+                if kept is not None:  # donated arguments, too
+                    for a, b in zip(jax.tree_util.tree_leaves(kept), jax.tree_util.tree_leaves(state)):
+                        self.assertTrue(np.array_equal(a, b))
+
+
+class _Lying:
+    """A compiled step that returns one changed element when it really runs."""
+
+    def __init__(self, step):
+        self.step, self.lower = step, step.lower
+
+    def __call__(self, *arguments):
+        params, loss = self.step(*arguments)
+        if isinstance(loss, jax.core.Tracer):
+            return params, loss
+        return {**params, "a": params["a"].at[1, 1, 0, 3].add(0.01)}, loss
+
+
+class Wrong(unittest.TestCase):
+    def test_a_changed_result_is_a_proof(self):
+        step, state, batches = models.conv()
+        report = twinrun.diagnose(_Lying(step), state, batches, out=folder())
+        self.assertEqual(report.verdict, "ENGINE_BUG", str(report))
+        self.assertIn("1 of 72 elements of new a", str(report))
+        self.assertIn("[1, 1, 0, 3]", str(report))
+
+    def test_one_wrong_operation_is_named(self):
+        """The judge is replaced: it says of every product that an element is outside."""
+        step, state, batches = models.mlp()
+        original = singles.judge
+
+        def judge(text, arguments, results, where, stem, labels=(), timeout=0):
+            outside = stem.startswith(("op_dot_general", "group"))
+            return Answer({"results": [
+                {"index": i, "elements": np.size(r), "outside": int(outside), "why": "", "largest_ratio": 0.5,
+                 "worst": {"index": [0], "found": 1.0, "expected": 2.0, "radius": 0.1} if outside else None,
+                 "median_relative_radius": 1e-6, "pattern": ""}
+                for i, r in enumerate(results)]}, labels)  # fmt: skip
+
+        singles.judge = culprit.judge = judge
+        try:
+            report = twinrun.diagnose(step, state, batches, out=folder())
+        finally:
+            singles.judge = culprit.judge = original
+        self.assertEqual(report.verdict, "ENGINE_BUG")
+        self.assertRegex(report.headline, r"XLA computes dot_general at models.py:\d+ wrongly")
+
+    def run_script(self, name, flags=""):
+        environment = dict(os.environ, PYTHONPATH=str(HERE.parents[2] / "adapters"))
+        environment["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " " + flags).strip()
+        done = subprocess.run([sys.executable, str(HERE / name)], env=environment, cwd=folder(),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)  # fmt: skip
+        return done.stdout
+
+    def test_delay_line(self):
+        import fused_wrong
+
+        state, batches = fused_wrong.example()
+        _, line = fused_wrong.train_step(state, batches[0])[0]
+        due = np.concatenate([batches[0]["x"][:1], batches[0]["x"][:-1]]).reshape(line.shape)
+        said = self.run_script("fused_wrong.py")
+        if np.array_equal(line, due):  # this version is right
+            self.assertTrue(said.startswith("NOISE"), said)
+            return
+        self.assertTrue(said.startswith("ENGINE_BUG"), said)
+        self.assertRegex(said, "(dynamic_update_slice|scatter).*reshape at fused_wrong.py:10.* wrongly when it joins them")
+        self.assertIn("right without the pass", said)
+        self.assertIn("repro.py", said)
+        self.assertTrue(self.run_script("fused_wrong.py", "--xla_disable_hlo_passes=algsimp").startswith("NOISE"))
+
+    def test_mesh(self):
+        said = self.run_script("case_mesh.py")
+        old = tuple(int(x) for x in jax.__version__.split(".")[:2]) < (0, 5)
+        self.assertTrue(said.startswith("ENGINE_BUG" if old else "NOISE"), said)
+        if old:
+            self.assertIn("the partitioner's collective for concatenate at case_mesh.py:17", said)
+
+    def test_bias(self):
+        said = self.run_script("case_bias.py")
+        bad = jax.__version__ == "0.4.28"
+        self.assertTrue(said.startswith("ENGINE_BUG" if bad else "NOISE"), said)
+        if bad:
+            self.assertIn("case_bias.py", said.splitlines()[0])
+
+
+class Script(unittest.TestCase):
+    def test_written_fragment_is_run(self):
+        def function(x, i):
+            y = jnp.pad(x, ((1, 0), (0, 0)))[:-1]
+            return [jnp.where(y > 0, y, jnp.float32(np.inf)) @ jnp.ones((3, 2), jnp.float32), x.at[i].set(0.0)[::2]]
+
+        x = np.random.default_rng(0).normal(size=(4, 3)).astype("f4")
+        program = trace(function, [x, np.int32(1)])
+        from twinrun.xla.judge import Fragment
+
+        fragment = Fragment(program, program.equations)
+        arguments, impls = fragment.prepare([jnp.asarray(x), jnp.int32(1)][: len(fragment.program.inputs)])
+        right = jax.jit(fragment.function(impls))(*arguments)
+        where = folder()
+        path = repro.write(fragment, arguments, impls, right, where, "a test", 2.0**-24, 3)
+        self.assertIn("lax.dot_general_p.bind", path.read_text())
+        done = subprocess.run([sys.executable, str(path)], stdout=subprocess.PIPE, universal_newlines=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("result 1: 0 of 6 elements differ", done.stdout)
+        self.assertNotIn("twinrun", path.read_text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

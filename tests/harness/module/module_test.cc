@@ -1,0 +1,205 @@
+// Tests `judge --module` on the training steps that JAX exported: what JAX returned is inside, what
+// conforming engines return at every step is inside, and one changed element is outside.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "backends/registry.h"
+#include "checkpoints/container/safetensors.h"
+#include "checkpoints/interchange/weights.h"
+#include "harness/experiment/imported.h"
+#include "harness/module/judge_module.h"
+
+namespace twinrun {
+namespace {
+
+const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
+constexpr const char* kSteps[] = {"cnn_batch_norm", "cnn_max_pool", "cnn_strided",
+                                  "embedding_bag",  "forms",        "layer_norm_mlp",
+                                  "mlp_adam",       "mlp_momentum", "mlp_sgd",
+                                  "recurrent",      "transformer"};
+
+// The first element outside of `b`, changed so that it is as little outside as possible.
+Tensor changed(const Tensor& t, const Bounded& b, int64_t at) {
+  Tensor out = t.clone();
+  const double value = b.value.as<const double>()[static_cast<size_t>(at)];
+  out.as<float>()[static_cast<size_t>(at)] =
+      std::nextafter(static_cast<float>(value + 1.01 * b.radius(at)), INFINITY);
+  return out;
+}
+
+TEST(Module, ConformingEnginesAreInsideAtEveryStepOfTheFixtures) {
+  for (const std::string name : kSteps) {
+    for (const char* ending : {".hlo", ".mlir"}) {
+      auto made = import_experiment({.program = kFixtures + name + ending});
+      ASSERT_TRUE(made) << made.error().message();
+      const Experiment& e = *made;
+      const Program program = e.whole();
+      for (const char* engine_name : {"cpu", "honest:5"}) {
+        const auto backend = make_backend(engine_name, {});
+        const auto engine = (*backend)->prepare(program);
+        ASSERT_TRUE(engine);
+        const FusedArithmetic may{.dots = (*backend)->capabilities().precision};
+        States states = initial_states(e, program);
+        StepFeed feed(e, program);
+        for (int64_t step = 0; step < e.scenario.train.steps; ++step) {
+          const auto inputs = feed.inputs(step);
+          ASSERT_TRUE(inputs);
+          ReplayArguments given;
+          for (const Tensor& t : states[0].vars) given.state.push_back(t.clone());
+          given.inputs = (*inputs)[0];
+          const auto r = replay_with_radii(program, given, may, nullptr);
+          ASSERT_TRUE(r) << r.error().message();
+          StepOutputs outputs;
+          ASSERT_TRUE((*engine)->step(step, states, *inputs, outputs));
+          int64_t outside = 0, found = 0;
+          const auto hold = [&](const Bounded& b, const Tensor& t) {
+            const FoundVerdict v = compare(b, t);
+            outside += v.outside;
+            if (b.type.dtype != DType::kF32 || v.unknown > 0 || !(b.radius(0) < 1e30)) return;
+            found += compare(b, changed(t, b, 0)).outside == 1 ? 0 : 1;
+          };
+          for (size_t i = 0; i < r->next.size(); ++i) hold(r->next[i], states[0].vars[i]);
+          for (size_t i = 0; i < r->outputs.size(); ++i) hold(r->outputs[i], outputs[0][i]);
+          EXPECT_EQ(outside, 0) << name << ending << " " << engine_name << " step " << step;
+          EXPECT_EQ(found, 0) << name << ": a changed element was not seen";
+        }
+      }
+    }
+  }
+}
+
+// The values of a fixture's first step as a file of safetensors: its arguments, and those results
+// that JAX gave.
+class Values {
+ public:
+  explicit Values(const std::string& name)
+      : path((std::filesystem::temp_directory_path() /
+              fmt::format("module-{}-{}.safetensors", name, ::getpid()))
+                 .string()) {
+    auto made = import_experiment({.program = kFixtures + name + ".mlir"});
+    EXPECT_TRUE(made);
+    const ImportedRun& run = *made->imported;
+    for (const Tensor& t : run.state) argument(t);
+    for (size_t i = 0; i < run.batches[0].size(); ++i) {
+      if (run.step.inputs[i].name.starts_with("literal/")) continue;
+      argument(run.batches[0][i]);
+    }
+  }
+  ~Values() { std::filesystem::remove(path); }
+  Values(const Values&) = delete;
+  Values& operator=(const Values&) = delete;
+
+  void argument(const Tensor& t) {
+    file_.arrays.push_back(to_array(fmt::format("argument/{}", arguments_++), t));
+  }
+  void result(int64_t index, const Tensor& t) {
+    file_.arrays.push_back(to_array(fmt::format("result/{}", index), t));
+  }
+  void write() const {
+    const auto bytes = to_safetensors(file_, path);
+    ASSERT_TRUE(bytes) << bytes.error().message();
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes->data()),
+               static_cast<std::streamsize>(bytes->size()));
+  }
+  const std::string path;
+
+ private:
+  ArrayFile file_;
+  int arguments_ = 0;
+};
+
+// All results of the single ops of `forms`, under their index.
+std::map<int64_t, Tensor> results_of_jax() {
+  std::map<int64_t, Tensor> out;
+  auto file = read_foreign_weights(kFixtures + "forms.expected.npz");
+  EXPECT_TRUE(file);
+  for (const NamedArray& array : file->arrays) {
+    if (!array.name.starts_with("result")) continue;
+    auto t = to_tensor(array, *natural_dtype(array.type), "expected");
+    EXPECT_TRUE(t) << t.error().message();
+    out[std::stoll(array.name.substr(6))] = *t;
+  }
+  return out;
+}
+
+TEST(Module, ResultsOfJaxAreInside) {
+  for (const char* ending : {".hlo", ".mlir"}) {
+    Values values("forms");
+    const std::map<int64_t, Tensor> results = results_of_jax();
+    ASSERT_GT(results.size(), 50u);
+    for (const auto& [index, tensor] : results) values.result(index, tensor);
+    values.write();
+    const auto v = judge_module({kFixtures + "forms" + ending, values.path}, nullptr);
+    ASSERT_TRUE(v) << v.error().message();
+    EXPECT_EQ(v->refused, "");
+    EXPECT_EQ(v->word(), "NOISE") << module_text(*v);
+    EXPECT_EQ(v->results.size(), results.size());
+  }
+}
+
+TEST(Module, OneChangedElementIsOutsideAndNamed) {
+  Values values("forms");
+  std::map<int64_t, Tensor> results = results_of_jax();
+  results[10].as<float>()[5] += 1e-3f;
+  for (const auto& [index, tensor] : results) values.result(index, tensor);
+  values.write();
+  const auto v = judge_module({kFixtures + "forms.mlir", values.path}, nullptr);
+  ASSERT_TRUE(v) << v.error().message();
+  EXPECT_EQ(v->word(), "ENGINE_BUG");
+  EXPECT_EQ(v->outside(), 1);
+  const auto j = nlohmann::json::parse(module_json(*v));
+  for (const auto& r : j["results"]) {
+    EXPECT_EQ(r["outside"], r["index"] == 10 ? 1 : 0) << r;
+    if (r["index"] != 10) continue;
+    EXPECT_EQ(r["worst"]["index"], (std::vector<int>{0, 0, 0, 5}));
+    EXPECT_NE(r["pattern"], "");
+    EXPECT_GT(r["largest_ratio"], 1.0);
+  }
+  EXPECT_NE(module_text(*v).find("worst at [0,0,0,5]"), std::string::npos) << module_text(*v);
+}
+
+// The first losses that JAX computed.
+TEST(Module, LossesOfJaxAreInside) {
+  for (const std::string name : kSteps) {
+    auto file = read_foreign_weights(kFixtures + name + ".expected.npz");
+    auto made = import_experiment({.program = kFixtures + name + ".mlir"});
+    ASSERT_TRUE(file && made);
+    const auto loss = std::ranges::find(file->arrays, std::string("loss"), &NamedArray::name);
+    ASSERT_NE(loss, file->arrays.end());
+    const auto losses = to_tensor(*loss, DType::kF32, name);
+    ASSERT_TRUE(losses);
+    const ImportedRun& run = *made->imported;
+    const auto r =
+        replay_values(run.step, {run.state, run.batches[0], {}, {}}, {run.step.loss}, {}, nullptr);
+    ASSERT_TRUE(r) << r.error().message();
+    const FoundVerdict v = compare((*r)[0], Tensor::scalar(losses->as<float>()[0]));
+    EXPECT_EQ(v.outside + v.unknown, 0) << name;
+    EXPECT_LT(v.median_relative_radius, name == "recurrent" ? 0.1 : 0.02) << name;
+    EXPECT_EQ(compare((*r)[0], Tensor::scalar(losses->as<float>()[0] * 1.1f)).outside, 1) << name;
+  }
+}
+
+TEST(Module, WhatCannotBeImportedIsRefusedWithAllReasons) {
+  Values values("mlp_sgd");
+  values.result(0, Tensor::scalar(1));
+  values.write();
+  const std::string path = values.path + ".hlo";
+  std::ofstream(path) << "HloModule m\nENTRY main {\n  a = f32[0]{0} parameter(0)\n  b = f32[4]{0} "
+                         "parameter(1)\n  ROOT c = f32[4]{0} custom-call(b), "
+                         "custom_call_target=\"Mine\"\n}\n";
+  const auto v = judge_module({path, values.path}, nullptr);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(v) << v.error().message();
+  EXPECT_NE(v->refused.find("f32[0]"), std::string::npos) << v->refused;
+  EXPECT_NE(v->refused.find("Mine"), std::string::npos) << v->refused;
+  EXPECT_EQ(v->word(), "INCONCLUSIVE");
+  EXPECT_TRUE(v->results.empty());
+}
+
+}  // namespace
+}  // namespace twinrun
