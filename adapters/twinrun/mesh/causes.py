@@ -109,7 +109,7 @@ class Search:
 
     def category(self, p, forward_lines):
         if p.kind == "factor":
-            return "factor", p.how, self.twice(p), line_of(p.op)
+            return "factor", p.how, bool(self.equal_axes(p)), line_of(p.op)
         if p.kind == "order":
             return "order", line_of(p.op)
         later = self.flow.reaches(p.output, p.how)
@@ -132,11 +132,17 @@ class Search:
     def is_norm(self, p):
         return not self.c.s.avals[p.output].shape and self.flow.root(p.output)
 
-    def twice(self, p):
-        """Returns whether a sum goes over axes along which its input is the same on all devices."""
-        if p.op.name not in REDUCTIONS:
-            return False
-        return any(self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,)) for a in axes_of(p.op.params))
+    def equal_axes(self, p):
+        """Returns the axes that a sum goes over although its input is the same on all devices along them."""
+        op = p.op
+        while op is not None and op.name not in REDUCTIONS:
+            if op.name not in SAME_VALUE and op.name not in ("div", "mul"):
+                return []
+            op = self.c.s.of.get(next((i for i in op.inputs if self.flow.scalar(i) is None), None))
+        if op is None:
+            return []
+        same = [a for a in axes_of(op.params) if self.flow.uniform(op.inputs[0], (a,))]
+        return same if p.op is op or math.prod(dict(op.axes)[a] for a in same) == p.how else []
 
     # ---- words -------------------------------------------------------------------------------
 
@@ -155,18 +161,10 @@ class Search:
 
     def _factor(self, g):
         p, c = g.points[0], g.points[0].how
-        facts = {"line": line_of(p.op), "factor": c if c >= 1 else f"1/{1 / c:.12g}"}
-        if c >= 1:
-            facts["factor"] = f"{c:.12g}"
-        axes = ", ".join(axes_of(p.op.params)) if p.op.name in REDUCTIONS else ""
-        facts["axes"] = axes
+        facts = {"line": line_of(p.op), "factor": f"{c:.12g}" if c >= 1 else f"1/{1 / c:.12g}"}
+        facts["axes"] = ", ".join(axes_of(p.op.params)) if p.op.name in REDUCTIONS else ""
         if c > 1:
-            if self.twice(p):
-                same = [
-                    a
-                    for a in axes_of(p.op.params)
-                    if self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,))
-                ]
+            if same := self.equal_axes(p):
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
             if self.backward(p.op) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
