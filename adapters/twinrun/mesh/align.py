@@ -108,15 +108,15 @@ def relation(s, r, axes):
             return ("same",)
     for a in assemblies(s, r, axes):
         varying = [p for p in range(k) if a.shape[p] > 1 and r.shape[p] == 1]
+        # A loss that is the mean of a device's own rows has derivatives as many times as large.
+        own = math.prod(axes[p][1] for p in range(k) if a.shape[p] == 1) if a.shape[k:] != s.shape[k:] else 1
         for chosen in subsets(varying):
             mean = np.mean(a, axis=chosen, keepdims=True)
             for summed in [(), *subsets(chosen)]:
-                if equal(mean * sizes_of(axes, summed), r, k):
-                    return (
-                        "joined",
-                        tuple(axes[p][0] for p in chosen if p not in summed),
-                        tuple(axes[p][0] for p in summed),
-                    )
+                value = mean * sizes_of(axes, summed)
+                if equal(value, r, k) or (own > 1 and equal(value, own * r, k)):
+                    averaged = tuple(axes[p][0] for p in chosen if p not in summed)
+                    return "joined", averaged, tuple(axes[p][0] for p in summed)
         c = factor(a, r, axes)
         if c is not None:
             return "factor", c

@@ -80,7 +80,10 @@ class Search:
         }
         # The derivative of a missing sum is missing as well: a factor of its axes belongs to it.
         groups = [g for g in groups if g.kind != "factor" or not {g.points[0].how, 1 / g.points[0].how} & (parts - {1})]
-        causes = [self.describe(g) for g in groups]
+        causes = []
+        for facts in map(self.describe, groups):
+            if not any(facts["cause"] == c["cause"] and facts.get("factor") == c.get("factor") for c in causes):
+                causes.append(facts)
         if variant is not None:
             causes.append(variant.cause())
         return causes
@@ -106,7 +109,7 @@ class Search:
 
     def category(self, p, forward_lines):
         if p.kind == "factor":
-            return "factor", p.how, self.twice(p), line_of(p.op)
+            return "factor", p.how, bool(self.equal_axes(p)), line_of(p.op)
         if p.kind == "order":
             return "order", line_of(p.op)
         later = self.flow.reaches(p.output, p.how)
@@ -129,11 +132,17 @@ class Search:
     def is_norm(self, p):
         return not self.c.s.avals[p.output].shape and self.flow.root(p.output)
 
-    def twice(self, p):
-        """Returns whether a sum goes over axes along which its input is the same on all devices."""
-        if p.op.name not in REDUCTIONS:
-            return False
-        return any(self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,)) for a in axes_of(p.op.params))
+    def equal_axes(self, p):
+        """Returns the axes that a sum goes over although its input is the same on all devices along them."""
+        op = p.op
+        while op is not None and op.name not in REDUCTIONS:
+            if op.name not in SAME_VALUE and op.name not in ("div", "mul"):
+                return []
+            op = self.c.s.of.get(next((i for i in op.inputs if self.flow.scalar(i) is None), None))
+        if op is None:
+            return []
+        same = [a for a in axes_of(op.params) if self.flow.uniform(op.inputs[0], (a,))]
+        return same if p.op is op or math.prod(dict(op.axes)[a] for a in same) == p.how else []
 
     # ---- words -------------------------------------------------------------------------------
 
@@ -152,18 +161,10 @@ class Search:
 
     def _factor(self, g):
         p, c = g.points[0], g.points[0].how
-        facts = {"line": line_of(p.op), "factor": c if c >= 1 else f"1/{1 / c:.12g}"}
-        if c >= 1:
-            facts["factor"] = f"{c:.12g}"
-        axes = ", ".join(axes_of(p.op.params)) if p.op.name in REDUCTIONS else ""
-        facts["axes"] = axes
+        facts = {"line": line_of(p.op), "factor": f"{c:.12g}" if c >= 1 else f"1/{1 / c:.12g}"}
+        facts["axes"] = ", ".join(axes_of(p.op.params)) if p.op.name in REDUCTIONS else ""
         if c > 1:
-            if self.twice(p):
-                same = [
-                    a
-                    for a in axes_of(p.op.params)
-                    if self.flow.uniform(p.op.inputs[p.op.outputs.index(p.output)], (a,))
-                ]
+            if same := self.equal_axes(p):
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
             if self.backward(p.op) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
@@ -236,7 +237,15 @@ class Search:
                     "names": "a value"}  # fmt: skip
         if p.summed:
             return {"cause": "partial_sum", "line": line_of(p.op), "axes": axes}
-        return {"cause": "batch_norm", "line": line_of(p.op), "axes": axes}
+        cause = "batch_norm" if any(self.normalises(q) for q in g.points) else "late_reduction"
+        return {"cause": cause, "line": line_of(p.op), "axes": axes}
+
+    def normalises(self, p):
+        """Returns whether a statistic flows into a root or a division at once."""
+        near = itertools.islice(self.flow.downstream(p.output), 6)
+        return any(
+            op.name in ("sqrt", "rsqrt", "pow") or (op.name == "div" and self.flow.denominator(p.output)) for op in near
+        )
 
     def shares(self, p):
         import numpy as np
@@ -267,7 +276,7 @@ class Search:
         facts = {"line": line_of(p.op), "axes": axes, "names": _some(names)}
         kinds = {k for k, n, *_ in self.c.rows() if n in names}
         before = self.flow.summed_before(p.output, p.how) - set(p.how)
-        before |= {n for n, _ in p.op.axes if n not in p.how and self.flow.reduced_later(p.output, (n,))}
+        before |= {n for n, _ in p.op.axes if n not in p.how and self.flow.reaches(p.output, (n,))}
         before = {
             n for n in before if not self.flow.uniform(p.output, (n,)) or n in self.flow.summed_before(p.output, p.how)
         }

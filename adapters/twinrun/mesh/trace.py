@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..refused import Refused
+from ..xla.arguments import explicit_types
 from ..xla.compat import inner_jaxpr
 from .evaluate import CALLS, Evaluator, mesh_part
 from .flat import flatten, row_axis, unread
@@ -68,10 +69,9 @@ def _smaller(mesh, axes):
     devices = getattr(mesh, "_flat_devices_tuple", None)
     if devices is None:
         devices = tuple(jax.devices())
-    kinds = {"axis_types": mesh.axis_types} if getattr(mesh, "axis_types", None) is not None else {}
     flat = np.empty(math.prod(shape), dtype=object)
     flat[:] = list(devices)[: flat.size]
-    return jax.sharding.Mesh(flat.reshape(shape), mesh.axis_names, **kinds)
+    return jax.sharding.Mesh(flat.reshape(shape), mesh.axis_names)
 
 
 def _is_jax(frame):
@@ -80,7 +80,7 @@ def _is_jax(frame):
 
 
 @contextlib.contextmanager
-def smaller_meshes(axes, sizes, devices):
+def smaller_meshes(axes, sizes):
     """While this holds, shard_map is over a mesh with `axes` of size 1, and the user's code counts as many devices."""
     try:
         from jax._src.shard_map import shard_map_p
@@ -88,6 +88,9 @@ def smaller_meshes(axes, sizes, devices):
         from jax.experimental.shard_map import shard_map_p
     Mesh = jax.sharding.Mesh
     bind = shard_map_p.bind
+    # Axes of the type Explicit would have to be those of the arguments.
+    typed = next((c for c in Mesh.__mro__ if "_name_to_type" in c.__dict__), None)
+    types = typed.__dict__["_name_to_type"] if typed is not None else None
     kept = {name: Mesh.__dict__.get(name) for name in ("shape", "size", "devices") if name in Mesh.__dict__}
     counts = {name: getattr(jax, name) for name in ("device_count", "local_device_count", "devices", "local_devices")}
 
@@ -109,6 +112,15 @@ def smaller_meshes(axes, sizes, devices):
     left = max(1, math.prod(sizes.values()) // math.prod(sizes[a] for a in axes))
     shard_map_p.bind = bound
     try:
+        if typed is not None:
+            automatic = jax.sharding.AxisType.Auto
+            typed._name_to_type = property(
+                lambda mesh: (
+                    dict.fromkeys(mesh.axis_names, automatic)
+                    if isinstance(mesh, Mesh)
+                    else dict(zip(mesh.axis_names, mesh.axis_types))
+                )
+            )
         for name, old in kept.items():
             setattr(Mesh, name, getter(name, old))
         for name, old in counts.items():
@@ -119,6 +131,8 @@ def smaller_meshes(axes, sizes, devices):
         yield
     finally:
         del shard_map_p.bind
+        if typed is not None:
+            typed._name_to_type = types
         for name, old in kept.items():
             setattr(Mesh, name, old)
         for name, old in counts.items():
@@ -138,6 +152,11 @@ class Whole:
 
     def arguments(self, leaves):
         return [apply(rule, x) for rule, x in zip(self.rules, leaves)]
+
+
+def plain(x):
+    """Returns an array that lies on no mesh."""
+    return np.asarray(x) if any("Explicit" in str(t) for t in explicit_types(x)) else x
 
 
 def apply(rule, x):
@@ -219,8 +238,8 @@ def whole_of(flat_step, leaves, states, closed):
                 if rules is rows and rows.count("same") == len(rows):
                     continue
                 try:
-                    with smaller_meshes(axes, sizes, jax.devices()):
-                        small, _ = closed_jaxpr(flat_step, *[apply(r, x) for r, x in zip(rules, leaves)])
+                    with smaller_meshes(axes, sizes):
+                        small, _ = closed_jaxpr(flat_step, *[apply(r, plain(x)) for r, x in zip(rules, leaves)])
                 except Exception as error:  # whatever the user's code raises on other shapes
                     met.append(f"{', '.join(axes)}: {type(error).__name__}: {str(error).strip().splitlines()[0][:160]}")
                     continue

@@ -191,8 +191,15 @@ def flat_results(out):
     return [key_data(x) if is_key(x) else x for x in jax.tree_util.tree_leaves(out)]
 
 
+def explicit_types(x):
+    """Returns the types of the axes of the mesh that an array lies on."""
+    return getattr(getattr(getattr(x, "sharding", None), "mesh", None), "axis_types", None) or ()
+
+
 def shape_of(x):
-    """Returns shape and type of an argument, without the devices that it is on."""
+    """Returns shape and type of an argument, without the devices that it is on unless they belong to its type."""
+    if _is_array(x) and any("Explicit" in str(t) for t in explicit_types(x)):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
     return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(x.dtype)) if _is_array(x) else x
 
 

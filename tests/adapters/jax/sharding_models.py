@@ -355,6 +355,19 @@ def annotated():
     return step, p, b
 
 
+def typed(reduce):
+    """A mesh whose axes belong to the types of arrays, as jax.make_mesh makes them."""
+    m = Mesh(np.array(jax.devices()), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+    def body(p, x, y):
+        value, g = jax.value_and_grad(mse)(p, x, y)
+        return descend(p, reduce(g)), lax.pmean(value, "data")
+
+    inner = shard_map(body, m, (P(), P("data"), P("data")), (P(), P()))
+    here = jax.device_put((params(), batch()), (NamedSharding(m, P()), NamedSharding(m, P("data"))))
+    return jax.jit(lambda p, b: inner(p, *b)), *here
+
+
 def automatic():
     """The derivative outside of shard_map, which sums it by itself."""
     inner = shard_map(lambda p, x, y: lax.pmean(mse(p, x, y), "data"), mesh(8), (P(), P("data"), P("data")), P(), True)

@@ -72,6 +72,10 @@ HEALTHY = {
     "accumulated": lambda: m.scanned(m.mean),
 }  # fmt: skip
 
+EXPLICIT = hasattr(jax, "shard_map") and hasattr(jax.sharding, "AxisType")
+if EXPLICIT:
+    HEALTHY["explicit axes"] = lambda: m.typed(m.mean)
+
 # name: (case, causes)
 PLANTED = {
     "sum": (lambda: m.data_parallel(lambda g: lax.psum(g, "data")), ["unscaled"]),
@@ -111,6 +115,10 @@ PLANTED = {
     "pmap clipped first": (lambda: m.replicated(lambda g: lax.pmean(m.clipped(g), "batch")), ["clipping"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
+
+
+if EXPLICIT:
+    PLANTED["explicit axes, sum"] = (lambda: m.typed(lambda g: lax.psum(g, "data")), ["unscaled"])
 
 
 class Meaning(unittest.TestCase):
