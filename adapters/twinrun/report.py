@@ -25,9 +25,9 @@ class Report:
             self.headline = (
                 meaning["causes"][0]["sentence"]
                 if meaning["causes"]
-                else "Data parallelism changes what the program means, by no known cause; the first gradient that is "
-                "not "
-                f"the whole batch's is that of {meaning['first_parameter']}."
+                else "Data parallelism changes what the program means, by no known cause; the first "
+                f"{'variable' if meaning.get('of') else 'gradient'} that is not the whole batch's is that of "
+                f"{meaning['first_parameter']}."
             )
             unknown = [{"cause": "unknown", "sentence": self.headline}]
             self.findings = (meaning["causes"] or unknown) + self.findings
@@ -41,14 +41,16 @@ class Report:
         if self.meaning:
             kinds = ", ".join(f"{k} {v:.3g}" for k, v in self.meaning["kinds"].items())
             lines.append(
-                f"  one step of {self.meaning['replicas']} replicas against the whole batch, in binary64, relative: "
+                f"  one step of {self.meaning.get('of') or str(self.meaning['replicas']) + ' replicas'} against the whole "
+                f"batch, in binary64, relative: "
                 f"{kinds} "
                 f"(allowed {self.meaning['threshold']:.3g})"
             )
             if self.meaning["first_parameter"]:
                 factor = self.meaning.get("factor")
                 lines.append(
-                    f"  first gradient that differs: {self.meaning['first_parameter']}"
+                    f"  first {'variable' if self.meaning.get('of') else 'gradient'} that differs: "
+                    f"{self.meaning['first_parameter']}"
                     + (f", {factor:.6g} times the whole batch's" if factor is not None else "")
                 )
         lines += [

@@ -96,13 +96,16 @@ def diagnose(
     faults=(),
     settings=None,
     verbose=False,
+    whole=None,
 ):
     """Diagnoses `step(state, batch) -> (state, loss)`, or another order of the results.
 
     state: a pytree, or a tuple of the step's leading arguments. batches: a list, for each step a pytree or a tuple of
     the trailing arguments. subject: "jax", what XLA compiles for the devices of this process; any other engine is
     judged by `twinrun diagnose --program`, with precision, faults and settings. steps: the first so many batches (3 for
-    "jax", else all). seconds: how long to search for the cause of a difference. The arguments are left as they were."""
+    "jax", else all). seconds: how long to search for the cause of a difference. whole: for a step under pmap or
+    shard_map, the same step on one device, where it cannot be made from the step itself. The arguments are left as they
+    were."""
     begun, folder = time.monotonic(), Path(out)
     batches = list(batches)
     if not batches:
@@ -142,12 +145,31 @@ def diagnose(
         "flags": os.environ.get("XLA_FLAGS", ""), "notes": notes,
     }  # fmt: skip
     _investigate(form, program, run, folder, begun + seconds, seen, say)
+    meaning = _meaning(step, state, batches, whole, program, folder, notes, say)
     seen["seconds"] = round(time.monotonic() - begun, 1)
     data = outcome(seen)
     (folder / "report.json").write_text(json.dumps(data, indent=1, default=str))
-    report = Report(folder, data, None, data["lines"])
+    report = Report(folder, data, meaning, data["lines"])
     (folder / "report.html").write_text("<!doctype html><meta charset='utf-8'>" + report._repr_html_())
     return report
+
+
+def _meaning(step, state, batches, whole, program, folder, notes, say):
+    """Returns what the step's sharding means against one device, in binary64; None for a step without any."""
+    if not any(e.name in ("shard_map", "xla_pmap", "pmap") for e in program.everything()):
+        return None
+    from ..mesh import compare
+
+    say("comparing what the step means on its mesh and on one device")
+    try:
+        meaning = compare(step, state, batches, whole)
+    except Refused as error:
+        notes.append(f"what the sharding means was not compared: {error}")
+        return None
+    meaning["of"] = "a mesh of " + ", ".join(f"{n} {size}" for n, size in meaning["axes"].items())
+    notes += meaning["notes"]
+    (folder / "meaning.json").write_text(json.dumps(meaning, indent=1, default=str))
+    return meaning
 
 
 def _investigate(form, program, run, folder, deadline, seen, say):
