@@ -1,5 +1,7 @@
 """The verdict of a JAX step, and the sentences of its report, from what was seen."""
 
+import re
+
 
 def outcome(seen):
     """Returns the data of report.json: verdict, findings, lines, and what was judged."""
@@ -116,5 +118,5 @@ def _short(text):
     lines = [x.strip() for x in str(text).splitlines() if x.strip()]
     # "N instructions cannot be imported" comes first, then which, with FILE:LINE.
     line = ": ".join(lines[1:2]) or "".join(lines[:1]) if "cannot be imported" in "".join(lines[:1]) else "".join(lines[:1])
-    line = line.rpartition("/")[2] if "/" in line.partition(":")[0] else line
+    line = re.sub(r"^\S*/([^/\s]+:\d+:)", r"\1", line)
     return line if len(line) <= 160 else line[:157] + "..."
