@@ -19,6 +19,11 @@ struct Known {
   // them in another order.
   Tensor mass;
   double terms = 1;
+  // The sum is a reduction. The importer makes sums of windows from reductions along some axes and
+  // additions along others, whose names have this stem; only those are one sum.
+  bool reduced = false;
+  std::string stem;
+  bool one_sum_with(const Op& op) const;
 
   bool exact() const { return !low.valid(); }
 };
@@ -36,6 +41,10 @@ inline Interval at(const Known& x, int64_t i) {
 // Values that the rule of an op reads besides its operands, because the operands depend on each
 // other: of x == maximum(x, y) the y.
 std::vector<ValueId> also_read(const Graph& graph, const Op& op);
+
+// An op's name without the numbers at its end: ops that the importer made of one instruction share
+// it, and so may others.
+std::string stem_of(const Op& op);
 
 struct Site {
   const Graph& graph;

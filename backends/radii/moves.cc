@@ -76,6 +76,8 @@ Known eval_move(const Site& site) {
   for (size_t i = 0; i < operands; ++i) {
     exact = exact && site.x[i]->exact();
     terms = std::max(terms, site.x[i]->terms);
+    out.reduced = out.reduced || site.x[i]->reduced;
+    if (site.x[i]->terms > 1) out.stem = site.x[i]->stem;
   }
   if (exact && terms == 1) return out;
   for (size_t i = 0; i < site.x.size(); ++i) {

@@ -27,10 +27,6 @@ Known binary(const Site& site, F f) {
 
 bool same_operands(const Site& site) { return site.op.operands[0] == site.op.operands[1]; }
 
-double size_of_sum(const Known& x, int64_t i) {
-  return x.mass.valid() ? x.mass.as<const double>()[static_cast<size_t>(i)] : at(x, i).size();
-}
-
 bool whole(double x) { return x == std::trunc(x); }
 
 // Sums of sums: a compiler may change the order of what was added one by one, such as two constants,
@@ -42,8 +38,14 @@ Known sum(const Site& site) {
   const Rules rules = site.rules();
   // Two terms have no order: the result's own rounding is all.
   const auto error_of = [&](double terms) { return terms > 2 ? rules.of_sum(terms - 1) : 0; };
-  const double terms = a.terms + b.terms, after = error_of(terms), of_a = error_of(a.terms),
-               of_b = error_of(b.terms);
+  const bool sum_a = a.mass.valid() && (!a.reduced || a.one_sum_with(site.op)),
+             sum_b = b.mass.valid() && (!b.reduced || b.one_sum_with(site.op));
+  const double terms = (sum_a ? a.terms : 1) + (sum_b ? b.terms : 1), after = error_of(terms),
+               of_a = sum_a && !a.reduced ? error_of(a.terms) : 0,
+               of_b = sum_b && !b.reduced ? error_of(b.terms) : 0;
+  const auto size_of = [](const Known& k, bool sum, Interval e, int64_t i) {
+    return sum ? k.mass.as<const double>()[static_cast<size_t>(i)] : e.size();
+  };
   // A reduction may begin with the number that is added to its result.
   const auto first = [&](size_t i) {
     const Op& op = site.operand(i);
@@ -54,13 +56,14 @@ Known sum(const Site& site) {
   const double as_first_a = first(1), as_first_b = first(0);
   Known out = fresh(site.op);
   out.terms = terms;
+  out.stem = stem_of(site.op);
   out.mass = Tensor::empty({DType::kF64, site.op.type.dims});
   const Planes to = planes_of(out);
   double* const mass = out.mass.as<double>().data();
   oracle::for_each_element(site.pool, out.value.elements(), [&](int64_t i) {
     const Interval x = at(a, i), y = at(b, i);
     Interval e = minus ? subtract(x, y) : add(x, y);
-    const double of_x = size_of_sum(a, i), of_y = size_of_sum(b, i);
+    const double of_x = size_of(a, sum_a, x, i), of_y = size_of(b, sum_b, y, i);
     mass[i] = of_x + of_y;
     const bool plain = terms <= 2 || (whole(x.value) && whole(y.value) && mass[i] < 0x1p24);
     if (e.exact() && rules.holds(e.value) && plain) return to.set(i, e);

@@ -17,6 +17,12 @@ Known fresh(const Op& op) {
   return out;
 }
 
+std::string stem_of(const Op& op) {
+  const size_t end = op.name.find_last_not_of("0123456789:");
+  return op.name.substr(0, end == std::string::npos ? 0 : end + 1);
+}
+bool Known::one_sum_with(const Op& op) const { return mass.valid() && stem == stem_of(op); }
+
 namespace {
 
 // The finalizer of MurmurHash3.

@@ -14,14 +14,15 @@ struct Sum {
   bool above = true, below = true;  // no term may be negative; or positive
   bool nan = false, lost = false;   // some term is NaN; some term is not known
 
-  void add(Interval e) {
+  void add(Interval e) { add(e, e.size()); }
+  void add(Interval e, double size) {
     value += e.value;
-    if (e.low == 0 && e.high == 0) return;
+    if (e.low == 0 && e.high == 0 && size == 0) return;
     ++terms;
     if (e.nan()) return void(nan = true);
     lost = lost || !oracle::finite(e.low) || !oracle::finite(e.high);
     low += e.low, high += e.high;
-    mass += e.size();
+    mass += size;
     whole = whole && e.exact() && e.value == std::trunc(e.value);
     above = above && e.low >= 0;
     below = below && e.high <= 0;
@@ -91,13 +92,28 @@ Known reduce(const Site& site) {
     return out;
   }
   std::vector<Sum> sums(static_cast<size_t>(results));
+  const bool of_sums = x.one_sum_with(op);
   for (int64_t row = 0; run > 0 && row < n / run; ++row) {
     const int64_t first = targets.of_run(row);
-    for (int64_t i = 0; i < run; ++i)
-      sums[static_cast<size_t>(first + i * targets.step())].add(at(x, row * run + i));
+    for (int64_t i = 0; i < run; ++i) {
+      const int64_t from = row * run + i;
+      const Interval e = at(x, from);
+      sums[static_cast<size_t>(first + i * targets.step())].add(
+          e, of_sums ? x.mass.as<const double>()[static_cast<size_t>(from)] : e.size());
+    }
   }
+  Site joint = site;
+  if (of_sums) joint.later *= x.terms;
   for (int64_t i = 0; i < results; ++i)
-    to.set(i, result_of(site, sums[static_cast<size_t>(i)], n / std::max<int64_t>(1, results)));
+    to.set(i, result_of(joint, sums[static_cast<size_t>(i)], n / std::max<int64_t>(1, results)));
+  if (op.attrs.reducer != Reducer::kSum || !site.floats()) return out;
+  out.mass = Tensor::empty({DType::kF64, op.type.dims});
+  for (int64_t i = 0; i < results; ++i)
+    out.mass.as<double>()[static_cast<size_t>(i)] = sums[static_cast<size_t>(i)].mass;
+  out.terms = static_cast<double>(n) / static_cast<double>(std::max<int64_t>(1, results)) *
+              (of_sums ? x.terms : 1);
+  out.reduced = true;
+  out.stem = stem_of(op);
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <map>
 
 #include "checkpoints/container/safetensors.h"
@@ -34,7 +35,11 @@ Result<Tensor> tensor_of(const NamedArray& array, const TensorType& type, const 
     return Error{
         fmt::format("'{}' is {}; the module has {}", array.name, describe(array), to_string(type)),
         file, ""};
-  return to_tensor(array, type.dtype, file);
+  if (array.type != ElementType::kU32 || type.dtype != DType::kI32)
+    return to_tensor(array, type.dtype, file);
+  Tensor bits = Tensor::empty(type);  // programs hold the bits of u32 as i32
+  std::memcpy(bits.raw(), array.bytes.data(), bits.bytes());
+  return bits;
 }
 
 std::vector<int64_t> index_of(const Dims& dims, int64_t flat) {

@@ -131,10 +131,10 @@ class Values {
   int arguments_ = 0;
 };
 
-// All results of the single ops of `forms`, under their index.
-std::map<int64_t, Tensor> results_of_jax() {
+// All results of the single ops of `forms` and its like, under their index.
+std::map<int64_t, Tensor> results_of_jax(const std::string& name) {
   std::map<int64_t, Tensor> out;
-  auto file = read_foreign_weights(kFixtures + "forms.expected.npz");
+  auto file = read_foreign_weights(kFixtures + name + ".expected.npz");
   EXPECT_TRUE(file);
   for (const NamedArray& array : file->arrays) {
     if (!array.name.starts_with("result")) continue;
@@ -146,23 +146,25 @@ std::map<int64_t, Tensor> results_of_jax() {
 }
 
 TEST(Module, ResultsOfJaxAreInside) {
-  for (const char* ending : {".hlo", ".mlir"}) {
-    Values values("forms");
-    const std::map<int64_t, Tensor> results = results_of_jax();
-    ASSERT_GT(results.size(), 50u);
-    for (const auto& [index, tensor] : results) values.result(index, tensor);
-    values.write();
-    const auto v = judge_module({kFixtures + "forms" + ending, values.path}, nullptr);
-    ASSERT_TRUE(v) << v.error().message();
-    EXPECT_EQ(v->refused, "");
-    EXPECT_EQ(v->word(), "NOISE") << module_text(*v);
-    EXPECT_EQ(v->results.size(), results.size());
+  for (const std::string name : {"forms", "forms_convolutions", "forms_windows", "forms_loops"}) {
+    for (const char* ending : {".hlo", ".mlir"}) {
+      Values values(name);
+      const std::map<int64_t, Tensor> results = results_of_jax(name);
+      ASSERT_GT(results.size(), 20u);
+      for (const auto& [index, tensor] : results) values.result(index, tensor);
+      values.write();
+      const auto v = judge_module({kFixtures + name + ending, values.path}, nullptr);
+      ASSERT_TRUE(v) << v.error().message();
+      EXPECT_EQ(v->refused, "");
+      EXPECT_EQ(v->word(), "NOISE") << name << module_text(*v);
+      EXPECT_EQ(v->results.size(), results.size());
+    }
   }
 }
 
 TEST(Module, OneChangedElementIsOutsideAndNamed) {
   Values values("forms");
-  std::map<int64_t, Tensor> results = results_of_jax();
+  std::map<int64_t, Tensor> results = results_of_jax("forms");
   results[10].as<float>()[5] += 1e-3f;
   for (const auto& [index, tensor] : results) values.result(index, tensor);
   values.write();
