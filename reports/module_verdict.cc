@@ -29,7 +29,8 @@ Json json_of(const ModuleResult& r) {
           {"worst", worst},
           {"largest_ratio", json::number(r.largest_ratio)},
           {"median_relative_radius", json::number(r.median_relative_radius)},
-          {"pattern", r.pattern}};
+          {"pattern", r.pattern},
+          {"likely", r.likely}};
 }
 
 std::string describe(const ModuleResult& r) {
@@ -55,7 +56,12 @@ std::string describe(const ModuleResult& r) {
 
 int64_t ModuleVerdict::outside() const {
   int64_t n = 0;
-  for (const ModuleResult& r : results) n += r.outside;
+  for (const ModuleResult& r : results) n += r.likely ? 0 : r.outside;
+  return n;
+}
+int64_t ModuleVerdict::unlikely() const {
+  int64_t n = 0;
+  for (const ModuleResult& r : results) n += r.likely ? r.outside : 0;
   return n;
 }
 int64_t ModuleVerdict::judged() const {
@@ -65,7 +71,7 @@ int64_t ModuleVerdict::judged() const {
 }
 std::string ModuleVerdict::word() const {
   if (outside() > 0) return "ENGINE_BUG";
-  return judged() > 0 ? "NOISE" : "INCONCLUSIVE";
+  return judged() > 0 && unlikely() == 0 ? "NOISE" : "INCONCLUSIVE";
 }
 
 std::string module_text(const ModuleVerdict& v) {
@@ -73,6 +79,11 @@ std::string module_text(const ModuleVerdict& v) {
   if (v.outside() > 0) {
     out += fmt::format("no rounding and no legal rewriting of {} explains {} elements", v.module,
                        v.outside());
+  } else if (v.unlikely() > 0) {
+    out += fmt::format(
+        "{} elements of {} are farther off than rounding is likely to explain, which "
+        "proves nothing",
+        v.unlikely(), v.module);
   } else if (v.judged() > 0) {
     out += fmt::format("all {} judged elements of {} are within what rounding explains", v.judged(),
                        v.module);

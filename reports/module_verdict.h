@@ -33,16 +33,17 @@ struct ModuleVerdict {
   std::string refused;  // why the module cannot be imported
   std::vector<std::string> notes;
 
-  int64_t outside() const;  // elements
-  int64_t judged() const;   // elements
-  // "ENGINE_BUG", "NOISE", or "INCONCLUSIVE" where nothing was judged.
+  int64_t outside() const;   // elements, of proven radii
+  int64_t unlikely() const;  // elements outside of likely values, which proves nothing
+  int64_t judged() const;    // elements
+  // "ENGINE_BUG", "NOISE", or "INCONCLUSIVE" where nothing was judged, or results are only unlikely.
   std::string word() const;
 };
 
 std::string module_text(const ModuleVerdict& verdict);
 // {"verdict", "results": [{"index", "elements", "outside", "why", "worst": {"index", "found",
-// "expected", "radius"} or null, "largest_ratio", "median_relative_radius", "pattern"}], "refused",
-// "notes"}.
+// "expected", "radius"} or null, "largest_ratio", "median_relative_radius", "pattern", "likely"}],
+// "refused", "notes"}.
 std::string module_json(const ModuleVerdict& verdict);
 
 }  // namespace twinrun

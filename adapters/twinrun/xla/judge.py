@@ -43,7 +43,8 @@ def write_safetensors(path, arrays):
 
 
 class Answer:
-    """results: what the program says of each; refused: why it says nothing, or ""; outside: how many elements."""
+    """results: what the program says of each; refused: why it says nothing, or ""; outside: how many elements, by proven
+    radii; unlikely: how many outside of likely values, which proves nothing."""
 
     def __init__(self, data, labels=()):
         self.data, self.labels = data, list(labels)
@@ -54,7 +55,11 @@ class Answer:
 
     @property
     def outside(self):
-        return sum(r["outside"] for r in self.results)
+        return sum(r["outside"] for r in self.results if not r.get("likely"))
+
+    @property
+    def unlikely(self):
+        return sum(r["outside"] for r in self.results if r.get("likely"))
 
     @property
     def elements(self):
@@ -64,7 +69,7 @@ class Answer:
     def wrong(self):
         """Yields (label, result) of results with elements outside their radius."""
         for r in self.results:
-            if r["outside"]:
+            if r["outside"] and not r.get("likely"):
                 i = r["index"]
                 yield (self.labels[i] if i < len(self.labels) else f"result {i}"), r
 

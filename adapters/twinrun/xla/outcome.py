@@ -21,6 +21,12 @@ def outcome(seen):
     elif seen["triggered"] is not None:
         verdict = "INCONCLUSIVE"
         headline = "the compiled step and its equations one by one differ by more than rounding explains, but nothing is proven"
+    elif whole.unlikely:
+        verdict = "INCONCLUSIVE"
+        headline = (
+            f"{whole.unlikely:,} elements of the step's results are farther off than rounding is likely to explain, but "
+            "nothing is proven"
+        )
     elif not whole.refused or (singles and singles.judged):
         verdict = "NOISE"
         headline = "what XLA compiles gives what its equations give one by one, but for rounding"
