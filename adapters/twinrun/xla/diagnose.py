@@ -29,6 +29,9 @@ from .stepwise import on_one_device, one_by_one, outputs
 # Values of the step that are kept to judge each equation by itself.
 _LARGEST_VALUES = 1 << 29
 
+# Equations whose bodies run on a mesh.
+_MESHES = ("shard_map", "xla_pmap", "pmap")
+
 
 def _copied(x):
     """Returns a copy, because a step may give its arguments away; where it is and how it is spread stay."""
@@ -136,7 +139,18 @@ def diagnose(
         notes.append("two runs of the same step on the same numbers gave different bits")
     several = spread_over([*run.steps[0][0], *run.steps[0][1]])
     say("listing its equations")
-    program = trace(form.flat, first)
+    meant, meaning = form.flat, None
+    program = trace(meant, first)
+    if any(e.name in _MESHES for e in program.everything()):
+        # What the step means on its mesh, for one device.
+        from ..mesh import emulated
+
+        meaning = _meaning(step, state, batches, whole, folder, notes, say)
+        meant = emulated(form.flat)
+        program = trace(meant, first)
+        if meaning and meaning["drift"]:
+            del run.steps[1:]
+            notes.append("only the first step was judged: after it the devices' copies of the state differ")
     if not program.equations:
         raise Refused("the step computes nothing: its results are its arguments")
     seen = {
@@ -144,8 +158,7 @@ def diagnose(
         "platform": jax.default_backend(), "equations": len(list(program.everything())), "steps": len(batches),
         "flags": os.environ.get("XLA_FLAGS", ""), "notes": notes,
     }  # fmt: skip
-    _investigate(form, program, run, folder, begun + seconds, seen, say)
-    meaning = _meaning(step, state, batches, whole, program, folder, notes, say)
+    _investigate(form, meant, program, run, folder, begun + seconds, seen, say)
     seen["seconds"] = round(time.monotonic() - begun, 1)
     data = outcome(seen)
     (folder / "report.json").write_text(json.dumps(data, indent=1, default=str))
@@ -154,10 +167,8 @@ def diagnose(
     return report
 
 
-def _meaning(step, state, batches, whole, program, folder, notes, say):
-    """Returns what the step's sharding means against one device, in binary64; None for a step without any."""
-    if not any(e.name in ("shard_map", "xla_pmap", "pmap") for e in program.everything()):
-        return None
+def _meaning(step, state, batches, whole, folder, notes, say):
+    """Returns what the step's sharding means against one device, in binary64; None if that cannot be said."""
     from ..mesh import compare
 
     say("comparing what the step means on its mesh and on one device")
@@ -172,7 +183,7 @@ def _meaning(step, state, batches, whole, program, folder, notes, say):
     return meaning
 
 
-def _investigate(form, program, run, folder, deadline, seen, say):
+def _investigate(form, meant, program, run, folder, deadline, seen, say):
     """Fills `seen`: whole (answers), triggered, noise, singles, culprit, lost."""
     instrument, triggered = Instrument(program), None
     size = lambda a: int(np.prod(a.shape)) * 4 if hasattr(a, "shape") else 0  # noqa: E731
@@ -196,7 +207,7 @@ def _investigate(form, program, run, folder, deadline, seen, say):
             f"{n} of {np.size(run.steps[triggered][1][r])} elements of {form.result_names[r]}" for r, n in beyond.items()
         ]
     before, results = run.steps[triggered or 0]
-    text = text_of_function(form.flat, before)
+    text = text_of_function(meant, before)
     say("judging the whole step")
     seen["whole"] = judge(text, before, results, folder, "whole", form.result_names, min(60, deadline - time.monotonic()))
     if triggered is not None:
