@@ -41,8 +41,8 @@ TEST(JudgeModule, TellsWhatRoundingCannotExplain) {
   EXPECT_EQ(j["verdict"], "NOISE");
   keys.clear();
   for (const auto& [key, value] : j["results"][0].items()) keys.push_back(key);
-  EXPECT_EQ(keys, (Words{"elements", "index", "largest_ratio", "median_relative_radius", "outside",
-                         "pattern", "why", "worst"}));
+  EXPECT_EQ(keys, (Words{"elements", "index", "largest_ratio", "likely", "median_relative_radius",
+                         "outside", "pattern", "why", "worst"}));
 
   write_values(folder, {right[0], right[1] * 1.001f, right[2]});
   o = judge({"--json"});
