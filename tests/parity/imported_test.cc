@@ -220,18 +220,6 @@ INSTANTIATE_TEST_SUITE_P(, BothTexts,
                                          "flax_moe", "diffusion", "scanned_layers"),
                          [](const auto& test) { return std::string(test.param); });
 
-INSTANTIATE_TEST_SUITE_P(Sharded, Imported,
-                         testing::Values("shard_mean.hlo", "shard_batch_norm.hlo",
-                                         "shard_tensor.hlo", "shard_tensor_gspmd.hlo",
-                                         "shard_tensor_spmd.hlo", "shard_fsdp.hlo",
-                                         "shard_experts.hlo", "shard_pipeline.hlo", "pmap_mean.hlo",
-                                         "jit_named.hlo", "shard_forms.hlo"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::ranges::replace(name, '.', '_');
-                           return name;
-                         });
-
 INSTANTIATE_TEST_SUITE_P(Sharded, BothTexts,
                          testing::Values("shard_mean", "shard_batch_norm", "shard_tensor",
                                          "shard_tensor_gspmd", "shard_fsdp", "shard_experts",
