@@ -52,7 +52,7 @@ struct Evidence {
   // first wrong step that are outside, and those of the excerpt that its ops were cut out to.
   ModuleCheck module;
   std::optional<int64_t> module_wrong_at;
-  std::vector<WrongTensor> module_wrong, excerpt_wrong;
+  std::vector<WrongResult> module_wrong, excerpt_wrong;
   std::string module_not_joined;          // why no group of ops was found
   std::optional<StepApart> module_apart;  // beyond conforming engines
   // Ops outside of what their shown operands allow, which a compiler explains that computed the

@@ -29,7 +29,7 @@ std::string steps_text(const std::vector<int64_t>& steps) {
 }
 
 // "engine 0.109, expected 0.107, at [111,0]"
-std::string worst_text(const WrongTensor& wrong) {
+std::string worst_text(const WrongResult& wrong) {
   const auto& worst = wrong.verdict.worst;
   if (!worst) return "";
   return fmt::format("engine {:.9g}, expected {:.9g}, at {}", worst->found, worst->expected,
@@ -41,7 +41,7 @@ std::string share_text(const FoundVerdict& v) {
 }
 
 // `whole`: it is a tensor of the step, not of the excerpt.
-Finding wrong_tensor(const Evidence& e, const WrongTensor& wrong, bool whole) {
+Finding wrong_tensor(const Evidence& e, const WrongResult& wrong, bool whole) {
   Finding f;
   f.verdict = VerdictClass::kEngineBug;
   f.cause = "joined_ops";
@@ -86,7 +86,7 @@ void tell_module(const Evidence& e, Finding& f) {
                     "barriers everywhere else it is wrong: {} ({} compilations)",
                     fmt::join(m.joined, ", "), m.compilations));
   if (!e.excerpt_wrong.empty()) {
-    const WrongTensor& wrong = e.excerpt_wrong.front();
+    const WrongResult& wrong = e.excerpt_wrong.front();
     f.evidence.push_back(
         fmt::format("{}: a module of these ops alone, run on what they read in the step: %{} is "
                     "wrong in {} ({})",
@@ -110,7 +110,7 @@ void joined_ops(const Evidence& e, Judgement& j) {
   std::vector<Finding> found;
   std::vector<std::string> names;
   constexpr size_t kMost = 8;
-  for (const WrongTensor& wrong : e.module_wrong) {
+  for (const WrongResult& wrong : e.module_wrong) {
     names.push_back(wrong.name);
     if (found.size() < kMost) found.push_back(wrong_tensor(e, wrong, true));
   }

@@ -12,7 +12,7 @@ StepVerdict judge_tensor(const std::string& name, const Bounded& expected, const
   return verdict;
 }
 
-std::string WrongTensor::pattern() const { return element_pattern(dims, verdict.wrong); }
+std::string WrongResult::pattern() const { return element_pattern(dims, verdict.wrong); }
 
 void StepVerdict::add(const StepVerdict& next) {
   elements += next.elements;

@@ -16,7 +16,7 @@
 namespace twinrun {
 
 // A tensor of a step with elements outside their intervals.
-struct WrongTensor {
+struct WrongResult {
   std::string name;  // "dense1/kernel": its value after the step; "loss"
   Dims dims;
   FoundVerdict verdict;
@@ -27,7 +27,7 @@ struct StepVerdict {
   int64_t elements = 0, outside = 0;
   int64_t unknown = 0;             // elements without a finite bound
   std::string why;                 // the first reason for that
-  std::vector<WrongTensor> wrong;  // in the order of the program: state, then outputs
+  std::vector<WrongResult> wrong;  // in the order of the program: state, then outputs
   void add(const StepVerdict& next);
 };
 
