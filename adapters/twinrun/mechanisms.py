@@ -98,6 +98,25 @@ _TEXT = {
             "gradient no more, or make the parameters varying first (jax.lax.pcast, before JAX 0.9 jax.lax.pvary)"
         },
     ),
+    "summed_in_derivative": (
+        "A sum that is summed again in its derivative changes what the program means: without check_vma the derivative "
+        "of jax.lax.psum over {axes} is a psum, every device along {axes} counts the same loss, and the gradient is "
+        "{factor} times as large.",
+        {
+            "jax": "divide the loss that is differentiated by jax.lax.psum(1, {axes!r}), or use check_vma=True (before "
+            "JAX 0.6 check_rep=True)"
+        },
+    ),
+    "sum_for_mean": (
+        "A sum over devices in the loss changes what the program means: it is {factor} times what the whole batch has "
+        "there.",
+        {"jax": "use jax.lax.pmean instead of psum"},
+    ),
+    "mean_for_sum": (
+        "A mean over devices in the loss changes what the program means: it is {factor} of what the whole batch has "
+        "there, a sum.",
+        {"jax": "use jax.lax.psum instead of pmean"},
+    ),
     "partial_sum": (
         "A missing sum in the forward pass changes what the program means: each device goes on with its own part of a "
         "sum over {axes}.",

@@ -85,11 +85,12 @@ class Repair:
             return self._order(op, output, y, s, r, values) if op.name in _MOVES else y
         if found[0] == "joined":
             return self._joined(op, output, y, s, *found[1:])
-        if found[0] == "factor" and self._scales(op, found[1]):
-            point = Point("factor", op, output, found[1])
+        c = self._brings(op, found[1]) if found[0] == "factor" else None
+        if c is not None:
+            point = Point("factor", op, output, c)
             if self.allowed(point):
                 self.points.append(point)
-                return y / found[1]
+                return y / c
         return y
 
     def _joined(self, op, output, y, s, averaged, summed):
@@ -125,21 +126,32 @@ class Repair:
                 return True
         return False
 
-    def _scales(self, op, c):
-        """Returns whether an op may bring a factor in: a sum over devices that no division follows, or a division."""
+    def _brings(self, op, c):
+        """Returns the factor that an op itself brings in where its value is c times the whole's, or None.
+
+        That is a sum over devices that no division follows, or a division. The rest of c came before it.
+        """
         if op.name in REDUCTIONS:
             sizes = dict(op.axes)
-            n = np.prod([sizes.get(a, 1) for a in axes_of(op.params)])
-            return not any(
-                math.isclose(c, n, rel_tol=2.0**-20) or self._counted(user)
-                for o in op.outputs for user, c in self.flow.next_scalings(o)
+            n = math.prod(sizes.get(a, 1) for a in axes_of(op.params))
+            divided = any(
+                math.isclose(d, n, rel_tol=2.0**-20) or self._counted(user)
+                for o in op.outputs for user, d in self.flow.next_scalings(o)
             )  # fmt: skip
-        if op.name not in ("div", "mul"):
-            return False
-        divided = self.flow.scaling(op)
-        if divided is None or not any(math.isclose(divided, n, rel_tol=2.0**-20) for n in products(op.axes)):
-            return False
-        return self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1
+            if divided or c < 1:
+                return None
+            names = [a for a in axes_of(op.params) if a in sizes]
+            if c in products([(a, sizes[a]) for a in names]):
+                return c
+            equal_along = math.prod(sizes[a] for a in names if self.flow.uniform(op.inputs[0], (a,)))
+            return float(equal_along if equal_along > 1 else n)
+        if op.name not in ("div", "mul") or c > 1:
+            return None
+        d = self.flow.scaling(op)
+        n = next((n for n in products(op.axes) if d is not None and math.isclose(d, n, rel_tol=2.0**-20)), None)
+        if n is None or not (self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1):
+            return None
+        return 1.0 / n
 
     def _counted(self, op):
         partner = self.c.partner.get(op.index)
