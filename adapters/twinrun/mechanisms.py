@@ -131,6 +131,11 @@ _TEXT = {
         "does on one device.",
         {"jax": "turn the pairs (source, destination) of ppermute round"},
     ),
+    "wrong_axis": (
+        "A reduction over the wrong axis of the mesh changes what the program means: it goes over {axes}; over {words} "
+        "the step means what it does on one device.",
+        {"jax": "reduce over {words} instead of {axes}"},
+    ),
     "wrong_dimensions": (
         "{names} over the wrong dimensions changes what the program means: with {words} the step means what it does on "
         "one device.",

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from .align import ROUNDING, assemblies, blocks, equal, number, permutation, products, relation, unblocks
+from .align import ROUNDING, assemblies, blocks, equal, factor, number, permutation, products, relation, unblocks
 from .collectives import REDUCTIONS, axes_of
 from .flat import evaluate
 from .flow import SAME_VALUE, Flow
@@ -81,6 +81,8 @@ class Repair:
         if s.dtype != np.float64:
             return self._order(op, output, y, s, r, values) if s.ndim > k else y
         found = relation(s, r, op.axes)
+        if found is None and op.name in REDUCTIONS:
+            found = self._partial(op, output, s, r)
         if found is None:
             return self._order(op, output, y, s, r, values) if op.name in _MOVES else y
         if found[0] == "joined":
@@ -126,6 +128,15 @@ class Repair:
                 return True
         return False
 
+    def _partial(self, op, output, s, r):
+        """Returns the factor of a sum that other devices add their parts to later, or None."""
+        k = len(op.axes)
+        if s.shape[k:] != r.shape[k:] or not any(self.flow.uniform(op.inputs[0], (a,)) for a in axes_of(op.params)):
+            return None
+        where = [p for p, (n, _) in enumerate(op.axes) if s.shape[p] > 1 and self.flow.reduced_later(output, (n,))]
+        c = factor(np.sum(s, axis=tuple(where), keepdims=True), r, op.axes) if where else None
+        return None if c is None else ("factor", c)
+
     def _brings(self, op, c):
         """Returns the factor that an op itself brings in where its value is c times the whole's, or None.
 
@@ -145,13 +156,26 @@ class Repair:
                 return c
             equal_along = math.prod(sizes[a] for a in names if self.flow.uniform(op.inputs[0], (a,)))
             return float(equal_along if equal_along > 1 else n)
-        if op.name not in ("div", "mul") or c > 1:
+        if op.name not in ("div", "mul"):
             return None
         d = self.flow.scaling(op)
+        if c > 1:
+            summed = self._sum_before(op)
+            return c if d is not None and d > 1 and math.isclose(summed, c * d, rel_tol=2.0**-20) else None
         n = next((n for n in products(op.axes) if d is not None and math.isclose(d, n, rel_tol=2.0**-20)), None)
         if n is None or not (self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1):
             return None
         return 1.0 / n
+
+    def _sum_before(self, op):
+        """Returns the number of devices that the sum goes over which an op divides, or 1."""
+        for number in op.inputs:
+            before = self.c.s.of.get(number)
+            while before is not None and before.name in SAME_VALUE:
+                before = self.c.s.of.get(before.inputs[0])
+            if before is not None and before.name in REDUCTIONS:
+                return math.prod(dict(op.axes).get(a, 1) for a in axes_of(before.params))
+        return 1
 
     def _counted(self, op):
         partner = self.c.partner.get(op.index)
