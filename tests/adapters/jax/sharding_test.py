@@ -70,6 +70,7 @@ HEALTHY = {
     "jit": lambda: m.annotated(),
     "automatic": lambda: m.automatic(),
     "accumulated": lambda: m.scanned(m.mean),
+    "a gradient that cancels": lambda: m.data_parallel(lambda g: m.clipped(m.mean(g)), m.normed()),
 }  # fmt: skip
 
 EXPLICIT = hasattr(jax, "shard_map") and hasattr(jax.sharding, "AxisType")
@@ -113,6 +114,23 @@ PLANTED = {
     "pmap sum": (lambda: m.replicated(lambda g: lax.psum(g, "batch")), ["unscaled"]),
     "pmap never reduced": (lambda: m.replicated(lambda g: g), ["no_all_reduce"]),
     "pmap clipped first": (lambda: m.replicated(lambda g: lax.pmean(m.clipped(g), "batch")), ["clipping"]),
+    "clipped first, a gradient cancels": (
+        lambda: m.data_parallel(lambda g: m.mean(m.clipped(g)), m.normed()), ["clipping"]),
+    "never reduced, synced batch norm": (lambda: m.data_parallel(lambda g: g, m.normed()), ["no_all_reduce"]),
+    "sum of samples averaged, synced batch norm": (
+        lambda: m.data_parallel(m.mean, m.normed(jnp.sum)), ["reduction"]),
+    "sum, token mean": (
+        lambda: m.masked(lambda s, n: s / lax.pmean(n, "data"), lambda g: lax.psum(g, "data")), ["unscaled"]),
+    "own batch norm, a gradient cancels": (
+        lambda: m.data_parallel(m.mean, m.normed(across=lambda s: s)), ["batch_norm"]),
+    "sum of means": (lambda: m.data_parallel(m.mean, m.normed(across=lambda s: lax.psum(s, "data"))), ["sum_for_mean"]),
+    "mean of sums": (
+        lambda: m.data_parallel(m.mean, m.normed(across=lambda s: m.mean(s) / lax.psum(1, "data"))), ["mean_for_sum"]),
+    "psum in the derivative": (lambda: m.tensor_parallel(share=lambda v: v), ["summed_in_derivative"]),
+    "psum in the derivative and twice": (
+        lambda: m.tensor_parallel(share=lambda v: v, reduce=lambda g: lax.psum(m.mean(g), "data")),
+        ["summed_in_derivative", "summed_twice"]),
+    "the wrong axis": (lambda: m.tensor_parallel(reduce=lambda g: lax.pmean(g, "model")), ["wrong_axis"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
 
