@@ -47,7 +47,8 @@ def equal(a, r, k, summands=0.0):
     rest = tuple(range(k, len(d)))
     difference = np.sqrt(np.sum(np.square(np.abs(a - r)), axis=rest))
     size = np.sqrt(np.sum(np.square(np.abs(np.broadcast_to(r, d))), axis=rest))
-    return bool(np.all((difference <= ROUNDING * np.maximum(size, summands)) | (np.broadcast_to(difference, d[:k]) == 0)))
+    rounding = ROUNDING * np.maximum(size, summands)
+    return bool(np.all((difference <= rounding) | (np.broadcast_to(difference, d[:k]) == 0)))
 
 
 def assemblies(s, r, axes):

@@ -212,18 +212,16 @@ class Search:
             if self.backward(p.op) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
             return {"cause": "sum_for_mean" if self.is_forward(p) and self.inner(p.op) else "unscaled", **facts}
-        if self.divisions(p) > 1:
-            return {"cause": "scaled_twice", **facts}
-        if self.inner(p.op) and self.follows_sum(p.op):
+        if self.is_forward(p) and self.inner(p.op) and self.follows_sum(p.op, through=True):
             return {"cause": "mean_for_sum", **facts}
-        return {"cause": "reduction", **facts}
+        return {"cause": "scaled_twice" if self.divisions(p) > 1 else "reduction", **facts}
 
     def derivative_of_sum(self, op):
         """Returns whether a sum is the derivative of a sum of the loss: psum's own, without check_vma."""
         if op.name not in REDUCTIONS or op.index in self.forward:
             return False
         sums = [self.c.s.ops[i] for i in self.forward if self.c.s.ops[i].name in REDUCTIONS]
-        return any(self.trace(op) == self.trace(other) and axes_of(op.params) == axes_of(other.params) for other in sums)
+        return (self.trace(op), axes_of(op.params)) in [(self.trace(s), axes_of(s.params)) for s in sums]
 
     def reduced_again(self, p):
         return any(op.name in REDUCTIONS for op in self._linear_after(p.output))
@@ -254,11 +252,11 @@ class Search:
             self.counted(op) and not self.c.s.avals[op.outputs[0]].shape and not self.follows_sum(op) for op in before
         )
 
-    def follows_sum(self, op):
-        """Returns whether an op is the division of a pmean."""
+    def follows_sum(self, op, through=False):
+        """Returns whether an op is the division of a pmean, or comes after one through other divisions."""
         for number in op.inputs:
             before = self.c.s.of.get(number)
-            while before is not None and before.name in SAME_VALUE:
+            while before is not None and (before.name in SAME_VALUE or (through and before.name == "div")):
                 before = self.c.s.of.get(before.inputs[0])
             if before is not None and before.name in REDUCTIONS:
                 return True
@@ -288,7 +286,7 @@ class Search:
         before = self.flow.summed_before(p.output, p.how)
         if before and not before & set(p.how):
             return {"cause": "forgotten_axis", "line": line_of(p.op), "axes": axes, "summed": ", ".join(sorted(before)),
-                    "names": "a value"}  # fmt: skip
+                    "names": "a value", "by": _by(p)}  # fmt: skip
         if p.summed:
             return {"cause": "partial_sum", "line": line_of(p.op), "axes": axes}
         cause = "batch_norm" if any(self.normalises(q) for q in g.points) else "late_reduction"
@@ -336,7 +334,7 @@ class Search:
         if kinds == {"loss"}:
             return {"cause": "loss_not_reduced", **facts}
         if before:
-            return {"cause": "forgotten_axis", **facts, "summed": ", ".join(sorted(before))}
+            return {"cause": "forgotten_axis", **facts, "summed": ", ".join(sorted(before)), "by": _by(p)}
         return {"cause": "no_all_reduce", **facts}
 
     def reached(self, g):
@@ -362,6 +360,11 @@ class Group:
     def __init__(self, kind, points, key=()):
         self.kind, self.points, self.key = kind, points, key
         self.keys = {p.key() for p in points}
+
+
+def _by(point):
+    """Returns the collective that a repair was made by."""
+    return "psum" if set(point.how) <= set(point.summed) else "pmean"
 
 
 def _some(names):

@@ -14,7 +14,7 @@ import numpy as np
 
 from .align import ROUNDING, assemblies, blocks, equal, factor, number, permutation, products, relation, unblocks
 from .collectives import REDUCTIONS, axes_of
-from .flat import evaluate
+from .flat import evaluate, frames_of
 from .flow import SAME_VALUE, Flow
 
 _MOVES = {"ppermute", "all_gather", "all_gather_invariant", "all_to_all", "reduce_scatter", "psum_scatter", "leave",
@@ -46,7 +46,7 @@ class Repair:
             self.expected_values = results.own
 
     def values(self, allowed=lambda point: True, draws=False):
-        self.points, self.allowed, self.draws_apart = [], allowed, draws
+        self.points, self.allowed, self.divided = [], allowed, {}
         if self.c.draws:
             self.c.draws.all_apart = draws
         try:
@@ -80,6 +80,11 @@ class Repair:
             return y
         if s.dtype != np.float64:
             return self._order(op, output, y, s, r, values) if s.ndim > k else y
+        if self.divided:
+            c = self.divided.get(self._division(op))
+            if c is not None:
+                self.points.append(Point("factor", op, output, c))
+                return y / c
         found = relation(s, r, op.axes)
         if found is None and op.name in REDUCTIONS:
             found = self._partial(op, output, s, r)
@@ -92,6 +97,8 @@ class Repair:
             point = Point("factor", op, output, c)
             if self.allowed(point):
                 self.points.append(point)
+                if op.name in ("div", "mul"):  # its derivative divides by the same number
+                    self.divided[self._division(op)] = c
                 return y / c
         return y
 
@@ -127,6 +134,9 @@ class Repair:
             if c and own and math.isclose(own, n * c, rel_tol=2.0**-20):
                 return True
         return False
+
+    def _division(self, op):
+        return tuple((f.file_name, f.start_line) for f in frames_of(op)), self.flow.scaling(op)
 
     def _partial(self, op, output, s, r):
         """Returns the factor of a sum that other devices add their parts to later, or None."""
