@@ -165,7 +165,8 @@ class Repair:
             if c in products([(a, sizes[a]) for a in names]):
                 return c
             equal_along = math.prod(sizes[a] for a in names if self.flow.uniform(op.inputs[0], (a,)))
-            return float(equal_along if equal_along > 1 else n)
+            own = float(equal_along if equal_along > 1 else n)
+            return own if own <= c else None
         if op.name not in ("div", "mul"):
             return None
         d = self.flow.scaling(op)
@@ -175,7 +176,7 @@ class Repair:
         n = next((n for n in products(op.axes) if d is not None and math.isclose(d, n, rel_tol=2.0**-20)), None)
         if n is None or not (self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1):
             return None
-        return 1.0 / n
+        return 1.0 / n if c * n <= 1 + ROUNDING else None
 
     def _sum_before(self, op):
         """Returns the number of devices that the sum goes over which an op divides, or 1."""
