@@ -34,7 +34,10 @@ class Search:
         self.places = {self.place(results.s.ops[i]) for i in self.forward if results.s.ops[i].axes} - {""}
         update = [p for kind, _, p, _ in results.rows() if kind != "loss"]
         self.needed = self.flow.upstream([results.s.outputs[p] for p in update])
-        self.traces = {self.trace(results.s.ops[i]) for i in self.forward & self.needed if results.s.ops[i].axes} - {()}
+        traces = {self.trace(results.s.ops[i]) for i in self.forward & self.needed if results.s.ops[i].axes} - {()}
+        # A derivative has the lines of what it is the derivative of.
+        last = [o for op in results.s.ops if op.axes and self.trace(op) in traces for o in op.outputs]
+        self.within = self.flow.upstream(last) & self.needed
 
     def run(self):
         """Returns (causes, reading) of the reading and variant that need the fewest causes; (None, 0) if none does."""
@@ -81,7 +84,7 @@ class Search:
 
     def inner(self, op):
         """Returns whether an op is one of the loss that is differentiated, or of its derivative."""
-        return op.index in self.needed and (op.index in self.forward or self.trace(op) in self.traces)
+        return op.index in self.within
 
     def trace(self, op):
         return tuple((f.file_name, f.start_line) for f in frames_of(op))

@@ -165,8 +165,7 @@ class Repair:
             if c in products([(a, sizes[a]) for a in names]):
                 return c
             equal_along = math.prod(sizes[a] for a in names if self.flow.uniform(op.inputs[0], (a,)))
-            own = float(equal_along if equal_along > 1 else n)
-            return own if own <= c else None
+            return float(equal_along) if 1 < equal_along <= c else None
         if op.name not in ("div", "mul"):
             return None
         d = self.flow.scaling(op)
