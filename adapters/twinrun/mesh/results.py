@@ -287,7 +287,8 @@ class Results:
                     continue
                 own, change = np.ravel(s - base), np.ravel(r - base)
                 size = float(np.linalg.norm(change))
-                if not float(np.linalg.norm(own - change)) <= self.threshold * size:
+                rounding = 2.0**-46 * float(np.linalg.norm(r)) if i is not None else 0.0
+                if not float(np.linalg.norm(own - change)) <= self.threshold * size + rounding:
                     factor = float(own @ change) / size**2 if size else None
                     exact = factor is not None and np.linalg.norm(
                         own - factor * change

@@ -195,6 +195,16 @@ class Words(unittest.TestCase):
         self.assertIn("b1", found["causes"][0]["sentence"])
         self.assertEqual(found["first_parameter"], "b1")
 
+    def test_what_rounding_alone_moves_is_not_the_first_variable(self):
+        step, state, batch = PLANTED["clipped first, a gradient cancels"][0]()
+        found = compare(step, {**state, "b1": 0 * state["b1"]}, [batch])
+        self.assertIn("rounding alone moves them: b1", " ".join(found["notes"]))
+        self.assertEqual(found["first_parameter"], "w1")
+
+    def test_the_sum_of_parts_is_the_cure_of_a_gradient_that_devices_hold_in_parts(self):
+        step, state, batch = PLANTED["shared never summed"][0]()
+        self.assertIn("jax.lax.psum", compare(step, state, [batch])["causes"][0]["cure"])
+
     def test_what_no_mechanism_explains_is_said_to_differ(self):
         step, state, batch = m.data_parallel(lambda g: tree_map(lambda v: v * (1 + lax.axis_index("data")), m.mean(g)))
         found = compare(step, state, [batch])
