@@ -54,11 +54,11 @@ _TEXT = {
         dict.fromkeys(("torch", "jax"), "divide either the loss or the gradient by the number of replicas, not both"),
     ),
     "reduction": (
-        "The loss reduction changes what the program means: the loss is a sum over samples, but the all-reduce "
-        "averages over replicas.",
+        "The loss reduction changes what the program means: the loss of a replica is its part of a sum over samples, "
+        "but the all-reduce averages over replicas.",
         {
             "torch": "use a mean over samples, or multiply the loss by the number of replicas",
-            "jax": "use a mean over samples, or jax.lax.psum",
+            "jax": "use a mean over a device's samples, or jax.lax.psum",
         },
     ),
     "token_mean": (
@@ -82,7 +82,7 @@ _TEXT = {
     "forgotten_axis": (
         "A forgotten axis of the mesh changes what the program means: {names} is reduced over {summed}, but differs "
         "along {axes}.",
-        {"jax": "reduce over {axes} as well"},
+        {"jax": "reduce over {axes} as well, by jax.lax.{by}"},
     ),
     "summed_twice": (
         "An axis summed twice changes what the program means: the values are equal along {axes} already, and their sum "
@@ -98,6 +98,25 @@ _TEXT = {
             "gradient no more, or make the parameters varying first (jax.lax.pcast, before JAX 0.9 jax.lax.pvary)"
         },
     ),
+    "summed_in_derivative": (
+        "A sum that is summed again in its derivative changes what the program means: without check_vma the derivative "
+        "of jax.lax.psum over {axes} is a psum, every device along {axes} counts the same loss, and the gradient is "
+        "{factor} times as large.",
+        {
+            "jax": "divide the loss that is differentiated by the number of devices along {axes}: "
+            "jax.lax.psum(1, axis)"
+        },
+    ),
+    "sum_for_mean": (
+        "A sum over devices in the loss changes what the program means: it is {factor} times what the whole batch has "
+        "there.",
+        {"jax": "use jax.lax.pmean instead of psum"},
+    ),
+    "mean_for_sum": (
+        "A value in the loss that is divided by the number of devices changes what the program means: it is {factor} "
+        "of what the whole batch has there.",
+        {"jax": "use jax.lax.psum instead of pmean, or leave the division out"},
+    ),
     "partial_sum": (
         "A missing sum in the forward pass changes what the program means: each device goes on with its own part of a "
         "sum over {axes}.",
@@ -111,6 +130,11 @@ _TEXT = {
         "An exchange in the wrong direction changes what the program means: with {words} the step means what it "
         "does on one device.",
         {"jax": "turn the pairs (source, destination) of ppermute round"},
+    ),
+    "wrong_axis": (
+        "A reduction over the wrong axis of the mesh changes what the program means: it goes over {axes}; over {words} "
+        "the step means what it does on one device.",
+        {"jax": "reduce over {words} instead of {axes}"},
     ),
     "wrong_dimensions": (
         "{names} over the wrong dimensions changes what the program means: with {words} the step means what it does on "

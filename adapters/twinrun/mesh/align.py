@@ -37,15 +37,18 @@ def number(x):
     return x if x.dtype == np.float64 or x.dtype.kind in "iu" else None
 
 
-def equal(a, r, k):
-    """Returns whether every device's a is r, but for rounding. Both have k leading dimensions."""
+def equal(a, r, k, summands=0.0):
+    """Returns whether every device's a is r, but for rounding. Both have k leading dimensions.
+
+    summands: the size of what a is the sum of; where they cancel, rounding is that of them."""
     if a.shape[k:] != r.shape[k:]:
         return False
     d = np.broadcast_shapes(a.shape, r.shape)
     rest = tuple(range(k, len(d)))
     difference = np.sqrt(np.sum(np.square(np.abs(a - r)), axis=rest))
     size = np.sqrt(np.sum(np.square(np.abs(np.broadcast_to(r, d))), axis=rest))
-    return bool(np.all((difference <= ROUNDING * size) | (np.broadcast_to(difference, d[:k]) == 0)))
+    rounding = ROUNDING * np.maximum(size, summands)
+    return bool(np.all((difference <= rounding) | (np.broadcast_to(difference, d[:k]) == 0)))
 
 
 def assemblies(s, r, axes):
@@ -112,9 +115,11 @@ def relation(s, r, axes):
         own = math.prod(axes[p][1] for p in range(k) if a.shape[p] == 1) if a.shape[k:] != s.shape[k:] else 1
         for chosen in subsets(varying):
             mean = np.mean(a, axis=chosen, keepdims=True)
+            each = math.sqrt(float(np.sum(np.square(a))) / math.prod(a.shape[:k]))
             for summed in [(), *subsets(chosen)]:
-                value = mean * sizes_of(axes, summed)
-                if equal(value, r, k) or (own > 1 and equal(value, own * r, k)):
+                n = sizes_of(axes, summed)
+                value, size = mean * n, each * n
+                if equal(value, r, k, size) or (own > 1 and equal(value, own * r, k, size)):
                     averaged = tuple(axes[p][0] for p in chosen if p not in summed)
                     return "joined", averaged, tuple(axes[p][0] for p in summed)
         c = factor(a, r, axes)

@@ -15,6 +15,15 @@ from .repair import Repair
 from .variants import variants
 
 _FEW = 4  # a cause of more parts is not looked for one by one
+_LINES = 8  # lines of the loss whose factors are looked at one by one
+
+
+def _none(point):
+    return False
+
+
+def _all(point):
+    return True
 
 
 class Search:
@@ -23,6 +32,12 @@ class Search:
         loss = [p for kind, _, p, _ in results.rows() if kind == "loss"]
         self.forward = self.flow.upstream([results.s.outputs[p] for p in loss])
         self.places = {self.place(results.s.ops[i]) for i in self.forward if results.s.ops[i].axes} - {""}
+        update = [p for kind, _, p, _ in results.rows() if kind != "loss"]
+        self.needed = self.flow.upstream([results.s.outputs[p] for p in update])
+        traces = {self.trace(results.s.ops[i]) for i in self.forward & self.needed if results.s.ops[i].axes} - {()}
+        # A derivative has the lines of what it is the derivative of.
+        last = [o for op in results.s.ops if op.axes and self.trace(op) in traces for o in op.outputs]
+        self.within = self.flow.upstream(last) & self.needed
 
     def run(self):
         """Returns (causes, reading) of the reading and variant that need the fewest causes; (None, 0) if none does."""
@@ -30,7 +45,7 @@ class Search:
             return self.only_variants(), 0
         best = None
         for reading in range(self.c.readings.count()):
-            for factors in (False, True):
+            for factors in self.stages(reading):
                 for counts in (True, False):
                     found = self.attempt(reading, counts, factors, None)
                     if found is not None and (best is None or len(found) < len(best[0])):
@@ -39,11 +54,40 @@ class Search:
                     return best
         if best is not None:
             return best
-        for variant in variants(self.c):
-            found = self.attempt(0, False, False, variant)
-            if found is not None:
-                return found, 0
+        every = list(variants(self.c))
+        for factors in [_none, *(self.stages(0)[2:-1] if every else ())]:
+            for variant in every:
+                found = self.attempt(0, False, factors, variant)
+                if found is not None:
+                    return found, 0
         return None, 0
+
+    def stages(self, reading):
+        """Returns which factors may be repaired: none; those of gradients; in the loss those of one line; all.
+
+        In the loss a factor is often no mistake: a device's mean has derivatives as many times as large.
+        """
+        found = {}
+
+        def gradients(p):
+            if p.kind == "factor" and self.inner(p.op):
+                found[self.line(p)] = None
+                return False
+            return True
+
+        Repair(self.c, reading).values(gradients)
+        lines = [lambda p, line=line: self.line(p) == line or not self.inner(p.op) for line in list(found)[:_LINES]]
+        return [_none, lambda p: not self.inner(p.op), *lines, _all]
+
+    def line(self, point):
+        return line_of(point.op), point.how
+
+    def inner(self, op):
+        """Returns whether an op is one of the loss that is differentiated, or of its derivative."""
+        return op.index in self.within
+
+    def trace(self, op):
+        return tuple((f.file_name, f.start_line) for f in frames_of(op))
 
     def only_variants(self):
         """Without the same code on one device: the collectives that move values, written otherwise."""
@@ -67,7 +111,7 @@ class Search:
             values = run.values(lambda p: p.key() in keep, draws and any(g.kind == "draws" for g in groups))
             return self.c.same(values, expected)
 
-        values = run.values(lambda p: factors or p.kind != "factor", draws)
+        values = run.values(lambda p: p.kind != "factor" or factors(p), draws)
         if not self.c.same(values, expected):
             return None
         groups = self.groups(run.points) + ([Group("draws", [])] if draws else [])
@@ -112,7 +156,7 @@ class Search:
             return "factor", p.how, bool(self.equal_axes(p)), line_of(p.op)
         if p.kind == "order":
             return "order", line_of(p.op)
-        later = self.flow.reaches(p.output, p.how)
+        later = self.flow.reduced_late(p.output, p.how)
         shared = later and self.place(p.op) in forward_lines
         if self.is_forward(p) or shared or (forward_lines and self.inside(p)):
             return "forward", p.how
@@ -164,12 +208,23 @@ class Search:
         facts = {"line": line_of(p.op), "factor": f"{c:.12g}" if c >= 1 else f"1/{1 / c:.12g}"}
         facts["axes"] = ", ".join(axes_of(p.op.params)) if p.op.name in REDUCTIONS else ""
         if c > 1:
+            if self.derivative_of_sum(p.op):
+                return {"cause": "summed_in_derivative", **facts}
             if same := self.equal_axes(p):
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
             if self.backward(p.op) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
-            return {"cause": "unscaled", **facts}
+            return {"cause": "sum_for_mean" if self.is_forward(p) and self.inner(p.op) else "unscaled", **facts}
+        if self.is_forward(p) and self.inner(p.op) and self.follows_sum(p.op, through=True):
+            return {"cause": "mean_for_sum", **facts}
         return {"cause": "scaled_twice" if self.divisions(p) > 1 else "reduction", **facts}
+
+    def derivative_of_sum(self, op):
+        """Returns whether a sum is the derivative of a sum of the loss: psum's own, without check_vma."""
+        if op.name not in REDUCTIONS or op.index in self.forward:
+            return False
+        sums = [self.c.s.ops[i] for i in self.forward if self.c.s.ops[i].name in REDUCTIONS]
+        return (self.trace(op), axes_of(op.params)) in [(self.trace(s), axes_of(s.params)) for s in sums]
 
     def reduced_again(self, p):
         return any(op.name in REDUCTIONS for op in self._linear_after(p.output))
@@ -200,11 +255,11 @@ class Search:
             self.counted(op) and not self.c.s.avals[op.outputs[0]].shape and not self.follows_sum(op) for op in before
         )
 
-    def follows_sum(self, op):
-        """Returns whether an op is the division of a pmean."""
+    def follows_sum(self, op, through=False):
+        """Returns whether an op is the division of a pmean, or comes after one through other divisions."""
         for number in op.inputs:
             before = self.c.s.of.get(number)
-            while before is not None and before.name in SAME_VALUE:
+            while before is not None and (before.name in SAME_VALUE or (through and before.name == "div")):
                 before = self.c.s.of.get(before.inputs[0])
             if before is not None and before.name in REDUCTIONS:
                 return True
@@ -234,7 +289,7 @@ class Search:
         before = self.flow.summed_before(p.output, p.how)
         if before and not before & set(p.how):
             return {"cause": "forgotten_axis", "line": line_of(p.op), "axes": axes, "summed": ", ".join(sorted(before)),
-                    "names": "a value"}  # fmt: skip
+                    "names": "a value", "by": _by(p)}  # fmt: skip
         if p.summed:
             return {"cause": "partial_sum", "line": line_of(p.op), "axes": axes}
         cause = "batch_norm" if any(self.normalises(q) for q in g.points) else "late_reduction"
@@ -242,10 +297,7 @@ class Search:
 
     def normalises(self, p):
         """Returns whether a statistic flows into a root or a division at once."""
-        near = itertools.islice(self.flow.downstream(p.output), 6)
-        return any(
-            op.name in ("sqrt", "rsqrt", "pow") or (op.name == "div" and self.flow.denominator(p.output)) for op in near
-        )
+        return self.flow.denominator(p.output) or self.flow.spread_of(p.output)
 
     def shares(self, p):
         import numpy as np
@@ -257,7 +309,7 @@ class Search:
         p = g.points[0]
         value = next((q for q in g.points if self.is_norm(q)), None)
         local = value is not None and p is value
-        clips = any(self.flow.root(q.output, 40) for q in g.points)
+        clips = any(self.flow.compared(q.output) for q in g.points)
         cause = "shard_norm" if local and p.summed else ("clipping" if clips else "late_reduction")
         line = self.after(g)
         return {"cause": cause, "line": line or line_of(p.op), "axes": ", ".join(p.how)}
@@ -285,7 +337,7 @@ class Search:
         if kinds == {"loss"}:
             return {"cause": "loss_not_reduced", **facts}
         if before:
-            return {"cause": "forgotten_axis", **facts, "summed": ", ".join(sorted(before))}
+            return {"cause": "forgotten_axis", **facts, "summed": ", ".join(sorted(before)), "by": _by(p)}
         return {"cause": "no_all_reduce", **facts}
 
     def reached(self, g):
@@ -311,6 +363,11 @@ class Group:
     def __init__(self, kind, points, key=()):
         self.kind, self.points, self.key = kind, points, key
         self.keys = {p.key() for p in points}
+
+
+def _by(point):
+    """Returns the collective that a repair was made by."""
+    return "psum" if set(point.how) <= set(point.summed) else "pmean"
 
 
 def _some(names):

@@ -21,6 +21,7 @@ _LINEAR = SAME_VALUE | {
 }  # fmt: skip
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "div"}
 _ROOTS = {"sqrt", "rsqrt", "pow", "integer_pow"}
+_COMPARED = {"lt", "gt", "le", "ge", "max", "min", "clamp"}
 
 
 class Flow:
@@ -113,6 +114,19 @@ class Flow:
         """Returns whether a value flows into a sum over the axes at all."""
         return any(self._summed(op, axes) for op in self.downstream(number))
 
+    def reduced_late(self, number, axes):
+        """Returns whether a value flows through something that is not linear, and then into a sum over the axes."""
+        seen, todo = set(), [(number, False)]
+        while todo:
+            n, late = todo.pop()
+            for op in self.program.users(n):
+                if late and self._summed(op, axes):
+                    return True
+                after = late or not (self._summed(op, axes) or self._linear(op, n, axes))
+                todo += [(o, after) for o in op.outputs if (o, after) not in seen]
+                seen |= {(o, after) for o in op.outputs}
+        return False
+
     def scalar(self, number, axes=()):
         """Returns the value of a number that is written in the program or follows from sizes, or None."""
         while number not in self.program.constants:
@@ -161,6 +175,29 @@ class Flow:
                 return True
         return False
 
+    def _near(self, number, names, within):
+        """Yields the ops that a value flows into at once or through `within` ops of these names."""
+        seen, todo = set(), [number]
+        for _ in range(within):
+            users = {op.index: op for n in todo for op in self.program.users(n) if op.index not in seen}
+            seen |= set(users)
+            yield from users.values()
+            todo = [o for op in users.values() if op.name in names for o in op.outputs]
+
+    def spread_of(self, number):
+        """Returns whether a root is taken of what a value becomes by sums and squares, as of a variance."""
+        names = SAME_VALUE | {"add", "add_any", "sub", "mul", "neg", "square", "integer_pow", "max", "stack", "slice",
+                              "concatenate", "split", "unstack", "psum", "psum2", "psum_invariant", "div"}  # fmt: skip
+        return any(op.name in ("sqrt", "rsqrt", "pow") for op in self._near(number, names, 12))
+
+    def compared(self, number):
+        """Returns whether a value, or a norm of it, is compared with another or put to a norm: it is clipped."""
+        names = _LINEAR | _PRODUCTS | _ROOTS | {"square", "abs"}
+        return any(
+            op.name in _COMPARED or (op.name in ("sqrt", "rsqrt") and not self.program.avals[op.outputs[0]].shape)
+            for op in self._near(number, names, 40)
+        )
+
     def root(self, number, within=12):
         """Returns whether a number flows into a root, or is compared with a constant: a norm that clips."""
         todo = [number]
@@ -168,7 +205,7 @@ class Flow:
             after = []
             for n in todo:
                 for op in self.program.users(n):
-                    if op.name in _ROOTS or op.name in ("lt", "gt", "le", "ge", "max", "min"):
+                    if op.name in _ROOTS or op.name in _COMPARED:
                         return True
                     if op.name in _LINEAR or op.name in _PRODUCTS:
                         after += op.outputs

@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from .align import ROUNDING, assemblies, blocks, equal, number, permutation, products, relation, unblocks
+from .align import ROUNDING, assemblies, blocks, equal, factor, number, permutation, products, relation, unblocks
 from .collectives import REDUCTIONS, axes_of
-from .flat import evaluate
+from .flat import evaluate, frames_of
 from .flow import SAME_VALUE, Flow
 
 _MOVES = {"ppermute", "all_gather", "all_gather_invariant", "all_to_all", "reduce_scatter", "psum_scatter", "leave",
@@ -46,7 +46,7 @@ class Repair:
             self.expected_values = results.own
 
     def values(self, allowed=lambda point: True, draws=False):
-        self.points, self.allowed, self.draws_apart = [], allowed, draws
+        self.points, self.allowed, self.divided = [], allowed, {}
         if self.c.draws:
             self.c.draws.all_apart = draws
         try:
@@ -80,16 +80,26 @@ class Repair:
             return y
         if s.dtype != np.float64:
             return self._order(op, output, y, s, r, values) if s.ndim > k else y
+        if self.divided:
+            c = self.divided.get(self._division(op))
+            if c is not None:
+                self.points.append(Point("factor", op, output, c))
+                return y / c
         found = relation(s, r, op.axes)
+        if found is None and op.name in REDUCTIONS:
+            found = self._partial(op, output, s, r)
         if found is None:
             return self._order(op, output, y, s, r, values) if op.name in _MOVES else y
         if found[0] == "joined":
             return self._joined(op, output, y, s, *found[1:])
-        if found[0] == "factor" and self._scales(op, found[1]):
-            point = Point("factor", op, output, found[1])
+        c = self._brings(op, found[1]) if found[0] == "factor" else None
+        if c is not None:
+            point = Point("factor", op, output, c)
             if self.allowed(point):
                 self.points.append(point)
-                return y / found[1]
+                if op.name in ("div", "mul"):  # its derivative divides by the same number
+                    self.divided[self._division(op)] = c
+                return y / c
         return y
 
     def _joined(self, op, output, y, s, averaged, summed):
@@ -125,21 +135,57 @@ class Repair:
                 return True
         return False
 
-    def _scales(self, op, c):
-        """Returns whether an op may bring a factor in: a sum over devices that no division follows, or a division."""
+    def _division(self, op):
+        return tuple((f.file_name, f.start_line) for f in frames_of(op)), self.flow.scaling(op)
+
+    def _partial(self, op, output, s, r):
+        """Returns the factor of a sum that other devices add their parts to later, or None."""
+        k = len(op.axes)
+        if s.shape[k:] != r.shape[k:] or not any(self.flow.uniform(op.inputs[0], (a,)) for a in axes_of(op.params)):
+            return None
+        where = [p for p, (n, _) in enumerate(op.axes) if s.shape[p] > 1 and self.flow.reduced_later(output, (n,))]
+        c = factor(np.sum(s, axis=tuple(where), keepdims=True), r, op.axes) if where else None
+        return None if c is None else ("factor", c)
+
+    def _brings(self, op, c):
+        """Returns the factor that an op itself brings in where its value is c times the whole's, or None.
+
+        That is a sum over devices that no division follows, or a division. The rest of c came before it.
+        """
         if op.name in REDUCTIONS:
             sizes = dict(op.axes)
-            n = np.prod([sizes.get(a, 1) for a in axes_of(op.params)])
-            return not any(
-                math.isclose(c, n, rel_tol=2.0**-20) or self._counted(user)
-                for o in op.outputs for user, c in self.flow.next_scalings(o)
+            n = math.prod(sizes.get(a, 1) for a in axes_of(op.params))
+            divided = any(
+                math.isclose(d, n, rel_tol=2.0**-20) or self._counted(user)
+                for o in op.outputs for user, d in self.flow.next_scalings(o)
             )  # fmt: skip
+            if divided or c < 1:
+                return None
+            names = [a for a in axes_of(op.params) if a in sizes]
+            if c in products([(a, sizes[a]) for a in names]):
+                return c
+            equal_along = math.prod(sizes[a] for a in names if self.flow.uniform(op.inputs[0], (a,)))
+            return float(equal_along) if 1 < equal_along <= c else None
         if op.name not in ("div", "mul"):
-            return False
-        divided = self.flow.scaling(op)
-        if divided is None or not any(math.isclose(divided, n, rel_tol=2.0**-20) for n in products(op.axes)):
-            return False
-        return self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1
+            return None
+        d = self.flow.scaling(op)
+        if c > 1:
+            summed = self._sum_before(op)
+            return c if d is not None and d > 1 and math.isclose(summed, c * d, rel_tol=2.0**-20) else None
+        n = next((n for n in products(op.axes) if d is not None and math.isclose(d, n, rel_tol=2.0**-20)), None)
+        if n is None or not (self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1):
+            return None
+        return 1.0 / n if c * n <= 1 + ROUNDING else None
+
+    def _sum_before(self, op):
+        """Returns the number of devices that the sum goes over which an op divides, or 1."""
+        for number in op.inputs:
+            before = self.c.s.of.get(number)
+            while before is not None and before.name in SAME_VALUE:
+                before = self.c.s.of.get(before.inputs[0])
+            if before is not None and before.name in REDUCTIONS:
+                return math.prod(dict(op.axes).get(a, 1) for a in axes_of(before.params))
+        return 1
 
     def _counted(self, op):
         partner = self.c.partner.get(op.index)

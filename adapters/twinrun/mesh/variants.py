@@ -1,6 +1,9 @@
-"""Other ways in which a collective that moves values could have been written: another direction, other dimensions."""
+"""Other ways in which a collective could have been written: another direction, other dimensions, other axes."""
 
-from .collectives import COLLECTIVES
+import math
+
+from .align import subsets
+from .collectives import COLLECTIVES, SUMS, axes_of
 from .flat import line_of
 
 
@@ -31,8 +34,32 @@ class Variant:
             return False
 
 
+class OtherAxes:
+    """The sums of a line, or its means, over other axes of the mesh."""
+
+    def __init__(self, results, ops, names):
+        self.ops, self.names = ops, names
+        self.replaced = {op.index: self._call(results.flow, op) for op in ops}
+
+    def _call(self, flow, op):
+        sizes = dict(op.axes)
+        before, after = (math.prod(sizes[n] for n in names) for names in (axes_of(op.params), self.names))
+        mean = any(math.isclose(c, before, rel_tol=2.0**-20) for _, c in flow.next_scalings(op.outputs[0]))
+        scale = before / after if mean else 1.0
+        params = {**op.params, "axes": self.names, "axis_index_groups": None}
+        return lambda inputs: [y * scale for y in COLLECTIVES[op.name](inputs, params, op.axes)]
+
+    def cause(self):
+        op = self.ops[0]
+        axes, words = ", ".join(axes_of(op.params)), ", ".join(self.names)
+        return {"cause": "wrong_axis", "line": line_of(op), "axes": axes, "words": words}
+
+
 def variants(results):
-    """Yields the variants of each line with a collective, and of all lines with all_to_all, that leave shapes alone."""
+    """Yields the variants of each line with a collective, and of all lines with all_to_all, that leave shapes alone.
+
+    Then those of each line with sums, over other axes.
+    """
     lines, every = {}, []
     for op in results.s.ops:
         if op.name in _MOVES and op.axes:
@@ -46,6 +73,14 @@ def variants(results):
             variant = Variant(ops, change, words)
             if variant.fits(results):
                 yield variant
+    lines = {}
+    for op in results.s.ops:
+        if op.name in SUMS and len(op.axes) > 1 and results.s.avals[op.outputs[0]].dtype.kind == "f":
+            lines.setdefault((line_of(op), axes_of(op.params)), []).append(op)
+    for (_, axes), ops in lines.items():
+        for names in subsets([n for n, size in ops[0].axes if size > 1]):
+            if set(names) != set(axes):
+                yield OtherAxes(results, ops, names)
 
 
 _MOVES = {"ppermute", "all_to_all", "all_gather", "all_gather_invariant", "reduce_scatter"}

@@ -79,8 +79,18 @@ def mean(g):
 
 def normalised(x, across):
     m = across(jnp.mean(x, 0))
-    v = across(jnp.mean(x**2, 0)) - m**2
+    v = jnp.maximum(0.0, across(jnp.mean(x**2, 0)) - m**2)
     return (x - m) * lax.rsqrt(v + 1e-5), m, v
+
+
+def normed(total=jnp.mean, across=mean):
+    """A loss with synced batch norm, in which the gradient of b1 cancels."""
+
+    def loss(p, x, y):
+        h, _, _ = normalised(x @ p["w1"] + p["b1"], across)
+        return total((jax.nn.relu(h) @ p["w2"] - y) ** 2)
+
+    return loss
 
 
 def batch_norm(across, statistics=mean):
@@ -107,7 +117,7 @@ def batch_norm(across, statistics=mean):
 # ---- masked tokens, dropout ------------------------------------------------------------------
 
 
-def masked(total):
+def masked(total, reduce=mean):
     """A loss over tokens of which devices hold unequal numbers; total(sum, count) is the loss of a device."""
 
     def body(p, x, y, mask):
@@ -116,7 +126,7 @@ def masked(total):
             return total(jnp.sum(each * mask), jnp.sum(mask))
 
         value, g = jax.value_and_grad(loss)(p)
-        return descend(p, mean(g)), lax.pmean(value, "data")
+        return descend(p, reduce(g)), lax.pmean(value, "data")
 
     mask = jnp.asarray(
         np.arange(32) < np.repeat([4, 1, 3, 2, 4, 4, 2, 3], 4) + np.repeat(np.arange(8) * 4, 4), jnp.float32
@@ -197,7 +207,12 @@ def shard_clip(total):
     return clip
 
 
-def tensor_parallel(inner_sum=lambda v: lax.psum(v, "model"), over=("data",), shared=lambda g: lax.psum(g, "model")):
+def tensor_parallel(
+    inner_sum=lambda v: lax.psum(v, "model"),
+    reduce=mean,
+    shared=lambda g: lax.psum(g, "model"),
+    share=lambda v: v / lax.psum(1, "model"),
+):
     """Two axes: columns of w1 and rows of w2 over model, the batch over data; it sums derivatives itself."""
 
     def body(p, x, y):
@@ -205,11 +220,12 @@ def tensor_parallel(inner_sum=lambda v: lax.psum(v, "model"), over=("data",), sh
             h = jnp.tanh((x * p["scale"]) @ p["w1"])
             out = inner_sum(h @ p["w2"])
             # Each device along model computes the same loss: its derivative is taken once.
-            return jnp.mean((out - y) ** 2) / lax.psum(1, "model")
+            whole = jnp.mean((out - y) ** 2)
+            return share(whole), whole
 
-        value, g = jax.value_and_grad(loss)(p)
+        (_, value), g = jax.value_and_grad(loss, has_aux=True)(p)
         g["scale"] = shared(g["scale"])
-        return descend(p, lax.pmean(g, over)), lax.pmean(lax.psum(value, "model"), "data")
+        return descend(p, reduce(g)), lax.pmean(value, ("data", "model"))
 
     specs = {"w1": P(None, "model"), "w2": P("model", None), "scale": P()}
     state = {"w1": 0.5 * normal(0, 5, 8), "w2": 0.5 * normal(1, 8, 3), "scale": 1 + 0.1 * normal(2, 5)}

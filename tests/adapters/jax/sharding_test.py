@@ -70,6 +70,7 @@ HEALTHY = {
     "jit": lambda: m.annotated(),
     "automatic": lambda: m.automatic(),
     "accumulated": lambda: m.scanned(m.mean),
+    "a gradient that cancels": lambda: m.data_parallel(lambda g: m.clipped(m.mean(g)), m.normed()),
 }  # fmt: skip
 
 EXPLICIT = hasattr(jax, "shard_map") and hasattr(jax.sharding, "AxisType")
@@ -113,6 +114,23 @@ PLANTED = {
     "pmap sum": (lambda: m.replicated(lambda g: lax.psum(g, "batch")), ["unscaled"]),
     "pmap never reduced": (lambda: m.replicated(lambda g: g), ["no_all_reduce"]),
     "pmap clipped first": (lambda: m.replicated(lambda g: lax.pmean(m.clipped(g), "batch")), ["clipping"]),
+    "clipped first, a gradient cancels": (
+        lambda: m.data_parallel(lambda g: m.mean(m.clipped(g)), m.normed()), ["clipping"]),
+    "never reduced, synced batch norm": (lambda: m.data_parallel(lambda g: g, m.normed()), ["no_all_reduce"]),
+    "sum of samples averaged, synced batch norm": (
+        lambda: m.data_parallel(m.mean, m.normed(jnp.sum)), ["reduction"]),
+    "sum, token mean": (
+        lambda: m.masked(lambda s, n: s / lax.pmean(n, "data"), lambda g: lax.psum(g, "data")), ["unscaled"]),
+    "own batch norm, a gradient cancels": (
+        lambda: m.data_parallel(m.mean, m.normed(across=lambda s: s)), ["batch_norm"]),
+    "sum of means": (lambda: m.data_parallel(m.mean, m.normed(across=lambda s: lax.psum(s, "data"))), ["sum_for_mean"]),
+    "mean of sums": (
+        lambda: m.data_parallel(m.mean, m.normed(across=lambda s: m.mean(s) / lax.psum(1, "data"))), ["mean_for_sum"]),
+    "psum in the derivative": (lambda: m.tensor_parallel(share=lambda v: v), ["summed_in_derivative"]),
+    "psum in the derivative and twice": (
+        lambda: m.tensor_parallel(share=lambda v: v, reduce=lambda g: lax.psum(m.mean(g), "data")),
+        ["summed_in_derivative", "summed_twice"]),
+    "the wrong axis": (lambda: m.tensor_parallel(reduce=lambda g: lax.pmean(g, "model")), ["wrong_axis"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
 
@@ -176,6 +194,16 @@ class Words(unittest.TestCase):
         self.assertEqual(found["drift"], ["b1"])
         self.assertIn("b1", found["causes"][0]["sentence"])
         self.assertEqual(found["first_parameter"], "b1")
+
+    def test_what_rounding_alone_moves_is_not_the_first_variable(self):
+        step, state, batch = PLANTED["clipped first, a gradient cancels"][0]()
+        found = compare(step, {**state, "b1": 0 * state["b1"]}, [batch])
+        self.assertIn("rounding alone moves them: b1", " ".join(found["notes"]))
+        self.assertEqual(found["first_parameter"], "w1")
+
+    def test_the_sum_of_parts_is_the_cure_of_a_gradient_that_devices_hold_in_parts(self):
+        step, state, batch = PLANTED["shared never summed"][0]()
+        self.assertIn("jax.lax.psum", compare(step, state, [batch])["causes"][0]["cure"])
 
     def test_what_no_mechanism_explains_is_said_to_differ(self):
         step, state, batch = m.data_parallel(lambda g: tree_map(lambda v: v * (1 + lax.axis_index("data")), m.mean(g)))
