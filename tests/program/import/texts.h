@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -42,7 +43,9 @@ inline bool has(const std::vector<std::string>& names, const std::string& name) 
 
 // Damages a good text at random, `times` times: characters, words and lines are changed, removed or
 // repeated, or the end is cut off. Each import must return a program or an error that says where.
+// TWINRUN_FUZZ=N makes N times as many.
 inline void break_text(const std::string& good, const std::vector<std::string>& words, int times) {
+  if (const char* factor = std::getenv("TWINRUN_FUZZ")) times *= std::max(1, std::atoi(factor));
   std::mt19937_64 random(7);
   int taken = 0;
   ASSERT_GT(good.size(), 1000u);
