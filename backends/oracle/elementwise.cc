@@ -4,45 +4,18 @@
 #include "backends/oracle/internal.h"
 #include "backends/oracle/stretches.h"
 #include "program/base/philox.h"
+#include "program/ops/numbers.h"
 
 namespace twinrun::oracle {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // The error of the oracle's own binary64 operation.
 double own_error(double value) { return finite(value) ? std::fabs(value) * 0x1p-52 : 0; }
 
-int32_t wrap(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
-
 // The bits of a number as one of the other type.
 double recast(double x, DType to) {
-  if (to == DType::kI32) return wrap(to_bits(canonical(static_cast<float>(x))));
+  if (to == DType::kI32) return as_i32(to_bits(canonical(static_cast<float>(x))));
   return canonical(from_bits(static_cast<uint32_t>(static_cast<int64_t>(x))));
-}
-
-// IEEE 754-2019 maximum: NaN propagates, +0 > -0.
-double maximum(double a, double b) {
-  if (a != a || b != b) return kNaN;
-  if (a == b) return std::signbit(a) ? b : a;
-  return a > b ? a : b;
-}
-
-bool compare(CompareKind kind, double a, double b) {
-  switch (kind) {
-    case CompareKind::kEq:
-      return a == b;
-    case CompareKind::kNe:
-      return a != b;
-    case CompareKind::kLt:
-      return a < b;
-    case CompareKind::kLe:
-      return a <= b;
-    case CompareKind::kGt:
-      return a > b;
-    case CompareKind::kGe:
-      return a >= b;
-  }
-  return false;
 }
 
 // The exact result of convert.
@@ -147,9 +120,9 @@ Estimate float_node(const Call& call, int64_t i) {
     case OpKind::kDivide:
       return once(a / operand(call, 1, i));
     case OpKind::kMaximum:
-      return {maximum(a, operand(call, 1, i)), 0};
+      return {larger(a, operand(call, 1, i)), 0};
     case OpKind::kMinimum:
-      return {-maximum(-a, -operand(call, 1, i)), 0};
+      return {-larger(-a, -operand(call, 1, i)), 0};
     case OpKind::kSqrt:
       return once(std::sqrt(a));
     case OpKind::kRsqrt:
@@ -175,44 +148,10 @@ Estimate float_node(const Call& call, int64_t i) {
   }
 }
 
-// Integer arithmetic modulo 2^32.
 double integer_node(const Call& call, int64_t i) {
   const auto a = static_cast<int64_t>(element(call.inputs[0], i));
   const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(element(call.inputs[1], i)) : 0;
-  switch (call.op.kind) {
-    case OpKind::kAdd:
-      return wrap(a + b);
-    case OpKind::kSubtract:
-      return wrap(a - b);
-    case OpKind::kMultiply:
-      return wrap(a * b);
-    case OpKind::kMaximum:
-      return static_cast<double>(std::max(a, b));
-    case OpKind::kMinimum:
-      return static_cast<double>(std::min(a, b));
-    case OpKind::kDivide:
-      return b == 0 ? -1 : wrap(a / b);
-    case OpKind::kRemainder:
-      return static_cast<double>(b == 0 ? a : a % b);
-    case OpKind::kAnd:
-      return static_cast<double>(a & b);
-    case OpKind::kOr:
-      return static_cast<double>(a | b);
-    case OpKind::kXor:
-      return static_cast<double>(a ^ b);
-    case OpKind::kShiftLeft:
-      return b < 0 || b > 31 ? 0 : wrap(a * (int64_t{1} << b));
-    case OpKind::kShiftRightLogical:
-      return b < 0 || b > 31 ? 0 : wrap((a & 0xFFFFFFFF) >> b);
-    case OpKind::kShiftRightArithmetic:
-      return static_cast<double>(a >> (b < 0 || b > 31 ? 31 : b));
-    case OpKind::kNegate:
-      return wrap(-a);
-    case OpKind::kAbs:
-      return wrap(a < 0 ? -a : a);
-    default:
-      return kNaN;
-  }
+  return whole_number(call.op.kind, a, b);
 }
 
 // Broadcast and transpose as runs along the last dimension that make up [begin, end). Calls f(i,
@@ -367,7 +306,7 @@ void eval_elementwise(const Call& call, int64_t begin, int64_t end) {
     each(begin, end, [&](int64_t i) {
       const double a = floats ? operand(call, 0, i) : element(call.inputs[0], i);
       const double b = floats ? operand(call, 1, i) : element(call.inputs[1], i);
-      call.set(i, {compare(op.attrs.compare, a, b) ? 1.0 : 0.0, 0});
+      call.set(i, {holds(op.attrs.compare, a, b) ? 1.0 : 0.0, 0});
     });
   } else if (op.type.dtype == DType::kI32) {
     each(begin, end, [&](int64_t i) { call.set(i, {integer_node(call, i), 0}); });

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "program/ops/numbers.h"
+
 namespace twinrun {
 namespace {
 
@@ -33,66 +35,24 @@ void each(const Dims& dims, F f) {
   }
 }
 
-double wrapped(int64_t v) { return static_cast<double>(static_cast<int32_t>(v)); }
-
-// The larger number as IEEE 754-2019 maximum defines it.
-double larger(double a, double b) {
-  if (std::isnan(a) || std::isnan(b)) return std::nan("");
-  if (a == b) return std::signbit(a) ? b : a;
-  return a > b ? a : b;
-}
-
 // f32 results are rounded once more from binary64, which changes nothing for + - * /: it has more
 // than twice the bits (Figueroa, "When is double rounding innocuous?").
 double binary(OpKind kind, DType type, double a, double b) {
-  const auto x = static_cast<int64_t>(type == DType::kF32 ? 0 : a),
-             y = static_cast<int64_t>(type == DType::kF32 ? 0 : b);
-  const bool whole = type != DType::kF32;
+  if (type != DType::kF32)
+    return whole_number(kind, static_cast<int64_t>(a), static_cast<int64_t>(b));
   switch (kind) {
     case OpKind::kAdd:
-      return whole ? wrapped(x + y) : static_cast<float>(a + b);
+      return static_cast<float>(a + b);
     case OpKind::kSubtract:
-      return whole ? wrapped(x - y) : static_cast<float>(a - b);
+      return static_cast<float>(a - b);
     case OpKind::kMultiply:
-      return whole ? wrapped(x * y) : static_cast<float>(a * b);
+      return static_cast<float>(a * b);
     case OpKind::kDivide:
-      if (!whole) return static_cast<float>(a / b);
-      return y == 0 ? -1 : wrapped(x / y);
-    case OpKind::kRemainder:
-      return y == 0 ? a : wrapped(x % y);
-    case OpKind::kAnd:
-      return wrapped(x & y);
-    case OpKind::kOr:
-      return wrapped(x | y);
-    case OpKind::kXor:
-      return wrapped(x ^ y);
-    case OpKind::kShiftLeft:
-      return y < 0 || y > 31 ? 0 : wrapped(static_cast<int64_t>(static_cast<uint64_t>(x) << y));
-    case OpKind::kShiftRightLogical:
-      return y < 0 || y > 31 ? 0 : wrapped(static_cast<uint32_t>(x) >> y);
-    case OpKind::kShiftRightArithmetic:
-      return wrapped(x >> (y < 0 || y > 31 ? 31 : y));
+      return static_cast<float>(a / b);
     case OpKind::kMaximum:
       return larger(a, b);
     default:
       return -larger(-a, -b);
-  }
-}
-
-bool compared(CompareKind kind, double a, double b) {
-  switch (kind) {
-    case CompareKind::kEq:
-      return a == b;
-    case CompareKind::kNe:
-      return a != b;
-    case CompareKind::kLt:
-      return a < b;
-    case CompareKind::kLe:
-      return a <= b;
-    case CompareKind::kGt:
-      return a > b;
-    default:
-      return a >= b;
   }
 }
 
@@ -270,7 +230,7 @@ std::optional<KnownValue> Constants::computed(const Op& op) {
     case OpKind::kNegate:
       fill([&](int64_t i) {
         const double v = -x[0]->at(i);
-        return op.type.dtype == DType::kI32 ? wrapped(static_cast<int64_t>(v)) : v;
+        return op.type.dtype == DType::kI32 ? as_i32(static_cast<int64_t>(v)) : v;
       });
       break;
     case OpKind::kAbs:
@@ -280,12 +240,12 @@ std::optional<KnownValue> Constants::computed(const Op& op) {
       fill([&](int64_t i) { return converted(x[0]->type.dtype, op.type.dtype, x[0]->at(i)); });
       break;
     case OpKind::kCompare:
-      fill([&](int64_t i) { return compared(op.attrs.compare, x[0]->at(i), x[1]->at(i)) ? 1 : 0; });
+      fill([&](int64_t i) { return holds(op.attrs.compare, x[0]->at(i), x[1]->at(i)) ? 1 : 0; });
       break;
     case OpKind::kBitcastConvert:
       fill([&](int64_t i) {
         const auto to_i32 = [](double v) {
-          return wrapped(std::bit_cast<int32_t>(static_cast<float>(v)));
+          return as_i32(std::bit_cast<int32_t>(static_cast<float>(v)));
         };
         return op.type.dtype == DType::kI32
                    ? to_i32(x[0]->at(i))

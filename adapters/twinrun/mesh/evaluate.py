@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from ..refused import Refused
-from ..xla.compat import inner_jaxpr, is_key
+from ..xla.compat import MESHES, inner_jaxpr, is_key
 from . import collectives
 from .layout import joint, lead, lift, merge, names_by_dimension, split, spread, xp
 from .plain import PLAIN
@@ -148,7 +148,7 @@ class Evaluator:
         if name in CALLS:
             body, constants = inner_of(equation)
             return self.jaxpr(body, constants, inputs, axes)
-        if name in ("shard_map", "xla_pmap"):
+        if name in MESHES:
             body, new, ins, outs = mesh_part(equation)
             k, mapped = len(axes), name == "xla_pmap"
             inputs = [enter(x, s, k, new, mapped) for x, s in zip(inputs, ins)]

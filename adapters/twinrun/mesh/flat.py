@@ -12,7 +12,7 @@ import sysconfig
 
 import numpy as np
 
-from ..xla.compat import inner_jaxpr
+from ..xla.compat import MESHES, inner_jaxpr
 from .collectives import COLLECTIVES
 from .evaluate import CALLS, SAME, Evaluator, enter, inner_of, is_float, leave, mesh_part, widened
 from .layout import lift, spread, xp
@@ -106,7 +106,7 @@ class _Flattener:
                 program.calls.pop()
         if name in SAME:
             return inputs
-        if name in ("shard_map", "xla_pmap"):
+        if name in MESHES:
             return self.mesh(equation, inputs, axes, name == "xla_pmap")
         if name == "scan" and self.small(equation):
             return self.loop(equation, inputs, axes)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..refused import Refused
 from ..xla.arguments import explicit_types
-from ..xla.compat import inner_jaxpr
+from ..xla.compat import MESHES, inner_jaxpr
 from .evaluate import CALLS, Evaluator, mesh_part
 from .flat import flatten, row_axis, unread
 
@@ -51,7 +51,7 @@ def meshes_of(closed):
     found, todo = {}, [inner_jaxpr(closed)[0]]
     while todo:
         for equation in todo.pop().eqns:
-            if equation.primitive.name in ("shard_map", "xla_pmap"):
+            if equation.primitive.name in MESHES:
                 body, new, _, _ = mesh_part(equation)
                 found.update(new)
                 todo.append(body)

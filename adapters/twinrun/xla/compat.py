@@ -11,6 +11,9 @@ if hasattr(jax.lax, "optimization_barrier"):
 else:  # before 0.4.32 it is not public
     from jax._src.ad_checkpoint import _optimization_barrier as barrier  # noqa: F401
 
+# Equations whose bodies run on a mesh: pmap's is its own in older versions.
+MESHES = ("shard_map", "xla_pmap")
+
 
 def is_key(value):
     """Returns whether a value or an abstract value is a typed key of random numbers."""

@@ -17,7 +17,7 @@ from ..refused import Refused
 from ..report import Report, run_program
 from . import files
 from .arguments import find, flat_results
-from .compat import is_key, key_data, loaded, wrap_key, key_impl
+from .compat import MESHES, is_key, key_data, loaded, wrap_key, key_impl
 from .culprit import Culprit, Hunt, Lost, spread_over
 from .equations import trace
 from .judge import judge, text_of_function
@@ -28,9 +28,6 @@ from .stepwise import on_one_device, one_by_one, outputs
 
 # Values of the step that are kept to judge each equation by itself.
 _LARGEST_VALUES = 1 << 29
-
-# Equations whose bodies run on a mesh.
-_MESHES = ("shard_map", "xla_pmap", "pmap")
 
 
 def _copied(x):
@@ -141,7 +138,7 @@ def diagnose(
     say("listing its equations")
     meant, meaning = form.flat, None
     program = trace(meant, first)
-    if any(e.name in _MESHES for e in program.everything()):
+    if any(e.name in MESHES for e in program.everything()):
         # What the step means on its mesh, for one device.
         from ..mesh import emulated
 

@@ -145,10 +145,10 @@ class Fragment:
         impls = {i: key_impl(x) for i, x in enumerate(operands) if is_key(x)}
         return [key_data(x) if i in impls else x for i, x in enumerate(operands)], impls
 
-    def function(self, impls, after=None, alone=True):
+    def function(self, impls, alone=True):
         def fragment(*arguments):
             given = [wrap_key(x, impls[i]) if i in impls else x for i, x in enumerate(arguments)]
-            out = run(self.program, given, after, alone)
+            out = run(self.program, given, alone=alone)
             return [key_data(x) if is_key(x) else jnp.asarray(x) for x in out]
 
         return fragment
