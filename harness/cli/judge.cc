@@ -86,11 +86,11 @@ Result<int> judge_verb(const Args& args) {
                        "twinrun judge trace.twin -o judged", options, {"?TRACE"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
-  if (parsed.has("module") == parsed.has("TRACE"))
+  if (parsed.has("module") == parsed.has("?TRACE"))
     return Error{"either TRACE or --module is needed", "", "twinrun judge --help"};
   if (parsed.has("module")) return judge_compiled(parsed, threads);
   TWINRUN_ASSIGN(const TraceFile trace,
-                 read_trace(parsed.get<std::string>("TRACE"), parsed.get<bool>("partial")));
+                 read_trace(parsed.get<std::string>("?TRACE"), parsed.get<bool>("partial")));
   ThreadPool pool(threads);
   const StopFlag& stop = install_stop_flag();
   ProgressPrinter printer(parsed.get<bool>("quiet"), false);

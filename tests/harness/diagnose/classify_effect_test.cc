@@ -145,6 +145,7 @@ std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
   tensors.match = matched(Identification::Outcome::kUnexplained);
   tensors.level = 'C';
   add("replicas_diverge", clean()).replica_split = ReplicaSplit{};
+  add("user_sharding", clean()).user_sharding.emplace().other = {{.name = "dense1/kernel"}};
   add("identical", clean()).identical = true;
   Evidence& formula = add("other_formula", clean());
   formula.match = matched(Identification::Outcome::kExplained);

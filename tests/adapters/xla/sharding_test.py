@@ -4,22 +4,12 @@ XLA_FLAGS is set here; needs JAX (77: it is not installed)
 """
 
 import os
-import pathlib
-import sys
 import unittest
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-sys.path[:0] = [
-    str(pathlib.Path(__file__).resolve().parents[3] / "adapters"),
-    str(pathlib.Path(__file__).resolve().parent),
-]
-try:
-    import jax
-except ImportError:
-    print("skipped: JAX is not installed (TWINRUN_JAX_PYTHON)")
-    sys.exit(77)
+import with_jax  # noqa: F401, I001
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import sharding_models as m

@@ -13,14 +13,9 @@ import unittest
 import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-try:
-    import jax
-except ImportError:
-    print("SKIP: JAX is not installed (TWINRUN_JAX_PYTHON names an interpreter that has it)")
-    sys.exit(77)
-sys.path[:0] = [str(HERE.parents[2] / "adapters"), str(HERE)]
+import with_jax  # noqa: F401, I001
 
+import jax
 import jax.numpy as jnp
 import models
 import numpy as np
@@ -104,9 +99,10 @@ class Equations(unittest.TestCase):
                 base = outputs(program, one_by_one(program, on_one_device(leaves)))
                 noise = Instrument(program).measure(leaves, base)
                 self.assertEqual(noise.beyond(jax.jit(form.flat)(*leaves)), {})
-                # The noise is small: of most results, below a thousandth of their size.
+                # Of most results the noise is below a thousandth of their size, or bfloat16's unit roundoff where that is used.
                 wide = [np.median(s / (1e-30 + np.abs(b).max(initial=0))) for s, b in zip(noise.spread, noise.base)]
-                self.assertLess(np.median(wide), 1e-3)
+                half = "bf16" in str(jax.make_jaxpr(form.flat)(*leaves))
+                self.assertLess(np.median(wide), 2**-8 if half else 1e-3)
 
     def test_places_are_the_users_lines(self):
         step, state, batches = models.mlp()
