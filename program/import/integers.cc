@@ -92,9 +92,16 @@ int bits_of_integer(std::string_view hlo) {
   return size == "8" ? 8 : size == "16" ? 16 : size == "32" ? 32 : size == "64" ? 64 : 0;
 }
 
+// Products of two u32 do not fit in 64 bits with a sign: what is beyond 2^62 is beyond 32 bits, too.
 Range product_of(const Range& a, const Range& b) {
-  const auto [low, high] =
-      std::minmax({a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high});
+  constexpr int64_t kMost = int64_t{1} << 62;
+  const auto product = [&](int64_t x, int64_t y) {
+    int64_t out = 0;
+    if (__builtin_mul_overflow(x, y, &out)) return (x < 0) != (y < 0) ? -kMost : kMost;
+    return std::clamp(out, -kMost, kMost);
+  };
+  const auto [low, high] = std::minmax({product(a.low, b.low), product(a.low, b.high),
+                                        product(a.high, b.low), product(a.high, b.high)});
   return {low, high};
 }
 
