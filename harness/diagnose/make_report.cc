@@ -255,6 +255,11 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   if (diagnosis.experiment.imported) {
     for (const std::string& note : diagnosis.experiment.imported->notes)
       r.notes.push_back("Imported: " + note + ".");
+    if (!e.module.steps.empty() && diagnosis.programs["T"].source == nullptr)
+      r.notes.push_back(
+          "The compiler was given twinrun's StableHLO of your HLO text, in which it may join other "
+          "ops than in yours. StableHLO is compiled as it is: export_step writes it "
+          "(docs/guides/xla.md).");
   }
   r.ablations = e.meaning.rows;
   r.proofs = e.proofs;

@@ -2,9 +2,9 @@
 
     from export_step import export_step       # adapters/jax, or twinrun.xla.files
     export_step(step, (params, opt_state), batches, "mlp")       # step(params, opt_state, batch) -> params, opt_state, loss
-    #   twinrun diagnose --program mlp.hlo --state mlp.state.npz --batch mlp.batch.npz
+    #   twinrun diagnose --program mlp.mlir
 
-Writes STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA; with dialect="stablehlo" STEM.mlir, StableHLO text),
+Writes STEM.mlir (StableHLO as JAX lowers it, which XLA compiles as it is; with dialect="hlo" STEM.hlo, HLO text before optimisation),
 STEM.json (the role of each parameter), STEM.state.npz (the given state), STEM.batch.npz (every input, with a leading axis of steps) and,
 if they are given, STEM.held_out.npz (the same of batches that are not trained on).
 See docs/guides/import.md.
@@ -64,14 +64,14 @@ def write(form, state, batches, stem, names=None, dialect="stablehlo", held_out=
     return binding
 
 
-def export_step(step, state, batches, stem, *, names=None, dialect="hlo", held_out=()):
+def export_step(step, state, batches, stem, *, names=None, dialect="stablehlo", held_out=()):
     """Exports `step(*state, batch) -> (*state, loss, ...)`, and what else arguments.find understands.
 
     state: a tuple of pytrees, e.g. (params, opt_state); the step's leading arguments and leading results. Or one pytree,
         e.g. a TrainState; steps may return (state, metrics) or (loss, state).
     batches: a list of pytrees, one per step, of one structure; the step's last argument.
     names: a prefix per member of `state`; default: "" for the first (the parameters), "state1", ... for the others.
-    dialect: "hlo" or "stablehlo".
+    dialect: "stablehlo" or "hlo".
     held_out: batches that are not trained on, for STEM.held_out.npz (`--held-out`).
     Returns the binding that was written to STEM.json.
     """
