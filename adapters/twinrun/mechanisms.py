@@ -26,6 +26,19 @@ _TEXT = {
             "jax.lax.pmean",
         },
     ),
+    "repeated_term": (
+        "A term that is added before a sum over replicas changes what the program means: it is the same on all of them and "
+        "counts {factor} times.",
+        {"torch": "add it after the all-reduce", "jax": "add it after jax.lax.psum over {axes} ({line})"},
+    ),
+    "pairs_of_samples": (
+        "A loss over pairs of samples changes what the program means: each replica pairs its own samples only, and the pairs "
+        "of different replicas are missing.",
+        {
+            "torch": "gather the samples of all replicas before they are paired",
+            "jax": "jax.lax.all_gather over {axes} before {line}",
+        },
+    ),
     "clipping": (
         "Clipping before the all-reduce changes what the program means: each replica clips its own gradient.",
         {

@@ -20,7 +20,17 @@ class Report:
         self.findings = [{"cause": f.get("cause", ""), "sentence": f.get("sentence", "")} for f in data["findings"]]
         # A reference that cannot be trusted, and an engine that breaks its own bounds, come before what the program
         # means.
-        if meaning and meaning["differs"] and self.verdict not in ("ENGINE_BUG", "NONDETERMINISTIC"):
+        if not meaning or self.verdict in ("ENGINE_BUG", "NONDETERMINISTIC"):
+            pass
+        elif meaning.get("refused"):
+            self._doubt(f"XLA computes the step as it is written, but what its sharding means is not known: {meaning['refused']}")
+        elif meaning["differs"] and meaning.get("written_for_mesh"):
+            self._doubt(
+                "The step on its mesh is not the same code on one device, by no known cause. But the code is written for this "
+                f"mesh ({', '.join(meaning['written_for_mesh'][:3])}) and may mean something else on one device than you do: "
+                "give the step on one device as whole="
+            )
+        elif meaning["differs"]:
             self.verdict = "SHARDING"
             self.headline = (
                 meaning["causes"][0]["sentence"]
@@ -32,13 +42,17 @@ class Report:
             unknown = [{"cause": "unknown", "sentence": self.headline}]
             self.findings = (meaning["causes"] or unknown) + self.findings
 
+    def _doubt(self, headline):
+        if self.verdict in ("NOISE", "IDENTICAL"):
+            self.verdict, self.headline = "INCONCLUSIVE", headline
+
     @property
     def causes(self):
         return [f["cause"] for f in self.findings]
 
     def __str__(self):
         lines = [f"{self.verdict}: {self.headline}"]
-        if self.meaning:
+        if self.meaning and not self.meaning.get("refused"):
             kinds = ", ".join(f"{k} {v:.3g}" for k, v in self.meaning["kinds"].items())
             lines.append(
                 f"  one step of {self.meaning.get('of') or str(self.meaning['replicas']) + ' replicas'} against the whole "

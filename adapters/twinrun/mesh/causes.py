@@ -7,7 +7,9 @@ found = search(results)               # [{"cause": "clipping", "line": "train.py
 import itertools
 import math
 
-from .align import products
+import numpy as np
+
+from .align import equal, number, products
 from .collectives import REDUCTIONS, axes_of
 from .flat import evaluate, frames_of, line_of
 from .flow import SAME_VALUE
@@ -32,6 +34,9 @@ class Search:
         loss = [p for kind, _, p, _ in results.rows() if kind == "loss"]
         self.forward = self.flow.upstream([results.s.outputs[p] for p in loss])
         self.places = {self.place(results.s.ops[i]) for i in self.forward if results.s.ops[i].axes} - {""}
+        # Lines that do more than move values between devices: sums there are derivatives'.
+        moves = SAME_VALUE | REDUCTIONS | {"add", "add_any", "sub", "mul", "div", "enter", "leave", "axis_index"}
+        self.computing = {self.place(op) for op in results.s.ops if op.axes and op.name not in moves}
         update = [p for kind, _, p, _ in results.rows() if kind != "loss"]
         self.needed = self.flow.upstream([results.s.outputs[p] for p in update])
         traces = {self.trace(results.s.ops[i]) for i in self.forward & self.needed if results.s.ops[i].axes} - {()}
@@ -60,7 +65,30 @@ class Search:
                 found = self.attempt(0, False, factors, variant)
                 if found is not None:
                     return found, 0
-        return None, 0
+        pairs = self.pairs_of_samples()
+        return ([pairs] if pairs else None), 0
+
+    def pairs_of_samples(self):
+        """Returns the cause of a loss over pairs of one device's samples: the devices hold the diagonal blocks of the
+        whole batch's matrix. No repair undoes it, since the other blocks are on no device.
+        """
+        for op in self.c.s.ops:
+            partner = self.c.partner.get(op.index)
+            if partner is None or not op.axes or len(op.outputs) != 1:
+                continue
+            s, r = number(self.c.sharded[op.outputs[0]]), number(self.c.own[partner.outputs[0]])
+            k = len(op.axes)
+            if s is None or r is None or not k <= s.ndim == r.ndim or op.name == "leave" or s.dtype.kind != "f":
+                continue
+            names = [a for p, (a, n) in enumerate(op.axes) if n > 1 and s.shape[p] > 1 and r.shape[p] == 1]
+            n = math.prod(s.shape[:k])
+            grown = [d for d in range(k, s.ndim) if r.shape[d] == n * s.shape[d]]
+            if n == 1 or len(grown) < 2 or any(r.shape[d] != s.shape[d] for d in range(k, s.ndim) if d not in grown):
+                continue
+            blocks = np.stack([_diagonal(r[(0,) * k], i, s.shape[k:], [d - k for d in grown]) for i in range(n)])
+            if equal(s.reshape(blocks.shape), blocks, 1):
+                return {"cause": "pairs_of_samples", "line": line_of(op), "axes": ", ".join(names)}
+        return None
 
     def stages(self, reading):
         """Returns which factors may be repaired: none; those of gradients; in the loss those of one line; all.
@@ -122,6 +150,7 @@ class Search:
         parts = {
             math.prod(dict(g.points[0].op.axes)[n] for n in g.points[0].summed) for g in groups if g.kind == "forward"
         }
+        parts |= {g.points[0].how for g in groups if g.kind == "repeated"}
         # The derivative of a missing sum is missing as well: a factor of its axes belongs to it.
         groups = [g for g in groups if g.kind != "factor" or not {g.points[0].how, 1 / g.points[0].how} & (parts - {1})]
         causes = []
@@ -137,7 +166,7 @@ class Search:
         found = {}
         for p in points:
             found.setdefault(self.category(p, forward_lines), []).append(p)
-        order = ["order", "factor", "late", "never", "forward"]
+        order = ["order", "repeated", "factor", "late", "never", "forward"]
         return [Group(key[0], found[key], key[1:]) for key in sorted(found, key=lambda k: (order.index(k[0]), str(k)))]
 
     def place(self, op):
@@ -154,8 +183,8 @@ class Search:
     def category(self, p, forward_lines):
         if p.kind == "factor":
             return "factor", p.how, bool(self.equal_axes(p)), line_of(p.op)
-        if p.kind == "order":
-            return "order", line_of(p.op)
+        if p.kind in ("order", "repeated"):
+            return p.kind, line_of(p.op)
         later = self.flow.reduced_late(p.output, p.how)
         shared = later and self.place(p.op) in forward_lines
         if self.is_forward(p) or shared or (forward_lines and self.inside(p)):
@@ -203,6 +232,10 @@ class Search:
         p = g.points[0]
         return {"cause": "permuted", "line": line_of(p.op), "names": p.op.name, "order": list(p.how)}
 
+    def _repeated(self, g):
+        p = g.points[0]
+        return {"cause": "repeated_term", "line": line_of(p.op), "axes": ", ".join(p.summed), "factor": str(p.how)}
+
     def _factor(self, g):
         p, c = g.points[0], g.points[0].how
         facts = {"line": line_of(p.op), "factor": f"{c:.12g}" if c >= 1 else f"1/{1 / c:.12g}"}
@@ -212,7 +245,7 @@ class Search:
                 return {"cause": "summed_in_derivative", **facts}
             if same := self.equal_axes(p):
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
-            if self.backward(p.op) and self.reduced_again(p):
+            if (self.backward(p.op) or self.place(p.op) in self.computing) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
             return {"cause": "sum_for_mean" if self.is_forward(p) and self.inner(p.op) else "unscaled", **facts}
         if self.is_forward(p) and self.inner(p.op) and self.follows_sum(p.op, through=True):
@@ -300,8 +333,6 @@ class Search:
         return self.flow.denominator(p.output) or self.flow.spread_of(p.output)
 
     def shares(self, p):
-        import numpy as np
-
         x = np.asarray(self.c.sharded[p.output]).reshape(-1)
         return ", ".join(f"{v:.4g}" for v in x / x.sum()) if x.size <= 64 and x.sum() else "unequal"
 
@@ -357,6 +388,10 @@ class Search:
                 chosen = [n for n in names[kind] if not drifting or n in drifting or kind == "loss"]
                 return chosen or list(names[kind])
         return []
+
+
+def _diagonal(whole, i, sizes, grown):
+    return whole[tuple(slice(i * n, (i + 1) * n) if d in grown else slice(None) for d, n in enumerate(sizes))]
 
 
 class Group:

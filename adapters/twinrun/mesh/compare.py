@@ -7,6 +7,8 @@ Both programs run one step from the same state, in binary64. A cause is named if
 cause undone means what the step on one device does: the smallest set of causes for which that holds.
 """
 
+import numpy as np
+
 from ..mechanisms import words
 from .causes import Search
 from .evaluate import binary64
@@ -16,7 +18,7 @@ from .results import Results
 def compare(step, state, batches, whole=None):
     """state, batches: as for twinrun.diagnose. whole: the step on one device, called the same way."""
     r = Results(step, state, batches[0], whole)
-    with binary64():
+    with binary64(), np.errstate(all="ignore"):
         return _compare(r)
 
 
@@ -24,7 +26,8 @@ def _compare(r):
     r.run()
     kinds = r.kinds(r.sharded)
     differs = any(d > r.threshold for d in kinds.values())
-    out = {"causes": [], "explained": True, "first_parameter": "", "factor": None, "reading": 0}
+    out = {"causes": [], "explained": True, "first_parameter": "", "factor": None, "reading": 0,
+           "written_for_mesh": []}  # fmt: skip
     if differs and r.r is not None:
         r.leave_out_rounding()
         kinds = r.kinds(r.sharded)
@@ -42,6 +45,8 @@ def _compare(r):
         if r.r is None or r.given is None or r.whole_agrees():
             found, out["reading"] = Search(r).run()
         out["explained"] = found is not None
+        # Code that is written for this mesh may mean something else on one device than its author does.
+        out["written_for_mesh"] = sorted(r.readings.unread) if found is None and r.given is None and r.readings else []
         for facts in found or ():
             facts = {"axes": "", "names": "", "factor": "", **facts}
             sentence, cure = words(facts["cause"], "jax", facts)

@@ -141,11 +141,9 @@ class Flow:
         """Returns the number by which an op divides its input, or None."""
         if op.name == "div":
             return self.scalar(op.inputs[1])
-        if op.name == "mul":
-            for number in op.inputs:
-                c = self.scalar(number)
-                if c:
-                    return 1 / c
+        if op.name == "mul":  # a derivative begins with 1 * c
+            known = [c for c in map(self.scalar, op.inputs) if c]
+            return 1 / next((c for c in known if c != 1), known[0]) if known else None
         return None
 
     def next_scalings(self, number):

@@ -1,8 +1,9 @@
 """What the code of a sharded step leaves open on one device: numbers written for this mesh, and random draws.
 
-`g / 8` means "divided by the devices" on a mesh of 8, though a mesh of one device leaves the 8 as it is. Such
-an op is read in three ways: a constant, the number of devices (then 1 on one device),
-or a number of samples of one device (then 8 times).
+`g / 8` means "divided by the devices" on a mesh of 8, though a mesh of one device leaves the 8 as it is, and `loss * 8`
+undoes the division of a mean that follows. Such an op is read in three ways: a constant, the number of devices (then 1 on
+one device), or a number of samples of one device (then 8 times).
+`x - axis_index * 8 < 8` asks for the rows of this device's shard: on one device, for all rows.
 A draw of one device stands for the rows of the whole batch's draw that belong to its samples.
 """
 
@@ -14,6 +15,39 @@ from .align import assemblies, products
 from .collectives import REDUCTIONS, axes_of
 from .flat import line_of
 from .flow import SAME_VALUE, Flow
+
+
+# What a bound says: how many rows there are, which is the last, or which device is meant.
+_BOUNDED = {"lt": "rows", "ge": "rows", "rem": "rows", "le": "last", "gt": "last", "min": "last", "max": "last",
+            "clamp": "last", "div": "rows", "eq": "place", "ne": "place"}  # fmt: skip
+_FOLDED = {"eq", "ne", "lt", "select_n", "add", "sub", "mul", "max", "min"}
+_PARTED = {"div", "rem"}  # ids // rows is the device that has a row
+
+
+def _shards(program):
+    """Returns {rows of a device's shard: how many devices they are divided over}."""
+    found = {}
+    for op in program.ops:
+        if op.name == "enter":
+            whole, part = program.avals[op.inputs[0]].shape, program.avals[op.outputs[0]].shape
+            for size, own in zip(whole[len(whole) - len(part) :], part):
+                if 1 < own < size:
+                    found[own] = size // own
+    return found
+
+
+def _fixed(program):
+    """Returns {number: value} of the integers that do not depend on the step's inputs."""
+    known = {n: np.asarray(c) for n, c in program.constants.items()}
+    known = {n: c for n, c in known.items() if c.size == 1 and c.dtype.kind in "iub"}
+    for op in program.ops:
+        if not op.inputs or not all(i in known for i in op.inputs):
+            continue
+        if op.name in SAME_VALUE:
+            known[op.outputs[0]] = known[op.inputs[0]]
+        elif op.name in _FOLDED and not program.avals[op.outputs[0]].shape:
+            known[op.outputs[0]] = np.asarray(op.call([known[i] for i in op.inputs])[0])
+    return {n: int(c.reshape(())) for n, c in known.items()}
 
 
 class Readings:
@@ -34,8 +68,10 @@ class Readings:
                 continue
             many = products(op.axes)
             n = next((n for n in many if math.isclose(c, n, rel_tol=2.0**-20)), None)
+            if n is None:
+                n = next((1 / n for n in many if n > 1 and math.isclose(c * n, 1, rel_tol=2.0**-20)), None)
             beside = self._beside(s, theirs, op)
-            if n is not None and n in beside:
+            if n is not None and (n in beside or 1 / n in beside):
                 self.adjacent[partner.index] = float(n)
             elif beside and c > max(beside) and c % max(beside) == 0:
                 self.multiples[partner.index] = float(max(beside))
@@ -50,7 +86,52 @@ class Readings:
         for i, n in list(self.counts.items()):
             if (line_of(r.ops[i]), n) in beside:
                 self.adjacent[i] = self.counts.pop(i)
-        self.lines = {op.index: line_of(op) for op in r.ops if op.index in self.all()}
+        self.unread = set()  # lines that reckon with this mesh in ways that are not understood
+        self.bounds = self._bounds(_fixed(r), _fixed(s))
+        self.lines = {op.index: line_of(op) for op in r.ops if op.index in {**self.all(), **self.bounds}}
+
+    def _bounds(self, fixed, theirs):
+        """Returns {index of an op: {position: number on one device}} of sizes of shards that a place in the mesh is
+        reckoned with. Both programs have the same number there, although the shards are not of the same size.
+        """
+        r, s, found = self.c.r, self.c.s, {}
+        reckoned = {}  # {number: axes of the place in the mesh that it comes from}
+        shards = _shards(s)
+        own = {p.index: op for op in s.ops if (p := self.c.partner.get(op.index)) is not None}
+        for op in r.ops:
+            if op.name == "axis_index":
+                names = axes_of(op.params)
+            else:
+                names = tuple(dict.fromkeys(n for i in op.inputs for n in reckoned.get(i, ())))
+            if getattr(r.avals[op.outputs[0]].dtype, "kind", "") not in tuple("iub"):
+                continue
+            if names:
+                reckoned.update((o, names) for o in op.outputs)
+            if op.name not in _BOUNDED or op.index not in own or not (names or op.name in _PARTED):
+                continue
+            n = math.prod(self.c.sizes.get(a, 1) for a in names)
+            for at, number in enumerate(op.inputs):
+                c = fixed.get(number)
+                if c is None or c < 1 or c != theirs.get(own[op.index].inputs[at]):
+                    continue
+                last = c + 1 in shards and (_BOUNDED[op.name] == "last" or c not in shards)
+                if names and c == (n - 1 if _BOUNDED[op.name] == "place" else n if op.name == "rem" else None):
+                    whole = 1 if op.name == "rem" else 0  # how many devices there are; which is the last
+                elif _BOUNDED[op.name] == "place":
+                    whole = c
+                else:
+                    whole = (c + 1) * shards[c + 1] - 1 if last else c * shards.get(c, 1)
+                if whole != c:
+                    found.setdefault(op.index, {})[at] = whole
+                elif c > 1 and names:
+                    self.unread.add(line_of(op))
+        for op in r.ops:
+            if op.name == "ppermute" and any(max(pair) >= self._devices(op) for pair in op.params["perm"]):
+                self.unread.add(line_of(op))
+        return found
+
+    def _devices(self, op):
+        return math.prod(dict(op.axes).get(a, 1) for a in axes_of(op.params))
 
     def _beside(self, program, theirs, op):
         """Returns the numbers of devices that sums next to an op go over."""
@@ -91,6 +172,8 @@ class Readings:
         groups = [(group, what) for group, what in groups if group]
         if self.counts and self.multiples:
             groups.append(({**self.counts, **self.multiples}, multiple))
+        if self.bounds:
+            groups.append((self.bounds, "of rows of a device"))
         return groups
 
     def count(self):
@@ -98,7 +181,24 @@ class Readings:
 
     def factors(self, reading):
         """Returns {index of an op: factor of its result}; reading 0 is the plain one."""
-        return {**self.adjacent, **(self._others()[reading - 1][0] if reading else {})}
+        chosen = self._others()[reading - 1][0] if reading else {}
+        return {**self.adjacent, **(chosen if chosen is not self.bounds else {})}
+
+    def instead(self, reading):
+        """Returns a function that evaluates ops with the bounds of one device, or None."""
+        if not reading or self._others()[reading - 1][0] is not self.bounds:
+            return None
+
+        def instead(op, values):
+            bounds = self.bounds.get(op.index)
+            if bounds is None:
+                return None
+            inputs = [values[i] for i in op.inputs]
+            for at, c in bounds.items():
+                inputs[at] = np.full_like(np.asarray(inputs[at]), c)
+            return op.call(inputs)
+
+        return instead
 
     def hook(self, reading):
         factors = self.factors(reading)

@@ -22,7 +22,7 @@ _MOVES = {"ppermute", "all_gather", "all_gather_invariant", "all_to_all", "reduc
 
 
 class Point:
-    """kind: "joined", "factor" or "order"; how: axes, the factor, or the order; summed: the axes that are summed."""
+    """kind: "joined", "factor", "repeated" or "order"; how: axes, the factor, or the order; summed: the axes that are summed."""
 
     def __init__(self, kind, op, output, how, summed=()):
         self.kind, self.op, self.output, self.how, self.summed = kind, op, output, how, summed
@@ -38,12 +38,7 @@ class Repair:
         self.whole_flow, self.counted = Flow(results.r, results.own), results.readings.factors(reading)
         # {index of an op: call}: ops that are evaluated another way
         self.replaced = replaced or {}
-        if reading:
-            self.expected_values = evaluate(
-                results.r, results.small_inputs, results.own, results.readings.hook(reading)
-            )
-        else:
-            self.expected_values = results.own
+        self.expected_values = results.values_read(reading) if reading else results.own
 
     def values(self, allowed=lambda point: True, draws=False):
         self.points, self.allowed, self.divided = [], allowed, {}
@@ -86,15 +81,22 @@ class Repair:
                 self.points.append(Point("factor", op, output, c))
                 return y / c
         found = relation(s, r, op.axes)
+        if found is None and op.name in ("add", "add_any"):
+            again = self._repeated(op, output, r, values)
+            if again is not None:
+                return again
         if found is None and op.name in REDUCTIONS:
             found = self._partial(op, output, s, r)
         if found is None:
             return self._order(op, output, y, s, r, values) if op.name in _MOVES else y
         if found[0] == "joined":
             return self._joined(op, output, y, s, *found[1:])
-        c = self._brings(op, found[1]) if found[0] == "factor" else None
+        c, source = (self._brings(op, found[1]), op) if found[0] == "factor" else (None, None)
+        if c is None and source and op.name in ("add", "add_any"):
+            source = self._accumulated(op, found[1])
+            c = found[1] if source else None
         if c is not None:
-            point = Point("factor", op, output, c)
+            point = Point("factor", source, output, c)
             if self.allowed(point):
                 self.points.append(point)
                 if op.name in ("div", "mul"):  # its derivative divides by the same number
@@ -176,6 +178,48 @@ class Repair:
         if n is None or not (self._counted(op) or self.whole_flow.scaling(self.c.partner[op.index]) == 1):
             return None
         return 1.0 / n if c * n <= 1 + ROUNDING else None
+
+    def _repeated(self, op, output, r, values):
+        """Returns a + u / n for a + u that is summed over n devices at once, where u is the same on all of them, or None."""
+        names = self._summed_next(output)
+        n = math.prod(dict(op.axes).get(a, 1) for a in names)
+        where = tuple(p for p, (a, _) in enumerate(op.axes) if a in names)
+        for other, same in (op.inputs, op.inputs[::-1]) if n > 1 and len(op.inputs) == 2 else ():
+            if self.flow.uniform(same, names) and not self.flow.uniform(other, names):
+                y = np.asarray(values[other]) + np.asarray(values[same]) / n
+                if equal(np.sum(y, axis=where, keepdims=True), r, len(op.axes)):
+                    point = Point("repeated", op, output, n, names)
+                    if self.allowed(point):
+                        self.points.append(point)
+                        return y
+        return None
+
+    def _summed_next(self, number):
+        """Returns the axes of the sum that alone takes a value."""
+        users = self.c.s.users(number)
+        if len(users) != 1:
+            return ()
+        if users[0].name in SAME_VALUE:
+            return self._summed_next(users[0].outputs[0])
+        return tuple(axes_of(users[0].params)) if users[0].name in REDUCTIONS else ()
+
+    def _accumulated(self, op, c):
+        """Returns the sum over c devices that came before a sum of micro-batches, or None.
+
+        One device has other samples in its micro-batches than all have together: only the total can be compared.
+        """
+        todo, seen = list(op.inputs), set()
+        while todo:
+            before = self.c.s.of.get(todo.pop())
+            if before is None or before.index in seen:
+                continue
+            seen.add(before.index)
+            if before.name in REDUCTIONS:
+                if math.isclose(c, math.prod(dict(op.axes).get(a, 1) for a in axes_of(before.params))):
+                    return before
+            elif before.name in SAME_VALUE or before.name in ("add", "add_any", "reduce_sum", "row", "rows"):
+                todo += before.inputs
+        return None
 
     def _sum_before(self, op):
         """Returns the number of devices that the sum goes over which an op divides, or 1."""

@@ -145,7 +145,7 @@ def diagnose(
         meaning = _meaning(step, state, batches, whole, folder, notes, say)
         meant = emulated(form.flat)
         program = trace(meant, first)
-        if meaning and meaning["drift"]:
+        if meaning.get("drift"):
             del run.steps[1:]
             notes.append("only the first step was judged: after it the devices' copies of the state differ")
     if not program.equations:
@@ -158,22 +158,22 @@ def diagnose(
     _investigate(form, meant, program, run, folder, begun + seconds, seen, say)
     seen["seconds"] = round(time.monotonic() - begun, 1)
     data = outcome(seen)
-    (folder / "report.json").write_text(json.dumps(data, indent=1, default=str))
     report = Report(folder, data, meaning, data["lines"])
+    data["verdict"].update({"class": report.verdict, "headline": report.headline})
+    (folder / "report.json").write_text(json.dumps(data, indent=1, default=str))
     (folder / "report.html").write_text("<!doctype html><meta charset='utf-8'>" + report._repr_html_())
     return report
 
 
 def _meaning(step, state, batches, whole, folder, notes, say):
-    """Returns what the step's sharding means against one device, in binary64; None if that cannot be said."""
+    """Returns what the step's sharding means against one device, in binary64; {"refused": why} if that cannot be said."""
     from ..mesh import compare
 
     say("comparing what the step means on its mesh and on one device")
     try:
         meaning = compare(step, state, batches, whole)
     except Refused as error:
-        notes.append(f"what the sharding means was not compared: {error}")
-        return None
+        return {"differs": False, "refused": str(error)}
     meaning["of"] = "a mesh of " + ", ".join(f"{n} {size}" for n, size in meaning["axes"].items())
     notes += meaning["notes"]
     (folder / "meaning.json").write_text(json.dumps(meaning, indent=1, default=str))

@@ -74,6 +74,125 @@ def mean(g):
     return lax.pmean(g, "data")
 
 
+# ---- numbers that are written for the mesh, and sums that come twice -------------------------
+
+
+def vocabulary(masked=True):
+    """An embedding whose rows are divided over the devices, with the size of a shard written in the code."""
+
+    def body(p, ids, y):
+        at = ids - lax.axis_index("data") * 8
+        rows = p["e"][jnp.clip(at, 0, 7)]
+        rows = jnp.where(((at >= 0) & (at < 8))[..., None], rows, 0) if masked else rows
+        return jnp.mean((lax.psum(rows, "data").mean(1) @ p["w"] - y) ** 2)
+
+    inner = shard_map(body, mesh(8), ({"e": P("data"), "w": P()}, P(), P()), P(), True)
+
+    def step(p, b):
+        loss, g = jax.value_and_grad(lambda p: inner(p, *b))(p)
+        return descend(p, g), loss
+
+    ids = jnp.asarray(np.random.default_rng(5).integers(0, 64, (16, 4)), jnp.int32)
+    return jax.jit(step), {"e": normal(6, 64, 5), "w": normal(7, 5, 3)}, (ids, normal(8, 16, 3))
+
+
+def token_share(count):
+    """The loss of a device is its share of the mean over all real tokens."""
+    weights = jnp.asarray(np.arange(32) % 8 < np.arange(32) // 4 + 1, jnp.float32)
+
+    def loss(p, x, y):
+        at = lax.axis_index("data") * 4
+        w = lax.dynamic_slice_in_dim(weights, at, x.shape[0])
+        return count(jnp.sum(jnp.sum((forward(p, x) - y) ** 2, 1) * w), lax.psum(jnp.sum(w), "data"))
+
+    return data_parallel(mean, loss)
+
+
+def bias_before_sum(before):
+    """A dense layer divided over its inputs, whose bias is added before or after the sum."""
+
+    def body(p, x, y):
+        h = jnp.tanh(x @ p["w1"]) @ p["w2"]
+        out = lax.psum(h + p["b2"], "data") if before else lax.psum(h, "data") + p["b2"]
+        return jnp.mean((out - y) ** 2)
+
+    inner = shard_map(body, mesh(8), ({"w1": P(None, "data"), "w2": P("data"), "b2": P()}, P(), P()), P(), True)
+
+    def step(p, b):
+        loss, g = jax.value_and_grad(lambda p: inner(p, *b))(p)
+        return descend(p, g), loss
+
+    state = {"w1": 0.5 * normal(0, 5, 8), "w2": 0.5 * normal(2, 8, 3), "b2": normal(1, 3)}
+    return jax.jit(step), state, batch()
+
+
+def micro_batches(vary=lambda v: v):
+    """Gradients of four micro-batches, by parameters that are the same on all devices, which shard_map sums itself."""
+
+    def body(p, x, y):
+        own = tree_map(vary, p)
+        xs, ys = x.reshape(4, -1, 5), y.reshape(4, -1, 3)
+        total = tree_map(jnp.zeros_like, own)
+        for i in range(4):
+            total = tree_map(jnp.add, total, jax.grad(mse)(own, xs[i], ys[i]))
+        return descend(p, mean(tree_map(lambda g: g / 4, total))), lax.pmean(mse(p, x, y), "data")
+
+    inner = shard_map(body, mesh(8), (P(), P("data"), P("data")), (P(), P()), True)
+    return jax.jit(lambda p, b: inner(p, *b)), params(), batch()
+
+
+def pairs(gather):
+    """A contrastive loss: each sample against all others, of all devices or of its own only."""
+
+    def body(p, x, y):
+        def loss(p):
+            u, v = x @ p["w1"], gather(jnp.tanh(y @ p["w2"].T))
+            own = jnp.arange(x.shape[0]) + (lax.axis_index("data") * x.shape[0] if v.shape[0] > x.shape[0] else 0)
+            return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(u @ v.T), own[:, None], 1))
+
+        value, g = jax.value_and_grad(loss)(p)
+        return descend(p, mean(g)), lax.pmean(value, "data")
+
+    inner = shard_map(body, mesh(8), (P(), P("data"), P("data")), (P(), P()))
+    return jax.jit(lambda p, b: inner(p, *b)), params(), batch()
+
+
+def owned():
+    """An embedding whose rows are looked up by the device that owns them: ids // 8 and ids % 8."""
+
+    def body(p, ids, y):
+        rows = p["e"][ids % 8]
+        mine = (ids // 8 == lax.axis_index("data"))[..., None]
+        return jnp.mean((lax.psum(jnp.where(mine, rows, 0), "data").mean(1) @ p["w"] - y) ** 2)
+
+    inner = shard_map(body, mesh(8), ({"e": P("data"), "w": P()}, P(), P()), P(), True)
+
+    def step(p, b):
+        loss, g = jax.value_and_grad(lambda p: inner(p, *b))(p)
+        return descend(p, g), loss
+
+    return jax.jit(step), vocabulary()[1], vocabulary()[2]
+
+
+def one_part(device):
+    """Trains on the rows of one device only: on one device this code trains on none."""
+
+    def loss(p, x, y):
+        return mse(p, x, y) * jnp.where(lax.axis_index("data") == device, 8.0, 0.0)
+
+    return data_parallel(mean, loss)
+
+
+def on_rows(first, last):
+    """Returns the step of data_parallel on one device, of a part of the batch."""
+
+    def step(p, b):
+        value, g = jax.value_and_grad(mse)(p, *(a[first:last] for a in b))
+        return descend(p, g), value
+
+    return step
+
+
 # ---- batch norm ------------------------------------------------------------------------------
 
 

@@ -60,6 +60,11 @@ HEALTHY = {
     "jit": lambda: m.annotated(),
     "automatic": lambda: m.automatic(),
     "accumulated": lambda: m.scanned(m.mean),
+    "vocabulary": lambda: m.vocabulary(),
+    "vocabulary by owners": lambda: m.owned(),
+    "share of tokens times 8": lambda: m.token_share(lambda total, count: total / count * 8),
+    "bias after the sum": lambda: m.bias_before_sum(False),
+    "pairs of all": lambda: m.pairs(lambda v: lax.all_gather(v, "data", tiled=True)),
     "a gradient that cancels": lambda: m.data_parallel(lambda g: m.clipped(m.mean(g)), m.normed()),
 }  # fmt: skip
 
@@ -121,6 +126,10 @@ PLANTED = {
         lambda: m.tensor_parallel(share=lambda v: v, reduce=lambda g: lax.psum(m.mean(g), "data")),
         ["summed_in_derivative", "summed_twice"]),
     "the wrong axis": (lambda: m.tensor_parallel(reduce=lambda g: lax.pmean(g, "model")), ["wrong_axis"]),
+    "share of tokens averaged": (lambda: m.token_share(lambda total, count: total / count), ["reduction"]),
+    "bias before the sum": (lambda: m.bias_before_sum(True), ["repeated_term"]),
+    "micro-batches summed by shard_map": (lambda: m.micro_batches(), ["summed_by_transpose"]),
+    "pairs of one device": (lambda: m.pairs(lambda v: v), ["pairs_of_samples"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
 
@@ -167,6 +176,17 @@ for name, (make, causes) in PLANTED.items():
 
 class Words(unittest.TestCase):
     """What is said beside the causes."""
+
+    def test_code_for_this_mesh_is_not_accused(self):
+        step, state, batch = m.one_part(3)
+        found = compare(step, state, [batch])
+        self.assertTrue(found["differs"] and not found["explained"], found)
+        self.assertRegex(str(found["written_for_mesh"]), r"sharding_models\.py:\d+")
+        found = compare(step, state, [batch], m.on_rows(12, 16))
+        self.assertFalse(found["differs"], found)
+        found = compare(step, state, [batch], m.on_rows(16, 20))
+        self.assertTrue(found["differs"])
+        self.assertEqual(found["written_for_mesh"], [])
 
     def test_a_number_written_for_this_mesh_is_noted(self):
         step, state, batch = HEALTHY["psum over 8"]()
