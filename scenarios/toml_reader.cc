@@ -1,13 +1,12 @@
 // Converts the TOML library's tree into nodes.
 #include "scenarios/toml_reader.h"
 
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <sstream>
+
+#include "program/base/toml_text.h"
 
 namespace twinrun {
 namespace {
@@ -109,24 +108,15 @@ std::string describe(const Node& node) {
 }
 
 Result<Node> parse_toml(std::string_view text, std::string_view file) {
-  const toml::parse_result parsed = toml::parse(text);
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
-    std::string what(error.description());
-    if (what.starts_with("Error while ")) what = "not valid TOML: " + what.substr(12);
-    const bool form = what.find("expected") != std::string::npos;
-    return Error{
-        what, fmt::format("{}:{}", file, line_of(error.source())),
-        form ? "write each key on a line of its own, as key = value; strings need quotes" : ""};
-  }
-  return convert(parsed.table(), 1);
+  TWINRUN_ASSIGN(const toml::table table, parse_toml_text(text, file));
+  return convert(table, 1);
 }
 
 Node parse_override(std::string_view value) {
-  const toml::parse_result parsed = toml::parse(fmt::format("v = {}", value));
+  const Result<toml::table> parsed = parse_toml_text(fmt::format("v = {}", value), "");
   Node node;
-  if (parsed && parsed.table().size() == 1) {
-    node = convert(*parsed.table().get("v"), 0);
+  if (parsed && parsed->size() == 1) {
+    node = convert(*parsed->get("v"), 0);
     clear_lines(node);
     // Keep the raw text, so that --set name=2024 works for a key that accepts strings.
     const bool scalar = node.kind != Node::Kind::kTable && node.kind != Node::Kind::kArray;

@@ -1,12 +1,7 @@
 // Parses name maps and changes array layouts as they say.
 #include "checkpoints/interchange/name_map.h"
 
-// The same settings as in scenarios/toml_reader.cc: different ones for a header-only library would
-// clash at link time.
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +10,7 @@
 #include <set>
 
 #include "program/base/names.h"
+#include "program/base/toml_text.h"
 
 namespace twinrun {
 namespace {
@@ -51,13 +47,8 @@ Result<Json> parse(const std::string& text, const std::string& path) {
     if (json.is_object()) return json;
     return Error{"is not a JSON object", path, "write {\"ours\": \"theirs\", ...}"};
   }
-  const toml::parse_result result = toml::parse(text, path);
-  if (!result) {
-    return Error{std::string(result.error().description()),
-                 fmt::format("{}:{}", path, result.error().source().begin.line),
-                 "write lines as \"ours\" = \"theirs\""};
-  }
-  return as_json(result.table());
+  TWINRUN_ASSIGN(const toml::table table, parse_toml_text(text, path));
+  return as_json(table);
 }
 
 Result<std::vector<int64_t>> integers(const Json& json, const std::string& key,
