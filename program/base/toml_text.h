@@ -2,8 +2,8 @@
 //
 //   Result<toml::table> table = parse_toml_text(text, "model.toml");
 //
-// toml++ 3.3 asserts what a text may break ("[$]") and recurses once per part of a dotted key. Here
-// an assertion that fails is an error of the text, and keys are at most kMostKeyParts deep.
+// toml++ 3.3 asserts what a text may break ("[$]"), recurses once per part of a dotted key, and has
+// undefined behaviour at some characters beyond ASCII outside of strings. Here all three are errors.
 #pragma once
 
 #include <string_view>
