@@ -174,6 +174,8 @@ int main(int argc, char** argv) {
   twinrun::cli::open_streams();
   // An ignored SIGCHLD is inherited, and children's exit codes would be lost.
   std::signal(SIGCHLD, SIG_DFL);
+  // A file that grows over a limit (ulimit -f) is an error of writing, not the end.
+  std::signal(SIGXFSZ, SIG_IGN);
   using namespace twinrun;
   try {
     const Result<int> done = cli::run(argc, argv);

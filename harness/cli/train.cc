@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <future>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/cli/unfinished_run.h"
 #include "harness/experiment/imported.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/loop.h"
@@ -84,10 +84,24 @@ Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now,
 
 // --init: training begins at the step of a snapshot or another checkpoint. --resume: at the last
 // checkpoint of a run file, or at a checkpoint.
+// Without either, at that of a run of the same file that was cut off.
 Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program,
-                                      const Scenario& scenario) {
+                                      const Scenario& scenario, const std::string& settings) {
   Checkpoint checkpoint;
   std::optional<RunFile> history;
+  const auto out = parsed.get<std::string>("out");
+  const bool other = parsed.has("resume") || parsed.has("init");
+  const auto fits = [&](const RunFile& run) -> std::string {
+    if (parsed.has("resume") && parsed.get<std::string>("resume") == unfinished_path(out))
+      return "";
+    if (other) return "another beginning was given";
+    if (parsed.has("fault")) return "faults are planted";
+    if (run.engine_settings != settings)
+      return fmt::format("it ran with {}, this one with {}", run.engine_settings, settings);
+    const Status same = check_same_scenario(run.checkpoints.back(), scenario, out);
+    return same ? "" : same.error().what;
+  };
+  TWINRUN_ASSIGN(auto unfinished, left_unfinished(out, parsed.get<bool>("restart"), fits));
   if (parsed.has("resume") && parsed.has("init"))
     return Error{"both --init and --resume", "", "give one of them"};
   if (parsed.has("resume")) {
@@ -105,38 +119,26 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
     TWINRUN_RETURN_IF_ERROR(check_same_scenario(checkpoint, scenario, path));
   } else if (parsed.has("init")) {
     TWINRUN_ASSIGN(checkpoint, read_checkpoint(parsed.get<std::string>("init")));
+  } else if (unfinished) {
+    checkpoint = unfinished->checkpoints.back();
+    say(fmt::format(
+        "{}: goes on after step {} of a run that was cut off (--restart begins again)\n",
+        unfinished_path(out), checkpoint.step));
+    history = *std::move(unfinished);
   } else {
     return std::optional<Start>();
   }
   auto states = from_checkpoint(checkpoint, program);
   if (!states) {
     Error error = states.error();
-    error.where =
-        parsed.get<std::string>(parsed.has("resume") ? "resume" : "init") + ": " + error.where;
+    error.where = (parsed.has("resume") ? parsed.get<std::string>("resume")
+                   : parsed.has("init") ? parsed.get<std::string>("init")
+                                        : unfinished_path(out)) +
+                  ": " + error.where;
     return error;
   }
   return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
 }
-
-// Writes checkpoints in the background while training goes on, one at a time, because HDF5 may be
-// used by one thread only. An error is returned by the next write or by finish(). The tensors being
-// written do not change: the engine updates in place only tensors that have no other owner.
-class CheckpointWriter {
- public:
-  explicit CheckpointWriter(std::string path) : path_(std::move(path)) {}
-  Status write(const Checkpoint& checkpoint) {
-    TWINRUN_RETURN_IF_ERROR(finish());
-    pending_ = std::async(std::launch::async, [path = path_, checkpoint] {
-      return write_checkpoint(path, checkpoint);
-    });
-    return Ok{};
-  }
-  Status finish() { return pending_.valid() ? pending_.get() : Status(Ok{}); }
-
- private:
-  std::string path_;
-  std::future<Status> pending_;
-};
 
 }  // namespace
 
@@ -150,6 +152,7 @@ Result<int> train_verb(const Args& args) {
       "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)");
   options.text("init", "begin from this checkpoint instead of the seed");
   options.text("resume", "continue from the last checkpoint of a run (or from a checkpoint)");
+  options.flag("restart", "give up a run of the same file that was cut off, and begin again");
   options.text("out,o", "run file to write", "run.h5");
   options.text("trace", "also write a Chrome trace of the ops of three steps, for Perfetto");
   add_plugin_option(options);
@@ -176,7 +179,8 @@ Result<int> train_verb(const Args& args) {
   const Program& program = setup.program;
   const int cores = program.sharding.cores;
 
-  TWINRUN_ASSIGN(auto start, start_of(parsed, program, scenario));
+  TWINRUN_ASSIGN(auto start, start_of(parsed, program, scenario,
+                                      settings_of(program, setup.backend->capabilities())));
   const int64_t steps = scenario.train.steps - (start ? start->step : 0);
   times.first = std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps);
   times.count = kTimedSteps;
@@ -203,21 +207,29 @@ Result<int> train_verb(const Args& args) {
     }
   }
   const HostLoop loop(scenario, cores, setup.backend->capabilities().name);
-  // Periodic checkpoints are written to disk at once, beside the run file, so that a crash does not
-  // lose the run.
-  CheckpointWriter checkpoints(path + ".checkpoint.h5");
-  o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
+  const auto continued = [&](RunFile run) {
+    if (!start || !start->history || start->history->engine != run.engine ||
+        start->history->engine_settings != run.engine_settings)
+      return run;
+    return joined(*start->history, std::move(run), scenario.train, loop);
+  };
+  // Periodic checkpoints are written to disk at once, with the losses so far, beside the run file,
+  // so that a crash does not lose the run.
+  UnfinishedWriter unfinished(path);
+  o.on_checkpoint = [&](const RunFile& so_far, const Checkpoint& c) {
+    RunFile partial = so_far;
+    partial.checkpoints = {c};
+    partial.ended = {RunEnd::Kind::kInterrupted, ""};
+    partial = continued(std::move(partial));
+    partial.checkpoints.erase(partial.checkpoints.begin(), partial.checkpoints.end() - 1);
+    unfinished.write(std::move(partial));
+  };
   auto result = train(experiment, program, *setup.backend, o).with_kind(Error::Kind::kRun);
-  const Status kept = checkpoints.finish();
   if (!result) return result.error();
-  TWINRUN_RETURN_IF_ERROR(kept);
-  if (start && start->history && start->history->engine == result->file.engine &&
-      start->history->engine_settings == result->file.engine_settings) {
-    result->file =
-        joined(std::move(*start->history), std::move(result->file), scenario.train, loop);
-  }
+  unfinished.finish();
+  result->file = continued(std::move(result->file));
   TWINRUN_RETURN_IF_ERROR(write_run(path, result->file));
-  std::remove((path + ".checkpoint.h5").c_str());
+  unfinished.remove();
   if (!trace.empty()) {
     ChromeTrace spans = chrome_trace(times, o.name);
     add_input(spans, times, result->pipeline);

@@ -147,7 +147,7 @@ struct Runner {
     c.scenario = result.file.scenario;
     c.scenario_digest = result.file.scenario_digest;
     c.engine = result.file.engine;
-    if (periodic && options.on_checkpoint) TWINRUN_RETURN_IF_ERROR(options.on_checkpoint(c));
+    if (periodic && options.on_checkpoint) options.on_checkpoint(result.file, c);
     result.file.checkpoints.push_back(std::move(c));
     return Ok{};
   }
@@ -248,6 +248,11 @@ std::string outcome(const RunFile& file, int64_t last) {
   return fmt::format("held-out loss {:.4f}, accuracy {:.2f} %", e.loss, 100 * e.accuracy);
 }
 
+std::string settings_of(const Program& program, const Capabilities& capabilities) {
+  return fmt::format("cores={} batch={} {}", program.sharding.cores,
+                     program.batch * program.sharding.cores, capabilities.settings);
+}
+
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
                         const RunOptions& options) {
   const Scenario& s = experiment.scenario;
@@ -264,8 +269,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   file.first_step = options.first_step;
   file.scenario = resolved_toml(s);
   file.scenario_digest = scenario_digest(s).hex();
-  file.engine_settings =
-      fmt::format("cores={} batch={} {}", file.cores, total, capabilities.settings);
+  file.engine_settings = settings_of(program, capabilities);
   file.environment = environment();
   file.environment["data"] = experiment.data->digest.hex();
   if (experiment.imported) keep_files(s.program_files, file.environment);

@@ -64,8 +64,8 @@ struct RunOptions {
   const StopFlag* stop = nullptr;
   bool evaluate = true;
   bool digest_states = true;
-  // Called with each periodic checkpoint.
-  std::function<Status(const Checkpoint&)> on_checkpoint;
+  // Called with each periodic checkpoint and the run before it is added.
+  std::function<void(const RunFile&, const Checkpoint&)> on_checkpoint;
 };
 
 struct RunResult {
@@ -83,9 +83,12 @@ struct RunResult {
 // nothing was evaluated. `last`: the step at which the run was to end.
 std::string outcome(const RunFile& file, int64_t last);
 
+// RunFile::engine_settings: "cores=8 batch=64 precision=default ...".
+std::string settings_of(const Program& program, const Capabilities& capabilities);
+
 // Trains `program` on the engine of `backend`. A run that diverges or is interrupted is a result;
 // RunFile::ended says how it ended. Errors: the program cannot be prepared, the input cannot be
-// read, or the engine, the evaluation or on_checkpoint fails.
+// read, or the engine or the evaluation fails.
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
                         const RunOptions& options);
 

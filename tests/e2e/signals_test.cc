@@ -1,6 +1,8 @@
 // Tests stopping and resuming. SIGINT and SIGTERM end training after the current loop of steps and
 // leave a resumable run; a second signal ends at once; SIGKILL leaves the last periodic checkpoint.
 // Resuming always gives the bits of an uninterrupted run.
+#include <fstream>
+
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -35,7 +37,7 @@ std::pair<std::string, std::string> undisturbed() {
 }
 
 TEST(Signals, InterruptedRunGoesOnToTheSameBits) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const Folder folder;
     Process process(folder, train({"-o", "run.h5"}));
     ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
@@ -86,12 +88,53 @@ TEST(Signals, KilledRunGoesOnFromItsLastCheckpoint) {
   EXPECT_EQ(process.finish().signal, SIGKILL);
   EXPECT_FALSE(fs::exists(folder / "run.h5"));
   const auto kept = json_of(twinrun(folder, {"inspect", "run.h5.checkpoint.h5", "--json"}).out);
-  EXPECT_EQ(kept["step"].get<int>() % 5, 0);  // checkpoints are written at the end of a loop
-  ASSERT_LT(kept["step"], 30);
+  const int step = kept["checkpoints"].back()["step"];
+  EXPECT_EQ(step % 5, 0);  // checkpoints are written at the end of a loop
+  EXPECT_EQ(kept["steps"], step) << "the losses up to the checkpoint are kept";
+  ASSERT_LT(step, 30);
   const Outcome rest =
       twinrun(folder, train({"--resume", "run.h5.checkpoint.h5", "-o", "rest.h5", "--json", "-q"}));
   EXPECT_EQ(rest.code, 0) << rest.err;
   EXPECT_EQ(json_of(rest.out)["state_digest"], undisturbed().first);
+  EXPECT_EQ(json_of(rest.out)["root_digest"], undisturbed().second);
+}
+
+// A supervisor types the same command again.
+TEST(Signals, TheSameCommandGoesOnWithAKilledRun) {
+  const Folder folder;
+  Process process(folder, train({"-o", "run.h5", "-q"}));
+  ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
+  process.kill(SIGKILL);
+  process.finish();
+  const auto kept = [&] {
+    return json_of(
+               twinrun(folder, {"inspect", "run.h5.checkpoint.h5", "--json"}).out)["checkpoints"]
+        .back()["step"]
+        .get<int>();
+  };
+  const int before = kept();
+  // Another run does not take its place.
+  const Outcome other =
+      twinrun(folder, train({"--set", "optimizer.lr=0.003", "-o", "run.h5", "--json", "-q"}));
+  EXPECT_EQ(other.code, 128) << other.err;
+  EXPECT_TRUE(other.says("--restart")) << other.err;
+  EXPECT_EQ(kept(), before);
+  const Outcome rest = twinrun(folder, train({"-o", "run.h5", "--json", "-q"}));
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_TRUE(rest.says("goes on after step " + std::to_string(before))) << rest.err;
+  EXPECT_EQ(json_of(rest.out)["root_digest"], undisturbed().second);
+  EXPECT_EQ(folder.entries(), (std::set<std::string>{"run.h5"}));
+}
+
+TEST(Signals, AFileOfThatNameIsNotRemoved) {
+  const Folder folder;
+  std::ofstream(folder / "run.h5.checkpoint.h5") << "mine";
+  for (const Words& more : {Words{}, Words{"--restart"}}) {
+    const Outcome o = twinrun(folder, train(with({"-o", "run.h5", "--json", "-q"}, more)));
+    EXPECT_EQ(o.code, 128) << o.err;
+    EXPECT_TRUE(o.says("run.h5.checkpoint.h5")) << o.err;
+  }
+  EXPECT_EQ(fs::file_size(folder / "run.h5.checkpoint.h5"), 4u);
 }
 
 // A step takes seconds here; the second signal must not wait for its end.
