@@ -14,6 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// In RunFile::environment of a kept run: the key under which it was asked for.
+const std::string kReferenceKey = "reference key";
+
 // The options of a diagnosis do not change a reference run, so the key leaves them out.
 Scenario without_questions(Scenario scenario) {
   scenario.diagnose = {};
@@ -48,10 +51,10 @@ void remove_oldest(const fs::path& folder, int64_t limit) {
 
 }  // namespace
 
-std::string ReferenceCache::path(const Experiment& experiment, const Program& program,
-                                 const std::string& engine, const RunOptions& options) const {
+std::string ReferenceCache::key_of(const Experiment& experiment, const Program& program,
+                                   const std::string& engine, const RunOptions& options) {
   DigestBuilder key;
-  key.add("reference run 3");
+  key.add("reference run 4");
   key.add(digest_of_executable());  // another build may have, or fix, a bug
   key.add(resolved_toml(without_questions(experiment.scenario)));
   key.add(experiment.data->digest);
@@ -66,18 +69,26 @@ std::string ReferenceCache::path(const Experiment& experiment, const Program& pr
         int64_t{static_cast<int>(feeding.rate)}}) {
     key.add(std::to_string(number));
   }
-  return (fs::path(folder_) / (key.finish().hex() + ".h5")).string();
+  return key.finish().hex();
+}
+
+std::string ReferenceCache::path(const std::string& key) const {
+  return (fs::path(folder_) / (key + ".h5")).string();
 }
 
 std::optional<RunResult> ReferenceCache::find(const Experiment& experiment, const Program& program,
                                               const std::string& engine,
                                               const RunOptions& options) const {
   if (folder_.empty() || fresh_) return std::nullopt;
-  const std::string file = path(experiment, program, engine, options);
+  const std::string key = key_of(experiment, program, engine, options), file = path(key);
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored)) return std::nullopt;
   auto run = read_run(file);
+  // A file may have been copied over another: its name is not trusted.
   const auto whole = [&] {
+    if (const auto kept = run->environment.extract(kReferenceKey);
+        kept.empty() || kept.mapped() != key)
+      return false;
     const auto steps = static_cast<size_t>(experiment.scenario.train.steps);
     return run->ended.completed() && run->steps.size() == steps && !run->checkpoints.empty() &&
            (!run->evaluations.empty() || !experiment.has_held_out()) &&
@@ -111,7 +122,10 @@ void ReferenceCache::keep(const Experiment& experiment, const Program& program,
   if (folder_.empty() || !result.file.ended.completed() || result.first_non_finite) return;
   std::error_code error;
   fs::create_directories(folder_, error);
-  if (error || !write_run(path(experiment, program, engine, options), result.file)) return;
+  const std::string key = key_of(experiment, program, engine, options);
+  RunFile file = result.file;
+  file.environment[kReferenceKey] = key;
+  if (error || !write_run(path(key), file)) return;
   remove_oldest(folder_, kLimit);
 }
 

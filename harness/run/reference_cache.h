@@ -31,8 +31,9 @@ class ReferenceCache {
   static constexpr int64_t kLimit = int64_t{1} << 30;  // bytes of all files
 
  private:
-  std::string path(const Experiment& experiment, const Program& program, const std::string& engine,
-                   const RunOptions& options) const;
+  static std::string key_of(const Experiment& experiment, const Program& program,
+                            const std::string& engine, const RunOptions& options);
+  std::string path(const std::string& key) const;
 
   std::string folder_;
   bool fresh_;

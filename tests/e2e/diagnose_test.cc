@@ -220,6 +220,16 @@ TEST(Diagnose, ReferenceRunsAreKeptAndNeverChangeAVerdict) {
 
   // Another scenario finds nothing in the cache; a damaged entry is computed again.
   EXPECT_FALSE(kept(diagnose("d", {"--set", "seed=5"})));
+  // Whole files under each other's names are not believed.
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder / "cache")) files.push_back(entry.path());
+  ASSERT_GT(files.size(), 2u);
+  const std::string last = read_text(files.back());
+  for (size_t i = files.size() - 1; i > 0; --i) write_text(files[i], read_text(files[i - 1]));
+  write_text(files.front(), last);
+  const Outcome swapped = diagnose("s", {});
+  EXPECT_FALSE(kept(swapped));
+  EXPECT_EQ(content(first), content(swapped));
   for (const auto& entry : fs::directory_iterator(folder / "cache")) {
     std::string bytes = read_text(entry.path());
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
