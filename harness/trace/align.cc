@@ -164,10 +164,10 @@ class Aligner {
   // What is left of an operation, module and pass is paired in order, where both sides have it
   // equally often.
   void by_order() {
-    using Key = std::tuple<int32_t, std::string, std::string, std::string, size_t, bool>;
+    using Key = std::tuple<int32_t, std::string, std::string, std::string, size_t, bool, Dims>;
     const auto key = [&](const TraceResult& r) {
       return Key{r.call->step, base_name(r.call->op), r.call->module, nodes_ ? r.call->node : "",
-                 r.which,      r.call->optimizer};
+                 r.which,      r.call->optimizer,     r.view->dims};
     };
     const std::vector<std::optional<size_t>> none_a(a_.results.size()), none_b(b_.results.size());
     const auto from = grouped<Key>(a_.results, none_a, key);

@@ -69,7 +69,8 @@ class Comparison {
 
  private:
   // The largest |a - b| of a pair over twice the bound of a's element: b's bound is the same where
-  // both calls read the same.
+  // both calls read the same. Otherwise the largest difference over twice the largest bound is a
+  // mere unit of length.
   void note_ratio(const JudgedResult& r) {
     const auto [begin, end] = a_.of_call[static_cast<size_t>(r.call.index)];
     for (size_t i = begin; i < end; ++i) {
@@ -77,15 +78,17 @@ class Comparison {
       const size_t k = *aligned_.pair_of_a[i];
       const TensorView& other = *b_.results[aligned_.pairs[k].b].view;
       if (differences_[k].differing == 0 || other.dims != r.expected.dims) continue;
-      double ratio = 0;
+      double ratio = 0, largest = 0;
       for (int64_t n = 0; n < r.expected.size(); ++n) {
         const double x = r.actual.at(n), y = other.at(n);
-        if (x == y || (std::isnan(x) && std::isnan(y))) continue;
         const double bound = 2 * std::fmax(aten::stored(r.expected.at(n), r.actual.element).radius,
                                            aten::stored(r.expected.at(n), other.element).radius);
+        largest = std::fmax(largest, bound);
+        if (x == y || (std::isnan(x) && std::isnan(y))) continue;
         const double d = std::fabs(x - y);
         ratio = std::fmax(ratio, bound > 0 && std::isfinite(d) ? d / bound : INFINITY);
       }
+      if (!reads_the_same(k)) ratio = largest > 0 ? differences_[k].largest / largest : INFINITY;
       ratios_[k] = ratio;
     }
   }
@@ -270,6 +273,12 @@ class Comparison {
   void decide() {
     const bool bug_a = out_.a.outside_calls > 0, bug_b = out_.b.outside_calls > 0;
     if (bug_a || bug_b) {
+      // What comes after the first wrong result may follow from it.
+      std::erase_if(out_.inputs, [&](const OtherInput& o) {
+        return (bug_a && o.a.call >= out_.a.findings.front().call) ||
+               (bug_b && o.b.call >= out_.b.findings.front().call);
+      });
+      out_.unexplained.clear();
       out_.verdict = VerdictClass::kEngineBug;
       out_.side = bug_a && bug_b ? "A and B" : bug_a ? "A" : "B";
       const CallFinding& f = (bug_a ? out_.a : out_.b).findings.front();

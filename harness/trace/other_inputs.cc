@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -62,7 +63,7 @@ class Finder {
     for (size_t k = 0; k < s.aligned.pairs.size(); ++k) {
       const AlignedPair& p = s.aligned.pairs[k];
       if (s_.differences[k].differing > 0)
-        changes_.emplace_back(s.a.results[p.a].call->index, s_.differences[k].relative());
+        first_change_ = std::min(first_change_, s.a.results[p.a].call->index);
     }
     const auto read_a = read_into_python(s.trace_a), read_b = read_into_python(s.trace_b);
     for (size_t i = 0; i < std::min(read_a.size(), read_b.size()); ++i)
@@ -90,15 +91,14 @@ class Finder {
     }
     return out;
   }
-  static double largest_before(const std::vector<std::pair<int64_t, double>>& all, int64_t call) {
+  // A value from Python can differ as much as what the script has read from tensors before.
+  double explained(const Call& call) const {
     double out = 0;
-    for (const auto& [index, relative] : all) {
-      if (index < call && relative < INFINITY) out = std::fmax(out, relative);
+    for (const auto& [index, relative] : told_) {
+      if (index < call.index && relative < INFINITY) out = std::fmax(out, relative);
     }
     return out;
   }
-  // A value from Python can differ as much as what the script has read from tensors before.
-  double explained(const Call& call) const { return largest_before(told_, call.index); }
 
   void add(OtherInput::Kind kind, const Call& a, const Call& b, std::string a_has,
            std::string b_has, const ViewDifference& d = {}) {
@@ -155,9 +155,8 @@ class Finder {
     double allowed = explained(*a.call);
     if (!complete_ && !x.parameter && aten::is_float(x.element)) {
       // It may be what a call computed that was not recorded.
-      if (x.dims != y.dims) return;
-      allowed = std::fmax(std::fmax(allowed, half_of_the_digits(x.element)),
-                          largest_before(changes_, a.call->index));
+      if (x.dims != y.dims || a.call->index > first_change_) return;
+      allowed = std::fmax(allowed, half_of_the_digits(x.element));
     }
     if (x.dims == y.dims && d.relative() <= allowed) return;
     add(OtherInput::Kind::kTensor, *a.call, *b.call, x.type(), y.type(), d);
@@ -198,7 +197,9 @@ class Finder {
 
   const Sides& s_;
   bool complete_ = true;
-  std::vector<std::pair<int64_t, double>> changes_, told_;  // call of A: relative difference
+  int64_t first_change_ = std::numeric_limits<int64_t>::max();  // call of A
+  // Numbers that the script has read from tensors: call of A, relative difference.
+  std::vector<std::pair<int64_t, double>> told_;
   std::set<int64_t> seen_;
   std::vector<OtherInput> found_;
 };
