@@ -121,7 +121,8 @@ Json json_of(const StepGrowth& s) {
   return {{"step", s.step},
           {"aligned", s.aligned},
           {"differing", s.differing},
-          {"optimizer_relative", number(s.relative)}};
+          {"optimizer_relative", number(s.relative)},
+          {"update_relative", number(s.update)}};
 }
 
 template <typename T>
@@ -179,18 +180,24 @@ std::string two_sides_text(const TwoSides& s) {
     out += fmt::format("Not the same: {}\n", s.inputs[i].sentence());
   if (s.inputs.size() > kShownOfEach)
     out += fmt::format("and {} more, which --json lists\n", s.inputs.size() - kShownOfEach);
+  if (!s.inputs.empty() && s.inputs.front().kind == OtherInput::Kind::kDraw)
+    out +=
+        "Seed both sides alike. Releases and devices may draw in another order: leave out dropout, "
+        "or draw outside of the step.\n";
   if (!s.inputs.empty()) out += "\n";
   if (s.first) out += "First difference\n" + describe(*s.first) + "\n";
   if (s.largest) out += "Largest difference in units of the bounds\n" + describe(*s.largest) + "\n";
   for (size_t i = 0; i < std::min(s.unexplained.size(), kShownOfEach); ++i)
     out += "Not explained\n" + describe(s.unexplained[i]) + "\n";
-  for (const StepGrowth& g : s.steps)
-    out +=
-        fmt::format("step {}: {} of {} aligned results differ{}\n", g.step, g.differing, g.aligned,
-                    g.relative > 0 ? fmt::format("; after the optimizer by at most {} of the "
-                                                 "largest value",
-                                                 text::number(g.relative))
-                                   : "");
+  for (const StepGrowth& g : s.steps) {
+    out += fmt::format("step {}: {} of {} aligned results differ", g.step, g.differing, g.aligned);
+    if (g.relative > 0)
+      out += fmt::format("; after the optimizer by at most {} of the largest value",
+                         text::number(g.relative));
+    if (g.update > 0)
+      out += fmt::format("; the updates by {} of their norm", text::number(g.update));
+    out += "\n";
+  }
   out += fmt::format("aligned: {} by their bits, {} by their values, {} by module and order\n",
                      s.by_bits, s.by_values, s.by_order);
   out += unaligned_text("A", s.unaligned_a) + unaligned_text("B", s.unaligned_b);

@@ -50,6 +50,7 @@ struct StepGrowth {
   int32_t step = 0;
   int64_t aligned = 0, differing = 0;
   double relative = 0;  // the largest of the optimizer's results
+  double update = 0;    // the norm of the difference of both updates, over the larger update's
 };
 
 struct TwoSides {

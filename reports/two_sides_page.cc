@@ -65,10 +65,11 @@ std::string steps(const TwoSides& s) {
   html::Table t("Each step", {{"step", true},
                               {"aligned results", true},
                               {"that differ", true},
-                              {"after the optimizer, of the largest value", true}});
+                              {"after the optimizer, of the largest value", true},
+                              {"the updates, of their norm", true}});
   for (const StepGrowth& g : s.steps)
     t.add({text::count(g.step), text::count(g.aligned), text::count(g.differing),
-           text::number(g.relative)});
+           text::number(g.relative), text::number(g.update)});
   return t.str();
 }
 

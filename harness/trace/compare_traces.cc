@@ -10,6 +10,7 @@
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/other_inputs.h"
+#include "harness/trace/updates.h"
 
 namespace twinrun {
 namespace {
@@ -34,7 +35,12 @@ ResultKey key_of(const Call& call, const TensorView& view) { return {call.index,
 class Comparison {
  public:
   Comparison(const TraceFile& a, const TraceFile& b)
-      : trace_a_(a), trace_b_(b), a_(values_of(a)), b_(values_of(b)), aligned_(align(a_, b_)) {
+      : trace_a_(a),
+        trace_b_(b),
+        a_(values_of(a)),
+        b_(values_of(b)),
+        aligned_(align(a_, b_)),
+        complete_(sees_all(a) && sees_all(b)) {
     for (const AlignedPair& p : aligned_.pairs) {
       const TraceResult &x = a_.results[p.a], &y = b_.results[p.b];
       ViewDifference d;
@@ -61,6 +67,7 @@ class Comparison {
     out_.inputs = other_inputs({trace_a_, trace_b_, a_, b_, aligned_, differences_});
     other_arguments();
     other_operations();
+    other_updates();
     if (out_.inputs.size() > kMostListed) out_.inputs.resize(kMostListed);
     counterparts();
     decide();
@@ -151,7 +158,9 @@ class Comparison {
       const bool is_first = !out_.first.has_value();
       if (is_first) out_.first = difference(k);
       const bool origin = is_first || (!x.draw && reads_the_same(k));
-      if (origin && !x.draw) {
+      // The calls that a function is composed of explain it, where all of them are recorded.
+      const bool composed = x.call->composed && y.call->composed && complete_;
+      if (origin && !x.draw && !composed) {
         SideDifference d = difference(k);
         if ((!d.a.judged || !d.b.judged) && out_.unexplained.size() < kMostListed)
           out_.unexplained.push_back(std::move(d));
@@ -185,12 +194,10 @@ class Comparison {
   void list_unaligned() {
     each_unaligned(trace_a_, a_, aligned_.pair_of_a, [&](const Call& call) {
       ++out_.unaligned_a[call.op];
-      if (unaligned_a_ == nullptr) unaligned_a_ = &call;
       return true;
     });
     each_unaligned(trace_b_, b_, aligned_.pair_of_b, [&](const Call& call) {
       ++out_.unaligned_b[call.op];
-      if (unaligned_b_ == nullptr) unaligned_b_ = &call;
       return true;
     });
   }
@@ -226,20 +233,57 @@ class Comparison {
 
   // Calls of both sides without a partner, after which the values do not come together again.
   void other_operations() {
-    if (unaligned_a_ == nullptr || unaligned_b_ == nullptr || !out_.inputs.empty()) return;
-    bool joined = false;
-    for (size_t k = 0; k < aligned_.pairs.size(); ++k) {
-      const Call& x = *a_.results[aligned_.pairs[k].a].call;
-      const Call& y = *b_.results[aligned_.pairs[k].b].call;
-      if (x.index < unaligned_a_->index || y.index < unaligned_b_->index) continue;
-      if (aligned_.pairs[k].by == AlignedBy::kOrder) {
-        if (!joined && !ill_conditioned(k)) break;
-        continue;
-      }
-      joined = true;
-      break;
+    if (!out_.inputs.empty()) return;
+    const auto& pairs = aligned_.pairs;
+    size_t far = 0;
+    while (far < pairs.size() && !is_far(far)) ++far;
+    if (far == pairs.size()) return;
+    int64_t near = 0, apart = 0;
+    for (size_t k = far; k < pairs.size(); ++k) {
+      if (differences_[k].differing > 0) ++(pairs[k].by == AlignedBy::kOrder ? apart : near);
     }
-    if (!joined) add_input(OtherInput::Kind::kOperation, *unaligned_a_, *unaligned_b_, {});
+    if (near >= apart) return;
+    int64_t after_a = -1, after_b = -1;  // the last calls that agree
+    for (size_t k = 0; k < far; ++k) {
+      after_a = std::max(after_a, a_.results[pairs[k].a].call->index);
+      if (pairs[k].by != AlignedBy::kOrder)
+        after_b = std::max(after_b, b_.results[pairs[k].b].call->index);
+    }
+    const Call* x = unaligned_after(trace_a_, a_, aligned_.pair_of_a, after_a, false);
+    const Call* y = unaligned_after(trace_b_, b_, aligned_.pair_of_b, after_b, false);
+    const Call& end = *a_.results[pairs[far].a].call;
+    if (x != nullptr && y != nullptr && x->index < end.index &&
+        y->index < b_.results[pairs[far].b].call->index)
+      add_input(OtherInput::Kind::kOperation, *x, *y, {});
+  }
+  bool is_far(size_t k) const {
+    const AlignedPair& p = aligned_.pairs[k];
+    return p.by == AlignedBy::kOrder && differences_[k].differing > 0 && !a_.results[p.a].draw &&
+           !ill_conditioned(k);
+  }
+  template <typename Pairs>
+  static const Call* unaligned_after(const TraceFile& trace, const TraceValues& values,
+                                     const Pairs& pairs, int64_t after, bool optimizer) {
+    const Call* found = nullptr;
+    each_unaligned(trace, values, pairs, [&](const Call& call) {
+      if (call.index > after && (!optimizer || call.optimizer)) found = &call;
+      return found == nullptr;
+    });
+    return found;
+  }
+
+  // Optimizers of other calls whose updates have little in common. Half of the larger update's norm
+  // is more than rounding does to any gradient that is not rounding itself.
+  void other_updates() {
+    for (const UpdateDifference& u : compare_updates(trace_a_, trace_b_)) {
+      for (StepGrowth& step : out_.steps) {
+        if (step.step == u.step) step.update = u.relative;
+      }
+      const Call* x = unaligned_after(trace_a_, a_, aligned_.pair_of_a, -1, true);
+      const Call* y = unaligned_after(trace_b_, b_, aligned_.pair_of_b, -1, true);
+      if (u.relative > 0.5 && x != nullptr && y != nullptr && out_.inputs.empty())
+        add_input(OtherInput::Kind::kOperation, *x, *y, {});
+    }
   }
   // What is left of terms that cancel may differ in every digit.
   bool ill_conditioned(size_t k) const {
@@ -330,8 +374,8 @@ class Comparison {
   const Alignment aligned_;
   std::vector<ViewDifference> differences_;
   std::vector<double> ratios_;
+  const bool complete_;
   Judgements judged_a_, judged_b_;
-  const Call *unaligned_a_ = nullptr, *unaligned_b_ = nullptr;
   TwoSides out_;
 };
 

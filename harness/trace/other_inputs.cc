@@ -49,13 +49,6 @@ std::vector<Number> numbers_of(const Call& call) {
   return out;
 }
 
-// The recorder of PyTorch before 1.13 does not see every call.
-bool sees_all(const TraceFile& trace) {
-  int major = 0, minor = 0;
-  return std::sscanf(trace.version.c_str(), "%d.%d", &major, &minor) == 2 &&
-         (major > 1 || minor >= 13);
-}
-
 class Finder {
  public:
   explicit Finder(const Sides& s) : s_(s) {
@@ -77,6 +70,7 @@ class Finder {
       numbers(k);
       types(k);
     }
+    lone_draws();
     std::ranges::stable_sort(found_, {}, [](const OtherInput& o) { return o.a.call; });
     return std::move(found_);
   }
@@ -171,6 +165,28 @@ class Finder {
     add(OtherInput::Kind::kDraw, *x.call, *y.call, x.view->type(), y.view->type(), d);
   }
 
+  // Draws of other sizes: the same operation of the same module, in order.
+  void lone_draws() {
+    using Place = std::tuple<int32_t, std::string, std::string>;
+    const auto place_of = [](const TraceResult& r) {
+      return Place{r.call->step, base_name(r.call->op), r.call->module};
+    };
+    std::map<Place, std::vector<const TraceResult*>> lone;
+    for (size_t j = 0; j < s_.b.results.size(); ++j) {
+      const TraceResult& r = s_.b.results[j];
+      if (r.draw && !s_.aligned.pair_of_b[j]) lone[place_of(r)].push_back(&r);
+    }
+    for (size_t i = 0; i < s_.a.results.size(); ++i) {
+      const TraceResult& r = s_.a.results[i];
+      if (!r.draw || s_.aligned.pair_of_a[i]) continue;
+      auto& there = lone[place_of(r)];
+      if (there.empty()) continue;
+      add(OtherInput::Kind::kDraw, *r.call, *there.front()->call, r.view->type(),
+          there.front()->view->type());
+      there.erase(there.begin());
+    }
+  }
+
   void numbers(size_t k) {
     const AlignedPair& p = s_.aligned.pairs[k];
     const Call &a = *s_.a.results[p.a].call, &b = *s_.b.results[p.b].call;
@@ -205,6 +221,12 @@ class Finder {
 };
 
 }  // namespace
+
+bool sees_all(const TraceFile& trace) {
+  int major = 0, minor = 0;
+  return std::sscanf(trace.version.c_str(), "%d.%d", &major, &minor) == 2 &&
+         (major > 1 || minor >= 13);
+}
 
 SideCall side_of(const Call& call) {
   SideCall s;

@@ -15,6 +15,8 @@ struct Sides {
   const Alignment& aligned;
   const std::vector<ViewDifference>& differences;  // one for each pair; nothing where bits agree
 };
+// Whether every call was recorded; before PyTorch 1.13 some are not.
+bool sees_all(const TraceFile& trace);
 SideCall side_of(const aten::Call& call);
 // Whether both calls read the same bits, in any order.
 bool same_reads(const Sides& sides, const aten::Call& a, const aten::Call& b);

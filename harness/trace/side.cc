@@ -65,14 +65,15 @@ bool is_python(const std::string& word) {
 
 Result<Side> run_side(const std::string& text, const SideOptions& o) {
   std::vector<std::string> words = command_words(text.substr(kExec.size()));
-  // The script is the first word that is no option of the interpreter.
-  size_t script = 1;
+  // What starts the interpreter may come before it: env, taskset, numactl. The script is the first
+  // word after it that is no option of it.
+  const auto python = std::ranges::find_if(words, is_python);
+  auto script = static_cast<size_t>(python - words.begin()) + 1;
   while (script < words.size() && words[script].starts_with("-") && words[script] != "-m" &&
          words[script] != "-c")
     script += words[script] == "-W" || words[script] == "-X" ? 2 : 1;
   std::error_code ignored;
-  if (words.empty() || !is_python(words[0]) || script >= words.size() ||
-      !fs::is_regular_file(words[script], ignored)) {
+  if (script >= words.size() || !fs::is_regular_file(words[script], ignored)) {
     return Error{
         "the command of a side is a Python and a script: exec:PYTHON SCRIPT ARGS", text,
         "or record it with `python -m twinrun watch -o a.twin SCRIPT`, and give the trace"};

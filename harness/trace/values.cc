@@ -120,7 +120,8 @@ TraceValues values_of(const TraceFile& trace) {
       if (fresh || t.changed_unseen) out.inputs.push_back({&call, &t, i, reads.back()});
     }
     const size_t first = out.results.size();
-    if (!call.failed) {
+    // What profilers note is no value.
+    if (!call.failed && !call.op.starts_with("profiler.")) {
       size_t which = 0;
       for (const TensorView* t : computed_by(call, read)) {
         if (t->storage != 0) known.insert(t->storage);

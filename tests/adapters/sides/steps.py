@@ -35,7 +35,7 @@ class Transformer(nn.Module):
     def __init__(self, activation):
         super().__init__()
         self.tokens, self.places = nn.Embedding(50, 24), nn.Parameter(torch.randn(9, 24) * 0.02)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(24, 3, 48, dropout=0.1, activation=activation, batch_first=True)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(24, 3, 48, dropout=0.0, activation=activation, batch_first=True)
                                     for _ in range(2))
         self.head = nn.Linear(24, 7)
 
