@@ -66,8 +66,8 @@ class Comparison {
     list_unaligned();
     out_.inputs = other_inputs({trace_a_, trace_b_, a_, b_, aligned_, differences_});
     other_arguments();
-    other_operations();
     other_updates();
+    other_operations();
     if (out_.inputs.size() > kMostListed) out_.inputs.resize(kMostListed);
     counterparts();
     decide();

@@ -74,7 +74,7 @@ class Mlp(nn.Module):
 
     def forward(self, x):
         x = self.activation(self.norm(self.first(x)))
-        return self.head(F.dropout(self.activation(self.middle(x)), 0.2))
+        return self.head(F.dropout(self.activation(self.middle(x)), self.dropout))
 
     @staticmethod
     def batch(n):
@@ -93,6 +93,7 @@ def main():
     parser.add_argument("--batch", type=int, default=6)
     parser.add_argument("--activation", default="relu", choices=("relu", "gelu"))
     parser.add_argument("--optimizer", default="AdamW", choices=("AdamW", "SGD"))
+    parser.add_argument("--no-dropout", action="store_true")
     parser.add_argument("--float64", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--plant", help="a wrong kernel of ../watch/plants.py")
@@ -102,6 +103,7 @@ def main():
         torch.set_default_dtype(torch.float64)
     kind = NETWORKS[args.name]
     net = kind(getattr(F, args.activation))
+    net.dropout = 0.0 if args.no_dropout else 0.2
     run = torch.compile(net) if args.compile else net
     optimizer = getattr(torch.optim, args.optimizer)(net.parameters(), lr=args.rate)
     planted = None
