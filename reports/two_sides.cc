@@ -164,8 +164,8 @@ std::string OtherInput::sentence() const {
       return fmt::format("the two runs compute in other types: {} ({})", at, differ);
     case Kind::kOperation:
       return fmt::format(
-          "the two runs compute something else: from {} on side A and {} at step {} on side B on, "
-          "no later values agree",
+          "the two runs compute something else: from {} on side A and {} of step {} on side B on, "
+          "their values go apart",
           at, b.op, b.step);
   }
   return "";
