@@ -129,6 +129,9 @@ class Verifier {
   bool other_program(size_t i, std::string why) {
     v_.verdict = VerdictClass::kProgram;
     v_.headline = "this is not the step that was recorded: " + std::move(why);
+    if (known_.framework != here_.framework)
+      v_.headline += fmt::format("; it was recorded with {}, and this is {}", known_.framework,
+                                 here_.framework);
     if (i < here_.calls.size()) v_.first = where(i, 0);
     return false;
   }

@@ -84,6 +84,8 @@ Result<Side> run_side(const std::string& text, const SideOptions& o) {
   command.on_kill = o.folder;
   std::vector<std::string> before = {"env", "PYTHONPATH=" + python_path(o.folder)};
   before.push_back("TWINRUN_OUT=" + o.folder + "/diagnosis");
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  if (!ignored) before.push_back("TWINRUN=" + self.string());
   const auto run = [&](const std::vector<std::string>& watch) {
     std::vector<std::string> all = before;
     all.insert(all.end(), words.begin(), words.begin() + static_cast<int64_t>(script));

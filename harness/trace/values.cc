@@ -40,6 +40,13 @@ std::vector<const TensorView*> computed_by(const Call& call,
   return all;
 }
 
+// Whether a call gives new values to all that it writes, whatever was there.
+bool overwrites(std::string_view op) {
+  const std::string name = base_name(op);
+  return draws_at_random(op) || name == "aten.zero" || name == "aten.fill" || name == "aten.copy" ||
+         name == "aten._foreach_zero" || name == "aten._foreach_copy";
+}
+
 class Digests {
  public:
   Digest of(const TensorView& view) {
@@ -107,15 +114,14 @@ TraceValues values_of(const TraceFile& trace) {
   std::unordered_set<uint64_t> known;  // storages that a call has computed or read
   for (const Call& call : trace.calls) {
     const auto read = read_by(call);
-    const bool random = draws_at_random(call.op);
+    const bool random = draws_at_random(call.op), fresh_values = overwrites(call.op);
     std::unordered_set<uint64_t> written;
     for (const TensorView& w : call.written) written.insert(w.storage);
     auto& reads = out.reads.emplace_back();
     for (size_t i = 0; i < read.size(); ++i) {
       const TensorView& t = *read[i];
       const bool fresh = t.storage != 0 && known.insert(t.storage).second;
-      // What a draw overwrites is no input of it.
-      if (t.data == nullptr || (random && written.contains(t.storage))) continue;
+      if (t.data == nullptr || (fresh_values && written.contains(t.storage))) continue;
       reads.push_back(digests.of(t));
       if (fresh || t.changed_unseen) out.inputs.push_back({&call, &t, i, reads.back()});
     }
