@@ -5,6 +5,7 @@
 """
 import contextlib
 import functools
+import glob
 import json
 import os
 import sys
@@ -67,20 +68,18 @@ def parse_size(text):
         raise ValueError(f"a budget of '{text}'; expected a number and B, KiB, MiB, GiB or TiB, such as 4GiB") from None
 
 
-def _processor():
+def _lines(path, key):
     try:
-        with open("/proc/cpuinfo") as file:
-            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+        with open(path) as file:
+            return [line.split(":", 1)[1].strip() for line in file if line.startswith(key)]
     except OSError:
-        return ""
+        return []
 
 
 def _devices():
-    """Returns the names of what may compute: the CPU, and visible accelerators."""
-    names = [_processor()]
-    if torch.cuda.is_available():
-        names += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return "; ".join(filter(None, names))
+    """Returns the names of the CPU and of Nvidia's cards, from the kernel: asking CUDA would initialise it before the script forks."""
+    cards = [_lines(path, "Model")[:1] for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information"))]
+    return "; ".join(_lines("/proc/cpuinfo", "model name")[:1] + sum(cards, []))
 
 
 def _settings():

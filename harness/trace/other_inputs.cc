@@ -152,6 +152,8 @@ class Finder {
       if (x.dims != y.dims || a.call->index > first_change_) return;
       allowed = std::fmax(allowed, half_of_the_digits(x.element));
     }
+    if (a.copied && b.copied && a.call->index > first_change_)
+      allowed = std::fmax(allowed, half_of_the_digits(x.element));
     if (x.dims == y.dims && d.relative() <= allowed) return;
     add(OtherInput::Kind::kTensor, *a.call, *b.call, x.type(), y.type(), d);
   }

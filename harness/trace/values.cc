@@ -111,8 +111,10 @@ bool draws_at_random(std::string_view op) {
 TraceValues values_of(const TraceFile& trace) {
   TraceValues out;
   Digests digests;
-  std::unordered_set<uint64_t> known;  // storages that a call has computed or read
+  std::unordered_set<uint64_t> known;   // storages that a call has computed or read
+  std::unordered_set<uint64_t> copied;  // storages that came by aten.set_
   for (const Call& call : trace.calls) {
+    const bool sets = base_name(call.op) == "aten.set";
     const auto read = read_by(call);
     const bool random = draws_at_random(call.op), fresh_values = overwrites(call.op);
     std::unordered_set<uint64_t> written;
@@ -123,11 +125,13 @@ TraceValues values_of(const TraceFile& trace) {
       const bool fresh = t.storage != 0 && known.insert(t.storage).second;
       if (t.data == nullptr || (fresh_values && written.contains(t.storage))) continue;
       reads.push_back(digests.of(t));
-      if (fresh || t.changed_unseen) out.inputs.push_back({&call, &t, i, reads.back()});
+      if (fresh || t.changed_unseen)
+        out.inputs.push_back({&call, &t, i, copied.contains(t.storage), reads.back()});
     }
     const size_t first = out.results.size();
-    // What profilers note is no value.
-    if (!call.failed && !call.op.starts_with("profiler.")) {
+    if (sets) {
+      for (const TensorView& w : call.written) copied.insert(w.storage);
+    } else if (!call.failed && !call.op.starts_with("profiler.")) {  // which note no value
       size_t which = 0;
       for (const TensorView* t : computed_by(call, read)) {
         if (t->storage != 0) known.insert(t->storage);

@@ -31,6 +31,7 @@ struct TraceInput {
   const aten::Call* call = nullptr;  // the first that reads it
   const aten::TensorView* view = nullptr;
   size_t argument = 0;  // its number among the tensors of the call
+  bool copied = false;  // put there by aten.set_: a worker's batch, or a copy of what was computed
   Digest digest;
 };
 
