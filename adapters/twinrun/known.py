@@ -58,7 +58,8 @@ def _trace(path, args, threads, more=None, cores=None):
 
 
 def record_script(words):
-    parser = argparse.ArgumentParser(prog="python -m twinrun record", description="Keeps the digests of what a script's first steps compute, on a machine that computes rightly.")
+    parser = argparse.ArgumentParser(prog="python -m twinrun record", description="Keeps the digests of what a script's "
+                                     "first steps compute, on a machine that computes rightly.")
     parser.add_argument("--threads", type=int, default=1, help="threads of the script (1)")
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps, from the first (2)")
     parser.add_argument("-o", "--out", default="known.json", help="the file to write (known.json)")

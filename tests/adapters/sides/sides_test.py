@@ -109,8 +109,8 @@ class OneInstallation(Case):
         self.assertEqual((first["kind"], first["differing"], first["elements"]), ("tensor", 1, 24))
 
     def test_a_side_that_fails_says_why(self):
-        done = subprocess.run([os.environ["TWINRUN"], "diagnose", "--a", steps(PYTHON, "cnn", "--nothing"), "--b", steps(PYTHON, "cnn"), "-q"],
-                              env=ENVIRONMENT, capture_output=True, text=True)
+        sides = ["--a", steps(PYTHON, "cnn", "--nothing"), "--b", steps(PYTHON, "cnn")]
+        done = subprocess.run([os.environ["TWINRUN"], "diagnose", *sides, "-q"], env=ENVIRONMENT, capture_output=True, text=True)
         self.assertEqual(done.returncode, 125, done.stderr)
         self.assertIn("unrecognized arguments: --nothing", done.stderr)
 
