@@ -13,7 +13,7 @@
 namespace twinrun::cli {
 namespace {
 
-Result<int> judge_reports(const Parsed& parsed, const Side& a, const Side& b) {
+Result<int> judge_reports(const Parsed& parsed, const RecordedSide& a, const RecordedSide& b) {
   if (!a.trace.empty() || !b.trace.empty()) {
     return Error{"one side has a trace, the other only the report of a diagnosis",
                  a.trace.empty() ? a.name : b.name,
@@ -58,7 +58,7 @@ Result<int> diagnose_sides(const Parsed& parsed) {
     return Error{"--steps must be at least 1, --first at least 0", "", ""};
   options.stop = &stop;
   options.progress = &printer;
-  Side sides[2];
+  RecordedSide sides[2];
   for (const bool is_a : {true, false}) {
     options.folder = work.path() + (is_a ? "/a" : "/b");
     TWINRUN_RETURN_IF_ERROR(new_folder(options.folder));

@@ -63,7 +63,7 @@ bool is_python(const std::string& word) {
   return name.starts_with("python") || name.starts_with("pypy");
 }
 
-Result<Side> run_side(const std::string& text, const SideOptions& o) {
+Result<RecordedSide> run_side(const std::string& text, const SideOptions& o) {
   std::vector<std::string> words = command_words(text.substr(kExec.size()));
   // What starts the interpreter may come before it: env, taskset, numactl. The script is the first
   // word after it that is no option of it.
@@ -78,7 +78,7 @@ Result<Side> run_side(const std::string& text, const SideOptions& o) {
         "the command of a side is a Python and a script: exec:PYTHON SCRIPT ARGS", text,
         "or record it with `python -m twinrun watch -o a.twin SCRIPT`, and give the trace"};
   }
-  Side side{text, o.folder + "/trace.twin", ""};
+  RecordedSide side{text, o.folder + "/trace.twin", ""};
   CommandOptions command;
   command.log = o.folder + "/log";
   command.on_kill = o.folder;
@@ -109,7 +109,7 @@ Result<Side> run_side(const std::string& text, const SideOptions& o) {
     return Error{"interrupted", text, "", Error::Kind::kInterrupted};
   // A script that has diagnosed itself may say so by its exit status.
   const std::string report = o.folder + "/diagnosis/report.json";
-  if (fs::exists(report, ignored)) return Side{text, "", report};
+  if (fs::exists(report, ignored)) return RecordedSide{text, "", report};
   if (ran.ended != CommandResult::Ended::kExit || ran.code != 0) {
     return Error{fmt::format("the command failed ({}){}", ran.text(), last_lines(command.log)),
                  text, "run it by itself first", Error::Kind::kForeignEngine};
@@ -125,11 +125,11 @@ Result<Side> run_side(const std::string& text, const SideOptions& o) {
 
 }  // namespace
 
-Result<Side> side_of(const std::string& text, const SideOptions& options) {
+Result<RecordedSide> side_of(const std::string& text, const SideOptions& options) {
   if (text.starts_with(kExec)) return run_side(text, options);
   std::error_code ignored;
-  if (fs::is_directory(text, ignored)) return Side{text, "", text + "/report.json"};
-  return text.ends_with(".json") ? Side{text, "", text} : Side{text, text, ""};
+  if (fs::is_directory(text, ignored)) return RecordedSide{text, "", text + "/report.json"};
+  return text.ends_with(".json") ? RecordedSide{text, "", text} : RecordedSide{text, text, ""};
 }
 
 }  // namespace twinrun

@@ -2,7 +2,7 @@
 // under `python -m twinrun watch` and writes one. A script that has no PyTorch to watch but calls
 // twinrun.diagnose gives the report of that diagnosis.
 //
-//   TWINRUN_ASSIGN(const Side a, side_of("exec:env-a/bin/python step.py", options));
+//   TWINRUN_ASSIGN(const RecordedSide a, side_of("exec:env-a/bin/python step.py", options));
 //   a.trace;    // "" if only a.report is there
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace twinrun {
 
-struct Side {
+struct RecordedSide {
   std::string name;           // the command or file, as given
   std::string trace, report;  // paths; one of them is ""
 };
@@ -26,6 +26,6 @@ struct SideOptions {
 };
 // Errors: no such file; the command is no Python with a script, failed, or left neither a trace nor
 // a report. The end of what it printed is part of the message.
-Result<Side> side_of(const std::string& text, const SideOptions& options);
+Result<RecordedSide> side_of(const std::string& text, const SideOptions& options);
 
 }  // namespace twinrun
