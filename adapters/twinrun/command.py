@@ -10,6 +10,8 @@ import sys
 import tempfile
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--stop] SCRIPT ARGS...
+       python -m twinrun record [-o known.json] SCRIPT ARGS...      what a step computes on a healthy machine
+       python -m twinrun verify known.json SCRIPT ARGS...           does each device here compute the same?
        python -m twinrun VERB ...     any verb of the program twinrun, such as judge"""
 
 
@@ -36,6 +38,9 @@ def main(words=None):
                   "runs the script", file=sys.stderr)
             return 2
         return watch_script(words[1:])
+    if words[0] in ("record", "verify") and any(w.endswith(".py") for w in words):
+        from .known import record_script, verify_script
+        return {"record": record_script, "verify": verify_script}[words[0]](words[1:])
     try:
         path = program()
     except FileNotFoundError as e:
@@ -102,6 +107,9 @@ def watch_script(words):
         if args.stop:
             raise _Stop(0)
 
+    if os.environ.pop("TWINRUN_REPEATABLE", None):
+        from .known import make_repeatable
+        make_repeatable()
     # What `python SCRIPT` does to the path and the arguments.
     sys.argv = [args.script, *args.args]
     sys.path[0] = os.path.dirname(os.path.abspath(args.script))

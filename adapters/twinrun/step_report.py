@@ -5,6 +5,7 @@ report.verdict, report.path
 """
 
 import inspect
+import os
 import json
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def diagnose(
         raise ValueError("batches is empty; give one batch per step")
     if len(inspect.signature(step).parameters) == 1:
         inner, step = step, lambda model, optimizer, batch: inner(batch)  # noqa: E731
-    folder = Path(out)
+    folder = Path(os.environ.get("TWINRUN_OUT") or out)
     folder.mkdir(parents=True, exist_ok=True)
     whole = capture(step, model, optimizer, batches, seed=seed)
     write(whole, str(folder / "whole"), whole.batches, whole.draws)

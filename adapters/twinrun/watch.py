@@ -5,6 +5,7 @@
 """
 import contextlib
 import functools
+import glob
 import json
 import os
 import sys
@@ -67,6 +68,20 @@ def parse_size(text):
         raise ValueError(f"a budget of '{text}'; expected a number and B, KiB, MiB, GiB or TiB, such as 4GiB") from None
 
 
+def _lines(path, key):
+    try:
+        with open(path) as file:
+            return [line.split(":", 1)[1].strip() for line in file if line.startswith(key)]
+    except OSError:
+        return []
+
+
+def _devices():
+    """Returns the names of the CPU and of Nvidia's cards, from the kernel: asking CUDA would initialise it before the script forks."""
+    cards = [_lines(path, "Model")[:1] for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information"))]
+    return "; ".join(_lines("/proc/cpuinfo", "model name")[:1] + sum(cards, []))
+
+
 def _settings():
     matmul = getattr(getattr(torch.backends, "cuda", None), "matmul", None)
     asked = {
@@ -76,6 +91,8 @@ def _settings():
         "bf16_reduced_precision_reduction": lambda: bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),
         "allow_tf32": lambda: bool(matmul.allow_tf32),
+        "devices": _devices,
+        "instruction_set": lambda: torch.backends.cpu.get_cpu_capability(),
         "onednn_bfloat16": lambda: bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())}
     found = {}
     for name, ask in asked.items():
@@ -83,7 +100,7 @@ def _settings():
             with _hidden():    # a mode of the script must not see the calls
                 found[name] = ask()
         except Exception:    # a setting that this version does not have
-            found[name] = "highest" if name == "float32_matmul_precision" else False
+            found[name] = {"float32_matmul_precision": "highest", "devices": "", "instruction_set": ""}.get(name, False)
     return found
 
 

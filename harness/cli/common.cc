@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "backends/exec/last_resort.h"
+#include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "program/base/names.h"
 #include "reports/text.h"
@@ -100,6 +101,14 @@ Status check_output(const std::string& path) {
   close(fd);
   unlink(probe.c_str());
   return Ok{};
+}
+
+Status write_pages(const std::string& folder, const std::string& html, const std::string& json) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) return Error{failed.message(), folder, "name a folder that can be made"};
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(folder + "/report.json", json));
+  return write_file_atomically(folder + "/report.html", html);
 }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }

@@ -8,6 +8,7 @@
 
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/cli/two_sides.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/experiment/engines.h"
 #include "harness/host/command.h"
@@ -137,6 +138,7 @@ Result<int> diagnose_verb(const Args& args) {
   options.some_of(
       "fail-on", "classes that count as bad, all others exit 0",
       {"sharding", "program", "engine_bug", "nondeterministic", "inconclusive", "noise"});
+  add_side_options(options);
   add_plugin_option(options);
   add_fault_option(options, "fault", "subject");
   add_common_options(options);
@@ -144,10 +146,11 @@ Result<int> diagnose_verb(const Args& args) {
       const Parsed parsed,
       parse(args,
             "twinrun diagnose SCENARIO [OPTIONS]\n       twinrun diagnose --program STEP.hlo "
-            "[OPTIONS]",
+            "[OPTIONS]\n       twinrun diagnose --a 'exec:PYTHON SCRIPT' --b TRACE [OPTIONS]",
             "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'",
             options, {"?SCENARIO"}));
   if (parsed.help) return 0;
+  if (parsed.has("a") || parsed.has("b")) return diagnose_sides(parsed);
 
   TWINRUN_ASSIGN(Experiment experiment, experiment_of(parsed));
   const Scenario& scenario = experiment.scenario;

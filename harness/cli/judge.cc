@@ -2,9 +2,6 @@
 // of a compiled module against what rounding can explain.
 #include <fmt/format.h>
 
-#include <filesystem>
-
-#include "checkpoints/container/atomic_file.h"
 #include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/module/judge_module.h"
@@ -12,14 +9,6 @@
 
 namespace twinrun::cli {
 namespace {
-
-Status write_pages(const TraceVerdict& verdict, const std::string& dir) {
-  std::error_code failed;
-  std::filesystem::create_directories(dir, failed);
-  if (failed) return Error{failed.message(), dir, "name a folder that can be made"};
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/report.json", trace_json(verdict)));
-  return write_file_atomically(dir + "/report.html", trace_html(verdict));
-}
 
 // The words of tpu.precision.
 const std::vector<Choice>& precisions() {
@@ -97,7 +86,8 @@ Result<int> judge_verb(const Args& args) {
   const TraceVerdict verdict = judge_trace(trace, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", trace.path, "", Error::Kind::kInterrupted};
   const std::string out = parsed.has("out") ? parsed.get<std::string>("out") : "";
-  if (!out.empty()) TWINRUN_RETURN_IF_ERROR(write_pages(verdict, out));
+  if (!out.empty())
+    TWINRUN_RETURN_IF_ERROR(write_pages(out, trace_html(verdict), trace_json(verdict)));
   fmt::print("{}", parsed.get<bool>("json") ? trace_json(verdict)
                                             : trace_text(verdict, parsed.get<bool>("ops")));
   if (!out.empty() && !parsed.get<bool>("json"))

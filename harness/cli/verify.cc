@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
+#include "harness/cli/known.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 
@@ -58,6 +59,9 @@ Result<int> verify_verb(const Args& args) {
                     Engines::kWithForeign);
   options.flag("bits", "compare bits, whatever the engine");
   options.flag("noise", "compare with noise, even where bits are defined");
+  options.text("trace",
+               "a recorded step to hold against the file of record --trace: the same bits, other "
+               "kernels, or a wrong device");
   options.text("junit", "FILE: JUnit XML, a test case for each golden run");
   options.text("jsonl", "FILE: JSON lines, one object for each golden run");
   options.flag("update", "record again what moved");
@@ -67,9 +71,13 @@ Result<int> verify_verb(const Args& args) {
   add_fault_option(options, "fault", "engine");
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun verify GOLDEN.. [OPTIONS]",
+                 parse(args,
+                       "twinrun verify GOLDEN.. [OPTIONS]\n"
+                       "       twinrun verify known.json --trace TRACE",
                        "twinrun verify goldens/ --junit verify.xml", options, {"GOLDEN.."}));
   if (parsed.help) return 0;
+  if (parsed.has("trace"))
+    return verify_known_step(parsed, parsed.get<std::vector<std::string>>("GOLDEN.."));
   TWINRUN_ASSIGN(const auto paths, goldens_of(parsed.get<std::vector<std::string>>("GOLDEN..")));
   const bool bits = parsed.get<bool>("bits"), noise = parsed.get<bool>("noise");
   if (bits && noise) return Error{"both --bits and --noise", "", "give one of them"};

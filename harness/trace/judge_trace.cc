@@ -125,7 +125,8 @@ std::string signature(const Array& expected, const Array& actual, const Compared
 
 class Judge {
  public:
-  Judge(const TraceFile& trace, ThreadPool* pool) : trace_(trace), pool_(pool) {}
+  Judge(const TraceFile& trace, ThreadPool* pool, const SeeResult& see)
+      : trace_(trace), pool_(pool), see_(see) {}
 
   void judge(const Call& call) {
     ++verdict_.calls;
@@ -263,6 +264,9 @@ class Judge {
     op.elements += expected.size();
     op.worst = std::max(op.worst, c.worst);
     if (c.at >= 0) largest_ = std::max(largest_, c.worst);
+    if (see_) {
+      see_({call, actual, expected, c.worst, static_cast<int64_t>(c.wrong.size()), c.untestable});
+    }
     const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
     if (c.wrong.empty()) {
       // Results that may be flushed to zero say nothing about cancellation.
@@ -375,6 +379,7 @@ class Judge {
 
   const TraceFile& trace_;
   ThreadPool* pool_;
+  const SeeResult& see_;
   TraceVerdict verdict_;
   double largest_ = -1;  // error / bound of the call that is judged; < 0 if nothing was compared
   std::map<std::string, int64_t> left_open_;  // why: results of regions
@@ -383,10 +388,10 @@ class Judge {
 }  // namespace
 
 TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop,
-                         Progress* progress) {
+                         Progress* progress, const SeeResult& see) {
   Progress silent;
   if (progress == nullptr) progress = &silent;
-  Judge judge(trace, pool);
+  Judge judge(trace, pool, see);
   progress->begin("judging calls", static_cast<int64_t>(trace.calls.size()));
   for (const Call& call : trace.calls) {
     if (stop != nullptr && stop->load()) break;

@@ -5,6 +5,9 @@
 //   v.findings;   // earliest first
 #pragma once
 
+#include <functional>
+
+#include "backends/aten/array.h"
 #include "harness/host/progress.h"
 #include "harness/trace/trace_file.h"
 #include "program/base/thread_pool.h"
@@ -12,7 +15,17 @@
 
 namespace twinrun {
 
+// A result that was compared with what the call is defined to give.
+struct JudgedResult {
+  const aten::Call& call;
+  const aten::TensorView& actual;
+  const aten::Array& expected;
+  double worst = 0;  // the largest error / bound
+  int64_t outside = 0, untestable = 0;
+};
+using SeeResult = std::function<void(const JudgedResult&)>;
+
 TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop = nullptr,
-                         Progress* progress = nullptr);
+                         Progress* progress = nullptr, const SeeResult& see = {});
 
 }  // namespace twinrun

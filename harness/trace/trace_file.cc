@@ -392,7 +392,7 @@ class Reader {
     if (element > static_cast<uint8_t>(Element::kOther))
       throw Malformed{fmt::format("a tensor of unknown dtype {}", element)};
     t.element = static_cast<Element>(element);
-    c.take<uint8_t>();  // the device
+    trace_.on_accelerator = c.take<uint8_t>() != 0 || trace_.on_accelerator;
     const auto flags = c.take<uint8_t>();
     t.parameter = (flags & 2) != 0;
     t.changed_unseen = (flags & 4) != 0;

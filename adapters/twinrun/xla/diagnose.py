@@ -106,7 +106,7 @@ def diagnose(
     "jax", else all). seconds: how long to search for the cause of a difference. whole: for a step under pmap or
     shard_map, the same step on one device, where it cannot be made from the step itself. The arguments are left as they
     were."""
-    begun, folder = time.monotonic(), Path(out)
+    begun, folder = time.monotonic(), Path(os.environ.get("TWINRUN_OUT") or out)
     batches = list(batches)
     if not batches:
         raise ValueError("batches is empty; give one batch per step")

@@ -1,0 +1,68 @@
+// Keeps the digests of a recorded step, and verifies another recording by them.
+#include "harness/cli/known.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/container/atomic_file.h"
+#include "harness/cli/progress_printer.h"
+#include "harness/trace/known_step.h"
+#include "reports/text.h"
+
+namespace twinrun::cli {
+
+Result<int> record_known(const Parsed& parsed) {
+  TWINRUN_ASSIGN(const int threads, threads_of(parsed));
+  const auto path = parsed.has("out") ? parsed.get<std::string>("out") : std::string("known.json");
+  TWINRUN_RETURN_IF_ERROR(check_output(path));
+  TWINRUN_ASSIGN(const TraceFile trace, read_trace(parsed.get<std::string>("trace"), false));
+  std::optional<TraceFile> again;
+  if (parsed.has("again")) {
+    TWINRUN_ASSIGN(again, read_trace(parsed.get<std::string>("again"), false));
+  }
+  ThreadPool pool(threads);
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
+  TWINRUN_ASSIGN(const KnownStep known,
+                 know(trace, again ? &*again : nullptr, &pool, &stop, &printer));
+  if (stop.load())
+    return Error{"interrupted: nothing was written", "", "", Error::Kind::kInterrupted};
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, to_json(known)));
+  const auto unsteady = std::ranges::count(known.calls, false, &KnownCall::steady);
+  if (parsed.get<bool>("json")) {
+    const nlohmann::ordered_json j = {{"schema", 1},
+                                      {"file", path},
+                                      {"calls", known.calls.size()},
+                                      {"unsteady", unsteady},
+                                      {"accelerator", known.accelerator},
+                                      {"root_digest", known.root().hex()}};
+    fmt::print("{}\n", j.dump());
+    return 0;
+  }
+  fmt::print("{}: {} in {}, {}\n  digest {}\n", path,
+             text::plural(static_cast<int64_t>(known.calls.size()), "call"),
+             text::plural(known.steps, "step"), text::clean(known.framework), known.root().hex());
+  if (unsteady > 0)
+    fmt::print("  {} do not repeat their bits here and are never compared\n",
+               text::plural(unsteady, "call"));
+  return 0;
+}
+
+Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::string>& known) {
+  if (known.size() != 1)
+    return Error{"--trace is verified by one record", "", "twinrun verify known.json --trace T"};
+  TWINRUN_ASSIGN(const int threads, threads_of(parsed));
+  TWINRUN_ASSIGN(const KnownStep then, read_known(known[0]));
+  TWINRUN_ASSIGN(const TraceFile trace, read_trace(parsed.get<std::string>("trace"), false));
+  ThreadPool pool(threads);
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
+  const KnownVerdict verdict = verify_known(then, trace, &pool, &stop, &printer);
+  if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
+  fmt::print("{}", parsed.get<bool>("json") ? to_json(verdict) : to_text(verdict));
+  return exit_code(verdict.verdict);
+}
+
+}  // namespace twinrun::cli

@@ -1,0 +1,135 @@
+// Runs the command of a side, or finds its file.
+#include "harness/trace/side.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "backends/exec/exec_backend.h"
+#include "harness/host/command.h"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kExec = "exec:";
+
+// The folder of the Python package `twinrun`: of a checkout, or of the environment that this
+// program is installed in. "" if there is none: then the interpreter must have its own.
+std::string package_folder() {
+  std::error_code failed;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failed);
+  if (failed) return "";
+  const fs::path checkout = self.parent_path() / "../../adapters/twinrun";
+  if (fs::exists(checkout / "watch.py", failed)) return fs::canonical(checkout).string();
+  for (const auto& version :
+       fs::directory_iterator(self.parent_path().parent_path() / "lib", failed)) {
+    const fs::path installed = version.path() / "site-packages/twinrun";
+    if (fs::exists(installed / "watch.py", failed)) return fs::canonical(installed).string();
+  }
+  return "";
+}
+
+// PYTHONPATH with the package alone, so that nothing else of its folder comes before the
+// interpreter's own packages.
+std::string python_path(const std::string& folder) {
+  const char* given = std::getenv("PYTHONPATH");
+  const std::string rest = given != nullptr ? given : "";
+  const std::string package = package_folder();
+  if (package.empty()) return rest;
+  std::error_code failed;
+  fs::create_directory(folder + "/package", failed);
+  fs::create_directory_symlink(package, folder + "/package/twinrun", failed);
+  if (failed) return rest;
+  return folder + "/package" + (rest.empty() ? "" : ":" + rest);
+}
+
+std::string last_lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  const size_t from = lines.size() > 8 ? lines.size() - 8 : 0;
+  std::string out;
+  for (size_t i = from; i < lines.size(); ++i) out += "\n  " + lines[i];
+  return out;
+}
+
+bool is_python(const std::string& word) {
+  const std::string name = fs::path(word).filename().string();
+  return name.starts_with("python") || name.starts_with("pypy");
+}
+
+Result<RecordedSide> run_side(const std::string& text, const SideOptions& o) {
+  std::vector<std::string> words = command_words(text.substr(kExec.size()));
+  // What starts the interpreter may come before it: env, taskset, numactl. The script is the first
+  // word after it that is no option of it.
+  const auto python = std::ranges::find_if(words, is_python);
+  auto script = static_cast<size_t>(python - words.begin()) + 1;
+  while (script < words.size() && words[script].starts_with("-") && words[script] != "-m" &&
+         words[script] != "-c")
+    script += words[script] == "-W" || words[script] == "-X" ? 2 : 1;
+  std::error_code ignored;
+  if (script >= words.size() || !fs::is_regular_file(words[script], ignored)) {
+    return Error{
+        "the command of a side is a Python and a script: exec:PYTHON SCRIPT ARGS", text,
+        "or record it with `python -m twinrun watch -o a.twin SCRIPT`, and give the trace"};
+  }
+  RecordedSide side{text, o.folder + "/trace.twin", ""};
+  CommandOptions command;
+  command.log = o.folder + "/log";
+  command.on_kill = o.folder;
+  std::vector<std::string> before = {"env", "PYTHONPATH=" + python_path(o.folder)};
+  before.push_back("TWINRUN_OUT=" + o.folder + "/diagnosis");
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  if (!ignored) before.push_back("TWINRUN=" + self.string());
+  const auto run = [&](const std::vector<std::string>& watch) {
+    std::vector<std::string> all = before;
+    all.insert(all.end(), words.begin(), words.begin() + static_cast<int64_t>(script));
+    all.insert(all.end(), watch.begin(), watch.end());
+    all.insert(all.end(), words.begin() + static_cast<int64_t>(script), words.end());
+    return run_command(all, command, o.stop);
+  };
+  if (o.progress != nullptr) o.progress->begin("running " + text, 1);
+  TWINRUN_ASSIGN(CommandResult ran,
+                 run({"-m", "twinrun", "watch", "--stop", "--steps", std::to_string(o.steps),
+                      "--first", std::to_string(o.first), "-o", side.trace}));
+  constexpr int kNoTorch = 2;  // of `watch`, where the interpreter has no PyTorch
+  const bool unwatched = ran.ended == CommandResult::Ended::kExit && ran.code == kNoTorch &&
+                         !fs::exists(side.trace, ignored);
+  if (unwatched) {
+    TWINRUN_ASSIGN(ran, run({}));
+    side.trace.clear();
+  }
+  if (o.progress != nullptr) o.progress->end(ran.text());
+  if (ran.ended == CommandResult::Ended::kInterrupted)
+    return Error{"interrupted", text, "", Error::Kind::kInterrupted};
+  // A script that has diagnosed itself may say so by its exit status.
+  const std::string report = o.folder + "/diagnosis/report.json";
+  if (fs::exists(report, ignored)) return RecordedSide{text, "", report};
+  if (ran.ended != CommandResult::Ended::kExit || ran.code != 0) {
+    return Error{fmt::format("the command failed ({}){}", ran.text(), last_lines(command.log)),
+                 text, "run it by itself first", Error::Kind::kForeignEngine};
+  }
+  if (unwatched) {
+    return Error{
+        "it left neither a trace nor a report: this Python has no PyTorch to watch, and "
+        "the script does not call twinrun.diagnose",
+        text, "docs/guides/two-environments.md", Error::Kind::kForeignEngine};
+  }
+  return side;
+}
+
+}  // namespace
+
+Result<RecordedSide> side_of(const std::string& text, const SideOptions& options) {
+  if (text.starts_with(kExec)) return run_side(text, options);
+  std::error_code ignored;
+  if (fs::is_directory(text, ignored)) return RecordedSide{text, "", text + "/report.json"};
+  return text.ends_with(".json") ? RecordedSide{text, "", text} : RecordedSide{text, text, ""};
+}
+
+}  // namespace twinrun

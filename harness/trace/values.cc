@@ -1,0 +1,159 @@
+// Lists what the calls of a trace computed, and what none of them did.
+#include "harness/trace/values.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <unordered_set>
+
+namespace twinrun {
+namespace {
+
+using aten::Call;
+using aten::TensorView;
+using aten::Value;
+
+std::vector<const TensorView*> read_by(const Call& call) {
+  std::vector<const TensorView*> all;
+  for (const Value& v : call.args) aten::collect(v, all);
+  for (const auto& [name, v] : call.kwargs) aten::collect(v, all);
+  return all;
+}
+
+// What a call computed: what it wrote, then what it returned elsewhere.
+std::vector<const TensorView*> computed_by(const Call& call,
+                                           const std::vector<const TensorView*>& read) {
+  std::vector<const TensorView*> all;
+  std::unordered_set<uint64_t> known;
+  for (const TensorView& w : call.written) {
+    all.push_back(&w);
+    known.insert(w.storage);
+  }
+  for (const TensorView* r : read) known.insert(r->storage);
+  std::vector<const TensorView*> returned;
+  aten::collect(call.result, returned);
+  for (const TensorView* r : returned) {
+    if (r->storage == 0 || !known.contains(r->storage)) all.push_back(r);
+  }
+  return all;
+}
+
+// Whether a call gives new values to all that it writes, whatever was there.
+bool overwrites(std::string_view op) {
+  const std::string name = base_name(op);
+  return draws_at_random(op) || name == "aten.zero" || name == "aten.fill" || name == "aten.copy" ||
+         name == "aten._foreach_zero" || name == "aten._foreach_copy";
+}
+
+class Digests {
+ public:
+  Digest of(const TensorView& view) {
+    const auto [at, fresh] = known_.try_emplace({view.data, view.dims, view.strides});
+    if (fresh) at->second = digest_of(view);
+    return at->second;
+  }
+
+ private:
+  std::map<std::tuple<const std::byte*, Dims, Dims>, Digest> known_;
+};
+
+}  // namespace
+
+Digest digest_of(const TensorView& view) {
+  const int64_t size = aten::size_of(view.element), n = view.elements();
+  const auto rank = static_cast<int64_t>(view.dims.size());
+  int64_t dense = 1;
+  bool contiguous = true;
+  for (int64_t d = rank - 1; d >= 0; --d) {
+    const auto u = static_cast<size_t>(d);
+    if (view.dims[u] != 1) contiguous = contiguous && view.strides[u] == dense;
+    dense *= view.dims[u];
+  }
+  if (contiguous || n == 0) return digest_bytes(view.data, static_cast<size_t>(n * size));
+  std::vector<std::byte> row_major(static_cast<size_t>(n * size));
+  Dims at(view.dims.size(), 0);
+  int64_t from = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    std::memcpy(&row_major[static_cast<size_t>(i * size)], view.data + from * size,
+                static_cast<size_t>(size));
+    for (int64_t d = rank - 1; d >= 0; --d) {
+      const auto u = static_cast<size_t>(d);
+      from += view.strides[u];
+      if (++at[u] < view.dims[u]) break;
+      from -= view.strides[u] * view.dims[u];
+      at[u] = 0;
+    }
+  }
+  return digest_bytes(row_major.data(), row_major.size());
+}
+
+std::string base_name(std::string_view op) {
+  if (!op.starts_with("aten.")) return std::string(op);
+  std::string_view name = op.substr(5);
+  name = name.substr(0, name.find('.'));
+  while (name.size() > 1 && name.ends_with('_')) name.remove_suffix(1);
+  return "aten." + std::string(name);
+}
+
+bool draws_at_random(std::string_view op) {
+  static constexpr std::array<std::string_view, 19> kDraws = {
+      "bernoulli",    "rand",        "randn",          "rand_like",       "randn_like",
+      "uniform",      "normal",      "randint",        "randperm",        "random",
+      "exponential",  "multinomial", "geometric",      "cauchy",          "log_normal",
+      "randint_like", "poisson",     "native_dropout", "rrelu_with_noise"};
+  const std::string name = base_name(op);
+  return name.starts_with("aten.") &&
+         std::ranges::find(kDraws, std::string_view(name).substr(5)) != kDraws.end();
+}
+
+TraceValues values_of(const TraceFile& trace) {
+  TraceValues out;
+  Digests digests;
+  std::unordered_set<uint64_t> known;   // storages that a call has computed or read
+  std::unordered_set<uint64_t> copied;  // storages that came by aten.set_
+  for (const Call& call : trace.calls) {
+    const bool sets = base_name(call.op) == "aten.set";
+    const auto read = read_by(call);
+    const bool random = draws_at_random(call.op), fresh_values = overwrites(call.op);
+    std::unordered_set<uint64_t> written;
+    for (const TensorView& w : call.written) written.insert(w.storage);
+    auto& reads = out.reads.emplace_back();
+    for (size_t i = 0; i < read.size(); ++i) {
+      const TensorView& t = *read[i];
+      const bool fresh = t.storage != 0 && known.insert(t.storage).second;
+      if (t.data == nullptr || (fresh_values && written.contains(t.storage))) continue;
+      reads.push_back(digests.of(t));
+      if (fresh || t.changed_unseen)
+        out.inputs.push_back({&call, &t, i, copied.contains(t.storage), reads.back()});
+    }
+    const size_t first = out.results.size();
+    if (sets) {
+      for (const TensorView& w : call.written) copied.insert(w.storage);
+    } else if (!call.failed && !call.op.starts_with("profiler.")) {  // which note no value
+      size_t which = 0;
+      for (const TensorView* t : computed_by(call, read)) {
+        if (t->storage != 0) known.insert(t->storage);
+        if (t->data != nullptr) out.results.push_back({&call, t, which, digests.of(*t), random});
+        ++which;
+      }
+      std::vector<const TensorView*> returned;
+      aten::collect(call.result, returned);
+      for (const TensorView* t : returned) known.insert(t->storage);
+    }
+    out.of_call.emplace_back(first, out.results.size());
+    out.has_nodes = out.has_nodes || !call.node.empty();
+  }
+  // Of a dropout with a mask, only the mask is drawn.
+  for (const auto& [begin, end] : out.of_call) {
+    const auto is_mask = [](const TraceResult& r) { return aten::is_integer(r.view->element); };
+    const auto from = out.results.begin() + static_cast<int64_t>(begin);
+    const auto to = out.results.begin() + static_cast<int64_t>(end);
+    if (end - begin < 2 || std::none_of(from, to, is_mask)) continue;
+    for (auto at = from; at != to; ++at) at->draw = at->draw && is_mask(*at);
+  }
+  return out;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,78 @@
+// What `twinrun diagnose --a --b` tells about two traces of one script, as plain structs, and its
+// text, JSON and page.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reports/report.h"
+#include "reports/trace_verdict.h"
+
+namespace twinrun {
+
+// A call of one side.
+struct SideCall {
+  int64_t call = 0;
+  int32_t step = 0;
+  std::string op, place, module, phase;
+  bool judged = false;  // this result was held against its definition
+  double worst = 0;     // its largest error / bound
+  int64_t outside = 0;  // its elements outside their bound
+};
+
+// A result that is not the same on both sides.
+struct SideDifference {
+  SideCall a, b;
+  std::string type, by;      // "float32[64, 10]"; aligned by "bits", "values" or "order"
+  bool same_inputs = false;  // both calls read the same bits
+  int64_t elements = 0, differing = 0;
+  double largest = 0, relative = 0;  // the largest difference; the same over the largest value
+  // The largest difference over the sum of both sides' bounds; infinite where a result that has no
+  // rounding of its own differs, NaN where no bound is known.
+  double ratio = 0;
+};
+
+// Something that both sides should have had alike, and that no earlier call explains.
+struct OtherInput {
+  enum class Kind : uint8_t { kTensor, kDraw, kNumber, kArguments, kType, kOperation };
+  Kind kind = Kind::kTensor;
+  SideCall a, b;
+  std::string a_has, b_has;  // "float32[16, 8]", "alpha = -0.1"
+  int64_t elements = 0, differing = 0;
+  double relative = 0;
+  std::string sentence() const;
+};
+
+struct StepGrowth {
+  int32_t step = 0;
+  int64_t aligned = 0, differing = 0;
+  double relative = 0;  // the largest of the optimizer's results
+  double update = 0;    // the norm of the difference of both updates, over the larger update's
+};
+
+struct TwoSides {
+  TraceVerdict a, b;
+  std::string a_name, b_name;  // the command or trace of a side
+  VerdictClass verdict = VerdictClass::kInconclusive;
+  std::string side;  // of an ENGINE_BUG: "A", "B", "A and B"
+  std::string headline;
+  std::optional<SideDifference> first, largest;
+  std::vector<SideDifference> growth;       // those that set a record of the ratio, at most 50
+  std::vector<SideDifference> unexplained;  // from the same bits, but not judged; at most 50
+  // For the first finding of a side that is outside: the same result on the other side.
+  std::optional<SideDifference> of_a, of_b;
+  std::vector<OtherInput> inputs;  // in the order of A, at most 50
+  std::vector<StepGrowth> steps;
+  int64_t by_bits = 0, by_values = 0, by_order = 0, differing = 0;
+  std::map<std::string, int64_t> unaligned_a, unaligned_b;  // calls by operation
+  std::vector<std::string> notes;
+};
+
+std::string two_sides_text(const TwoSides& sides);
+std::string two_sides_json(const TwoSides& sides);
+std::string two_sides_html(const TwoSides& sides);  // two_sides_page.cc; links a/ and b/report.html
+
+}  // namespace twinrun
