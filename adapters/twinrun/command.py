@@ -1,4 +1,5 @@
-"""The command line: `watch` records a script, every other verb is the program twinrun's."""
+"""The command line: `watch` records a script, `environment` makes one of released versions, every other verb is the program
+twinrun's."""
 import argparse
 import hashlib
 import importlib.util
@@ -10,6 +11,7 @@ import sys
 import tempfile
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--stop] SCRIPT ARGS...
+       python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]   |   --releases PACKAGE
        python -m twinrun VERB ...     any verb of the program twinrun, such as judge"""
 
 
@@ -36,6 +38,9 @@ def main(words=None):
                   "runs the script", file=sys.stderr)
             return 2
         return watch_script(words[1:])
+    if words[0] == "environment":
+        from .environments import main as environment
+        return environment(words[1:])
     try:
         path = program()
     except FileNotFoundError as e:
