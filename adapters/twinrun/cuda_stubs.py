@@ -4,11 +4,13 @@ CUDA's interfaces. No compiler is needed: the files are written byte by byte (Sy
 import glob
 import mmap
 import os
+import re
 import struct
 import subprocess
 
 DYNAMIC, DYNSYM, VERNEED, VERSYM = 6, 11, 0x6FFFFFFE, 0x6FFFFFFF
 WEAK = 2
+CUDA = re.compile(r"lib(cu(?!rl)|nv|nccl)")
 
 # Prints the files that an interpreter has mapped with the system's libraries in its process.
 MAPPED = """
@@ -157,10 +159,10 @@ def write(python):
         elif name not in read:
             read[name] = Library(path)
             pending += read[name].needed
-    mapped = subprocess.run([python, "-c", MAPPED, *sorted(missing)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    absent = {name for name in missing if CUDA.match(name)}    # the rest are the system's
+    mapped = subprocess.run([python, "-c", MAPPED, *sorted(missing - absent)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                             universal_newlines=True).stdout.splitlines()
     mapped = [path for path in mapped if os.path.isfile(path)]
-    absent = missing - {os.path.basename(path) for path in mapped}
     system = set().union(*(Library(path).defined for path in mapped))
     defined = system.union(*(library.defined for library in read.values()))
     wanted = set().union(*(library.wanted for library in read.values()))

@@ -30,15 +30,21 @@ LARGE = 300_000_000                   # bytes of a wheel from which on pip shall
 TOGETHER = {"jaxlib": "jax", "jax": "jaxlib"}
 MODULES = {"tensorflow-cpu": "tensorflow", "tensorflow-intel": "tensorflow"}    # where the module has another name
 
+BESIDES = {"torch": ["numpy"]}        # what a script needs and the package does not require
+
 INSTALLED = """
 import json
 from importlib.metadata import distributions
-print(json.dumps({d.metadata["Name"].lower(): d.version for d in distributions()}))
+print(json.dumps({d.metadata["Name"]: d.version for d in distributions()}))
 """
 
 
 class Unavailable(Exception):
     """The environment cannot be had; the message says why."""
+
+
+class Unresolved(Unavailable):
+    """pip could not install what was asked for with this Python; another one may have wheels of all of it."""
 
 
 def cache():
@@ -144,6 +150,8 @@ def _make(folder, requirements, python):
                 except Unavailable as e:
                     if index.unreachable:
                         raise Unreachable(index.unreachable) from None
+                    if not isinstance(e, Unresolved):
+                        raise
                     failures.append(f"Python {one['minor']}: {e}")
         raise Unavailable(f"{' '.join(pinned)} could not be installed. " + "; ".join(failures))
     except Unreachable as e:
@@ -171,11 +179,13 @@ def _release(index, name, version, pythons, python):
 
 
 def _together(index, requirements):
-    """Returns the release of jax that belongs to the jaxlib required, or the other way round: the newest that is not newer."""
+    """Returns what is installed besides: the release of jax that belongs to a jaxlib, or the other way round, which is the newest that
+    is not newer; what BESIDES has."""
     versions = dict(split(r) for r in requirements)
     added = []
     for name, version in versions.items():
         other = TOGETHER.get(name)
+        added += [r for r in BESIDES.get(name, []) if r not in versions]
         if version and other and other not in versions:
             older = [v for v, r in index.releases(other).items()
                      if is_release(v) and not r["yanked"] and version_key(v) <= version_key(version)]
@@ -191,24 +201,25 @@ def _install(folder, python, pinned, address, index, large):
     names = [split(r)[0] for r in pinned]
     # What was asked for must be a wheel: built from source, it would be another build than the one released.
     _run([path, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input", "--index-url", address, "--prefer-binary",
-          "--only-binary", ",".join(names), *(["--no-cache-dir"] if large else []), *pinned], "pip install")
+          "--only-binary", ",".join(names), *(["--no-cache-dir"] if large else []), *pinned], "pip install", Unresolved)
     told = {"python": path, "python_version": python["version"]}
     if index.stood_in and os.path.isdir(cuda_stubs.libraries(path)):
         told["stubs"] = cuda_stubs.write(path)
     told["installed"] = json.loads(_run([path, "-c", INSTALLED], "listing what is installed"))
+    told["installed"] = {normal(n): v for n, v in sorted(told["installed"].items())}
     module = MODULES.get(names[0], names[0].replace("-", "_"))
     if names[0] in TOGETHER or module in ("torch", "tensorflow"):
         _run([path, "-c", f"import {module}"], f"import {module}")
     return told
 
 
-def _run(words, what):
+def _run(words, what, error=Unavailable):
     done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
                           env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")})
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or [f"exit status {done.returncode}"]
-        raise Unavailable(f"{what} failed: " + " ".join(errors[-3:])[-600:])
+        raise error(f"{what} failed: " + " ".join(errors[-3:])[-600:])
     return done.stdout
 
 
