@@ -144,7 +144,7 @@ def _make(folder, requirements, python):
         failures = []
         with index.serve(latest + SLACK if latest else None, versions) as address:
             for one in fitting:
-                large = any(f.get("size") or 0 > LARGE for f in index.wheels(release, one))
+                large = any((f.get("size") or 0) > LARGE for f in index.wheels(release, one))
                 try:
                     return _install(folder, one, pinned, address, index, large)
                 except Unavailable as e:
