@@ -20,7 +20,7 @@ import sys
 import time
 
 from . import cuda_stubs
-from .index import Index, Unreachable, normal
+from .index import Index, Unreachable, normal, uploaded
 from .pythons import find_pythons, is_release, version_key
 
 UNAVAILABLE = 75                      # EX_TEMPFAIL of sysexits.h
@@ -224,7 +224,7 @@ def _run(words, what, error=Unavailable):
 
 
 def releases(package):
-    """Returns the final releases of a package, the oldest first, with the Pythons of this machine that have a wheel of each."""
+    """Returns the releases of a package, the oldest first, with the Pythons of this machine that have a wheel of each, and the day."""
     pythons = find_pythons()
     if not pythons:
         raise Unavailable("no Python from 3.8 on that has venv and ensurepip was found in PATH or among pyenv's versions")
@@ -235,8 +235,14 @@ def releases(package):
         raise Unavailable(f"the package index could not be reached ({e})") from None
     if not found:
         raise Unavailable(f"the package index has no package '{package}'")
-    return [{"version": v, "yanked": bool(r["yanked"]), "pythons": [p["minor"] for p in reversed(pythons) if index.wheels(r, p)]}
-            for v, r in found.items() if is_release(v)]
+    return [{"version": v, "yanked": bool(r["yanked"]), "pythons": [p["minor"] for p in reversed(pythons) if index.wheels(r, p)],
+             "date": _day(r)}
+            for v, r in found.items()]
+
+
+def _day(release):
+    times = [t for t in map(uploaded, release["files"]) if t]
+    return min(times).date().isoformat() if times else None
 
 
 def remove(requirements, python=None):

@@ -36,4 +36,7 @@ struct CommandResult {
 Result<CommandResult> run_command(const std::vector<std::string>& words,
                                   const CommandOptions& options, const StopFlag* stop);
 
+// The last line of a log that is not blank; "" if there is none.
+std::string last_line(const std::string& log);
+
 }  // namespace twinrun
