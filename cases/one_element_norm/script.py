@@ -4,11 +4,11 @@ import torch
 import torch.nn as nn
 
 
-def main():
+def main(dtype=torch.float32):
     torch.manual_seed(0)
-    norm, head = nn.LayerNorm(1), nn.Linear(1, 1)
+    norm, head = nn.LayerNorm(1).to(dtype), nn.Linear(1, 1).to(dtype)
     optimizer = torch.optim.SGD([*norm.parameters(), *head.parameters()], lr=1e-3)
-    x, y = 1e6 * (1 + torch.rand(64, 1)), torch.randn(64, 1)
+    x, y = (1e6 * (1 + torch.rand(64, 1))).to(dtype), torch.randn(64, 1).to(dtype)
     for _ in range(2):
         optimizer.zero_grad()
         loss = ((head(norm(x)) - y) ** 2).mean()
