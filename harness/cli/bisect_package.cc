@@ -77,8 +77,10 @@ void print_tried(const bisect::PackagesFound& f) {
                      {.title = "answers"},
                      {.title = "what", .flexible = true}});
   for (const bisect::TriedRelease& t : f.tried) {
-    table.add(
-        {text::clean(t.version), text::clean(t.python), t.tally.text(), text::clean(t.answer)});
+    // What stands above in full is not repeated.
+    const bool above = t.answer == f.first_bad.answer || t.answer == f.last_good.answer;
+    table.add({text::clean(t.version), text::clean(t.python), t.tally.text(),
+               text::clean(above ? t.answer.substr(0, t.answer.find(':')) : t.answer)});
   }
   for (const std::string& line : table.lines(terminal_width(), 2)) fmt::print("{}\n", line);
 }
