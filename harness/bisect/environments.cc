@@ -44,6 +44,7 @@ bool older_python(const std::string& a, const std::string& b) {
 
 Environments::Environments(EnvironmentOptions options, const StopFlag* stop)
     : options_(std::move(options)), stop_(stop) {
+  if (!options_.resume) return;
   std::error_code ignored;
   for (const auto& file :
        fs::directory_iterator(fs::path(options_.folder) / "environments", ignored)) {
@@ -71,7 +72,7 @@ std::vector<std::string> Environments::words(const std::string& version,
                                              const std::string& python) const {
   std::vector<std::string> all = options_.command;
   all.push_back(fmt::format("{}=={}", options_.package, version));
-  all.insert(all.end(), options_.requires_.begin(), options_.requires_.end());
+  all.insert(all.end(), options_.requirements.begin(), options_.requirements.end());
   if (!python.empty()) all.insert(all.end(), {"--python", python});
   return all;
 }

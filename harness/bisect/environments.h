@@ -35,14 +35,15 @@ struct Environment {
 struct EnvironmentOptions {
   std::vector<std::string> command;
   std::string package;
-  std::vector<std::string> requires_;  // further packages, as pip takes them
-  std::string folder;                  // of the search: environments/VERSION.json is written there
-  double disk = 20e9;                  // bytes that environments of this search may take
+  std::vector<std::string> requirements;  // further packages, as pip takes them
+  std::string folder;  // of the search: environments/VERSION.json is written there
+  double disk = 20e9;  // bytes that environments of this search may take
+  bool resume = false;
 };
 
 class Environments {
  public:
-  // Reads what an earlier, interrupted search has noted in the folder, if there is something.
+  // To resume, reads what the interrupted search has noted in the folder.
   Environments(EnvironmentOptions options, const StopFlag* stop);
 
   // As the program gives them. Errors: the program cannot be started or knows no such package.

@@ -87,8 +87,8 @@ class PackageOracle {
         session_(session),
         progress_(progress),
         stop_(stop),
-        environments_({options.environments, options.package, options.requires_, options.folder,
-                       options.disk},
+        environments_({options.environments, options.package, options.requirements, options.folder,
+                       options.disk, options.resume},
                       stop),
         number_(session.executions()) {
     for (const Release& r : releases)
@@ -158,7 +158,8 @@ class PackageOracle {
         const Outcome o = outcome(word_of(e.why));
         ++(o == Outcome::kGood ? t.tally.good : o == Outcome::kBad ? t.tally.bad : t.tally.skip);
         const fs::path report = fs::path(options_.folder) / "reports" / fs::path(e.log).stem();
-        if (fs::exists(report)) t.report = report.string();
+        std::error_code ignored;
+        if (fs::exists(report / "report.html", ignored)) t.report = report.string();
       }
       all.push_back(std::move(t));
     }
@@ -191,9 +192,11 @@ class PackageOracle {
     Execution e{version, Outcome::kSkip, "", 0, ""};
     const std::string name = fmt::format("{:03}-{}", ++number_, version);
     e.log = fmt::format("logs/{}.log", name);
-    const std::string log = (fs::path(options_.folder) / e.log).string();
+    const std::string log =
+        (fs::path(options_.folder) / "logs" / (name + ".environment.log")).string();
     std::error_code ignored;
-    fs::remove(log, ignored);  // left by an interrupted execution
+    for (const std::string& file : {log, (fs::path(options_.folder) / e.log).string()})
+      fs::remove(file, ignored);  // left by an interrupted execution
     const auto none = unavailable_.find(version);
     if (none != unavailable_.end()) {
       e.why = none->second;
@@ -423,14 +426,13 @@ Result<PackagesFound> bisect_packages(const PackageOptions& options, Progress* p
       {"package", o.package},
       {"low", releases.front().version},
       {"high", releases.back().version},
-      {"requires", o.requires_},
+      {"requires", o.requirements},
       {"python", o.python},
       {"way", static_cast<int>(script.way)},
       {"fail_on", o.fail_on},
       {"steps", o.steps},
       {"script", o.script},
       {"content", digest_bytes(content.data(), content.size()).hex()}};
-  if (!o.resume) fs::remove_all(fs::path(o.folder) / "environments", error);
   TWINRUN_ASSIGN(const auto session,
                  Session::open(o.folder, {"package", identity.dump(), o.typed}, o.resume));
   PackageProgress stages(progress);

@@ -20,7 +20,7 @@ namespace twinrun::bisect {
 struct PackageOptions {
   std::string package, low, high;
   std::vector<std::string> script;        // with its arguments
-  std::vector<std::string> requires_;     // further packages for every environment
+  std::vector<std::string> requirements;  // further packages for every environment
   std::optional<ScriptOptions::Way> way;  // none: by the text of the script
   std::vector<std::string> fail_on;       // classes that are bad; empty: by what the ends show
   std::string python;                     // "3.11"; "": the one with wheels for most releases

@@ -133,7 +133,9 @@ Result<ScriptAnswer> run_script(const ScriptOptions& options, const std::string&
   const std::string verdicts = (folder / "verdicts.jsonl").string();
   const std::string trace = (folder / "trace.twin").string();
   std::error_code ignored;
-  fs::remove(verdicts, ignored);
+  for (const fs::path& earlier :
+       {fs::path(verdicts), report / "report.html", report / "report.json"})
+    fs::remove(earlier, ignored);
   std::vector<std::string> words{"env", "TWINRUN_VERDICTS=" + verdicts,
                                  "TWINRUN=" + fs::read_symlink("/proc/self/exe", ignored).string()};
   std::string path;

@@ -161,7 +161,7 @@ Result<int> bisect_package(const Args& args) {
       o.fail_on.push_back(word);
     }
   }
-  if (parsed.has("with")) o.requires_ = parsed.get<std::vector<std::string>>("with");
+  if (parsed.has("with")) o.requirements = parsed.get<std::vector<std::string>>("with");
   if (parsed.has("python")) o.python = parsed.get<std::string>("python");
   const char* named = std::getenv("TWINRUN_PYTHON");
   o.interpreter = named != nullptr && *named != 0 ? named : "python3";
