@@ -111,24 +111,20 @@ class PackageOracle {
   }
 
   // Runs both ends until one of them shows something wrong that the other one does not, at most
-  // `agree` times each. False: they do not differ, or cannot be tested; `why` says so.
-  Result<bool> decide(std::string& why) {
-    const std::string low = releases_.front().version, high = releases_.back().version;
-    for (int round = 0; round < options_.repeats.agree; ++round) {
-      for (const std::string& end : {high, low}) {
-        const char* name = end == high ? "HIGH" : "LOW";
-        for (int skips = 0; words(end).size() <= static_cast<size_t>(round);) {
-          if (skips++ == options_.repeats.skips) {
-            why = fmt::format("{}, {}, cannot be tested: {}", name, end, seen_[end].back().why);
-            return false;
-          }
-          progress_.begin(fmt::format("{}, {}", end, name), 1);
-          TWINRUN_ASSIGN(const Execution e, execute(end));
-          progress_.end(e.why);
-          remembered_[end].push_back(e);
-        }
+  // `agree` times each. Where LOW cannot be tested, a release above it takes its place. Returns the
+  // number of the release to begin with; -1: there is none, and `why` says so.
+  Result<int> decide(std::string& why) {
+    const int last = static_cast<int>(releases_.size()) - 1;
+    const std::string high = version(last), low = version(0);
+    for (int round = 1; round <= options_.repeats.agree; ++round) {
+      TWINRUN_ASSIGN(const bool one, ask(high, "HIGH", round));
+      if (!one) {
+        why = fmt::format("HIGH, {}, cannot be tested: {}", high, seen_[high].back().why);
+        return -1;
       }
-      if (choose(words(low), words(high))) return true;
+      TWINRUN_ASSIGN(const bool both, ask(low, "LOW", round));
+      if (!both) return begin_above(why);
+      if (choose(words(low), words(high))) return 0;
     }
     const bool both_bad =
         std::ranges::any_of(words(high), [&](const std::string& w) { return is_bad(w); });
@@ -136,9 +132,9 @@ class PackageOracle {
                       both_bad ? "bad: give a LOW that is good"
                                : "good: give a HIGH that is bad, or --fail-on with a class that "
                                  "only one of them shows");
-    for (const std::string& end : {high, low})
-      for (const Execution& e : remembered_[end]) TWINRUN_RETURN_IF_ERROR(session_.add(e));
-    return false;
+    for (const auto& [name, executions] : remembered_)
+      for (const Execution& e : executions) TWINRUN_RETURN_IF_ERROR(session_.add(e));
+    return -1;
   }
 
   bool fixed() const { return fixed_; }
@@ -188,6 +184,47 @@ class PackageOracle {
   }
 
  private:
+  const std::string& version(int i) const { return releases_[static_cast<size_t>(i)].version; }
+
+  // Executes a release, before the search does, until `answers` executions have given a class.
+  // False: it was skipped too often in a row.
+  Result<bool> ask(const std::string& version, const char* name, int answers) {
+    std::vector<Execution>& seen = seen_[version];
+    while (static_cast<int>(words(version).size()) < answers) {
+      const auto skips = std::find_if(seen.rbegin(), seen.rend(),
+                                      [](const Execution& e) { return !word_of(e.why).empty(); }) -
+                         seen.rbegin();
+      if (skips >= options_.repeats.skips) return false;
+      progress_.begin(fmt::format("{}, {}", version, name), 1);
+      TWINRUN_ASSIGN(const Execution e, execute(version));
+      progress_.end(e.why);
+      if (word_of(e.why).empty()) {
+        TWINRUN_RETURN_IF_ERROR(session_.add(e));
+      } else {
+        remembered_[version].push_back(e);
+      }
+    }
+    return true;
+  }
+
+  // Finds a release above LOW that can be tested and differs from HIGH, by halving: what LOW lacks,
+  // later releases have.
+  Result<int> begin_above(std::string& why) {
+    const std::string high = releases_.back().version;
+    progress_.note(fmt::format("LOW, {}, cannot be tested: {}; the search begins above it",
+                               version(0), seen_[version(0)].back().why));
+    int untestable = 0, same = static_cast<int>(releases_.size()) - 1;
+    while (same - untestable > 1) {
+      const int middle = untestable + (same - untestable) / 2;
+      TWINRUN_ASSIGN(const bool testable, ask(version(middle), "in place of LOW", 1));
+      if (testable && choose(words(version(middle)), words(high))) return middle;
+      (testable ? same : untestable) = middle;
+    }
+    why = fmt::format("{} cannot be tested ({}), and above it no release differs from {}",
+                      version(untestable), seen_[version(untestable)].back().why, high);
+    return -1;
+  }
+
   Result<Execution> execute(const std::string& version) {
     Execution e{version, Outcome::kSkip, "", 0, ""};
     const std::string name = fmt::format("{:03}-{}", ++number_, version);
@@ -443,12 +480,13 @@ Result<PackagesFound> bisect_packages(const PackageOptions& options, Progress* p
                           oracle.common()));
   stages.left = [&] { return oracle.left(); };
   std::string why;
-  TWINRUN_ASSIGN(const bool differ, oracle.decide(why));
+  TWINRUN_ASSIGN(const int begin, oracle.decide(why));
   r.fixed = oracle.fixed();
   r.wrong = oracle.wrong();
-  if (differ) {
+  if (begin >= 0) {
     std::vector<std::string> names;
-    for (const Release& release : releases) names.push_back(release.version);
+    for (size_t i = static_cast<size_t>(begin); i < releases.size(); ++i)
+      names.push_back(releases[i].version);
     if (r.fixed) std::ranges::reverse(names);
     const Lineage lineage = Lineage::line(names);
     Judge judge(std::ref(oracle), o.repeats, *session, &stages, stop);
@@ -472,10 +510,12 @@ Result<PackagesFound> bisect_packages(const PackageOptions& options, Progress* p
     r.found.end = Found::End::kNotReproducible;
     r.found.why = why;
     r.tried = oracle.tried();
-    for (const TriedRelease& t : r.tried) {
-      r.found.executions += t.tally.good + t.tally.bad + t.tally.skip;
-      ++(t.tally.testable() ? r.found.testable : r.found.untestable);
-    }
+  }
+  // With those that were tried before the search.
+  r.found.executions = r.found.testable = r.found.untestable = 0;
+  for (const TriedRelease& t : r.tried) {
+    r.found.executions += t.tally.good + t.tally.bad + t.tally.skip;
+    ++(t.tally.testable() ? r.found.testable : r.found.untestable);
   }
   r.environments = oracle.environments().made();
   r.removed = oracle.environments().removed();

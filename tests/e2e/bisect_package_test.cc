@@ -150,6 +150,26 @@ TEST_F(BisectPackage, SkipsWhatCannotRun) {
   }
 }
 
+// LOW and the releases above it lack what the script needs.
+TEST_F(BisectPackage, BeginsAboveALowThatCannotRun) {
+  const std::string lacks =
+      "test $n -ge 9 || { echo \"TypeError: f() got an unexpected keyword "
+      "argument 'smoothing'\"; exit 1; }\n";
+  Outcome o = package(lacks + "test $n -ge 12", "0.1..0.17", {"--json"});
+  ASSERT_EQ(o.code, 0) << o.out << o.err;
+  auto j = json_of(o.out);
+  EXPECT_EQ(j["fixed"], true);
+  EXPECT_EQ(j["first_good"]["version"], "0.12");
+  EXPECT_EQ(j["last_bad"]["version"], "0.11");
+  EXPECT_EQ(j["tried"][0]["version"], "0.1");
+  EXPECT_NE(j["tried"][0]["answer"].dump().find("unexpected keyword"), std::string::npos);
+  EXPECT_TRUE(o.says("LOW, 0.1, cannot be tested")) << o.err;
+  o = package(lacks + "exit 0", "0.1..0.17", {"--json", "-q"});
+  EXPECT_EQ(o.code, 125) << o.err;
+  EXPECT_TRUE(o.prints("0.8 cannot be tested (exit code 1, TypeError")) << o.out;
+  EXPECT_TRUE(o.prints("above it no release differs from 0.17")) << o.out;
+}
+
 TEST_F(BisectPackage, AFlakyScriptIsAskedMoreOften) {
   // A bad release is bad in two of three executions.
   const Outcome o =
