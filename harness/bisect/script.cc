@@ -155,7 +155,8 @@ Result<ScriptAnswer> run_script(const ScriptOptions& options, const std::string&
       const CommandResult ran,
       run_command(words, {.log = log, .timeout_seconds = options.timeout_seconds}, stop));
   if (ran.ended == CommandResult::Ended::kInterrupted) return interrupted();
-  const std::string last = text::clean(last_line(log));
+  // What recording says comes after the exception that ended the script.
+  const std::string last = text::clean(last_line(log, "twinrun: "));
   ScriptAnswer answer;
   if (options.way == Way::kExit) {
     answer = answer_of_exit(ran, last);

@@ -146,11 +146,11 @@ Result<CommandResult> run_command(const std::vector<std::string>& words,
   return ran;
 }
 
-std::string last_line(const std::string& log) {
+std::string last_line(const std::string& log, std::string_view but) {
   std::ifstream in(log, std::ios::binary);
   std::string last;
   for (std::string line; std::getline(in, line);) {
-    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+    if (line.find_first_not_of(" \t\r") != std::string::npos && !line.starts_with(but)) last = line;
   }
   return last;
 }

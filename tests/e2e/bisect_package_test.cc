@@ -128,7 +128,8 @@ TEST_F(BisectPackage, FindsTheReleaseThatFixedIt) {
 TEST_F(BisectPackage, SkipsWhatCannotRun) {
   // 0.7 has no environment, and 0.8 to 0.10 have another interface.
   Outcome o = package(
-      "case $n in 8|9|10) echo \"AttributeError: no 'scan'\"; exit 1;; esac\ntest $n -lt 15",
+      "case $n in 8|9|10) echo \"AttributeError: no 'scan'\"; echo 'twinrun: 0 steps'; exit 1;; "
+      "esac\ntest $n -lt 15",
       "0.1..0.17", {"--json"});
   ASSERT_EQ(o.code, 0) << o.out << o.err;
   auto j = json_of(o.out);
