@@ -78,10 +78,10 @@ Result<int> replay(const Args& args) {
 }  // namespace
 
 void add_search_options(Options& options, const char* folder, int repeats, int retries) {
-  options.text(
-      "out,o",
-      "folder of the results: session.jsonl, logs, the last good and the first bad candidate",
-      folder);
+  options.text("out,o",
+               "folder of the results: session.jsonl, logs, and what the last good and the first "
+               "bad candidate left",
+               folder);
   options.number<int>("repeats", "executions of a candidate that must agree", repeats);
   options.number<int>("retries", "skips in a row after which a candidate counts as untestable",
                       retries);

@@ -139,7 +139,9 @@ Result<int> bisect_package(const Args& args) {
                "environment)");
   options.takes("environments", {});
   add_search_options(options, "twinrun-results/bisect-package", 2, 2);
-  add_common_options(options);
+  options.number<int>("threads", "--way watch: threads to judge with", 2);
+  options.flag("json", "one JSON document on stdout");
+  options.flag("quiet,q", "no progress");
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(words, "twinrun bisect package NAME LOW..HIGH [OPTIONS] -- SCRIPT [ARGS]",
                        "twinrun bisect package jaxlib 0.4.30..0.5.0 -- train.py", options,
