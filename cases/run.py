@@ -91,7 +91,10 @@ def named(report):
     if report.get("group"):
         return list(dict.fromkeys(str(g) for g in report["group"]))
     calls = report.get("findings", []) or report.get("ill_conditioned", [])
-    told = [f"{c['op']} at {c['place'].splitlines()[0]}" if c.get("place") else c["op"] for c in calls if c.get("op")]
+    told = []
+    for c in filter(lambda c: c.get("op"), calls):
+        place = re.sub(r"\S*/(\S+\.py:\d+).*", r"\1", c.get("place", "").splitlines()[0]) if c.get("place") else ""
+        told.append(f"{c['op']} at {place}" if place else c["op"])
     return list(dict.fromkeys(told)) or [f["sentence"] for f in report.get("findings", []) if f.get("sentence")]
 
 

@@ -10,7 +10,7 @@ import subprocess
 
 DYNAMIC, DYNSYM, VERNEED, VERSYM = 6, 11, 0x6FFFFFFE, 0x6FFFFFFF
 WEAK = 2
-CUDA = re.compile(r"lib(cu(?!rl)|nv|nccl)")
+CUDA = re.compile(r"lib(cu(?!rl|da\.so)|nv|nccl)")    # not the driver, which the runtime looks for
 
 # Prints the files that an interpreter has mapped with the system's libraries in its process.
 MAPPED = """
@@ -149,7 +149,7 @@ def write(python):
     here = {os.path.basename(p): p for p in glob.glob(os.path.join(folder, "*.so*"))}
     real = {os.path.basename(p): p
             for p in glob.glob(os.path.join(os.path.dirname(os.path.dirname(folder)), "nvidia", "**", "*.so*"), recursive=True)}
-    pending = [n for n in here if n.startswith(("libtorch", "libc10", "libshm"))]
+    pending = list(here)
     read, missing = {}, set()
     while pending:
         name = pending.pop()
