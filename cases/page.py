@@ -27,22 +27,22 @@ def text(cases, known, other, tools):
         "",
         "Other tools compare the same first step: JAX compiled against the same step under `jax.disable_jit`, PyTorch's gradients in float32",
         "against float64, each with one tolerance (`allclose` with `rtol` and `atol`; `assert_close`: `torch.testing` with its defaults).",
-        "\"agrees\" on a bad version is a bug missed, \"differs\" on a good one a false alarm. – : it does not apply.",
+        "\"agrees\" on a bad version is a bug missed, \"differs\" on a good one a false alarm. – : it does not apply. None of them names an op.",
         "",
-        "| case | version | | verdict | due | " + " | ".join(tools) + " | environment, s | diagnosis, s |",
-        "|---|---|---|---|---|" + "---|" * len(tools) + "---|---|",
+        "| case | version | | verdict | due | " + " | ".join(tools) + " | environment, s | diagnosis, s | of the processors, s |",
+        "|---|---|---|---|---|" + "---|" * len(tools) + "---|---|---|",
     ]
     for case in cases:
         for version, bad in case.versions:
             row = known.get(f"{case.name} {version}")
             kind = "bad" if bad else "good"
             if row is None:
-                lines.append(f"| [{case.name}](#{case.name}) | {case.package} {version} | {kind} | not run |" + " |" * (len(tools) + 3))
+                lines.append(f"| [{case.name}](#{case.name}) | {case.package} {version} | {kind} | not run |" + " |" * (len(tools) + 4))
                 continue
-            seconds = f"{row['seconds']:.0f}" if "seconds" in row else ""
+            times = " | ".join(f"{row[k]:.0f}" if k in row else "" for k in ("cold", "seconds", "cpu_seconds"))
             lines.append(f"| [{case.name}](#{case.name}) | {case.package} {version} | {kind} | `{row['verdict']}` | "
                          f"{'met' if row['met'] else '**not met**'} | " + " | ".join(other(row, t) for t in tools) +
-                         f" | {row['cold']:.0f} | {seconds} |")
+                         f" | {times} |")
     lines += ["", *summary(cases, known, other, tools)]
     for case in cases:
         told = case.told

@@ -4,10 +4,12 @@ script.py is diagnosed, and the verdict is held against what is due. docs/guides
 Exit status: 0, all that ran got their due; 1, one did not; 77, nothing could be run.
 """
 import argparse
+import hashlib
 import json
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,7 @@ class Case:
         if unknown:
             raise SystemExit(f"{folder / 'case.toml'}: {', '.join(sorted(unknown))}: no such key; known: {', '.join(KNOWN)}")
         self.package, self.due = self.told["package"], self.told["due"]
+        self.digest = hashlib.sha256(self.script.read_bytes() + (folder / "case.toml").read_bytes()).hexdigest()[:16]
         self.versions = sorted([(v, True) for v in self.told.get("bad", [])] + [(v, False) for v in self.told.get("good", [])],
                                key=lambda pair: environments.version_key(pair[0]))
 
@@ -53,13 +56,19 @@ def called(words, variables, folder, seconds):
     return done.returncode, done.stdout
 
 
+def busy():
+    """Returns the processor seconds of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def diagnosed(case, python, program, folder, seconds):
-    """Returns report.json of the script's diagnosis, and the seconds that it took."""
+    """Returns report.json of the script's diagnosis, the seconds that it took, and what other tools say."""
     variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONHOME")}
     variables.update(PYTHONPATH=str(ADAPTERS), TWINRUN=str(program), JAX_PLATFORMS="cpu", TF_CPP_MIN_LOG_LEVEL="2",
                      PYTHONDONTWRITEBYTECODE="1", **case.told.get("environment", {}))
     args = case.told.get("args", [])
-    started = time.monotonic()
+    started, before = time.monotonic(), busy()
     if case.told["way"] == "watch":
         status, said = called([python, "-W", "ignore", "-m", "twinrun", "watch", "-o", "trace.twin", case.script, *args], variables,
                               folder, seconds)
@@ -68,7 +77,7 @@ def diagnosed(case, python, program, folder, seconds):
             _, said = called([program, "judge", "trace.twin", "-o", "judged", "-q"], variables, folder, seconds)
     else:
         status, said = called([python, "-W", "ignore", case.script, *args], variables, folder, seconds)
-    took = time.monotonic() - started
+    took = {"seconds": round(time.monotonic() - started, 1), "cpu_seconds": round(busy() - before, 1)}
     reports = sorted(pathlib.Path(folder).rglob("report.json"), key=lambda p: p.stat().st_mtime)
     if not reports:
         raise RuntimeError(f"no report; it ended with status {status}: " + " ".join(said.split())[-500:])
@@ -99,7 +108,7 @@ def named(report):
 
 
 def run_version(case, version, bad, program, seconds):
-    row = {"case": case.name, "version": version, "bad": bad}
+    row = {"case": case.name, "version": version, "bad": bad, "digest": case.digest}
     try:
         made = case.environment(version)
     except environments.Unavailable as e:
@@ -107,7 +116,8 @@ def run_version(case, version, bad, program, seconds):
     row.update(python=made["python_version"], cold=made["seconds"], bytes=made["bytes"])
     with tempfile.TemporaryDirectory(prefix="twinrun_cases_") as folder:
         try:
-            report, row["seconds"], row["others"] = diagnosed(case, made["python"], program, folder, seconds)
+            report, took, row["others"] = diagnosed(case, made["python"], program, folder, seconds)
+            row.update(took)
         except RuntimeError as e:
             return {**row, "verdict": "none", "named": str(e), "met": False}
     row["verdict"], headline = verdict_of(report)
@@ -198,7 +208,10 @@ def main():
     ran = [r for r in rows if "skipped" not in r]
     if args.write:
         import page
-        PAGE.write_text(page.text([Case(f) for f in folders.values()], known, other, TOOLS))
+        every = [Case(f) for f in folders.values()]
+        digests = {c.name: c.digest for c in every}    # what an earlier script of a case said is of no use
+        known = {k: row for k, row in known.items() if row.get("digest") == digests.get(row["case"])}
+        PAGE.write_text(page.text(every, known, other, TOOLS))
         print(f"wrote {PAGE}")
     if not ran:
         print("SKIPPED: no case could be run")

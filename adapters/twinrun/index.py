@@ -140,7 +140,7 @@ class Index:
     @contextlib.contextmanager
     def serve(self, until, pinned=()):
         """Serves the index as it was at `until` (None: as it is); what is `pinned` is always there. Yields the address."""
-        index = self
+        index, pinned = self, {(name, version_key(version)) for name, version in pinned if version}
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
@@ -186,7 +186,7 @@ class Index:
         kept = []
         for file in files:
             time, version = uploaded(file), version_of(file["filename"])
-            if until and time and time > until and (name, version) not in pinned:
+            if until and time and time > until and (name, version_key(version or "")) not in pinned:
                 continue
             said = {"href": file["url"] + "".join(f"#{k}={v}" for k, v in list(file.get("hashes", {}).items())[:1])}
             if file.get("requires-python"):
