@@ -27,6 +27,9 @@ PAGE = HERE.parent / "docs" / "results" / "cases.md"
 KNOWN = ("title", "thread", "package", "bad", "good", "python", "requires", "open", "way", "environment", "wrong", "due", "args")
 
 
+WORDS = ("title", "thread", "bad", "good", "open", "wrong")    # what a run's result does not depend on
+
+
 class Case:
     """A folder of cases/: case.toml and script.py."""
 
@@ -38,7 +41,8 @@ class Case:
         if unknown:
             raise SystemExit(f"{folder / 'case.toml'}: {', '.join(sorted(unknown))}: no such key; known: {', '.join(KNOWN)}")
         self.package, self.due = self.told["package"], self.told["due"]
-        self.digest = hashlib.sha256(self.script.read_bytes() + (folder / "case.toml").read_bytes()).hexdigest()[:16]
+        decides = {k: v for k, v in self.told.items() if k not in WORDS}
+        self.digest = hashlib.sha256(self.script.read_bytes() + json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         self.versions = sorted([(v, True) for v in self.told.get("bad", [])] + [(v, False) for v in self.told.get("good", [])],
                                key=lambda pair: environments.version_key(pair[0]))
 
