@@ -190,7 +190,7 @@ def main():
     program = pathlib.Path(args.program).absolute()
     if not os.access(program, os.X_OK):
         parser.error(f"there is no program {program}; ./dev build makes it")
-    known, rows = remembered(), []
+    rows = []
     for case in cases:
         for version, bad in case.versions:
             if args.versions and not re.fullmatch(args.versions, version):
@@ -199,17 +199,16 @@ def main():
             print(f"{case.name} {version}: " + (f"skipped: {row['skipped']}" if "skipped" in row else f"{row['verdict']}: {row['named']}"),
                   file=sys.stderr, flush=True)
             rows.append(row)
-            if "skipped" not in row:
-                known[f"{case.name} {version}"] = row
             if args.free:
                 environments.remove([f"{case.package}=={version}"])
+    ran = [r for r in rows if "skipped" not in r]
+    known = {**remembered(), **{f"{r['case']} {r['version']}": r for r in ran}}    # another run may have ended meanwhile
     results_file().parent.mkdir(parents=True, exist_ok=True)
     results_file().write_text(json.dumps(known, indent=1))
     print(table([cells(r) for r in rows], HEAD))
     for row in rows:
         if "skipped" in row:
             print(f"skipped {row['case']} {row['version']}: {row['skipped']}")
-    ran = [r for r in rows if "skipped" not in r]
     if args.write:
         import page
         every = [Case(f) for f in folders.values()]

@@ -7,14 +7,17 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 import unittest
 import zipfile
 
 ADAPTERS = pathlib.Path(__file__).resolve().parents[2] / "adapters"
+CASES = ADAPTERS.parent / "cases"
 sys.path.insert(0, str(ADAPTERS))
 from twinrun import cuda_stubs, environments, index, pythons  # noqa: E402
 
@@ -199,6 +202,34 @@ class Releases(WithIndex):
 
 class ReleasesInHtml(Releases):
     html = True
+
+
+class Cases(unittest.TestCase):
+    """cases/: what can be said of them without a network."""
+
+    def test_are_whole(self):
+        folders = sorted(p.parent for p in CASES.glob("*/script.py"))
+        self.assertGreater(len(folders), 5)
+        for folder in folders:
+            with self.subTest(folder.name):
+                with open(folder / "case.toml", "rb") as file:
+                    case = tomllib.load(file)
+                self.assertLessEqual(len((folder / "script.py").read_text().splitlines()), 60)
+                self.assertTrue(case["title"] and case["wrong"] and case["bad"])
+                self.assertRegex(case["thread"], r"^[\w.-]+/[\w.-]+#\d+$")
+                self.assertIn(case["way"], ("diagnose", "watch"))
+                self.assertIn(case["due"]["verdict"], ("ENGINE_BUG", "SHARDING", "PROGRAM", "NOISE", "INCONCLUSIVE"))
+                self.assertIsNone(re.compile(case["due"]["names"]).match(""), "it must not match everything")
+                self.assertFalse(set(case["bad"]) & set(case.get("good", [])))
+
+    def test_are_skipped_with_a_word_without_a_network(self):
+        with tempfile.TemporaryDirectory() as empty:
+            variables = dict(os.environ, PIP_CONFIG_FILE=os.devnull, PIP_INDEX_URL=CLOSED, XDG_CACHE_HOME=empty)
+            done = subprocess.run([sys.executable, str(CASES / "run.py"), "token_shift", "--program", sys.executable], env=variables,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
+        self.assertEqual(done.returncode, 77, done.stdout)
+        self.assertRegex(done.stdout, "(?m)^skipped token_shift 0.4.35: the package index could not be reached .*127.0.0.1:9")
+        self.assertIn("SKIPPED: no case could be run", done.stdout)
 
 
 class Rules(unittest.TestCase):
