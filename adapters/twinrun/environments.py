@@ -140,6 +140,9 @@ def _make(folder, requirements, python):
         release, fitting = _release(index, name, version, pythons, python)
         pinned = [*requirements, *_together(index, requirements)]
         versions = [split(r) for r in pinned]
+        for other, its in versions[1:]:
+            if its:
+                _known(index, other, its)
         latest = index.released(versions)
         failures = []
         with index.serve(latest + SLACK if latest else None, versions) as address:
@@ -158,8 +161,8 @@ def _make(folder, requirements, python):
         raise Unavailable(f"the package index could not be reached ({e})") from None
 
 
-def _release(index, name, version, pythons, python):
-    """Returns the release, and the Pythons that have a wheel of it, the newest first."""
+def _known(index, name, version):
+    """Returns a release that the index has and that was not yanked."""
     releases = index.releases(name)
     release = next((r for v, r in releases.items() if version_key(v) == version_key(version)), None)
     if release is None:
@@ -168,6 +171,12 @@ def _release(index, name, version, pythons, python):
     if release["yanked"]:
         why = f": {release['yanked']}" if isinstance(release["yanked"], str) else ""
         raise Unavailable(f"{name} {version} was yanked{why}")
+    return release
+
+
+def _release(index, name, version, pythons, python):
+    """Returns the release, and the Pythons that have a wheel of it, the newest first."""
+    release = _known(index, name, version)
     fitting = [p for p in pythons if index.wheels(release, p)]
     wanted = [p for p in fitting if python in (None, p["minor"], p["version"])]
     if not wanted:
@@ -201,7 +210,8 @@ def _install(folder, python, pinned, address, index, large):
     names = [split(r)[0] for r in pinned]
     # What was asked for must be a wheel: built from source, it would be another build than the one released.
     _run([path, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input", "--index-url", address, "--prefer-binary",
-          "--only-binary", ",".join(names), *(["--no-cache-dir"] if large else []), *pinned], "pip install", Unresolved)
+          "--only-binary", ",".join(names), *(["--no-cache-dir"] if large else []), *pinned], "pip install", Unresolved,
+         PIP_EXTRA_INDEX_URL=address)    # what pip's settings name besides is in the index already
     told = {"python": path, "python_version": python["version"]}
     if index.stood_in and os.path.isdir(cuda_stubs.libraries(path)):
         told["stubs"] = cuda_stubs.write(path)
@@ -213,13 +223,15 @@ def _install(folder, python, pinned, address, index, large):
     return told
 
 
-def _run(words, what, error=Unavailable):
+def _run(words, what, error=Unavailable, **variables):
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-                          env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")})
+                          env={**kept, **variables})
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or [f"exit status {done.returncode}"]
-        raise error(f"{what} failed: " + " ".join(errors[-3:])[-600:])
+        told = re.sub(r" \(from versions: [^)]*\)", "", " ".join(errors[-3:]))
+        raise error(f"{what} failed: {told[-600:]}")
     return done.stdout
 
 

@@ -134,6 +134,14 @@ class Made(WithIndex):
         self.assertEqual(len(gone["removed"]), 1)
         self.assertEqual(self.folders(), [])
 
+    def test_further_indexes_are_of_that_day_too(self):
+        other = Packages()
+        self.addCleanup(other.close)
+        self.packages.add("tool", "1.0", "2024-01-01", requires=["helper"])
+        other.add("helper", "1.0", "2023-06-01")
+        other.add("helper", "2.0", "2024-06-01")
+        self.assertEqual(self.ask("tool==1.0", PIP_EXTRA_INDEX_URL=other.address)["installed"]["helper"], "1.0")
+
     def test_what_is_pinned_is_not_hidden(self):
         self.packages.add("tool", "1.0", "2024-01-01")
         self.packages.add("helper", "1.0", "2023-06-01")
@@ -175,6 +183,8 @@ class Refused(WithIndex):
         self.assertRegex(self.why("tool==3.0"), "has no wheel")
         self.assertRegex(self.why("tool==4.0"), "tool==4.0 could not be installed.*nowhere")
         self.assertRegex(self.why("tool==5.0"), "has no tool 5.0; its newest releases are 1.0, 2.0, 3.0, 4.0")
+        self.packages.add("right", "1.0")
+        self.assertRegex(self.why("right==1.0", "tool==99"), "has no tool 99; its newest releases are")
         self.assertRegex(self.why("other==1.0"), "has no other 1.0$")
         self.assertRegex(self.why("tool==1.0", PIP_INDEX_URL=CLOSED), "index could not be reached.*127.0.0.1:9")
         self.assertIn("names no version", self.ask("tool", status=2))
