@@ -142,7 +142,11 @@ def _make(folder, requirements, python):
         versions = [split(r) for r in pinned]
         for other, its in versions[1:]:
             if its:
-                _known(index, other, its)
+                beside = _known(index, other, its)
+                binary = any(f["filename"].endswith(".whl") for f in beside["files"])    # else it is built from source
+                fitting = [p for p in fitting if index.wheels(beside, p) or not binary]
+        if not fitting:
+            raise Unavailable(f"no Python of this machine has wheels of all of {', '.join(pinned)}")
         latest = index.released(versions)
         failures = []
         with index.serve(latest + SLACK if latest else None, versions) as address:
@@ -208,9 +212,9 @@ def _install(folder, python, pinned, address, index, large):
     _run([python["path"], "-m", "venv", folder], "python -m venv")
     path = os.path.join(folder, "bin", "python")
     names = [split(r)[0] for r in pinned]
-    # What was asked for must be a wheel: built from source, it would be another build than the one released.
+    # The version that is asked for must be a wheel: built from source, it would be another build than the one released.
     _run([path, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input", "--index-url", address, "--prefer-binary",
-          "--only-binary", ",".join(names), *(["--no-cache-dir"] if large else []), *pinned], "pip install", Unresolved,
+          "--only-binary", names[0], *(["--no-cache-dir"] if large else []), *pinned], "pip install", Unresolved,
          PIP_EXTRA_INDEX_URL=address)    # what pip's settings name besides is in the index already
     told = {"python": path, "python_version": python["version"]}
     if index.stood_in and os.path.isdir(cuda_stubs.libraries(path)):

@@ -184,6 +184,7 @@ class Refused(WithIndex):
         self.assertRegex(self.why("tool==4.0"), "tool==4.0 could not be installed.*nowhere")
         self.assertRegex(self.why("tool==5.0"), "has no tool 5.0; its newest releases are 1.0, 2.0, 3.0, 4.0")
         self.packages.add("right", "1.0")
+        self.assertRegex(self.why("right==1.0", "tool==2.0"), "no Python of this machine has wheels of all of right==1.0, tool==2.0")
         self.assertRegex(self.why("right==1.0", "tool==99"), "has no tool 99; its newest releases are")
         self.assertRegex(self.why("other==1.0"), "has no other 1.0$")
         self.assertRegex(self.why("tool==1.0", PIP_INDEX_URL=CLOSED), "index could not be reached.*127.0.0.1:9")
