@@ -1,6 +1,6 @@
-"""Trains a small language model of the RWKV family: each position mixes its features with those of the position before (a token shift,
-written with .at[].set). jaxlib 0.4.35 to 0.12.0.1 compile the shift so that it reads rows which it has overwritten
-(openxla/xla#49176)."""
+"""Trains a small language model of the RWKV family: each position mixes its features with those of
+the position before (a token shift, written with .at[].set). jaxlib 0.4.35 to 0.12.0.1 compile the
+shift so that it reads rows which it has overwritten (openxla/xla#49176)."""
 
 import jax
 import jax.numpy as jnp

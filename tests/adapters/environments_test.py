@@ -1,5 +1,6 @@
-"""Environments of released versions, against a package index in this process: nothing outside of this machine is asked."""
-import contextlib
+"""Environments of released versions, against a package index in this process: nothing outside of
+this machine is asked."""
+
 import ctypes
 import hashlib
 import http.server
@@ -21,17 +22,21 @@ CASES = ADAPTERS.parent / "cases"
 sys.path.insert(0, str(ADAPTERS))
 from twinrun import cuda_stubs, environments, index, pythons  # noqa: E402
 
-CLOSED = "http://127.0.0.1:9/simple"    # the port of `discard`, which no machine listens on
+CLOSED = "http://127.0.0.1:9/simple"  # the port of `discard`, which no machine listens on
 
 
 def wheel(name, version, requires=(), python=None):
-    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(f"Requires-Dist: {r}\n" for r in requires)
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(
+        f"Requires-Dist: {r}\n" for r in requires
+    )
     text += f"Requires-Python: {python}\n" if python else ""
     folder, kept = f"{name}-{version}.dist-info", io.BytesIO()
     with zipfile.ZipFile(kept, "w") as archive:
         archive.writestr(f"{name}/__init__.py", f"version = '{version}'\n")
         archive.writestr(f"{folder}/METADATA", text)
-        archive.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{folder}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{folder}/RECORD", "")
     return kept.getvalue()
 
@@ -75,13 +80,24 @@ class Packages:
 
     @staticmethod
     def page(listed):
-        return "".join(f'<a href="{f["url"]}"' + (' data-yanked="bad"' if f["yanked"] else "") + f'>{f["filename"]}</a>' for f in listed)
+        return "".join(
+            f'<a href="{f["url"]}"' + (' data-yanked="bad"' if f["yanked"] else "") + f">{f['filename']}</a>"
+            for f in listed
+        )
 
     def add(self, name, version, day="2024-01-01", requires=(), tags="py3-none-any", yanked=False, python=None):
         filename, body = f"{name}-{version}-{tags}.whl", wheel(name, version, requires, python)
-        self.files[filename] = {"name": name, "filename": filename, "url": f"../../files/{filename}", "body": body, "yanked": yanked,
-                                "requires-python": python, "hashes": {"sha256": hashlib.sha256(body).hexdigest()}, "size": len(body),
-                                "upload-time": f"{day}T12:00:00.000000Z"}
+        self.files[filename] = {
+            "name": name,
+            "filename": filename,
+            "url": f"../../files/{filename}",
+            "body": body,
+            "yanked": yanked,
+            "requires-python": python,
+            "hashes": {"sha256": hashlib.sha256(body).hexdigest()},
+            "size": len(body),
+            "upload-time": f"{day}T12:00:00.000000Z",
+        }
 
 
 class WithIndex(unittest.TestCase):
@@ -93,17 +109,29 @@ class WithIndex(unittest.TestCase):
         self.addCleanup(self.cache.cleanup)
         self.addCleanup(self.packages.close)
         self.variables = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
-        self.variables.update(PIP_CONFIG_FILE=os.devnull, PIP_INDEX_URL=self.packages.address, XDG_CACHE_HOME=self.cache.name,
-                              PYTHONPATH=str(ADAPTERS), PIP_NO_CACHE_DIR="1", no_proxy="127.0.0.1",
-                              PIP_RETRIES="0", PYENV_ROOT=self.cache.name)
-        folder = os.path.join(self.cache.name, "bin")    # this Python alone, so that no other is asked
+        self.variables.update(
+            PIP_CONFIG_FILE=os.devnull,
+            PIP_INDEX_URL=self.packages.address,
+            XDG_CACHE_HOME=self.cache.name,
+            PYTHONPATH=str(ADAPTERS),
+            PIP_NO_CACHE_DIR="1",
+            no_proxy="127.0.0.1",
+            PIP_RETRIES="0",
+            PYENV_ROOT=self.cache.name,
+        )
+        folder = os.path.join(self.cache.name, "bin")  # this Python alone, so that no other is asked
         os.makedirs(folder)
         os.symlink(sys.executable, os.path.join(folder, "python3"))
         self.variables["PATH"] = os.pathsep.join([folder, "/usr/sbin"])
 
     def start(self, *words, **changed):
-        return subprocess.Popen([sys.executable, "-m", "twinrun", "environment", *words], env={**self.variables, **changed},
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+        return subprocess.Popen(
+            [sys.executable, "-m", "twinrun", "environment", *words],
+            env={**self.variables, **changed},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+        )
 
     def ask(self, *words, status=0, **changed):
         process = self.start(*words, **changed)
@@ -120,15 +148,19 @@ class Made(WithIndex):
     def test_once_and_as_on_the_day_of_the_release(self):
         self.packages.add("tool", "1.0", "2024-01-01", requires=["helper"])
         self.packages.add("helper", "1.0", "2023-06-01")
-        self.packages.add("helper", "2.0", "2024-06-01")    # came later
+        self.packages.add("helper", "2.0", "2024-06-01")  # came later
         first = self.ask("tool==1.0")
         self.assertTrue(first["made"])
         self.assertEqual({n: first["installed"][n] for n in ("tool", "helper")}, {"tool": "1.0", "helper": "1.0"})
         self.assertGreater(first["bytes"], 0)
-        said = subprocess.run([first["python"], "-c", "import tool, helper; print(tool.version, helper.version)"], check=True,
-                              stdout=subprocess.PIPE, universal_newlines=True).stdout
+        said = subprocess.run(
+            [first["python"], "-c", "import tool, helper; print(tool.version, helper.version)"],
+            check=True,
+            stdout=subprocess.PIPE,
+            universal_newlines=True,
+        ).stdout
         self.assertEqual(said, "1.0 1.0\n")
-        again = self.ask("tool==1.0", PIP_INDEX_URL=CLOSED)    # needs no index
+        again = self.ask("tool==1.0", PIP_INDEX_URL=CLOSED)  # needs no index
         self.assertEqual(again, dict(first, made=False))
         gone = self.ask("--remove", "tool==1.0")
         self.assertEqual(len(gone["removed"]), 1)
@@ -184,7 +216,9 @@ class Refused(WithIndex):
         self.assertRegex(self.why("tool==4.0"), "tool==4.0 could not be installed.*nowhere")
         self.assertRegex(self.why("tool==5.0"), "has no tool 5.0; its newest releases are 1.0, 2.0, 3.0, 4.0")
         self.packages.add("right", "1.0")
-        self.assertRegex(self.why("right==1.0", "tool==2.0"), "no Python of this machine has wheels of all of right==1.0, tool==2.0")
+        self.assertRegex(
+            self.why("right==1.0", "tool==2.0"), "no Python of this machine has wheels of all of right==1.0, tool==2.0"
+        )
         self.assertRegex(self.why("right==1.0", "tool==99"), "has no tool 99; its newest releases are")
         self.assertRegex(self.why("other==1.0"), "has no other 1.0$")
         self.assertRegex(self.why("tool==1.0", PIP_INDEX_URL=CLOSED), "index could not be reached.*127.0.0.1:9")
@@ -206,9 +240,17 @@ class Releases(WithIndex):
         self.packages.add("tool", "1.9", yanked=True)
         self.packages.add("tool", "1.11rc1")
         self.packages.add("tool", "2.0", tags="cp27-none-any")
-        self.assertEqual(self.ask("--releases", "Tool"), {"package": "tool", "releases": [
-            {"version": "1.9", "yanked": True, "pythons": [here]}, {"version": "1.10", "yanked": False, "pythons": [here]},
-            {"version": "2.0", "yanked": False, "pythons": []}]})
+        self.assertEqual(
+            self.ask("--releases", "Tool"),
+            {
+                "package": "tool",
+                "releases": [
+                    {"version": "1.9", "yanked": True, "pythons": [here]},
+                    {"version": "1.10", "yanked": False, "pythons": [here]},
+                    {"version": "2.0", "yanked": False, "pythons": []},
+                ],
+            },
+        )
 
 
 class ReleasesInHtml(Releases):
@@ -236,29 +278,65 @@ class Cases(unittest.TestCase):
     def test_are_skipped_with_a_word_without_a_network(self):
         with tempfile.TemporaryDirectory() as empty:
             variables = dict(os.environ, PIP_CONFIG_FILE=os.devnull, PIP_INDEX_URL=CLOSED, XDG_CACHE_HOME=empty)
-            done = subprocess.run([sys.executable, str(CASES / "run.py"), "token_shift", "--program", sys.executable], env=variables,
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
+            done = subprocess.run(
+                [sys.executable, str(CASES / "run.py"), "token_shift", "--program", sys.executable],
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                universal_newlines=True,
+            )
         self.assertEqual(done.returncode, 77, done.stdout)
-        self.assertRegex(done.stdout, "(?m)^skipped token_shift 0.4.35: the package index could not be reached .*127.0.0.1:9")
+        self.assertRegex(
+            done.stdout, "(?m)^skipped token_shift 0.4.35: the package index could not be reached .*127.0.0.1:9"
+        )
         self.assertIn("SKIPPED: no case could be run", done.stdout)
 
 
 class Rules(unittest.TestCase):
     def test_versions_are_ordered(self):
-        ordered = ["1.0.dev1", "1.0a1", "1.0b2", "1.0rc1", "1.0", "1.0.post1", "1.0.1", "1.2", "1.10", "1.10.0.1", "2.0", "1!0.1"]
+        ordered = [
+            "1.0.dev1",
+            "1.0a1",
+            "1.0b2",
+            "1.0rc1",
+            "1.0",
+            "1.0.post1",
+            "1.0.1",
+            "1.2",
+            "1.10",
+            "1.10.0.1",
+            "2.0",
+            "1!0.1",
+        ]
         self.assertEqual(sorted(reversed(ordered), key=pythons.version_key), ordered)
         self.assertEqual(pythons.version_key("2.0"), pythons.version_key("2.0.0"))
 
     def test_pythons_are_allowed(self):
-        for told, version, due in ((">=3.9", "3.8.18", False), (">=3.9,<3.12", "3.11.7", True), ("!=3.10.*", "3.10.1", False),
-                                   ("~=3.8", "3.13.0", True), ("~=3.8.1", "3.9.0", False), (">=2.7, !=3.0.*", "3.11.7", True),
-                                   ("==3.11.*", "3.11.7", True), (None, "3.8.0", True), (">=3.6.*", "3.8.0", True)):
+        for told, version, due in (
+            (">=3.9", "3.8.18", False),
+            (">=3.9,<3.12", "3.11.7", True),
+            ("!=3.10.*", "3.10.1", False),
+            ("~=3.8", "3.13.0", True),
+            ("~=3.8.1", "3.9.0", False),
+            (">=2.7, !=3.0.*", "3.11.7", True),
+            ("==3.11.*", "3.11.7", True),
+            (None, "3.8.0", True),
+            (">=3.6.*", "3.8.0", True),
+        ):
             with self.subTest(told=told, version=version):
                 self.assertIs(pythons.allows(told, version), due)
 
     def test_stand_ins_are_for_cuda_alone(self):
-        for name, due in (("nvidia-cublas-cu12", True), ("nvidia-cuda-nvrtc-cu12", True), ("nvidia-cuda-runtime-cu12", False),
-                          ("nvidia-cuda-cupti", False), ("triton", True), ("tritonclient", False), ("numpy", False), ("torch", False)):
+        for name, due in (
+            ("nvidia-cublas-cu12", True),
+            ("nvidia-cuda-nvrtc-cu12", True),
+            ("nvidia-cuda-runtime-cu12", False),
+            ("nvidia-cuda-cupti", False),
+            ("triton", True),
+            ("tritonclient", False),
+            ("numpy", False),
+            ("torch", False),
+        ):
             self.assertIs(bool(index.STAND_INS.match(name)), due, name)
 
 
