@@ -329,7 +329,7 @@ Array matmul(const Arithmetic& m, const Array& a, const Array& b) {
       Estimate e{value, given + relative * size};
       if (size > 0 && size < 0x1p-90) e.radius += lost;
       if (!finite(value)) {
-        e.radius = finite(given) || exact ? 0 : kInfinity;
+        e.radius = exact ? 0 : kInfinity;  // what is open may have made it so
       } else if (!(size < m.overflow)) {
         e.radius = kInfinity;
       }
