@@ -1,8 +1,11 @@
-"""What other tools say of the first step of a case: other_tools.py SCRIPT, run by the case's own Python. Prints one JSON object.
+"""What other tools say of the first step of a case: other_tools.py SCRIPT, run by the case's own
+Python. Prints one JSON object.
 
-JAX: the step that the script gives to twinrun.diagnose, compiled, against the same step under jax.disable_jit. PyTorch: the gradients
-at the first optimizer step of the script's function main(dtype), in float32 against float64; a script without one is left out.
+JAX: the step that the script gives to twinrun.diagnose, compiled, against the same step under
+jax.disable_jit. PyTorch: the gradients at the first optimizer step of the script's function
+main(dtype), in float32 against float64; a script without one is left out.
 """
+
 import inspect
 import json
 import runpy
@@ -21,7 +24,10 @@ def compared(found, due):
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(found, due)]
     pairs = [(a, b) for a, b in pairs if a.dtype.kind in "fiu"]
     largest = max(float(np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30)) for a, b in pairs)
-    said = {f"allclose {t:.0e}".replace("e-0", "e-"): all(np.allclose(a, b, rtol=t, atol=t) for a, b in pairs) for t in (1e-3, 1e-5)}
+    said = {
+        f"allclose {t:.0e}".replace("e-0", "e-"): all(np.allclose(a, b, rtol=t, atol=t) for a, b in pairs)
+        for t in (1e-3, 1e-5)
+    }
     return {**said, "largest": largest}
 
 
@@ -43,9 +49,15 @@ def of_jax(script):
         return {"left out": "the script does not call twinrun.diagnose(step, state, batches)"}
 
     def run(step):
-        copied = jax.tree_util.tree_map(lambda x: x.copy() if hasattr(x, "copy") else x, (given["state"], given["batch"]))
+        copied = jax.tree_util.tree_map(
+            lambda x: x.copy() if hasattr(x, "copy") else x, (given["state"], given["batch"])
+        )
         words = [p for thing in copied for p in (thing if isinstance(thing, tuple) and fits < 0 else (thing,))]
-        return [np.asarray(x).astype("f8") for x in jax.tree_util.tree_leaves(step(*words)) if np.asarray(x).dtype.kind in "fiu"]
+        return [
+            np.asarray(x).astype("f8")
+            for x in jax.tree_util.tree_leaves(step(*words))
+            if np.asarray(x).dtype.kind in "fiu"
+        ]
 
     # diagnose takes the leading arguments as a tuple, too, unless the step has two arguments.
     fits = 0 if len(inspect.signature(given["step"]).parameters) == 2 else -1
@@ -64,7 +76,9 @@ def of_torch(script):
     found = {}
 
     def step(self, *words, **others):
-        raise Done([p.grad.detach().clone() for group in self.param_groups for p in group["params"] if p.grad is not None])
+        raise Done(
+            [p.grad.detach().clone() for group in self.param_groups for p in group["params"] if p.grad is not None]
+        )
 
     for kind in [torch.optim.Optimizer, *torch.optim.Optimizer.__subclasses__()]:
         kind.step = step
@@ -72,7 +86,7 @@ def of_torch(script):
         try:
             main(dtype=dtype)
         except Done as end:
-            found[dtype], = end.args
+            (found[dtype],) = end.args
     single, double = found[torch.float32], found[torch.float64]
     said = compared([t.double().numpy() for t in single], [t.numpy() for t in double])
     close = getattr(torch.testing, "assert_close", None) or torch.testing.assert_allclose

@@ -1,5 +1,5 @@
-"""The command line: `watch` records a script, `environment` makes one of released versions, every other verb is the program
-twinrun's."""
+"""The command line: `watch` records a script, `environment` makes one of released versions, every
+other verb is the program twinrun's."""
 import argparse
 import hashlib
 import importlib.util
@@ -11,7 +11,8 @@ import sys
 import tempfile
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--stop] SCRIPT ARGS...
-       python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]   |   --releases PACKAGE
+       python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]
+       python -m twinrun environment --releases PACKAGE
        python -m twinrun VERB ...     any verb of the program twinrun, such as judge"""
 
 

@@ -1,12 +1,15 @@
-"""Environments of released versions: each is made once, in a cache outside of any tree, and is used only once it is complete.
+"""Environments of released versions: each is made once, in a cache outside of any tree, and is used
+only once it is complete.
 
-    python -m twinrun environment jaxlib==0.4.28 flax==0.8.3 --python 3.11      # makes it, or finds it; ends with one JSON object
+    python -m twinrun environment jaxlib==0.4.28 flax==0.8.3 --python 3.11
     python -m twinrun environment --releases jaxlib
     python -m twinrun environment --remove jaxlib==0.4.28
 
-What is not pinned is resolved as on the day on which the pinned versions were released, so that a version of 2020 does not get a
-numpy of today. pip asks a small server in this process (index.py), which leaves out what was uploaded later.
+What is not pinned is resolved as on the day on which the pinned versions were released, so that a
+version of 2020 does not get a numpy of today. pip asks a small server in this process (index.py),
+which leaves out what was uploaded later.
 """
+
 import argparse
 import contextlib
 import datetime
@@ -23,14 +26,14 @@ from . import cuda_stubs
 from .index import Index, Unreachable, normal, uploaded
 from .pythons import find_pythons, is_release, version_key
 
-UNAVAILABLE = 75                      # EX_TEMPFAIL of sysexits.h
-FORM = 1                              # of an environment in the cache; counted up when the same words make another one
-SLACK = datetime.timedelta(days=7)    # the packages of one release are uploaded over some days
-LARGE = 300_000_000                   # bytes of a wheel from which on pip shall not keep it in its own cache, too
+UNAVAILABLE = 75  # EX_TEMPFAIL of sysexits.h
+FORM = 1  # of an environment in the cache; counted up when the same words make another one
+SLACK = datetime.timedelta(days=7)  # the packages of one release are uploaded over some days
+LARGE = 300_000_000  # bytes of a wheel from which on pip shall not keep it in its own cache, too
 TOGETHER = {"jaxlib": "jax", "jax": "jaxlib"}
-MODULES = {"tensorflow-cpu": "tensorflow", "tensorflow-intel": "tensorflow"}    # where the module has another name
+MODULES = {"tensorflow-cpu": "tensorflow", "tensorflow-intel": "tensorflow"}  # where the module has another name
 
-BESIDES = {"torch": ["numpy"]}        # what a script needs and the package does not require
+BESIDES = {"torch": ["numpy"]}  # what a script needs and the package does not require
 
 INSTALLED = """
 import json
@@ -59,7 +62,7 @@ def say(text):
 
 def split(requirement):
     """Returns the name and the version of "NAME==VERSION"; the version is None where it is not pinned."""
-    found = re.fullmatch(r"\s*([A-Za-z0-9._-]+)\s*==\s*([^\s;,*]+)\s*", requirement)
+    found = re.fullmatch(r"\s*([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*==\s*([^\s;,*]+)\s*", requirement)
     if found:
         return normal(found[1]), found[2]
     name = re.match(r"\s*([A-Za-z0-9._-]+)", requirement)
@@ -70,8 +73,10 @@ def split(requirement):
 
 @contextlib.contextmanager
 def locked(path):
-    """Holds the lock of an environment; another process that holds it is waited for. The system frees it when a process ends."""
+    """Holds the lock of an environment; another process that holds it is waited for. The system
+    frees it when a process ends."""
     import fcntl
+
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "a") as file:
         try:
@@ -108,7 +113,7 @@ def environment(requirements, python=None):
         partial = os.path.join(folder, "environment.json.part")
         with open(partial, "w") as file:
             json.dump(told, file, indent=1)
-        os.replace(partial, os.path.join(folder, "environment.json"))    # from here on it is complete
+        os.replace(partial, os.path.join(folder, "environment.json"))  # from here on it is complete
         return dict(told, made=True)
 
 
@@ -133,13 +138,22 @@ def _size(folder):
 def _make(folder, requirements, python):
     pythons = find_pythons()
     if not pythons:
-        raise Unavailable("no Python from 3.8 on that has venv and ensurepip was found in PATH or among pyenv's versions")
+        raise Unavailable(
+            "no Python from 3.8 on that has venv and ensurepip was found in PATH or among pyenv's versions"
+        )
     index = Index(pythons[0])
     name, version = split(requirements[0])
     try:
         release, fitting = _release(index, name, version, pythons, python)
         pinned = [*requirements, *_together(index, requirements)]
         versions = [split(r) for r in pinned]
+        for other, its in versions[1:]:
+            if its:
+                beside = _known(index, other, its)
+                binary = any(f["filename"].endswith(".whl") for f in beside["files"])  # else it is built from source
+                fitting = [p for p in fitting if index.wheels(beside, p) or not binary]
+        if not fitting:
+            raise Unavailable(f"no Python of this machine has wheels of all of {', '.join(pinned)}")
         latest = index.released(versions)
         failures = []
         with index.serve(latest + SLACK if latest else None, versions) as address:
@@ -158,37 +172,51 @@ def _make(folder, requirements, python):
         raise Unavailable(f"the package index could not be reached ({e})") from None
 
 
-def _release(index, name, version, pythons, python):
-    """Returns the release, and the Pythons that have a wheel of it, the newest first."""
+def _known(index, name, version):
+    """Returns a release that the index has and that was not yanked."""
     releases = index.releases(name)
     release = next((r for v, r in releases.items() if version_key(v) == version_key(version)), None)
     if release is None:
         newest = ", ".join(list(releases)[-5:])
-        raise Unavailable(f"the package index has no {name} {version}" + (f"; its newest releases are {newest}" if newest else ""))
+        raise Unavailable(
+            f"the package index has no {name} {version}" + (f"; its newest releases are {newest}" if newest else "")
+        )
     if release["yanked"]:
         why = f": {release['yanked']}" if isinstance(release["yanked"], str) else ""
         raise Unavailable(f"{name} {version} was yanked{why}")
+    return release
+
+
+def _release(index, name, version, pythons, python):
+    """Returns the release, and the Pythons that have a wheel of it, the newest first."""
+    release = _known(index, name, version)
     fitting = [p for p in pythons if index.wheels(release, p)]
     wanted = [p for p in fitting if python in (None, p["minor"], p["version"])]
     if not wanted:
         here = ", ".join(p["version"] for p in pythons)
         of = f"; it has wheels for {', '.join(p['minor'] for p in fitting)}" if fitting else ""
-        raise Unavailable(f"{name} {version} has no wheel for " + (f"Python {python}" if python else "a Python of this machine") +
-                          f" (found here: {here}{of})")
+        raise Unavailable(
+            f"{name} {version} has no wheel for "
+            + (f"Python {python}" if python else "a Python of this machine")
+            + f" (found here: {here}{of})"
+        )
     return release, wanted
 
 
 def _together(index, requirements):
-    """Returns what is installed besides: the release of jax that belongs to a jaxlib, or the other way round, which is the newest that
-    is not newer; what BESIDES has."""
+    """Returns what is installed besides: the release of jax that belongs to a jaxlib, or the other
+    way round, which is the newest that is not newer; what BESIDES has."""
     versions = dict(split(r) for r in requirements)
     added = []
     for name, version in versions.items():
         other = TOGETHER.get(name)
         added += [r for r in BESIDES.get(name, []) if r not in versions]
         if version and other and other not in versions:
-            older = [v for v, r in index.releases(other).items()
-                     if is_release(v) and not r["yanked"] and version_key(v) <= version_key(version)]
+            older = [
+                v
+                for v, r in index.releases(other).items()
+                if is_release(v) and not r["yanked"] and version_key(v) <= version_key(version)
+            ]
             added += [f"{other}=={max(older, key=version_key)}"] if older else []
     return added
 
@@ -199,9 +227,29 @@ def _install(folder, python, pinned, address, index, large):
     _run([python["path"], "-m", "venv", folder], "python -m venv")
     path = os.path.join(folder, "bin", "python")
     names = [split(r)[0] for r in pinned]
-    # What was asked for must be a wheel: built from source, it would be another build than the one released.
-    _run([path, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input", "--index-url", address, "--prefer-binary",
-          "--only-binary", ",".join(names), *(["--no-cache-dir"] if large else []), *pinned], "pip install", Unresolved)
+    # The version that is asked for must be a wheel: built from source, it would be another build
+    # than the one released.
+    _run(
+        [
+            path,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--index-url",
+            address,
+            "--prefer-binary",
+            "--only-binary",
+            names[0],
+            *(["--no-cache-dir"] if large else []),
+            *pinned,
+        ],
+        "pip install",
+        Unresolved,
+        PIP_EXTRA_INDEX_URL=address,
+    )  # what pip's settings name besides is in the index already
     told = {"python": path, "python_version": python["version"]}
     if index.stood_in and os.path.isdir(cuda_stubs.libraries(path)):
         told["stubs"] = cuda_stubs.write(path)
@@ -213,21 +261,34 @@ def _install(folder, python, pinned, address, index, large):
     return told
 
 
-def _run(words, what, error=Unavailable):
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-                          env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")})
+def _run(words, what, error=Unavailable, **variables):
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        env={**kept, **variables},
+    )
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or [f"exit status {done.returncode}"]
-        raise error(f"{what} failed: " + " ".join(errors[-3:])[-600:])
+        errors = (
+            [line for line in lines if line.startswith("ERROR")] or lines[-1:] or [f"exit status {done.returncode}"]
+        )
+        told = re.sub(r" \(from versions: [^)]*\)", "", " ".join(errors[-3:]))
+        raise error(f"{what} failed: {told[-600:]}")
     return done.stdout
 
 
 def releases(package):
-    """Returns the releases of a package, the oldest first, with the Pythons of this machine that have a wheel of each, and the day."""
+    """Returns the releases of a package, the oldest first, with the Pythons of this machine that have a
+    wheel of each, and the day."""
     pythons = find_pythons()
     if not pythons:
-        raise Unavailable("no Python from 3.8 on that has venv and ensurepip was found in PATH or among pyenv's versions")
+        raise Unavailable(
+            "no Python from 3.8 on that has venv and ensurepip was found in PATH or among pyenv's versions"
+        )
     index = Index(pythons[0])
     try:
         found = index.releases(package)
@@ -235,9 +296,15 @@ def releases(package):
         raise Unavailable(f"the package index could not be reached ({e})") from None
     if not found:
         raise Unavailable(f"the package index has no package '{package}'")
-    return [{"version": v, "yanked": bool(r["yanked"]), "pythons": [p["minor"] for p in reversed(pythons) if index.wheels(r, p)],
-             "date": _day(r)}
-            for v, r in found.items()]
+    return [
+        {
+            "version": v,
+            "yanked": bool(r["yanked"]),
+            "pythons": [p["minor"] for p in reversed(pythons) if index.wheels(r, p)],
+            "date": _day(r),
+        }
+        for v, r in found.items()
+    ]
 
 
 def _day(release):
@@ -246,7 +313,8 @@ def _day(release):
 
 
 def remove(requirements, python=None):
-    """Removes the environments whose first requirement this is, or only those of exactly these words where there are more."""
+    """Removes the environments whose first requirement this is, or only those of exactly these
+    words where there are more."""
     name, version = split(requirements[0])
     removed, freed = [], 0
     for entry in sorted(os.listdir(cache())) if os.path.isdir(cache()) else []:
@@ -263,9 +331,15 @@ def remove(requirements, python=None):
 
 
 def main(words):
-    parser = argparse.ArgumentParser(prog="python -m twinrun environment", description="Makes an environment of released versions, once.")
-    parser.add_argument("requirements", nargs="*", metavar="PACKAGE==VERSION", help="the version asked for, then further requirements")
-    parser.add_argument("--python", help="the Python to use, such as 3.11 (the newest of this machine that has a wheel)")
+    parser = argparse.ArgumentParser(
+        prog="python -m twinrun environment", description="Makes an environment of released versions, once."
+    )
+    parser.add_argument(
+        "requirements", nargs="*", metavar="PACKAGE==VERSION", help="the version asked for, then further requirements"
+    )
+    parser.add_argument(
+        "--python", help="the Python to use, such as 3.11 (the newest of this machine that has a wheel)"
+    )
     parser.add_argument("--releases", metavar="PACKAGE", help="list the releases of a package instead")
     parser.add_argument("--remove", action="store_true", help="remove the environments of PACKAGE==VERSION instead")
     args = parser.parse_args(words)

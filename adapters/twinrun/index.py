@@ -1,5 +1,7 @@
-"""The package index that pip is configured for, as it was on a day: what pip is to resolve is asked of a server in this process, which
-leaves out what was uploaded later, and gives empty stand-ins for the CUDA packages that a CPU does not need."""
+"""The package index that pip is configured for, as it was on a day: what pip is to resolve is asked
+of a server in this process, which leaves out what was uploaded later, and gives empty stand-ins for
+the CUDA packages that a CPU does not need."""
+
 import base64
 import contextlib
 import datetime
@@ -21,7 +23,8 @@ import zipfile
 
 from .pythons import allows, fits, version_key
 
-# PyTorch's wheels require these. Of CUDA, its runtime and its profiling interface are called when PyTorch is imported.
+# PyTorch's wheels require these. Of CUDA, its runtime and its profiling interface are called when
+# PyTorch is imported.
 STAND_INS = re.compile(r"(nvidia-(?!cuda-(runtime|cupti|cccl)\b)|cuda-bindings$|cuda-pathfinder$|triton$)")
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.5, text/html;q=0.1"
 
@@ -55,8 +58,14 @@ class _Links(html.parser.HTMLParser):
         if tag == "a" and said.get("href"):
             url = said["href"]
             name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1])
-            self.files.append({"filename": name, "url": url, "requires-python": said.get("data-requires-python"),
-                               "yanked": (said["data-yanked"] or True) if "data-yanked" in said else False})
+            self.files.append(
+                {
+                    "filename": name,
+                    "url": url,
+                    "requires-python": said.get("data-requires-python"),
+                    "yanked": (said["data-yanked"] or True) if "data-yanked" in said else False,
+                }
+            )
 
 
 class Index:
@@ -89,7 +98,9 @@ class Index:
         login, _, host = parts.netloc.rpartition("@")
         asked = urllib.request.Request(urllib.parse.urlunsplit(parts._replace(netloc=host)), headers={"Accept": ACCEPT})
         if login:
-            asked.add_header("Authorization", "Basic " + base64.b64encode(urllib.parse.unquote(login).encode()).decode())
+            asked.add_header(
+                "Authorization", "Basic " + base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+            )
         try:
             with self.opener.open(asked, timeout=60) as answer:
                 kind, text, where = answer.headers.get("Content-Type", ""), answer.read().decode(), answer.geturl()
@@ -109,38 +120,54 @@ class Index:
             files = links.files
         for file in files:
             there = urllib.parse.urlsplit(urllib.parse.urljoin(where, file["url"]))
-            if login and there.netloc == host:    # files of the same host take the same login
+            if login and there.netloc == host:  # files of the same host take the same login
                 there = there._replace(netloc=f"{login}@{host}")
             file["url"] = urllib.parse.urlunsplit(there)
         return files
 
     def releases(self, name):
-        """Returns {version: {version, files, yanked}}, the oldest first. A release is yanked if all of its files are."""
+        """Returns {version: {version, files, yanked}}, the oldest first. A release is yanked if all
+        of its files are."""
         found = {}
         for file in self.files(name):
             version = version_of(file["filename"])
             if version:
                 found.setdefault(version, []).append(file)
-        return {v: {"version": v, "files": found[v], "yanked": all(f.get("yanked") for f in found[v]) and found[v][0]["yanked"]}
-                for v in sorted(found, key=version_key)}
+        return {
+            v: {
+                "version": v,
+                "files": found[v],
+                "yanked": all(f.get("yanked") for f in found[v]) and found[v][0]["yanked"],
+            }
+            for v in sorted(found, key=version_key)
+        }
 
     def wheels(self, release, python):
         """Returns the files of a release that one of find_pythons() can install without building."""
-        return [f for f in release["files"] if fits(f["filename"], python["tags"]) and allows(f.get("requires-python"), python["version"])]
+        return [
+            f
+            for f in release["files"]
+            if fits(f["filename"], python["tags"]) and allows(f.get("requires-python"), python["version"])
+        ]
 
     def released(self, requirements):
         """Returns when the last of the pinned versions was first uploaded, or None where the index does not tell."""
         times = []
         for name, version in requirements:
-            release = next((r for v, r in self.releases(name).items() if version_key(v) == version_key(version)), None) if version else None
+            release = (
+                next((r for v, r in self.releases(name).items() if version_key(v) == version_key(version)), None)
+                if version
+                else None
+            )
             told = [t for t in (uploaded(f) for f in (release or {"files": []})["files"]) if t]
             times += [min(told)] if told else []
         return max(times) if times else None
 
     @contextlib.contextmanager
     def serve(self, until, pinned=()):
-        """Serves the index as it was at `until` (None: as it is); what is `pinned` is always there. Yields the address."""
-        index = self
+        """Serves the index as it was at `until` (None: as it is); what is `pinned` is always there.
+        Yields the address."""
+        index, pinned = self, {(name, version_key(version)) for name, version in pinned if version}
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
@@ -186,7 +213,7 @@ class Index:
         kept = []
         for file in files:
             time, version = uploaded(file), version_of(file["filename"])
-            if until and time and time > until and (name, version) not in pinned:
+            if until and time and time > until and (name, version_key(version or "")) not in pinned:
                 continue
             said = {"href": file["url"] + "".join(f"#{k}={v}" for k, v in list(file.get("hashes", {}).items())[:1])}
             if file.get("requires-python"):
@@ -210,9 +237,11 @@ def stand_in(filename):
     """Returns a wheel of this name that has nothing in it."""
     name, version = filename.split("-")[:2]
     folder = f"{name}-{version}.dist-info"
-    files = {f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
-                                   "Summary: empty stand-in made by twinrun\n",
-             f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: twinrun\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    files = {
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+        "Summary: empty stand-in made by twinrun\n",
+        f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: twinrun\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
     record = "".join(f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in files.items())
     files[f"{folder}/RECORD"] = record + f"{folder}/RECORD,,\n"
     kept = io.BytesIO()

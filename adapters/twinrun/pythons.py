@@ -1,4 +1,5 @@
 """The Pythons of this machine, and what a version or a wheel's name says to them."""
+
 import glob
 import json
 import os
@@ -8,14 +9,16 @@ import sys
 
 OLDEST = (3, 8)
 
-# What an interpreter says of itself. pip's own copy of `packaging` knows which wheels fit; where pip is not installed, the wheel of
-# pip that ensurepip keeps has it. The package index is the one that pip is configured for.
+# What an interpreter says of itself. pip's own copy of `packaging` knows which wheels fit; where pip
+# is not installed, the wheel of pip that ensurepip keeps has it. The package index is the one that
+# pip is configured for.
 PROBE = """
 import ensurepip, glob, json, os, sys, sysconfig, venv
 try:
     import pip
 except ImportError:
-    for folder in (os.path.join(os.path.dirname(ensurepip.__file__), "_bundled"), getattr(ensurepip, "_WHEEL_PKG_DIR", None)):
+    beside = os.path.join(os.path.dirname(ensurepip.__file__), "_bundled")
+    for folder in (beside, getattr(ensurepip, "_WHEEL_PKG_DIR", None)):
         sys.path[:0] = glob.glob(os.path.join(folder or "", "pip-*.whl"))
 from pip._internal.configuration import Configuration
 from pip._internal.models.index import PyPI
@@ -39,10 +42,13 @@ print(json.dumps({
 
 def version_key(version):
     """Returns what orders versions as PEP 440 does: 2.0.dev1 < 2.0a1 < 2.0rc1 < 2.0 == 2.0.0 < 2.0.post1 < 2.0.1."""
-    found = re.match(r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)[._-]?(a|alpha|b|beta|c|rc|pre|preview)?[._-]?(\d*)"
-                     r"(?:[._-]?(?:post|rev|r)[._-]?(\d*))?(?:[._-]?dev[._-]?(\d*))?(?:\+.*)?$", version.strip().lower())
+    found = re.match(
+        r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)[._-]?(a|alpha|b|beta|c|rc|pre|preview)?[._-]?(\d*)"
+        r"(?:[._-]?(?:post|rev|r)[._-]?(\d*))?(?:[._-]?dev[._-]?(\d*))?(?:\+.*)?$",
+        version.strip().lower(),
+    )
     if not found:
-        return ((-1,), 0, 0, 0, 0)    # a name that is no version comes first
+        return ((-1,), 0, 0, 0, 0)  # a name that is no version comes first
     epoch, release, pre, pre_number, post, dev = found.groups()
     numbers = [int(n) for n in release.split(".")]
     while len(numbers) > 1 and numbers[-1] == 0:
@@ -50,8 +56,13 @@ def version_key(version):
     rank = {None: 3, "a": 0, "alpha": 0, "b": 1, "beta": 1}.get(pre, 2)
     if pre is None and post is None and dev is not None:
         rank = -1
-    return ((int(epoch or 0), *numbers), rank, int(pre_number or 0), -1 if post is None else int(post or 0),
-            float("inf") if dev is None else int(dev or 0))
+    return (
+        (int(epoch or 0), *numbers),
+        rank,
+        int(pre_number or 0),
+        -1 if post is None else int(post or 0),
+        float("inf") if dev is None else int(dev or 0),
+    )
 
 
 def is_release(version):
@@ -71,12 +82,19 @@ def allows(specifiers, version):
             numbers = told[:-2] if told.endswith(".*") else told.rsplit(".", 1)[0]
             inside = (version + ".").startswith(numbers + ".")
             holds = {"==": inside, "!=": not inside, "~=": inside and mine >= version_key(told)}.get(sign)
-            if holds is None:    # ">=3.9.*", which some old packages say
+            if holds is None:  # ">=3.9.*", which some old packages say
                 holds = allows(sign + numbers, version)
         else:
             other = version_key(told)
-            holds = {"==": mine == other, "===": mine == other, "!=": mine != other, "<=": mine <= other, ">=": mine >= other,
-                     "<": mine < other, ">": mine > other}[sign]
+            holds = {
+                "==": mine == other,
+                "===": mine == other,
+                "!=": mine != other,
+                "<=": mine <= other,
+                ">=": mine >= other,
+                "<": mine < other,
+                ">": mine > other,
+            }[sign]
         if not holds:
             return False
     return True
@@ -84,7 +102,7 @@ def allows(specifiers, version):
 
 def fits(wheel, tags):
     """Returns whether a wheel's file name fits an interpreter's tags."""
-    parts = wheel[:-len(".whl")].split("-")
+    parts = wheel[: -len(".whl")].split("-")
     if not wheel.endswith(".whl") or len(parts) not in (5, 6):
         return False
     python, abi, platform = (part.split(".") for part in parts[-3:])
@@ -95,8 +113,10 @@ def candidates():
     """Returns the paths of interpreters in PATH and among pyenv's versions."""
     found = [sys.executable]
     for folder in os.environ.get("PATH", "").split(os.pathsep):
-        if os.path.basename(folder) != "shims":    # pyenv's versions are found below
-            found += glob.glob(os.path.join(glob.escape(folder), "python3")) + glob.glob(os.path.join(glob.escape(folder), "python3.*"))
+        if os.path.basename(folder) != "shims":  # pyenv's versions are found below
+            found += glob.glob(os.path.join(glob.escape(folder), "python3")) + glob.glob(
+                os.path.join(glob.escape(folder), "python3.*")
+            )
     root = os.environ.get("PYENV_ROOT") or os.path.join(os.path.expanduser("~"), ".pyenv")
     found += glob.glob(os.path.join(glob.escape(root), "versions", "*", "bin", "python3"))
     seen, kept = set(), []
@@ -109,17 +129,25 @@ def candidates():
 
 
 def find_pythons():
-    """Returns the Pythons from 3.8 on which can make environments: {path, version, minor, tags, ..}, the newest first, one a minor
-    version."""
-    asked = [subprocess.Popen([path, "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              universal_newlines=True) for path in candidates()]
+    """Returns the Pythons from 3.8 on which can make environments: {path, version, minor, tags,
+    ..}, the newest first, one a minor version."""
+    asked = [
+        subprocess.Popen(
+            [path, "-c", PROBE],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            universal_newlines=True,
+        )
+        for path in candidates()
+    ]
     found = {}
     for process in asked:
         said = process.communicate()[0]
         try:
             one = json.loads(said.splitlines()[-1])
         except (IndexError, ValueError):
-            continue    # no venv, no ensurepip, or no pip at all
+            continue  # no venv, no ensurepip, or no pip at all
         numbers = version_key(one["version"])[0][1:]
         if numbers[:2] < OLDEST or one["threaded"]:
             continue

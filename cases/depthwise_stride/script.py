@@ -1,5 +1,6 @@
-"""Trains a depthwise convolution of stride 2: script.py [GROUPS]. PyTorch 1.7.1 computes a wrong weight gradient if GROUPS is a
-multiple of 8 (pytorch/pytorch#50042)."""
+"""Trains a depthwise convolution of stride 2: script.py [GROUPS]. PyTorch 1.7.1 computes a wrong
+weight gradient if GROUPS is a multiple of 8 (pytorch/pytorch#50042)."""
+
 import sys
 
 import torch

@@ -1,5 +1,6 @@
-"""Trains a classifier with smoothed labels: script.py [IGNORED], with so many of 16 samples ignored. PyTorch 1.10.0 counts the ignored
-ones in the mean (pytorch/pytorch#73205)."""
+"""Trains a classifier with smoothed labels: script.py [IGNORED], with so many of 16 samples
+ignored. PyTorch 1.10.0 counts the ignored ones in the mean (pytorch/pytorch#73205)."""
+
 import sys
 
 import torch

@@ -1,5 +1,7 @@
-"""Trains a layer norm over one element, whose result is its bias and whose weight has no effect. PyTorch computes x * rstd - mean * rstd,
-so that the weight's gradient is the rounding error of numbers of 3e8 (pytorch/pytorch#188375)."""
+"""Trains a layer norm over one element, whose result is its bias and whose weight has no effect.
+PyTorch computes x * rstd - mean * rstd, so that the weight's gradient is the rounding error of
+numbers of 3e8 (pytorch/pytorch#188375)."""
+
 import torch
 import torch.nn as nn
 

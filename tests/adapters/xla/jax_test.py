@@ -239,17 +239,18 @@ class Wrong(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)  # fmt: skip
         return done.stdout
 
-    def test_delay_line(self):
+    def test_token_shift(self):
         script = runpy.run_path(str(CASES / "token_shift" / "script.py"))
         state, batches = script["example"]()
-        _, line = script["train_step"](state, batches[0])[0]
-        due = np.concatenate([batches[0]["x"][:1], batches[0]["x"][:-1]]).reshape(line.shape)
+        _, loss = script["train_step"](state, batches[0])
+        with jax.disable_jit():
+            _, due = script["train_step"](state, batches[0])
         said = self.run_script("token_shift")
-        if np.array_equal(line, due):  # this version is right
+        if abs(loss - due) < 1e-4 * due:  # this version is right; a wrong one is off by a hundredth
             self.assertTrue(said.startswith("NOISE"), said)
             return
         self.assertTrue(said.startswith("ENGINE_BUG"), said)
-        self.assertRegex(said, "(dynamic_update_slice|scatter).*reshape at script.py:10.* wrongly when it joins them")
+        self.assertRegex(said, "(dynamic_update_slice|scatter).*reshape at script.py:22.* wrongly when it joins them")
         self.assertIn("right without the pass", said)
         self.assertIn("repro.py", said)
         self.assertTrue(self.run_script("token_shift", "--xla_disable_hlo_passes=algsimp").startswith("NOISE"))
