@@ -234,6 +234,8 @@ class Refused(WithIndex):
 
 
 class Releases(WithIndex):
+    date = "2024-01-01"
+
     def test_are_listed_with_their_pythons(self):
         here = "{}.{}".format(*sys.version_info)
         self.packages.add("tool", "1.10")
@@ -245,9 +247,10 @@ class Releases(WithIndex):
             {
                 "package": "tool",
                 "releases": [
-                    {"version": "1.9", "yanked": True, "pythons": [here]},
-                    {"version": "1.10", "yanked": False, "pythons": [here]},
-                    {"version": "2.0", "yanked": False, "pythons": []},
+                    {"version": "1.9", "yanked": True, "pythons": [here], "date": self.date},
+                    {"version": "1.10", "yanked": False, "pythons": [here], "date": self.date},
+                    {"version": "1.11rc1", "yanked": False, "pythons": [here], "date": self.date},
+                    {"version": "2.0", "yanked": False, "pythons": [], "date": self.date},
                 ],
             },
         )
@@ -255,6 +258,7 @@ class Releases(WithIndex):
 
 class ReleasesInHtml(Releases):
     html = True
+    date = None  # which an index in HTML does not tell
 
 
 class Cases(unittest.TestCase):
