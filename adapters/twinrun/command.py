@@ -1,4 +1,5 @@
-"""The command line: `watch` records a script, every other verb is the program twinrun's."""
+"""The command line: `watch` records a script, `environment` makes one of released versions, every
+other verb is the program twinrun's."""
 import argparse
 import hashlib
 import importlib.util
@@ -12,6 +13,8 @@ import tempfile
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--stop] SCRIPT ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...      what a step computes on a healthy machine
        python -m twinrun verify known.json SCRIPT ARGS...           does each device here compute the same?
+       python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]
+       python -m twinrun environment --releases PACKAGE
        python -m twinrun VERB ...     any verb of the program twinrun, such as judge"""
 
 
@@ -41,6 +44,9 @@ def main(words=None):
     if words[0] in ("record", "verify") and any(w.endswith(".py") for w in words):
         from .known import record_script, verify_script
         return {"record": record_script, "verify": verify_script}[words[0]](words[1:])
+    if words[0] == "environment":
+        from .environments import main as environment
+        return environment(words[1:])
     try:
         path = program()
     except FileNotFoundError as e:

@@ -314,7 +314,7 @@ class watch:
             before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
         else:
             before.node = r.file.string(node.name())
-            link = self.nodes.get(node._sequence_nr())
+            link = self.nodes.get(node._sequence_nr()) if _sequence else None    # before 2.1 nodes have no numbers
             if link is not None:
                 before.forward, before.place, before.module = link
             else:

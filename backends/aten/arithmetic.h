@@ -21,6 +21,21 @@ using oracle::kInfinity;
 
 inline Estimate exactly(double x) { return {x, 0}; }
 
+// Whether all terms of a sum are equal, besides zeros.
+class Equal {
+ public:
+  void add(double x) {
+    if (x == 0) return;
+    if (first_ == 0) first_ = x;
+    equal_ = equal_ && x == first_;
+  }
+  explicit operator bool() const { return equal_; }
+
+ private:
+  double first_ = 0;
+  bool equal_ = true;
+};
+
 // The arithmetic in which a kernel computes, before it stores its result: binary32 for results of
 // binary32, bfloat16 and binary16; binary64 for those of binary64.
 struct Arithmetic {
@@ -119,12 +134,14 @@ struct Arithmetic {
   // The error that a sum of n rounded terms makes, relative to the sum of the terms' magnitudes:
   // gamma(n - 1) in any order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
   // section 4.2), or 8 sqrt(n) units, which independent roundings exceed with a probability below
-  // 3e-14 (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019).
-  double of_sum(int64_t n) const {
+  // 3e-14 (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019). The
+  // roundings of equal terms that are added in a chain go the same way: `equal` takes gamma(n - 1).
+  double of_sum(int64_t n, bool equal = false) const {
     const auto terms = static_cast<double>(n);
     if (n <= 1) return 0;
-    return std::fmin(oracle::gamma(terms - 1, unit), 8 * std::sqrt(terms) * unit) +
-           terms * 0x1p-53 + 0x1p-52;
+    const double worst = oracle::gamma(terms - 1, unit);
+    return (equal ? worst : std::fmin(worst, 8 * std::sqrt(terms) * unit)) + terms * 0x1p-53 +
+           0x1p-52;
   }
 
   template <typename F>

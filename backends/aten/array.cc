@@ -220,21 +220,23 @@ Array sum(const Arithmetic& m, const Array& x, Dims dims, bool keep) {
   const Reduction r = reduction_of(x, dims, keep);
   const Array& from = r.moved.dims.empty() ? x : r.moved;
   Array out = empty_array(r.dims);
-  const double relative = m.of_sum(r.inner);
+  const double independent = m.of_sum(r.inner), chained = m.of_sum(r.inner, true);
   // Pieces of about 32768 elements, whose number depends on the shape alone.
   const int64_t rows = std::max<int64_t>(1, (int64_t{1} << 15) / std::max<int64_t>(r.inner, 1));
   const int64_t pieces = (r.outer + rows - 1) / rows;
   const auto one = [&](int64_t o) {
     double value = 0, size = 0, radius = 0;
+    Equal equal;
     for (int64_t i = o * r.inner; i < (o + 1) * r.inner; ++i) {
       const Estimate e = from.at(i);
+      equal.add(e.value);
       value += e.value;
       size += std::fabs(e.value);
       radius += e.radius;
     }
     if (r.inner == 1 && radius == 0) return out.set(o, {value, 0});
     if (finite(value) && !(size + radius < m.overflow)) return out.set(o, {value, kInfinity});
-    Estimate e{value, radius + relative * (size + radius)};
+    Estimate e{value, radius + (equal ? chained : independent) * (size + radius)};
     // Any number of terms may be flushed.
     if (size > 0 && size < m.smallest * static_cast<double>(r.inner))
       e.radius += m.smallest * static_cast<double>(r.inner);
@@ -327,7 +329,7 @@ Array matmul(const Arithmetic& m, const Array& a, const Array& b) {
       Estimate e{value, given + relative * size};
       if (size > 0 && size < 0x1p-90) e.radius += lost;
       if (!finite(value)) {
-        e.radius = finite(given) || exact ? 0 : kInfinity;
+        e.radius = exact ? 0 : kInfinity;  // what is open may have made it so
       } else if (!(size < m.overflow)) {
         e.radius = kInfinity;
       }

@@ -102,13 +102,16 @@ Array added_to(const Arguments& a, const Array& self, const Positions& to, const
   Array out = self;
   Plane size(out.value.size(), 0.0), given(out.value.size(), 0.0);
   std::vector<int64_t> terms(out.value.size(), 1);
+  std::vector<Equal> equal(out.value.size());
   for (size_t i = 0; i < out.value.size(); ++i) {
+    equal[i].add(out.value[i]);
     size[i] = std::fabs(out.value[i]);
     given[i] = self.at(static_cast<int64_t>(i)).radius;
   }
   for (size_t i = 0; i < to.size(); ++i) {
     const auto u = static_cast<size_t>(to[i]);
     const Estimate e = source.at(static_cast<int64_t>(i));
+    equal[u].add(e.value);
     out.value[u] += e.value;
     size[u] += std::fabs(e.value);
     given[u] += e.radius;
@@ -126,7 +129,8 @@ Array added_to(const Arguments& a, const Array& self, const Positions& to, const
     const int64_t n = terms[i];
     if (n == 1) out.radius[i] = given[i];
     if (n == 1 || !finite(out.value[i])) continue;
-    const double relative = unit > a.m.unit ? static_cast<double>(n - 1) * unit : a.m.of_sum(n);
+    const double relative = unit > a.m.unit ? static_cast<double>(n - 1) * unit
+                                            : a.m.of_sum(n, static_cast<bool>(equal[i]));
     out.radius[i] = given[i] + relative * (size[i] + given[i]) * oracle::kOutward;
     // Results that are denormal may be flushed to zero, those of any of the additions.
     if (size[i] > 0 && size[i] < a.m.smallest * static_cast<double>(n))

@@ -386,14 +386,17 @@ Array along(const Arguments& a, F f) {
 Expected cumsum(const Arguments& a) {
   const double unit = unit_of(a);
   return along(a, [&] {
-    return [&, n = int64_t{0}, value = 0.0, size = 0.0](double x) mutable -> Estimate {
+    return [&, n = int64_t{0}, value = 0.0, size = 0.0,
+            equal = Equal()](double x) mutable -> Estimate {
+      equal.add(x);
       value += x;
       size += std::fabs(x);
       ++n;
       if (n == 1) return {value, 0};
       // Rounding to few bits may go the same way each time: n - 1 units (Rump, Error estimation of
       // floating-point summation and dot product, 2012).
-      const double relative = unit > a.m.unit ? static_cast<double>(n - 1) * unit : a.m.of_sum(n);
+      const double relative = unit > a.m.unit ? static_cast<double>(n - 1) * unit
+                                              : a.m.of_sum(n, static_cast<bool>(equal));
       if (!finite(value)) return {value, 0};
       if (!(size < a.m.overflow)) return {value, kInfinity};
       return {value, relative * size * oracle::kOutward + static_cast<double>(n) * a.m.smallest};

@@ -17,7 +17,9 @@ inline double half_unit(Element e) {
 struct Total {
   double value = 0, size = 0, radius = 0;
   int64_t terms = 0;
+  Equal equal;
   void add(Estimate e) {
+    equal.add(e.value);
     value += e.value, size += std::fabs(e.value), radius += e.radius;
     ++terms;
   }
@@ -27,7 +29,7 @@ struct Total {
     if (!finite(value)) return {value, radius < kInfinity ? 0 : kInfinity};
     if (!(size + radius < m.overflow)) return {value, kInfinity};
     const auto n = static_cast<double>(terms);
-    double relative = m.of_sum(terms);
+    double relative = m.of_sum(terms, static_cast<bool>(equal));
     if (half > 0 && terms > 1) relative += oracle::gamma(n, half);
     Estimate e{value, radius + relative * (size + radius)};
     if (size > 0 && size < m.smallest * n) e.radius += m.smallest * n;

@@ -248,7 +248,7 @@ Result<ScenariosFound> bisect_scenarios(const Scenario& a, const Scenario& b,
   std::vector<int> all(r.changes.size());
   std::iota(all.begin(), all.end(), 0);
   for (const std::string& end : {oracle.name({}), oracle.name(all)}) {
-    if (const Execution* known = session->first_known(end)) oracle.known(*known);
+    for (const Execution& e : session->known(end)) oracle.known(e);
   }
   Judge judge(std::ref(oracle), options.repeats, *session, progress, stop);
   judge.shown_as([&](const std::string& name) { return oracle.shown(name); });

@@ -30,12 +30,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The last line of git's messages, for an error.
-std::string last_line(const std::string& path) {
-  const std::vector<std::string> lines = lines_of(text_of(path));
-  return lines.empty() ? "" : lines.back();
-}
-
 }  // namespace
 
 Result<std::string> Repository::git(std::vector<std::string> words,

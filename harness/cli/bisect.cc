@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "harness/search/session.h"
 #include "program/base/names.h"
@@ -11,11 +12,12 @@
 
 namespace twinrun::cli {
 
-const Verb kBisectAxes[4] = {
+const Verb kBisectAxes[5] = {
     {"step", "the first step after which two runs or engines differ", bisect_step},
     {"op", "inside of that step, the first op, core and element", bisect_op},
     {"config", "the smallest set of scenario keys that makes the difference", bisect_config},
     {"rev", "the first bad commit of a repository of yours", bisect_rev},
+    {"package", "the release of a package that made your script wrong, or right", bisect_package},
 };
 
 namespace {
@@ -74,6 +76,47 @@ Result<int> replay(const Args& args) {
 }
 
 }  // namespace
+
+void add_search_options(Options& options, const char* folder, int repeats, int retries) {
+  options.text("out,o",
+               "folder of the results: session.jsonl, logs, and what the last good and the first "
+               "bad candidate left",
+               folder);
+  options.number<int>("repeats", "executions of a candidate that must agree", repeats);
+  options.number<int>("retries", "skips in a row after which a candidate counts as untestable",
+                      retries);
+  options.number<int>("most",
+                      "most executions of a good candidate, where bad ones are sometimes good", 20);
+  options.number<double>("confidence", "confidence of statements about flakiness", 0.95);
+  options.number<double>(
+      "timeout",
+      "time limit of one execution in seconds; longer ones are ended and count as skips (0: none)",
+      0);
+  options.flag("resume", "continue from the folder's session.jsonl");
+}
+
+Result<bisect::Repeats> repeats_of(const Parsed& parsed) {
+  bisect::Repeats r{parsed.get<int>("repeats"), parsed.get<int>("retries"), parsed.get<int>("most"),
+                    parsed.get<double>("confidence")};
+  for (const char* name : {"repeats", "retries", "most"}) {
+    const int n = parsed.get<int>(name);
+    if (n < 1 || n > 1000)
+      return Error{std::to_string(n), fmt::format("--{}", name), "allowed: 1 to 1000"};
+  }
+  if (!(r.confidence > 0 && r.confidence < 1))
+    return Error{fmt::format("{}", r.confidence), "--confidence", "allowed: between 0 and 1"};
+  const double timeout = parsed.get<double>("timeout");
+  if (!(timeout >= 0 && std::isfinite(timeout)))
+    return Error{fmt::format("{}", timeout), "--timeout", "allowed: seconds, 0 for none"};
+  return r;
+}
+
+std::string counts_text(int64_t executions, int64_t testable, int64_t untestable, int64_t bound) {
+  return fmt::format("  {} of {}{}{}", text::plural(executions, "execution"),
+                     text::plural(testable, "candidate"),
+                     bound > 0 ? fmt::format(" (at most {} by halving)", bound) : "",
+                     untestable > 0 ? fmt::format(", {} untestable", untestable) : "");
+}
 
 std::pair<Args, Args> split_command(const Args& args) {
   const auto dashes = std::ranges::find(args, "--");

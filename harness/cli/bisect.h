@@ -1,4 +1,4 @@
-// Shared by the four axes of `twinrun bisect` on the command line; one .cc file per pair of axes.
+// Shared by the axes of `twinrun bisect` on the command line; one .cc file per pair of axes.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,15 +7,22 @@
 
 #include "harness/bisect/divergence.h"
 #include "harness/cli/options.h"
+#include "harness/search/judge.h"
 
 namespace twinrun::cli {
 
-extern const Verb kBisectAxes[4];
+extern const Verb kBisectAxes[5];
 
 Result<int> bisect_step(const Args& args);
 Result<int> bisect_op(const Args& args);
 Result<int> bisect_config(const Args& args);
 Result<int> bisect_rev(const Args& args);
+Result<int> bisect_package(const Args& args);
+
+// Options of the axes that execute candidates, and their values.
+void add_search_options(Options& options, const char* folder, int repeats, int retries = 3);
+Result<bisect::Repeats> repeats_of(const Parsed& parsed);
+std::string counts_text(int64_t executions, int64_t testable, int64_t untestable, int64_t bound);
 
 // After Ctrl-C every error counts as an interruption.
 template <typename T>

@@ -1,8 +1,6 @@
 // twinrun bisect config and rev: finds the scenario keys or the commit that make a difference.
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "harness/bisect/revisions.h"
 #include "harness/bisect/scenarios.h"
 #include "harness/cli/bisect.h"
@@ -15,48 +13,7 @@ namespace twinrun::cli {
 namespace {
 
 using bisect::Found;
-using bisect::Repeats;
 using Json = nlohmann::ordered_json;
-
-void add_search_options(Options& options, const char* folder, int repeats) {
-  options.text(
-      "out,o",
-      "folder of the results: session.jsonl, logs, the last good and the first bad candidate",
-      folder);
-  options.number<int>("repeats", "executions of a candidate that must agree", repeats);
-  options.number<int>("retries", "skips in a row after which a candidate counts as untestable", 3);
-  options.number<int>("most",
-                      "most executions of a good candidate, where bad ones are sometimes good", 20);
-  options.number<double>("confidence", "confidence of statements about flakiness", 0.95);
-  options.number<double>(
-      "timeout",
-      "time limit of one execution in seconds; longer ones are ended and count as skips (0: none)",
-      0);
-  options.flag("resume", "continue from the folder's session.jsonl");
-}
-
-Result<Repeats> repeats_of(const Parsed& parsed) {
-  Repeats r{parsed.get<int>("repeats"), parsed.get<int>("retries"), parsed.get<int>("most"),
-            parsed.get<double>("confidence")};
-  for (const char* name : {"repeats", "retries", "most"}) {
-    const int n = parsed.get<int>(name);
-    if (n < 1 || n > 1000)
-      return Error{std::to_string(n), fmt::format("--{}", name), "allowed: 1 to 1000"};
-  }
-  if (!(r.confidence > 0 && r.confidence < 1))
-    return Error{fmt::format("{}", r.confidence), "--confidence", "allowed: between 0 and 1"};
-  const double timeout = parsed.get<double>("timeout");
-  if (!(timeout >= 0 && std::isfinite(timeout)))
-    return Error{fmt::format("{}", timeout), "--timeout", "allowed: seconds, 0 for none"};
-  return r;
-}
-
-std::string counts_text(int64_t executions, int64_t testable, int64_t untestable, int64_t bound) {
-  return fmt::format("  {} of {}{}{}", text::plural(executions, "execution"),
-                     text::plural(testable, "candidate"),
-                     bound > 0 ? fmt::format(" (at most {} by halving)", bound) : "",
-                     untestable > 0 ? fmt::format(", {} untestable", untestable) : "");
-}
 
 // ---- config
 

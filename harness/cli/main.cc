@@ -43,7 +43,7 @@ constexpr std::array kVerbs = {
          bundle_verb},
     Verb{"replay", "check whether a bundle gives the same result on this machine", replay_verb},
     Verb{"diff", "show where two runs or checkpoints diverge, and by how much", diff_verb},
-    Verb{"bisect", "find where a difference begins: step, op, scenario key or commit", bisect_verb,
+    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release", bisect_verb,
          kBisectAxes},
     Verb{"check", "check whether it will work on a TPU, by rules, before anything runs",
          check_verb},

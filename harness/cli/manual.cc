@@ -33,6 +33,7 @@ constexpr Term kEnvironment[] = {
     {"TWINRUN_ISA",
      "the highest instruction set to use, which never changes a bit: scalar, avx2, avx512, amx"},
     {"TWINRUN_PJRT_PLUGIN", "PJRT plugin of the engine xla"},
+    {"TWINRUN_PYTHON", "bisect package: the Python that has the package twinrun (python3)"},
     {"NO_COLOR", "not empty: no colours"},
     {"LC_ALL", "without UTF-8 in it (else in LC_CTYPE or LANG), reports are drawn in ASCII"},
 };

@@ -41,6 +41,10 @@ std::string cut_to_terminal(std::string line) {
 ProgressPrinter::ProgressPrinter(bool quiet, bool verbose)
     : quiet_(quiet), verbose_(verbose && !quiet), terminal_(erasable()) {}
 
+ProgressPrinter::~ProgressPrinter() {
+  if (live_) say("\r\x1b[K");
+}
+
 void ProgressPrinter::log(const std::string& line) {
   if (verbose_) say(fmt::format("{}    {}\n", terminal_ ? "\r\x1b[K" : "", line));
 }
@@ -54,12 +58,17 @@ void ProgressPrinter::begin(const std::string& what, int64_t total) {
   what_ = what;
   total_ = total;
   begin_ = shown_ = Clock::now();
+  // A stage of one step has nothing to show before its end but its name.
+  if (quiet_ || !terminal_ || total != 1) return;
+  live_ = true;
+  say(fmt::format("\r\x1b[K{}", cut_to_terminal(fmt::format("  {} ...", what_))));
 }
 
 void ProgressPrinter::step(int64_t done, const std::string& detail) {
   const auto now = Clock::now();
   if (quiet_ || !terminal_ || now - shown_ < std::chrono::milliseconds(100)) return;
   shown_ = now;
+  live_ = true;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(done) / seconds;
   say(fmt::format("\r\x1b[K{}",
@@ -77,6 +86,7 @@ void ProgressPrinter::alive(const std::string& what) {
   const std::string said =
       fmt::format("  {}  the engine says: {}", what_.empty() ? "start" : what_, text::clean(what));
   if (terminal_) {
+    live_ = true;
     say(fmt::format("\r\x1b[K{}", cut_to_terminal(said)));
   } else {
     say(fmt::format("{}\n", said));
@@ -85,6 +95,7 @@ void ProgressPrinter::alive(const std::string& what) {
 
 void ProgressPrinter::end(const std::string& result) {
   if (quiet_) return;
+  live_ = false;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   say(fmt::format("{}  {:<34} {:>9}  {}\n", terminal_ ? "\r\x1b[K" : "", what_,
                   duration_text(seconds), result));

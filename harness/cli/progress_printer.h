@@ -13,6 +13,9 @@ namespace twinrun::cli {
 class ProgressPrinter : public Progress {
  public:
   ProgressPrinter(bool quiet, bool verbose);
+  ~ProgressPrinter() override;  // erases a line of a stage that has not ended
+  ProgressPrinter(const ProgressPrinter&) = delete;
+  ProgressPrinter& operator=(const ProgressPrinter&) = delete;
   void begin(const std::string& what, int64_t total) override;
   void step(int64_t done, const std::string& detail) override;
   void log(const std::string& line) override;
@@ -23,6 +26,7 @@ class ProgressPrinter : public Progress {
  private:
   using Clock = std::chrono::steady_clock;
   bool quiet_, verbose_, terminal_;
+  bool live_ = false;  // the last line is one that will be erased
   std::string what_;
   std::set<std::string> notes_;
   int64_t total_ = 0;

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <chrono>
+#include <fstream>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -143,6 +144,15 @@ Result<CommandResult> run_command(const std::vector<std::string>& words,
   waitpid(pid, nullptr, 0);
   ran.seconds = since(begin);
   return ran;
+}
+
+std::string last_line(const std::string& log, std::string_view but) {
+  std::ifstream in(log, std::ios::binary);
+  std::string last;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos && !line.starts_with(but)) last = line;
+  }
+  return last;
 }
 
 }  // namespace twinrun

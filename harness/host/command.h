@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/host/progress.h"
@@ -35,5 +36,8 @@ struct CommandResult {
 // another repository). Errors: no such program; the log cannot be written.
 Result<CommandResult> run_command(const std::vector<std::string>& words,
                                   const CommandOptions& options, const StopFlag* stop);
+
+// The last line of a log that is not blank and does not begin with `but`; "" if there is none.
+std::string last_line(const std::string& log, std::string_view but = "\n");
 
 }  // namespace twinrun

@@ -158,9 +158,10 @@ const Execution* Session::next_known(const std::string& candidate) {
   return used < known->second.size() ? &known->second[used++] : nullptr;
 }
 
-const Execution* Session::first_known(const std::string& candidate) const {
+const std::vector<Execution>& Session::known(const std::string& candidate) const {
+  static const std::vector<Execution> kNone;
   const auto known = known_.find(candidate);
-  return known == known_.end() ? nullptr : &known->second.front();
+  return known == known_.end() ? kNone : known->second;
 }
 
 Status Session::add(const Execution& execution) {

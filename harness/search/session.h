@@ -39,7 +39,7 @@ struct Execution {
 
 // Identifies the search. A session of another axis or identity is not resumed.
 struct SessionHead {
-  std::string axis;      // "rev", "config"
+  std::string axis;      // "rev", "config", "package"
   std::string identity;  // JSON: everything that determines the answer of an execution
   std::string command;   // as typed
 };
@@ -69,8 +69,8 @@ class Session {
 
   // The candidate's next execution from an earlier search; nullptr: there is none left.
   const Execution* next_known(const std::string& candidate);
-  // The candidate's first execution from an earlier search, even if next_known has returned it.
-  const Execution* first_known(const std::string& candidate) const;
+  // All executions of the candidate from an earlier search, with those that next_known has returned.
+  const std::vector<Execution>& known(const std::string& candidate) const;
   Status add(const Execution& execution);
   Status finish(const std::string& result_json);
   // Number of executions of earlier searches and of this one.

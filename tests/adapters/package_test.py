@@ -57,6 +57,32 @@ def toy(what, limit=60):
     return Harness([sys.executable, HERE / "toy_engine.py", what], limit)
 
 
+class Verdicts(unittest.TestCase):
+    """What `twinrun bisect package` reads of a script that calls twinrun.diagnose."""
+
+    def test_every_report_leaves_a_line(self):
+        code = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+chosen = types.ModuleType("twinrun.step_report")
+chosen.diagnose = lambda step: types.SimpleNamespace(verdict=step, headline="all of " + step, path="runs/mine")
+sys.modules["twinrun.step_report"] = chosen
+import twinrun
+for word in ("NOISE", "ENGINE_BUG"):
+    assert twinrun.diagnose(word).verdict == word
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            told = pathlib.Path(folder, "told")
+            words = [sys.executable, "-c", code, str(HERE.parent.parent / "adapters")]
+            subprocess.run(words, check=True, cwd=folder)
+            self.assertEqual(list(pathlib.Path(folder).iterdir()), [])
+            subprocess.run(words, check=True, cwd=folder, env=dict(os.environ, TWINRUN_VERDICTS=str(told)))
+            lines = [json.loads(line) for line in told.read_text().splitlines()]
+            path = os.path.join(os.path.realpath(folder), "runs/mine")
+            self.assertEqual(lines, [{"verdict": "NOISE", "headline": "all of NOISE", "path": path},
+                                     {"verdict": "ENGINE_BUG", "headline": "all of ENGINE_BUG", "path": path}])
+
+
 class Session(unittest.TestCase):
     def test_a_session(self):
         with toy("right") as h:

@@ -79,7 +79,7 @@ TEST(Completion, BashOffersValues) {
   const Folder folder;
   write_text(folder / "digits_mine.toml", "");
   const std::pair<std::string, Words> cases[] = {
-      {"bisect ''", {"config", "op", "rev", "step"}},
+      {"bisect ''", {"config", "op", "package", "rev", "step"}},
       {"bisect op --tolerance ''", {"bits", "bound"}},
       {"train digits_m", {"digits_mine.toml", "digits_mlp"}},
       {"train digits_mlp --engine = c", {"cpu", "cpu:f64"}},

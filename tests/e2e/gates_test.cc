@@ -6,7 +6,7 @@ namespace {
 
 const Words kTiny = {"--set", "train.steps=6", "--set", "data.train=128",
                      "--set", "data.eval=32",  "-q"};
-const char* const kFault = "scale@dense1/kernel.grad,from=2,magnitude=1.5";
+const char* const kGateFault = "scale@dense1/kernel.grad,from=2,magnitude=1.5";
 
 class Gates : public testing::Test {
  protected:
@@ -36,7 +36,7 @@ TEST_F(Gates, TheSameBitsUnderEveryIsaAndThreadCount) {
 TEST_F(Gates, AChangeEndsWithOneAndFilesForCiSayWhat) {
   record("g.golden.h5");
   const Outcome o =
-      verify({"g.golden.h5", "--fault", kFault, "--junit", "v.xml", "--jsonl", "v.jsonl"});
+      verify({"g.golden.h5", "--fault", kGateFault, "--junit", "v.xml", "--jsonl", "v.jsonl"});
   EXPECT_EQ(o.code, 1) << o.out << o.err;
   EXPECT_TRUE(o.prints("step 2, dense1/kernel.grad")) << o.out;
   const auto j = json_of(read_text(folder_ / "v.jsonl"));
@@ -45,7 +45,7 @@ TEST_F(Gates, AChangeEndsWithOneAndFilesForCiSayWhat) {
   EXPECT_EQ(j["moved"]["step"], 2);
   EXPECT_EQ(j["moved"]["tensor"], "dense1/kernel.grad");
   EXPECT_NE(read_text(folder_ / "v.xml").find("<failure type=\"moved\""), std::string::npos);
-  const auto all = json_of(verify({"g.golden.h5", "--fault", kFault, "--json"}).out);
+  const auto all = json_of(verify({"g.golden.h5", "--fault", kGateFault, "--json"}).out);
   EXPECT_EQ(all["exit_code"], 1);
   EXPECT_EQ(all["goldens"].size(), 1u);
 }
@@ -91,7 +91,7 @@ TEST_F(Gates, AnEngineOfAnotherProcess) {
   EXPECT_EQ(json_of(same.out)["goldens"][0]["decides"], "noise");
   EXPECT_EQ(json_of(same.out)["goldens"][0]["outcome"], "same");
   const Outcome moved =
-      verify({"g.golden.h5", "--json", "--engine", served + " --fault '" + kFault + "'"});
+      verify({"g.golden.h5", "--json", "--engine", served + " --fault '" + kGateFault + "'"});
   EXPECT_EQ(moved.code, 1) << moved.out << moved.err;
   const auto gate = json_of(moved.out)["goldens"][0];
   EXPECT_EQ(gate["outcome"], "moved") << gate.dump(2);
@@ -141,7 +141,8 @@ TEST_F(Gates, UpdateRecordsAnewAndTheNextOnePasses) {
   // The golden run is recorded while the engine is wrong; afterwards the same command is a correct
   // engine.
   write_text(folder_ / "engine.sh", "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) +
-                                        "' serve --engine cpu --fault '" + kFault + "' \"$@\"\n");
+                                        "' serve --engine cpu --fault '" + kGateFault +
+                                        "' \"$@\"\n");
   record("g.golden.h5", "exec:/bin/sh engine.sh");
   write_text(folder_ / "engine.sh",
              "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) + "' serve --engine cpu \"$@\"\n");
@@ -173,7 +174,7 @@ TEST_F(Gates, CompareSaysByItsExitCodeWhatItFound) {
   const auto open = compare({"--b-set", "optimizer.lr=0.0101", "--seeds", "2", "--margin", "1e-5"});
   EXPECT_EQ(open["outcome"], "undetermined");
   EXPECT_GT(open["needed_seeds"], 2);
-  EXPECT_EQ(compare({"--a-fault", kFault, "--seeds", "1"})["outcome"], "undetermined");
+  EXPECT_EQ(compare({"--a-fault", kGateFault, "--seeds", "1"})["outcome"], "undetermined");
 }
 
 }  // namespace

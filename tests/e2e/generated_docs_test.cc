@@ -47,7 +47,7 @@ std::string options_page() {
   for (const std::string& verb : verbs()) {
     add({verb});
     if (verb == "bisect")
-      for (const char* axis : {"step", "op", "config", "rev"}) add({verb, axis});
+      for (const char* axis : {"step", "op", "config", "rev", "package"}) add({verb, axis});
   }
   return out;
 }

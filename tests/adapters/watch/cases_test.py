@@ -1,5 +1,5 @@
-"""Bugs of real versions of PyTorch, named by `twinrun watch` and `twinrun judge` in scripts as users write them (cases/), each with a
-healthy control. Environment: TWINRUN, the binary; TWINRUN_TORCH17_PYTHON and TWINRUN_TORCH110_PYTHON, interpreters with PyTorch 1.7.1 and
+"""Bugs of real versions of PyTorch, named by `twinrun watch` and `twinrun judge` in scripts as users write them (cases/ of this
+repository), each with a healthy control. Environment: TWINRUN, the binary; TWINRUN_TORCH17_PYTHON and TWINRUN_TORCH110_PYTHON, interpreters with PyTorch 1.7.1 and
 1.10.0; TWINRUN_TORCH_PYTHON, one with a newer PyTorch (default: this one)."""
 import os
 import pathlib
@@ -11,7 +11,8 @@ import unittest
 import judge_test
 from judge_test import watched
 
-CASES = pathlib.Path(__file__).resolve().parent / "cases"
+HERE = pathlib.Path(__file__).resolve().parent
+CASES = HERE.parents[2] / "cases"
 OLD, MIDDLE = (os.environ.get(f"TWINRUN_TORCH{name}_PYTHON") for name in ("17", "110"))
 NEW = os.environ.get("TWINRUN_TORCH_PYTHON") or sys.executable
 
@@ -60,14 +61,15 @@ def case(name, python):
 def judged(python, script, *args):
     saved, judge_test.PYTHON = judge_test.PYTHON, python
     try:
-        return watched(CASES / script, *args)
+        path = CASES / script
+        return watched(path / "script.py" if path.is_dir() else path, *args)
     finally:
         judge_test.PYTHON = saved
 
 
 def line_of(script, text):
-    lines = (CASES / script).read_text().splitlines()
-    return next(f"{script}:{i} " for i, line in enumerate(lines, 1) if text in line)
+    lines = (CASES / script / "script.py").read_text().splitlines()
+    return next(f"script.py:{i} " for i, line in enumerate(lines, 1) if text in line)
 
 
 class Cases(unittest.TestCase):
@@ -85,7 +87,7 @@ class Cases(unittest.TestCase):
     def observed(self, python):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run([python, "-W", "ignore", "-c", OBSERVED, os.path.join(folder, "trace.twin")],
-                                  env={**os.environ, "PYTHONPATH": str(CASES.parents[3] / "adapters")}, stdout=subprocess.PIPE,
+                                  env={**os.environ, "PYTHONPATH": str(CASES.parent / "adapters")}, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, universal_newlines=True)
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
 
@@ -93,32 +95,32 @@ class Cases(unittest.TestCase):
     def test_depthwise_weight_gradient_of_1_7(self):
         for groups in (24, 48, 96, 144):
             with self.subTest(groups=groups):
-                report = judged(OLD, "depthwise.py", str(groups))
-                self.named(report, "aten.convolution_backward.default", "depthwise.py", "self.depthwise(images)")
+                report = judged(OLD, "depthwise_stride", str(groups))
+                self.named(report, "aten.convolution_backward.default", "depthwise_stride", "self.depthwise(images)")
                 for finding in report["findings"]:
                     self.assertEqual((finding["result"], finding["phase"]), ("result 2 of 3", "backward"))
         for groups in (23, 25):
             with self.subTest(groups=groups):
-                self.healthy(judged(OLD, "depthwise.py", str(groups)))
+                self.healthy(judged(OLD, "depthwise_stride", str(groups)))
 
     @case("TWINRUN_TORCH110_PYTHON", MIDDLE)
     def test_depthwise_is_healthy_in_1_10(self):
-        self.healthy(judged(MIDDLE, "depthwise.py", "24"))
+        self.healthy(judged(MIDDLE, "depthwise_stride", "24"))
 
     @case("TWINRUN_TORCH110_PYTHON", MIDDLE)
     def test_label_smoothing_of_1_10(self):
-        self.named(judged(MIDDLE, "label_smoothing.py", "4"), "torch.nn.functional.cross_entropy", "label_smoothing.py", "loss = criterion")
-        self.healthy(judged(MIDDLE, "label_smoothing.py", "0"))
+        self.named(judged(MIDDLE, "label_smoothing", "4"), "torch.nn.functional.cross_entropy", "label_smoothing", "loss = criterion")
+        self.healthy(judged(MIDDLE, "label_smoothing", "0"))
 
     @case("TWINRUN_TORCH110_PYTHON", MIDDLE)
     @unittest.skipUnless(judge_test.VERSION, f"{NEW} has no PyTorch")
     def test_label_smoothing_is_healthy_later(self):
-        self.healthy(judged(NEW, "label_smoothing.py", "4"))
+        self.healthy(judged(NEW, "label_smoothing", "4"))
 
     @case("TWINRUN_TORCH110_PYTHON", MIDDLE)
     def test_healthy_scripts_are_not_accused(self):
         newer = {"video.py"}    # uses Tensor.scatter_reduce
-        for script in sorted(s for s in (CASES.parent / "models").glob("*.py") if s.name not in newer):
+        for script in sorted(s for s in (HERE / "models").glob("*.py") if s.name not in newer):
             with self.subTest(script=script.name):
                 self.healthy(judged(MIDDLE, script, "--steps", "2"))
 
