@@ -82,7 +82,8 @@ def summary(cases, known, other, tools):
     lines = [
         "| | bad versions: the due was met, or the tool differs | good versions accused, or the tool differs |",
         "|---|---|---|",
-        f"| twinrun | {sum(r['met'] for r in bad)} of {len(bad)}, {proven} of them as `ENGINE_BUG` | {sum(not r['met'] for r in good)} of {len(good)} |",
+        f"| twinrun | {sum(r['met'] for r in bad)} of {len(bad)}, {proven} of them as `ENGINE_BUG` | "
+        f"{sum(not r['met'] for r in good)} of {len(good)} |",
     ]
     for tool in tools:
         said = [[other(r, tool) for r in part if other(r, tool) != "–"] for part in (bad, good)]
