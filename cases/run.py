@@ -118,9 +118,10 @@ def diagnosed(case, python, program, folder, seconds):
             folder,
             seconds,
         )
-        if status == 0:
-            # Its exit status tells the verdict.
-            _, said = called([program, "judge", "trace.twin", "-o", "judged", "-q"], variables, folder, seconds)
+        # Whatever became of the script afterwards: a trace that is not complete is refused. The exit
+        # status of judge tells the verdict.
+        _, judged = called([program, "judge", "trace.twin", "-o", "judged", "-q"], variables, folder, seconds)
+        said += judged
     else:
         status, said = called([python, "-W", "ignore", case.script, *args], variables, folder, seconds)
     took = {"seconds": round(time.monotonic() - started, 1), "cpu_seconds": round(busy() - before, 1)}

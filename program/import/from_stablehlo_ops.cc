@@ -160,7 +160,8 @@ void dot(const Op& o) {
 // that are absent.
 std::string window(const Items& size, const Items& stride, Items pad, const Items& lhs,
                    const Items& rhs, const Items& reversal) {
-  const auto item = [](const char* key, const Items& values) {
+  const auto item = [&](const char* key, Items values) {
+    if (values.size() == 1) values.assign(size.size(), std::string(values[0]));  // dense<1>
     return values.empty() ? "" : fmt::format("{}={} ", key, fmt::join(values, "x"));
   };
   if (pad.size() == 1) pad.assign(2 * size.size(), std::string(pad[0]));  // dense<0>

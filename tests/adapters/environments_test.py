@@ -265,7 +265,8 @@ class Cases(unittest.TestCase):
     """cases/: what can be said of them without a network."""
 
     def test_are_whole(self):
-        folders = sorted(p.parent for p in CASES.glob("*/script.py"))
+        folders = sorted(p.parent for p in CASES.glob("*/case.toml"))
+        self.assertEqual(folders, sorted(p.parent for p in CASES.glob("*/script.py")))
         self.assertGreater(len(folders), 5)
         for folder in folders:
             with self.subTest(folder.name):

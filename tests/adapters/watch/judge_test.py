@@ -81,6 +81,10 @@ class Judge(unittest.TestCase):
         self.assertEqual((report["findings"], report["steps"]), ([], 2))
 
     @unittest.skipUnless(COMPILES, "no torch.compile")
+    def test_a_count_that_the_radii_leave_open_accuses_nobody(self):
+        self.assertEqual(watched(HERE / "compiled" / "models.py", "angles")["findings"], [])
+
+    @unittest.skipUnless(COMPILES, "no torch.compile")
     def test_planted_regions_are_named(self):
         for plant, phase in (("element", "forward"), ("weight", "forward"), ("bfloat16", "backward")):
             for name in ("cnn", "transformer"):

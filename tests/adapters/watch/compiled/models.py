@@ -1,5 +1,5 @@
-"""Trains small compiled networks: models.py NAME [--autocast] [--plant KIND] [--steps N]. NAME: cnn, transformer, or optimizer (a compiled
-step of Adam). Prints how often compiled regions ran, and a digest of the parameters. A plant changes a region from outside, below the
+"""Trains small compiled networks: models.py NAME [--autocast] [--plant KIND] [--steps N]. NAME: cnn, transformer, angles, or optimizer (a
+compiled step of Adam). Prints how often compiled regions ran, and a digest of the parameters. A plant changes a region from outside, below the
 recorder, as a wrong compiler would."""
 import argparse
 import hashlib
@@ -53,6 +53,23 @@ class Transformer(nn.Module):
         return torch.randn(4, 6, 16)
 
 
+class Angles(nn.Module):
+    """The minimum's gradient is divided by a count that the radii leave open."""
+
+    def __init__(self):
+        super().__init__()
+        self.place, self.head = nn.Linear(2, 8), nn.Linear(4, 10)
+
+    def forward(self, x):
+        a, b = self.place(x).chunk(2, -1)
+        angles = torch.atan2(a, b)
+        return self.head(angles + angles.amin(-1, keepdim=True)).mean(1)
+
+    @staticmethod
+    def batch():
+        return torch.randn(1, 3844, 2)
+
+
 def unchanged(values):
     return values
 
@@ -98,13 +115,14 @@ def main():
         return PLANTS.get((args.plant, ran[0], "after"), unchanged)(out)
 
     CompiledFxGraph.__call__ = counted    # below the recorder, which comes with torch.compile
-    net = Transformer() if args.name == "transformer" else Cnn()
+    net = {"transformer": Transformer, "angles": Angles}.get(args.name, Cnn)()
     whole = nn.Sequential(net, nn.Dropout(args.dropout)) if args.dropout else net
     model = whole if args.name == "optimizer" else torch.compile(whole, backend=args.backend)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     step = torch.compile(optimizer.step, backend=args.backend) if args.name == "optimizer" else optimizer.step
     for _ in range(args.steps):
-        x, y = net.batch(), torch.randint(0, 10, (4,))
+        x = net.batch()
+        y = torch.randint(0, 10, (len(x),))
         with torch.autocast("cpu", torch.bfloat16, enabled=args.autocast):
             loss = F.cross_entropy(model(x), y)
         loss.backward()
