@@ -1,6 +1,7 @@
 """What differs between versions of JAX (0.4.13 to 0.10), in one place."""
 
 import os
+import re
 import sys
 
 import jax
@@ -35,13 +36,17 @@ def wrap_key(data, impl):
 
 
 def text_of(lowered, dialect="stablehlo"):
-    """Returns the text of a lowered function with the places of its ops."""
+    """Returns the text of a lowered function with the places of its ops, without the folders of source files."""
     try:
-        return lowered.as_text(dialect=dialect, debug_info=True)
+        text = lowered.as_text(dialect=dialect, debug_info=True)
     except TypeError:  # before 0.4.36
         if dialect == "hlo":
-            return lowered.as_text(dialect="hlo")
-        return lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+            text = lowered.as_text(dialect="hlo")
+        else:
+            text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+    if dialect == "hlo":
+        return re.sub(r'^(\d+ ")[^"\n]*/', r"\1", text, flags=re.MULTILINE)
+    return re.sub(r'\("[^"\n]*/([^"/\n]+)":(\d+)', r'("\1":\2', text)
 
 
 _OWN = os.path.dirname(os.path.abspath(__file__))

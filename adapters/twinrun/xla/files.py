@@ -11,7 +11,6 @@ See docs/guides/import.md.
 """
 
 import json
-import re
 
 import jax
 import numpy as np
@@ -27,14 +26,6 @@ def _writable(array):
     if array.dtype.name == "bfloat16":
         raise TypeError("bfloat16 state and inputs cannot be written to .npz: pass them as float32 and cast inside the step")
     return array
-
-
-def _text(lowered, dialect):
-    """Returns the program's text with the folders of source files removed."""
-    text = text_of(lowered, dialect)
-    if dialect == "hlo":
-        return re.sub(r'^(\d+ ")[^"\n]*/', r"\1", text, flags=re.MULTILINE)
-    return re.sub(r'\("[^"\n]*/([^"/\n]+)":(\d+)', r'("\1":\2', text)
 
 
 def write(form, state, batches, stem, names=None, dialect="stablehlo", held_out=()):
@@ -53,7 +44,7 @@ def write(form, state, batches, stem, names=None, dialect="stablehlo", held_out=
         binding["results"] = form.next
     lowered = jax.jit(form.flat, keep_unused=True).lower(*(shape_of(x) for x in rows[0]))
     with open(f"{stem}.{'hlo' if dialect == 'hlo' else 'mlir'}", "w") as f:
-        f.write(_text(lowered, dialect))
+        f.write(text_of(lowered, dialect))
     with open(f"{stem}.json", "w") as f:
         json.dump(binding, f, indent=1)
     np.savez(f"{stem}.state.npz", **{n: _writable(x) for n, x in zip(state_names, rows[0])})
