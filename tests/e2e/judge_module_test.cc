@@ -75,5 +75,15 @@ TEST(JudgeModule, RefusesWhatItCannotRead) {
   EXPECT_EQ(twinrun(folder, with(words, {"--flush", "perhaps"})).code, 128);
 }
 
+// The module of a filing proves itself: what XLA returned is outside of every bound.
+TEST(JudgeModule, TheFiledModuleIsWrong) {
+  const Folder folder;
+  const std::string filing = TWINRUN_SOURCE_DIR "/cases/spatial_convolution/filing/";
+  const Outcome o = twinrun(folder, {"judge", "--module", filing + "group.mlir", "--values",
+                                     filing + "group.values.safetensors"});
+  EXPECT_EQ(o.code, 20) << o.err;
+  EXPECT_TRUE(o.prints("72 of 216 elements outside: index 2 of 3 along dimension 0")) << o.out;
+}
+
 }  // namespace
 }  // namespace twinrun::e2e
