@@ -2,8 +2,8 @@
 // answer first. tests/browser tests how it looks and works.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -224,9 +224,10 @@ TEST(Html, AbsurdReportIsCutShort) {
     r.runs[i].name = "R" + std::to_string(i);
     r.runs[i].losses.assign(50000, static_cast<float>(i));
   }
-  const auto began = std::chrono::steady_clock::now();
+  const std::clock_t began =
+      std::clock();  // of the processor: other work on the machine is no fault
   const std::string page = to_html(r);
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  EXPECT_LT((std::clock() - began) / CLOCKS_PER_SEC, 10);
   EXPECT_LT(page.size(), size_t{6} << 20);
   EXPECT_TRUE(has(page, "more in report.json"));
 }
