@@ -5,6 +5,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace twinrun {
 namespace {
@@ -64,6 +65,26 @@ std::optional<Error> refused(std::string_view text, std::string_view file) {
   return std::nullopt;
 }
 
+bool asserts(std::string_view text) {
+  try {
+    (void)toml::parse(text);
+    return false;
+  } catch (const FailedAssertion&) {
+    return true;
+  }
+}
+
+// Which line it is, the library does not say. It reads in order, so every text that ends after that
+// line fails as the whole does: it is found by halving.
+int64_t line_of_assertion(std::string_view text) {
+  std::vector<size_t> ends;
+  for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', end + 1))
+    ends.push_back(end);
+  const auto first =
+      std::ranges::partition_point(ends, [&](size_t end) { return !asserts(text.substr(0, end)); });
+  return first - ends.begin() + 1;
+}
+
 }  // namespace
 
 void fail_toml_assertion() { throw FailedAssertion(); }
@@ -76,17 +97,7 @@ Result<toml::table> parse_toml_text(std::string_view text, std::string_view file
     const toml::parse_error& error = parsed.error();
     return invalid(std::string(error.description()), file, error.source().begin.line);
   } catch (const FailedAssertion&) {
-    // Which line it is, the library does not say: the first whose removal, with all after it, helps.
-    int64_t line = 1;
-    for (size_t end = text.find('\n'); end != std::string_view::npos;
-         end = text.find('\n', end + 1), ++line) {
-      try {
-        (void)toml::parse(text.substr(0, end));
-      } catch (const FailedAssertion&) {
-        break;
-      }
-    }
-    return invalid("not valid TOML: expected a key or a value", file, line);
+    return invalid("not valid TOML: expected a key or a value", file, line_of_assertion(text));
   }
 }
 
