@@ -20,9 +20,11 @@ class Report:
         self.findings = [{"cause": f.get("cause", ""), "sentence": f.get("sentence", "")} for f in data["findings"]]
         # A reference that cannot be trusted, and an engine that breaks its own bounds, come before what the program
         # means.
-        if not meaning or self.verdict in ("ENGINE_BUG", "NONDETERMINISTIC"):
-            pass
-        elif meaning.get("refused"):
+        if meaning and self.verdict not in ("ENGINE_BUG", "NONDETERMINISTIC"):
+            self._say_meaning(meaning)
+
+    def _say_meaning(self, meaning):
+        if meaning.get("refused"):
             self._doubt(f"XLA computes the step as it is written, but what its sharding means is not known: {meaning['refused']}")
         elif meaning["differs"] and meaning.get("written_for_mesh"):
             self._doubt(

@@ -93,6 +93,10 @@ struct Call {
   Value result;
   std::vector<TensorView> written;
   std::shared_ptr<const Graph> graph;  // of a compiled region
+
+  const char* phase() const {
+    return optimizer ? "optimizer" : node.empty() ? "forward" : "backward";
+  }
 };
 
 // All tensors inside of a value, in order.

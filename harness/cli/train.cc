@@ -218,11 +218,9 @@ Result<int> train_verb(const Args& args) {
   UnfinishedWriter unfinished(path);
   o.on_checkpoint = [&](const RunFile& so_far, const Checkpoint& c) {
     RunFile partial = so_far;
-    partial.checkpoints = {c};
+    partial.checkpoints.push_back(c);
     partial.ended = {RunEnd::Kind::kInterrupted, ""};
-    partial = continued(std::move(partial));
-    partial.checkpoints.erase(partial.checkpoints.begin(), partial.checkpoints.end() - 1);
-    unfinished.write(std::move(partial));
+    unfinished.write(continued(std::move(partial)));
   };
   auto result = train(experiment, program, *setup.backend, o).with_kind(Error::Kind::kRun);
   if (!result) return result.error();

@@ -34,6 +34,7 @@ Result<std::optional<RunFile>> left_unfinished(
 
 void UnfinishedWriter::write(RunFile so_far) {
   finish();
+  so_far.checkpoints.erase(so_far.checkpoints.begin(), so_far.checkpoints.end() - 1);
   pending_ = std::async(std::launch::async,
                         [path = path_, run = std::move(so_far)] { return write_run(path, run); });
 }

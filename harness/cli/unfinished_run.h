@@ -28,7 +28,7 @@ class UnfinishedWriter {
  public:
   explicit UnfinishedWriter(const std::string& run_path) : path_(unfinished_path(run_path)) {}
   ~UnfinishedWriter() { finish(); }
-  void write(RunFile so_far);
+  void write(RunFile so_far);  // of its checkpoints, at least one, the last is kept
   void finish();
   // The run is complete elsewhere: removes the file.
   void remove();

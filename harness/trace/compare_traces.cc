@@ -64,7 +64,7 @@ class Comparison {
     });
     list_differences();
     list_unaligned();
-    out_.inputs = other_inputs({trace_a_, trace_b_, a_, b_, aligned_, differences_});
+    out_.inputs = other_inputs(sides());
     other_arguments();
     other_updates();
     other_operations();
@@ -126,10 +126,10 @@ class Comparison {
     d.ratio = ratios_[k];
     return d;
   }
+  Sides sides() const { return {trace_a_, trace_b_, a_, b_, aligned_, differences_}; }
   bool reads_the_same(size_t k) const {
     const AlignedPair& p = aligned_.pairs[k];
-    return same_reads({trace_a_, trace_b_, a_, b_, aligned_, differences_}, *a_.results[p.a].call,
-                      *b_.results[p.b].call);
+    return same_reads(sides(), *a_.results[p.a].call, *b_.results[p.b].call);
   }
   // A workspace or memory that nobody has initialised: the call is judged, this result never is.
   bool has_no_meaning(const TraceResult& r, const Judgements& judged) const {

@@ -305,7 +305,7 @@ class Judge {
     f.place = call.place;
     f.module = call.module;
     f.node = call.node;
-    f.phase = call.optimizer ? "optimizer" : call.node.empty() ? "forward" : "backward";
+    f.phase = call.phase();
     return f;
   }
   static CallFinding finding(const Call& call) {

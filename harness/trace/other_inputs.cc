@@ -237,7 +237,7 @@ SideCall side_of(const Call& call) {
   s.op = call.op;
   s.place = call.place;
   s.module = call.module;
-  s.phase = call.optimizer ? "optimizer" : call.node.empty() ? "forward" : "backward";
+  s.phase = call.phase();
   return s;
 }
 

@@ -50,6 +50,17 @@ def _fixed(program):
     return {n: int(c.reshape(())) for n, c in known.items()}
 
 
+def _on_one_device(name, c, devices, shards):
+    """Returns what a number that is written for this mesh is on one device; itself where that is not understood."""
+    if _BOUNDED[name] == "place":
+        return 0 if c == devices - 1 else c
+    if name == "rem" and c == devices:
+        return 1
+    if c + 1 in shards and (_BOUNDED[name] == "last" or c not in shards):
+        return (c + 1) * shards[c + 1] - 1
+    return c * shards.get(c, 1)
+
+
 class Readings:
     """adjacent: ops next to a collective, always read as the number of devices. counts, samples: those that may be."""
 
@@ -109,18 +120,12 @@ class Readings:
                 reckoned.update((o, names) for o in op.outputs)
             if op.name not in _BOUNDED or op.index not in own or not (names or op.name in _PARTED):
                 continue
-            n = math.prod(self.c.sizes.get(a, 1) for a in names)
+            n = math.prod(self.c.sizes.get(a, 1) for a in names) if names else 0
             for at, number in enumerate(op.inputs):
                 c = fixed.get(number)
                 if c is None or c < 1 or c != theirs.get(own[op.index].inputs[at]):
                     continue
-                last = c + 1 in shards and (_BOUNDED[op.name] == "last" or c not in shards)
-                if names and c == (n - 1 if _BOUNDED[op.name] == "place" else n if op.name == "rem" else None):
-                    whole = 1 if op.name == "rem" else 0  # how many devices there are; which is the last
-                elif _BOUNDED[op.name] == "place":
-                    whole = c
-                else:
-                    whole = (c + 1) * shards[c + 1] - 1 if last else c * shards.get(c, 1)
+                whole = _on_one_device(op.name, c, n, shards)
                 if whole != c:
                     found.setdefault(op.index, {})[at] = whole
                 elif c > 1 and names:
