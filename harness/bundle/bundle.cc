@@ -15,6 +15,7 @@
 #include "harness/bundle/manifest.h"
 #include "harness/bundle/own_data.h"
 #include "harness/bundle/own_program.h"
+#include "harness/bundle/recorded_runs.h"
 #include "harness/experiment/engines.h"
 #include "harness/experiment/experiment.h"
 #include "harness/experiment/imported.h"
@@ -172,6 +173,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
 
   Bundle out;
+  TWINRUN_RETURN_IF_ERROR(check_recorded_runs(original, results, out.notes));
   Report report = original;
   const bool fault =
       original.verdict == VerdictClass::kEngineBug || original.verdict == VerdictClass::kSharding;

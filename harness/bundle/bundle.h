@@ -36,12 +36,14 @@ struct Bundle {
   uint64_t bytes = 0;
   std::vector<std::string> members;
   std::optional<Reduced> reduced;  // nullopt: the scenario is packed as it is
-  // With a foreign engine: what is packed of it, what must be attached, that nothing was reduced.
+  // Run files that are missing. With a foreign engine: what is packed of it, what must be attached,
+  // that nothing was reduced.
   std::vector<std::string> notes;
   bool interrupted = false;
 };
 
-// Errors: a folder without a report; an imported program that has changed since, or is to be
+// Errors: a folder without a report; a report that was changed, or that is not of the run files
+// beside it; an imported program that has changed since, or is to be
 // anonymised; a finding that does not show again.
 Result<Bundle> bundle(const std::string& results, const std::string& path,
                       const BundleOptions& options, Progress* progress, const StopFlag* stop);

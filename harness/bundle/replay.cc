@@ -14,6 +14,7 @@
 #include "harness/bundle/reduce.h"
 #include "harness/experiment/engines.h"
 #include "harness/host/environment.h"
+#include "program/base/json_checksum.h"
 
 namespace twinrun {
 namespace {
@@ -219,6 +220,7 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
                  Error::Kind::kForeignEngine};
   }
   if (!out.interrupted) compare(m, out.report, out);
+  if (!m.has_checksum) out.notes.push_back(fmt::format("{} {}", kManifest, kNoChecksum));
   if (version_text() != m.twinrun)
     out.notes.push_back(fmt::format("made by {}; this is {}", m.twinrun, version_text()));
   return out;

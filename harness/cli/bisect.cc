@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "harness/search/session.h"
+#include "program/base/json_checksum.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
@@ -39,6 +40,8 @@ Result<int> replay(const Args& args) {
   if (!parsed.has("replay"))
     return Error{"neither an axis nor --replay", "", "twinrun bisect --help lists the axes"};
   TWINRUN_ASSIGN(const auto record, bisect::read_session(parsed.get<std::string>("replay")));
+  if (!record.has_checksums)
+    say(fmt::format("note: {} {}\n", parsed.get<std::string>("replay"), kNoChecksum));
   if (parsed.get<bool>("json")) {
     nlohmann::ordered_json j = {{"schema", 1},
                                 {"axis", record.head.axis},

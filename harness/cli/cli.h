@@ -71,7 +71,7 @@ void say(const std::string& text);
 // Checks that a file can be written here, before hours of work rather than after.
 Status check_output(const std::string& path);
 
-// Writes report.html and report.json into a folder, which is made.
+// Writes report.html and report.json, with its checksum, into a folder, which is made.
 Status write_pages(const std::string& folder, const std::string& html, const std::string& json);
 
 // The command line as typed, quoted for a shell.

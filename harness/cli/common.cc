@@ -15,6 +15,7 @@
 #include "backends/exec/last_resort.h"
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
+#include "program/base/json_checksum.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
@@ -107,7 +108,7 @@ Status write_pages(const std::string& folder, const std::string& html, const std
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) return Error{failed.message(), folder, "name a folder that can be made"};
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(folder + "/report.json", json));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(folder + "/report.json", with_checksum(json)));
   return write_file_atomically(folder + "/report.html", html);
 }
 

@@ -9,6 +9,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/trace/known_step.h"
+#include "program/base/json_checksum.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -55,6 +56,7 @@ Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::strin
     return Error{"--trace is verified by one record", "", "twinrun verify known.json --trace T"};
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
   TWINRUN_ASSIGN(const KnownStep then, read_known(known[0]));
+  if (!then.has_checksum) say(fmt::format("note: {} {}\n", known[0], kNoChecksum));
   TWINRUN_ASSIGN(const TraceFile trace, read_trace(parsed.get<std::string>("trace"), false));
   ThreadPool pool(threads);
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
