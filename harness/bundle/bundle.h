@@ -26,6 +26,8 @@ struct BundleOptions {
   Reduction reduction = Reduction::kOfOurs;
   // Replaces the data by noise and packs nothing of the original diagnosis but its verdict.
   bool anonymise = false;
+  // Keeps the paths that tell where the maker has files (private_paths.h).
+  bool with_paths = false;
   int max_tried = 200;  // limit of diagnoses made by the reduction
   int threads = 1;
   // Where an imported program lies now; program "": where the diagnosis found it.

@@ -31,6 +31,9 @@ Result<int> bundle_verb(const Args& args) {
   Options options;
   options.text("out,o", "file to write (default DIR.zip)");
   options.flag("anonymise", "noise instead of the data, and nothing of the original diagnosis");
+  options.flag("with-paths",
+               "keep the paths of your files; by default only their names, and neither user nor "
+               "host, are packed");
   options.flag("no-reduction",
                "keep the scenario as it is; do not search the smallest that fails in the same way");
   options.flag("reduction", "reduce also with an exec: or xla engine, which each try starts again");
@@ -50,6 +53,7 @@ Result<int> bundle_verb(const Args& args) {
   TWINRUN_ASSIGN(how.threads, threads_of(parsed));
   TWINRUN_ASSIGN(how.program, program_files_of(parsed));
   how.anonymise = parsed.get<bool>("anonymise");
+  how.with_paths = parsed.get<bool>("with-paths");
   using Reduction = BundleOptions::Reduction;
   const bool always = parsed.get<bool>("reduction"), never = parsed.get<bool>("no-reduction");
   if (always && never) return Error{"both --reduction and --no-reduction", "", "give one of them"};
