@@ -12,17 +12,17 @@
 namespace twinrun::cli {
 namespace {
 
-void print(const Bundle& made, const std::string& path) {
+void show(const Bundle& made, const std::string& path) {
   if (made.reduced) {
     const Reduced& r = *made.reduced;
-    fmt::print("reduced, {} diagnoses, the same finding after each:\n", r.tried);
-    for (const std::string& change : r.log) fmt::print("  {}\n", change);
-    fmt::print("{}\n", r.report.headline);
+    print("reduced, {} diagnoses, the same finding after each:\n", r.tried);
+    for (const std::string& change : r.log) print("  {}\n", change);
+    print("{}\n", r.report.headline);
   }
-  for (const std::string& note : made.notes) fmt::print("{}\n", text::clean(note));
-  fmt::print("{}: {} files, {} bytes\n", path, made.members.size(),
-             text::count(static_cast<int64_t>(made.bytes)));
-  fmt::print("prove it elsewhere: twinrun replay {}\n", path);
+  for (const std::string& note : made.notes) print("{}\n", text::clean(note));
+  print("{}: {} files, {} bytes\n", path, made.members.size(),
+        text::count(static_cast<int64_t>(made.bytes)));
+  print("prove it elsewhere: twinrun replay {}\n", path);
 }
 
 }  // namespace
@@ -78,9 +78,9 @@ Result<int> bundle_verb(const Args& args) {
         {"notes", made.notes},
         {"tried", made.reduced ? made.reduced->tried : 0},
         {"reduction", made.reduced ? made.reduced->log : std::vector<std::string>()}};
-    fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print_document(j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else {
-    print(made, path);
+    show(made, path);
   }
   return 0;
 }

@@ -76,11 +76,6 @@ const StopFlag& install_stop_flag() {
   return stop;
 }
 
-void say(const std::string& text) {
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
-}
-
 Status check_output(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -137,7 +132,7 @@ bool unicode_wanted() {
   return true;
 }
 void print_report(const Report& report) {
-  fmt::print("{}", to_terminal(report, {terminal_width(), use_color(), unicode_wanted()}));
+  print_text(to_terminal(report, {terminal_width(), use_color(), unicode_wanted()}), Colors::kOwn);
 }
 
 }  // namespace twinrun::cli

@@ -39,15 +39,15 @@ Result<int> record_known(const Parsed& parsed) {
                                       {"unsteady", unsteady},
                                       {"accelerator", known.accelerator},
                                       {"root_digest", known.root().hex()}};
-    fmt::print("{}\n", j.dump());
+    print_document(j.dump() + "\n");
     return 0;
   }
-  fmt::print("{}: {} in {}, {}\n  digest {}\n", path,
-             text::plural(static_cast<int64_t>(known.calls.size()), "call"),
-             text::plural(known.steps, "step"), text::clean(known.framework), known.root().hex());
+  print("{}: {} in {}, {}\n  digest {}\n", path,
+        text::plural(static_cast<int64_t>(known.calls.size()), "call"),
+        text::plural(known.steps, "step"), text::clean(known.framework), known.root().hex());
   if (unsteady > 0)
-    fmt::print("  {} do not repeat their bits here and are never compared\n",
-               text::plural(unsteady, "call"));
+    print("  {} do not repeat their bits here and are never compared\n",
+          text::plural(unsteady, "call"));
   return 0;
 }
 
@@ -63,7 +63,11 @@ Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::strin
   const StopFlag& stop = install_stop_flag();
   const KnownVerdict verdict = verify_known(then, trace, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
-  fmt::print("{}", parsed.get<bool>("json") ? to_json(verdict) : to_text(verdict));
+  if (parsed.get<bool>("json")) {
+    print_document(to_json(verdict));
+  } else {
+    print_text(to_text(verdict));
+  }
   return exit_code(verdict.verdict);
 }
 
