@@ -1,7 +1,6 @@
 // Finds paths in texts and shortens those that tell where the maker of a bundle keeps files.
 #include "harness/bundle/private_paths.h"
 
-#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,11 +79,12 @@ PrivatePaths PrivatePaths::of_this_process() {
   Here here;
   std::error_code ignored;
   here.project = fs::current_path(ignored).string();
-  if (const char* home = std::getenv("HOME"); home != nullptr) here.home = home;
-  if (const passwd* user = ::getpwuid(::geteuid()); user != nullptr) {
-    here.user = user->pw_name;
-    if (here.home.empty()) here.home = user->pw_dir;
-  }
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  here.home = variable("HOME");
+  here.user = variable("LOGNAME").empty() ? variable("USER") : variable("LOGNAME");
   std::array<char, HOST_NAME_MAX + 1> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) here.host = host.data();
   return PrivatePaths(std::move(here));
