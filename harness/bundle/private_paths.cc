@@ -90,7 +90,7 @@ PrivatePaths PrivatePaths::of_this_process() {
   return PrivatePaths(std::move(here));
 }
 
-std::string PrivatePaths::text(std::string_view given) const {
+std::string PrivatePaths::without_paths(std::string_view given) const {
   std::string text(given);
   std::erase(text, kHome);
   // A root folder would match everywhere.
@@ -114,8 +114,16 @@ std::string PrivatePaths::text(std::string_view given) const {
     at += end;
   }
   if (!here_.user.empty()) replace_words(out, here_.user + "@", "…@");
-  // Short names of hosts are also words.
-  if (here_.host.size() > 3 && here_.host != "localhost") replace_words(out, here_.host, "…");
+  for (size_t at = 0; !here_.host.empty() && (at = out.find("@" + here_.host, at)) != out.npos;)
+    out.replace(at, here_.host.size() + 1, "@…");
+  return out;
+}
+
+std::string PrivatePaths::text(std::string_view given) const {
+  std::string out = without_paths(given);
+  // "data" may be the name of a host, too, but "node-3" is no other word.
+  if (here_.host.find_first_of("0123456789-.") != std::string::npos)
+    replace_words(out, here_.host, "…");
   return out;
 }
 
@@ -135,11 +143,11 @@ std::string PrivatePaths::path(const std::string& path) const {
 std::string PrivatePaths::word(const std::string& word) const {
   std::error_code ignored;
   // A file whose name has blanks is one path.
-  return text(word.starts_with('/') || fs::exists(word, ignored) ? path(word) : word);
+  return without_paths(word.starts_with('/') || fs::exists(word, ignored) ? path(word) : word);
 }
 
 std::string PrivatePaths::engine(const std::string& engine) const {
-  if (!engine.starts_with(kExecPlace)) return text(engine);
+  if (!engine.starts_with(kExecPlace)) return without_paths(engine);
   std::string command;
   for (const std::string& each : command_words(engine.substr(kExecPlace.size())))
     command += (command.empty() ? "" : " ") + command_word(word(each));

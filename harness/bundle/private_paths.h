@@ -29,13 +29,14 @@ class PrivatePaths {
   static PrivatePaths of_this_process();
 
   std::string path(const std::string& path) const;      // the whole string is a path
-  std::string text(std::string_view text) const;        // all paths in a text
+  std::string text(std::string_view text) const;        // all paths and names in a text
   std::string word(const std::string& word) const;      // of the command line of an engine
   std::string engine(const std::string& engine) const;  // every word of an exec: command
   Report report(const Report& report) const;            // all texts
   Scenario scenario(Scenario scenario) const;           // data.dir, files, description
 
  private:
+  std::string without_paths(std::string_view text) const;
   Here here_;
 };
 

@@ -25,6 +25,7 @@ TEST(PrivatePaths, OfATextOnlyTheNamesOfFilesStay) {
       {"file:///home/bob/x.py and ../other/m.toml", "file://…/x.py and …/m.toml"},
       {"/home/bob, /Users/bob/, /root/x", "…, …, …/x"},
       {"ssh ann@box-17 python3", "ssh …@… python3"},
+      {"no device on box-17.", "no device on …."},
       {"/tmp/a:/tmp/b", "…/a:…/b"},
   };
   for (const auto& [text, expected] : all) {
@@ -52,6 +53,7 @@ TEST(PrivatePaths, OfWholePathsAndWordsOfEngines) {
   EXPECT_EQ(kPaths.path(""), "");
   EXPECT_EQ(kPaths.engine("exec:/usr/bin/python3 '/home/ann/my engine.py' --data=/data/x -v"),
             "exec:/usr/bin/python3 \"…/my engine.py\" --data=…/x -v");
+  EXPECT_EQ(kPaths.engine("exec:run --on box-17 ann@box-17"), "exec:run --on box-17 …@…");
   EXPECT_EQ(kPaths.engine("cpu"), "cpu");
   EXPECT_EQ(kPaths.engine("xla:/opt/acme/plugin.so"), "xla:…/plugin.so");
 }
