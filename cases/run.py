@@ -21,7 +21,7 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 ADAPTERS = HERE.parent / "adapters"
 sys.path.insert(0, str(ADAPTERS))
-from twinrun import environments  # noqa: E402
+from twinrun import checksum, environments  # noqa: E402
 
 ACCUSATIONS = ("ENGINE_BUG", "SHARDING", "PROGRAM")
 TOOLS = ("allclose 1e-3", "allclose 1e-5", "assert_close")
@@ -134,7 +134,7 @@ def diagnosed(case, python, program, folder, seconds):
         others = json.loads(lines[-1])
     except ValueError:
         others = {"left out": f"status {status}: {lines[-1][:200]}"}
-    return json.loads(reports[-1].read_text()), took, others
+    return checksum.loads(reports[-1].read_bytes()), took, others
 
 
 def verdict_of(report):
@@ -222,7 +222,7 @@ def results_file():
 
 def remembered():
     try:
-        return json.loads(results_file().read_text())
+        return checksum.loads(results_file().read_bytes())
     except (OSError, ValueError):
         return {}
 
@@ -282,7 +282,7 @@ def main():
     ran = [r for r in rows if "skipped" not in r]
     known = {**remembered(), **{f"{r['case']} {r['version']}": r for r in ran}}  # another run may have ended meanwhile
     results_file().parent.mkdir(parents=True, exist_ok=True)
-    results_file().write_text(json.dumps(known, indent=1))
+    results_file().write_text(checksum.dumps(known))
     print(table([cells(r) for r in rows], HEAD))
     for row in rows:
         if "skipped" in row:

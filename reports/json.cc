@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "program/base/json_checksum.h"
 #include "reports/json_keys.h"
 #include "reports/json_number.h"
 
@@ -84,7 +85,7 @@ std::string to_json(const Report& report) {
   Writer all;
   all("schema", kReportSchema);
   json::keys(all, report);
-  return all.take().dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return with_checksum(all.take().dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace twinrun

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "program/base/json_checksum.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -78,7 +79,7 @@ std::string to_json(const KnownStep& known) {
     for (const auto& [type, digest] : c.results) one["results"].push_back({type, digest.hex()});
     j["calls"].push_back(std::move(one));
   }
-  return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return with_checksum(j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 Result<KnownStep> read_known(const std::string& path) {
@@ -92,6 +93,7 @@ Result<KnownStep> read_known(const std::string& path) {
     const Json j = Json::parse(text.str());
     if (j.at("kind") != "known_step" || j.at("schema") != kKnownSchema) return wrong;
     KnownStep out;
+    TWINRUN_ASSIGN(out.has_checksum, check_checksum(text.str(), path));
     out.framework = j.at("framework").get<std::string>();
     out.script = j.at("script").get<std::string>();
     out.steps = j.at("steps").get<int64_t>();

@@ -32,8 +32,9 @@ struct KnownStep {
   std::vector<std::pair<std::string, std::string>>
       settings;  // device, instruction set, threads, ..
   std::vector<KnownCall> calls;
-  bool repeated = false;  // a second run was compared
-  Digest root() const;    // of all that is steady
+  bool repeated = false;     // a second run was compared
+  bool has_checksum = true;  // json_checksum.h; false: read from a file of an older version
+  Digest root() const;       // of all that is steady
 };
 std::string to_json(const KnownStep& known);
 Result<KnownStep> read_known(const std::string& path);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "program/base/json_checksum.h"
 #include "program/base/names.h"
 #include "reports/json_keys.h"
 #include "reports/text.h"
@@ -239,11 +240,13 @@ Result<Report> report_from_json(std::string_view text, const std::string& file) 
                              shown(schema), kReportSchema),
                  at("schema"),
                  "use the twinrun that wrote it; environment.twinrun names its version"};
+  TWINRUN_ASSIGN(const bool has_checksum, check_checksum(text, file));
   Report report;
   std::optional<Error> error;
   Reader reader(all, "", error);
   json::keys(reader, report);
   if (error) return Error{error->what, at(error->where), error->fix};
+  if (!has_checksum) report.notes.push_back(fmt::format("report.json {}", kNoChecksum));
   return report;
 }
 

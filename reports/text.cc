@@ -166,6 +166,25 @@ std::string clean(std::string_view raw, bool unicode) {
   return out;
 }
 
+std::string printable(std::string_view raw, bool colored) {
+  std::string out;
+  out.reserve(raw.size());
+  while (!raw.empty()) {
+    if (colored && raw.starts_with("\x1b[")) {
+      const size_t end = raw.find_first_not_of("0123456789;", 2);
+      if (end != raw.npos && raw[end] == 'm') {
+        out += raw.substr(0, end + 1);
+        raw.remove_prefix(end + 1);
+        continue;
+      }
+    }
+    if (raw.starts_with("\r\n")) raw.remove_prefix(1);
+    const char32_t c = take(raw);
+    append(out, c != '\n' && c != '\t' && is_hidden(c) ? kReplacement : c);
+  }
+  return out;
+}
+
 std::vector<std::string> clean_lines(std::string_view raw, bool unicode) {
   std::vector<std::string> out;
   while (!raw.empty()) {

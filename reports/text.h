@@ -82,7 +82,11 @@ std::string digest8(std::string_view digest);  // the first 8 characters, "-" fo
 // One line without control characters, bidirectional overrides or broken UTF-8 (shown as U+FFFD);
 // line ends and tabs become spaces. With unicode false: ASCII, known signs spelled out ("x", "->").
 std::string clean(std::string_view raw, bool unicode = true);
-// The same for several lines; no lines for an empty text.
+// A text of several lines with foreign strings in it: what clean() replaces by U+FFFD is replaced,
+// but line ends and tabs stay, and with `colored` colour sequences (ESC [ ... m). Clean text comes
+// back byte for byte.
+std::string printable(std::string_view raw, bool colored = false);
+// clean() for several lines; no lines for an empty text.
 std::vector<std::string> clean_lines(std::string_view raw, bool unicode = true);
 
 // Width in terminal columns: wide East Asian characters take two, our own colour sequences none.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "program/base/json_checksum.h"
 #include "reports/html_page.h"
 #include "reports/html_text.h"
 #include "reports/text.h"
@@ -56,6 +57,7 @@ Result<SideReport> read_side_report(const std::string& path, std::string name) {
     return Error{"this is not the report of a diagnosis", path, ""};
   SideReport out;
   out.name = std::move(name);
+  TWINRUN_ASSIGN(out.has_checksum, check_checksum(text.str(), path));
   const auto word = j["verdict"]["class"].get<std::string>();
   const auto at =
       std::ranges::find_if(kGravity, [&](VerdictClass v) { return to_string(v) == word; });
@@ -88,6 +90,9 @@ std::string two_reports_text(const TwoReports& both) {
     out +=
         fmt::format("  {}  {}: {}\n     {}\n", side, to_string(r->verdict), r->headline, r->name);
     if (!r->cause.empty()) out += fmt::format("     {}: {}\n", r->cause, r->sentence);
+  }
+  for (const auto& [side, r] : {std::pair{"A", &both.a}, std::pair{"B", &both.b}}) {
+    if (!r->has_checksum) out += fmt::format("note: the report of {} {}\n", side, kNoChecksum);
   }
   out += "note: the sides are two diagnoses; their values were not compared with each other\n";
   std::string clean;

@@ -14,8 +14,9 @@ struct SideReport {
   VerdictClass verdict = VerdictClass::kInconclusive;
   std::string headline;
   std::string cause, sentence;  // of the first finding; "" without any
+  bool has_checksum = true;     // json_checksum.h
 };
-// Errors: no such file; not the report of a diagnosis.
+// Errors: no such file; not the report of a diagnosis; changed after it was written.
 Result<SideReport> read_side_report(const std::string& path, std::string name);
 
 struct TwoReports {

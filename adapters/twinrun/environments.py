@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 
-from . import cuda_stubs
+from . import checksum, cuda_stubs
 from .index import Index, Unreachable, normal, uploaded
 from .pythons import find_pythons, is_release, version_key
 
@@ -112,15 +112,15 @@ def environment(requirements, python=None):
         told.update(requirements=list(requirements), seconds=round(time.monotonic() - started, 1), bytes=_size(folder))
         partial = os.path.join(folder, "environment.json.part")
         with open(partial, "w") as file:
-            json.dump(told, file, indent=1)
+            file.write(checksum.dumps(told))
         os.replace(partial, os.path.join(folder, "environment.json"))  # from here on it is complete
         return dict(told, made=True)
 
 
 def _told(folder):
     try:
-        with open(os.path.join(folder, "environment.json")) as file:
-            told = json.load(file)
+        with open(os.path.join(folder, "environment.json"), "rb") as file:
+            told = checksum.loads(file.read())
     except (OSError, ValueError):
         return None
     return told if os.access(told["python"], os.X_OK) else None

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 
+from . import checksum
 from .command import program
 
 # What a device's outcome is called, and which exit status wins: a wrong device, another step, no answer.
@@ -116,8 +117,8 @@ def verify_script(words):
     parser.add_argument("args", nargs=argparse.REMAINDER)
     args = parser.parse_args(words)
     try:
-        with open(args.known) as file:
-            known = json.load(file)
+        with open(args.known, "rb") as file:
+            known = checksum.loads(file.read())
         threads, args.steps = int(known["settings"]["threads"]), known["steps"]
         places = _places(known, args.each)
     except (OSError, ValueError, KeyError) as e:
@@ -143,9 +144,9 @@ def verify_script(words):
     if args.report:
         when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         with open(args.report, "w") as file:
-            json.dump({"schema": 1, "kind": "verify_step", "outcome": worst, "exit_code": status, "machine": socket.gethostname(),
-                       "when": when, "known": os.path.abspath(args.known), "root_digest": known["root_digest"], "script": args.script,
-                       "devices": rows}, file, indent=1)
+            file.write(checksum.dumps({
+                "schema": 1, "kind": "verify_step", "outcome": worst, "exit_code": status, "machine": socket.gethostname(), "when": when,
+                "known": os.path.abspath(args.known), "root_digest": known["root_digest"], "script": args.script, "devices": rows}))
     return status
 
 

@@ -1,10 +1,10 @@
 """What `twinrun.diagnose` returns, for PyTorch and for JAX, and how it has `twinrun diagnose --program` judge files."""
 
 import html
-import json
 import subprocess
 from pathlib import Path
 
+from . import checksum
 from .command import program as binary
 from .refused import Refused
 
@@ -103,4 +103,7 @@ def run_program(program, folder, subject, precision, faults, settings):
     report = Path(folder) / "report.json"
     if not report.exists():
         raise Refused("twinrun could not judge the step: " + done.stderr.strip())
-    return json.loads(report.read_text())
+    try:
+        return checksum.loads(report.read_bytes())
+    except ValueError as e:
+        raise Refused(f"{report}: {e}") from None

@@ -1,18 +1,14 @@
 // Tensors to protocol arrays and back, with all checks of a result file from an engine.
 #include "backends/exec/arrays.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 
 #include "backends/exec/exec_backend.h"
 #include "backends/exec/messages.h"
+#include "backends/exec/session_files.h"
 #include "checkpoints/container/hdf5_tree.h"
-#include "checkpoints/container/open_file.h"
 #include "checkpoints/container/safetensors.h"
 #include "program/base/names.h"
 
@@ -98,22 +94,12 @@ Status ResultArrays::only(const std::string& prefix, const std::vector<std::stri
 
 Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most,
                               const std::string& where) {
-  if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos ||
-      name == "." || name == "..")
-    return Error{"is not a file of the session folder", where, ""};
+  TWINRUN_ASSIGN(const Descriptor file, open_session_file(folder, name, where));
   const bool hdf5 = name.ends_with(".h5");
   if (!hdf5 && !name.ends_with(".safetensors"))
     return Error{"has an unknown format", where, "results are .safetensors or .h5 files"};
-  // Open first, then check the descriptor: the file behind a name may change in between.
-  const Descriptor file(::open((std::filesystem::path(folder) / name).c_str(),
-                               O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
-  if (file.get() < 0 && errno == ENOENT) return Error{"there is no such file", where, ""};
-  if (file.get() < 0 && errno == ELOOP) return Error{"is a link, not a plain file", where, ""};
-  if (file.get() < 0)
-    return Error{std::string("cannot be opened: ") + std::strerror(errno), where, ""};
   struct stat status {};
-  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
-    return Error{"is not a plain file", where, ""};
+  if (::fstat(file.get(), &status) != 0) return Error{"cannot be read", where, ""};
   if (static_cast<uint64_t>(status.st_size) > most) {
     return Error{"has " + std::to_string(status.st_size) + " bytes; at most " +
                      std::to_string(most) + " are expected",

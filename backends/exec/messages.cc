@@ -180,8 +180,10 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   };
   c.name = text("name");
   if (c.name.empty() || c.name.size() > 200) return bad("name", "text of at most 200 bytes");
-  for (const char* key : {"version", "settings", "conventions"}) {
+  for (const char* key : {"name", "version", "settings", "conventions"}) {
     if (text(key).size() > 2000) return bad(key, "text of at most 2000 bytes");
+    // Run files hold these texts, and end them at a NUL.
+    if (text(key).find('\0') != std::string::npos) return bad(key, "text without a NUL");
   }
   c.conventions = text("conventions");
   c.settings = text("version");

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "backends/exec/session_files.h"
 #include "checkpoints/container/safetensors.h"
 
 namespace twinrun::exec {
@@ -138,23 +139,9 @@ Status Session::write(const std::string& name, const ArrayFile& file) const {
 }
 
 Status Session::write(const std::string& name, std::string_view bytes) const {
-  const std::string path = (fs::path(folder_) / name).string();
   std::error_code ignored;
-  fs::remove_all(path, ignored);
-  // O_EXCL and O_NOFOLLOW: never write through a link, into a pipe or over a file that the engine
-  // has created.
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  int failed = fd < 0 ? errno : 0;
-  while (failed == 0 && !bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{1} << 30));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) failed = errno;
-    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  if (fd >= 0 && ::close(fd) != 0 && failed == 0) failed = errno;
-  if (failed == 0) return Ok{};
-  return Error{std::string("cannot write: ") + std::strerror(failed), path,
-               "free space, or set TMPDIR"};
+  fs::remove_all(fs::path(folder_) / name, ignored);  // whatever the engine has put there
+  return write_session_file(folder_, name, bytes);
 }
 
 void Session::remove(const std::string& name) const {

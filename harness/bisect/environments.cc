@@ -13,6 +13,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/bisect/release_version.h"
 #include "harness/search/session.h"
+#include "program/base/json_checksum.h"
 #include "reports/text.h"
 
 namespace twinrun::bisect {
@@ -48,8 +49,10 @@ Environments::Environments(EnvironmentOptions options, const StopFlag* stop)
   std::error_code ignored;
   for (const auto& file :
        fs::directory_iterator(fs::path(options_.folder) / "environments", ignored)) {
-    std::ifstream in(file.path());
-    const Json j = Json::parse(in, nullptr, false);
+    std::stringstream text;
+    text << std::ifstream(file.path()).rdbuf();
+    if (!check_checksum(text.str(), file.path())) continue;  // as if nothing were known of it
+    const Json j = Json::parse(text.str(), nullptr, false);
     const std::string version = text_at(j, "version");
     if (version.empty() || file.path().extension() != ".json") continue;
     Noted n;
@@ -206,8 +209,9 @@ Status Environments::write(const std::string& version) const {
   const fs::path folder = fs::path(options_.folder) / "environments";
   std::error_code failed;
   fs::create_directories(folder, failed);
-  return write_file_atomically((folder / (version + ".json")).string(),
-                               j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return write_file_atomically(
+      (folder / (version + ".json")).string(),
+      with_checksum(j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"));
 }
 
 std::string common_python(const std::vector<Release>& releases) {

@@ -470,8 +470,8 @@ Result<PackagesFound> bisect_packages(const PackageOptions& options, Progress* p
       {"steps", o.steps},
       {"script", o.script},
       {"content", digest_bytes(content.data(), content.size()).hex()}};
-  TWINRUN_ASSIGN(const auto session,
-                 Session::open(o.folder, {"package", identity.dump(), o.typed}, o.resume));
+  TWINRUN_ASSIGN(const auto session, Session::open(o.folder, {"package", identity.dump(), o.typed},
+                                                   o.resume, progress));
   PackageProgress stages(progress);
   PackageOracle oracle(o, script, releases, *session, stages, stop);
   stages.note(fmt::format("{} releases of {} from {} to {}, of which about {} are tried; Python {}",

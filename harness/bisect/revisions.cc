@@ -118,8 +118,8 @@ Result<RevisionsFound> bisect_revisions(const RevisionOptions& options, Progress
   const nlohmann::ordered_json identity = {
       {"repository", repo.top()}, {"good", good},           {"bad", bad},
       {"build", options.build},   {"clean", options.clean}, {"command", options.command}};
-  TWINRUN_ASSIGN(const auto session,
-                 Session::open(folder, {"rev", identity.dump(), options.typed}, options.resume));
+  TWINRUN_ASSIGN(const auto session, Session::open(folder, {"rev", identity.dump(), options.typed},
+                                                   options.resume, progress));
   TWINRUN_ASSIGN(const auto tree, Worktree::add(repo, folder + "/worktree", good));
   CommitOracle oracle(options, folder, *tree, *session, stop);
   Judge judge(std::ref(oracle), options.repeats, *session, progress, stop);

@@ -240,9 +240,9 @@ Result<ScenariosFound> bisect_scenarios(const Scenario& a, const Scenario& b,
                                            {"quick", options.quick},
                                            {"margin", options.margin},
                                            {"command", options.command}};
-  TWINRUN_ASSIGN(
-      const auto session,
-      Session::open(options.folder, {"config", identity.dump(), options.typed}, options.resume));
+  TWINRUN_ASSIGN(const auto session,
+                 Session::open(options.folder, {"config", identity.dump(), options.typed},
+                               options.resume, progress));
   ScenarioOracle oracle(a, r.changes, options, *session, stop);
   const int n = static_cast<int>(r.changes.size());
   std::vector<int> all(r.changes.size());

@@ -14,6 +14,7 @@
 #include "harness/host/command.h"
 #include "harness/search/session.h"
 #include "harness/trace/judge_trace.h"
+#include "program/base/json_checksum.h"
 #include "reports/text.h"
 
 namespace twinrun::bisect {
@@ -78,7 +79,8 @@ ScriptAnswer judge_recorded(const ScriptOptions& options, const std::string& tra
   std::error_code ignored;
   fs::create_directories(report, ignored);
   // The search does not depend on the pages.
-  (void)write_file_atomically((report / "report.json").string(), trace_json(verdict));
+  (void)write_file_atomically((report / "report.json").string(),
+                              with_checksum(trace_json(verdict)));
   (void)write_file_atomically((report / "report.html").string(), trace_html(verdict));
   return {verdict.word(), verdict.headline(), 0};
 }

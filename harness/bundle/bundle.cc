@@ -15,6 +15,8 @@
 #include "harness/bundle/manifest.h"
 #include "harness/bundle/own_data.h"
 #include "harness/bundle/own_program.h"
+#include "harness/bundle/private_paths.h"
+#include "harness/bundle/recorded_runs.h"
 #include "harness/experiment/engines.h"
 #include "harness/experiment/experiment.h"
 #include "harness/experiment/imported.h"
@@ -125,6 +127,22 @@ std::vector<ZipMember> packed_engines(const DiagnoseOptions& asked, bool anonymi
   return members;
 }
 
+void leave_out_paths(const PrivatePaths& paths, Manifest& m) {
+  m.headline = paths.text(m.headline);
+  m.asked.subject = paths.engine(m.asked.subject);
+  m.asked.baseline = paths.engine(m.asked.baseline);
+  for (EngineFile& file : m.engine_files) file.word = paths.word(file.word);
+  for (std::string& change : m.reduction) change = paths.text(change);
+}
+
+// The text of an imported program names the files that it was made from. It has been copied to the
+// file `program`; that it still means the same is checked when the experiment is made from it.
+Status leave_out_paths(const PrivatePaths& paths, const std::string& program) {
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(program));
+  return write_file_atomically(
+      program, paths.text({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+}
+
 // Writes the initial state, and the subject's state before step `bad`, to files in `folder`.
 Status write_states(const Experiment& e, const DiagnoseOptions& options, int64_t bad,
                     const std::string& folder) {
@@ -171,7 +189,9 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(original.asked, options.threads));
   TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
 
+  const PrivatePaths paths = PrivatePaths::of_this_process();
   Bundle out;
+  TWINRUN_RETURN_IF_ERROR(check_recorded_runs(original, results, out.notes));
   Report report = original;
   const bool fault =
       original.verdict == VerdictClass::kEngineBug || original.verdict == VerdictClass::kSharding;
@@ -222,6 +242,13 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   m.runs = expected_runs(report);
   if (out.reduced) m.reduction = out.reduced->log;
   if (foreign) scripts = packed_engines(asked, options.anonymise, m, out.notes);
+  Scenario shown = scenario;  // as the bundle has it
+  if (!options.with_paths) {
+    shown = paths.scenario(scenario);
+    leave_out_paths(paths, m);
+    if (!scenario.program_files.program.empty())
+      TWINRUN_RETURN_IF_ERROR(leave_out_paths(paths, scenario.program_files.program));
+  }
 
   std::vector<ZipMember> members;
   const auto add = [&](std::string_view name, std::vector<std::byte> bytes) {
@@ -237,8 +264,8 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   Scenario here = scenario;  // its data lies in the work folder
   if (own_data) here.data.dir = work.path();
   TWINRUN_ASSIGN(const Experiment e, make_experiment(here));
-  add(kReadMe, bytes_of(reproduce_text(m, scenario, options.anonymise)));
-  add(kScenario, bytes_of(resolved_toml(scenario)));
+  add(kReadMe, bytes_of(reproduce_text(m, shown, options.anonymise)));
+  add(kScenario, bytes_of(resolved_toml(shown)));
   add(kProgram, bytes_of(to_text(scenario.tpu.cores > 1 ? e.sharded(e.sharding)
                                                         : e.whole(Experiment::Stack::kTpu))));
   for (const auto& [name, file] : kProgramMembers) {
@@ -251,8 +278,9 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
     TWINRUN_RETURN_IF_ERROR(add_file(kBefore));
   }
   if (!options.anonymise) {
-    add(kOriginalJson, bytes_of(report_json));
-    add(kOriginalText, bytes_of(to_markdown(original)));
+    const Report packed = options.with_paths ? original : paths.report(original);
+    add(kOriginalJson, bytes_of(options.with_paths ? report_json : to_json(packed)));
+    add(kOriginalText, bytes_of(to_markdown(packed)));
   }
   members.insert(members.begin(), {std::string(kManifest), bytes_of(to_json(m)), true});
   TWINRUN_ASSIGN(const auto zipped, to_zip(members, path, ZipPacking::kDeflated));

@@ -26,6 +26,8 @@ struct BundleOptions {
   Reduction reduction = Reduction::kOfOurs;
   // Replaces the data by noise and packs nothing of the original diagnosis but its verdict.
   bool anonymise = false;
+  // Keeps the paths that tell where the maker has files (private_paths.h).
+  bool with_paths = false;
   int max_tried = 200;  // limit of diagnoses made by the reduction
   int threads = 1;
   // Where an imported program lies now; program "": where the diagnosis found it.
@@ -36,12 +38,14 @@ struct Bundle {
   uint64_t bytes = 0;
   std::vector<std::string> members;
   std::optional<Reduced> reduced;  // nullopt: the scenario is packed as it is
-  // With a foreign engine: what is packed of it, what must be attached, that nothing was reduced.
+  // Run files that are missing. With a foreign engine: what is packed of it, what must be attached,
+  // that nothing was reduced.
   std::vector<std::string> notes;
   bool interrupted = false;
 };
 
-// Errors: a folder without a report; an imported program that has changed since, or is to be
+// Errors: a folder without a report; a report that was changed, or that is not of the run files
+// beside it; an imported program that has changed since, or is to be
 // anonymised; a finding that does not show again.
 Result<Bundle> bundle(const std::string& results, const std::string& path,
                       const BundleOptions& options, Progress* progress, const StopFlag* stop);

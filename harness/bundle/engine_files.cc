@@ -9,6 +9,7 @@
 
 #include "backends/exec/exec_backend.h"
 #include "checkpoints/container/array.h"
+#include "harness/bundle/private_paths.h"
 
 namespace twinrun {
 namespace {
@@ -20,17 +21,6 @@ constexpr size_t kMaxFiles = 16;
 constexpr std::string_view kOfNames =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
-// Quotes a word for a command line that is split like shell words.
-std::string as_word(const std::string& word) {
-  if (!word.empty() && word.find_first_of(" \t\"'\\") == std::string::npos) return word;
-  std::string out = "\"";
-  for (const char c : word) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
-}
-
 std::string member_of(const std::string& word) {
   std::string name = fs::path(word).filename().string();
   for (char& c : name) {
@@ -39,7 +29,27 @@ std::string member_of(const std::string& word) {
   return std::string(kEngineFolder) + name;
 }
 
+// The word without kElsewhere, so that a program is searched in $PATH; this program is used for
+// one of its own name.
+std::string found_here(std::string word) {
+  const bool elsewhere = word.starts_with(kElsewhere);
+  for (size_t at; (at = word.find(kElsewhere)) != word.npos;) word.erase(at, kElsewhere.size());
+  std::error_code unknown;
+  const fs::path own = fs::read_symlink("/proc/self/exe", unknown);
+  return elsewhere && !unknown && word == own.filename() ? own.string() : word;
+}
+
 }  // namespace
+
+std::string command_word(const std::string& word) {
+  if (!word.empty() && word.find_first_of(" \t\"'\\") == std::string::npos) return word;
+  std::string out = "\"";
+  for (const char c : word) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
 
 PackedEngine pack_engine(const std::string& engine) {
   PackedEngine out;
@@ -81,18 +91,19 @@ bool is_engine_member(std::string_view name) {
 
 std::string engine_from(const std::string& engine, const std::vector<EngineFile>& files,
                         const std::vector<ZipMember>& members, const std::string& folder) {
-  if (!engine.starts_with(kExecPlace) || files.empty()) return engine;
+  if (!engine.starts_with(kExecPlace)) return found_here(engine);
   std::string command;
   for (const std::string& word : command_words(engine.substr(kExecPlace.size()))) {
-    std::string now = word;
+    std::string now = found_here(word);
     const auto file = std::ranges::find(files, word, &EngineFile::word);
     if (file != files.end()) {
       const auto packed = std::ranges::find(members, file->member, &ZipMember::name);
       const auto here = read_whole_file(word, kMaxOfAFile);
       const bool same = here.ok() && packed != members.end() && *here == packed->bytes;
+      now = word;
       if (!same) now = (fs::path(folder) / file->member).string();
     }
-    command += (command.empty() ? "" : " ") + as_word(now);
+    command += (command.empty() ? "" : " ") + command_word(now);
   }
   return std::string(kExecPlace) + command;
 }

@@ -35,13 +35,17 @@ struct PackedEngine {
 // and what scripts import, are not packed.
 PackedEngine pack_engine(const std::string& engine);
 
+// Quotes a word for a command line that is split like shell words.
+std::string command_word(const std::string& word);
+
 // Whether a member of that name may be an engine's file: directly in kEngineFolder, with a name of
 // letters, digits, '.', '_' and '-'.
 bool is_engine_member(std::string_view name);
 
 // The engine's name with each packed file's word replaced by its path below `folder`, where the
 // members were written. If the command's own path holds a file with the same bytes, the word stays,
-// so that the script finds what it imports.
+// so that the script finds what it imports. Of a path whose folder was left out of the bundle
+// (private_paths.h) the name stays, which $PATH or this program then has to be.
 std::string engine_from(const std::string& engine, const std::vector<EngineFile>& files,
                         const std::vector<ZipMember>& members, const std::string& folder);
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program/base/bits.h"
+#include "program/base/json_checksum.h"
 
 namespace twinrun {
 namespace {
@@ -195,7 +196,7 @@ std::string to_json(const Manifest& m) {
                      {"reduction", m.reduction},
                      {"engine_files", engine_files},
                      {"files", files}};
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return with_checksum(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 Result<Manifest> manifest_from_json(std::string_view text, const std::string& where) {
@@ -203,8 +204,12 @@ Result<Manifest> manifest_from_json(std::string_view text, const std::string& wh
   if (json.is_discarded())
     return Error{fmt::format("{} is not JSON", kManifest), where,
                  "the bundle is damaged, or was not made by twinrun"};
+  TWINRUN_ASSIGN(const bool has_checksum,
+                 check_checksum(text, where + ": " + std::string(kManifest)));
   try {
-    return read(json, where);
+    Manifest manifest = read(json, where);
+    manifest.has_checksum = has_checksum;
+    return manifest;
   } catch (const Error& error) {
     return error;
   }

@@ -51,6 +51,7 @@ struct Manifest {
   std::vector<std::string> reduction;
   std::vector<EngineFile> engine_files;  // scripts that the engines' command lines name
   std::vector<BundledFile> files;        // all but the manifest itself
+  bool has_checksum = true;              // as read: false for one of an older version
 };
 
 // Options that request the same diagnosis again; the caller sets the directory. Error: the text of

@@ -11,9 +11,11 @@
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/own_data.h"
 #include "harness/bundle/own_program.h"
+#include "harness/bundle/private_paths.h"
 #include "harness/bundle/reduce.h"
 #include "harness/experiment/engines.h"
 #include "harness/host/environment.h"
+#include "program/base/json_checksum.h"
 
 namespace twinrun {
 namespace {
@@ -104,7 +106,8 @@ Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
   files.insert(files.end(), s.data.eval_files.begin(), s.data.eval_files.end());
   for (const std::string& file : files) {
     const fs::path name(file);
-    if (name.is_absolute() || std::ranges::find(name, fs::path("..")) != name.end())
+    if (name.is_absolute() || file.starts_with(kElsewhere) ||
+        std::ranges::find(name, fs::path("..")) != name.end())
       return Error{fmt::format("data.files names '{}', outside of data.dir", file), where,
                    "a bundle may only name files below the folder that you give"};
   }
@@ -131,8 +134,16 @@ Status set_up_engines(const Opened& bundle, const Scenario& scenario, const std:
   }
   for (std::string* engine : {&o.baseline, &o.subject}) {
     if (!is_foreign_engine(*engine)) continue;
+    const bool elsewhere = engine->find(kElsewhere) != std::string::npos;
     *engine = engine_from(*engine, bundle.manifest.engine_files, bundle.members, folder);
-    if (const auto starts = make_engine(*engine, scenario, {}); !starts) return starts.error();
+    if (const auto starts = make_engine(*engine, scenario, {}); !starts) {
+      Error error = starts.error();
+      if (elsewhere)
+        error.fix =
+            "the bundle does not say in which folder it was: put it into a folder of "
+            "$PATH, or ask for a bundle made with --with-paths";
+      return error;
+    }
   }
   return Ok{};
 }
@@ -219,6 +230,7 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
                  Error::Kind::kForeignEngine};
   }
   if (!out.interrupted) compare(m, out.report, out);
+  if (!m.has_checksum) out.notes.push_back(fmt::format("{} {}", kManifest, kNoChecksum));
   if (version_text() != m.twinrun)
     out.notes.push_back(fmt::format("made by {}; this is {}", m.twinrun, version_text()));
   return out;

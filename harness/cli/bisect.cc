@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "harness/search/session.h"
+#include "program/base/json_checksum.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
@@ -39,6 +40,8 @@ Result<int> replay(const Args& args) {
   if (!parsed.has("replay"))
     return Error{"neither an axis nor --replay", "", "twinrun bisect --help lists the axes"};
   TWINRUN_ASSIGN(const auto record, bisect::read_session(parsed.get<std::string>("replay")));
+  if (!record.has_checksums)
+    say(fmt::format("note: {} {}\n", parsed.get<std::string>("replay"), kNoChecksum));
   if (parsed.get<bool>("json")) {
     nlohmann::ordered_json j = {{"schema", 1},
                                 {"axis", record.head.axis},
@@ -52,11 +55,11 @@ Result<int> replay(const Args& args) {
                                  {"log", e.log}});
     }
     j["result"] = nlohmann::ordered_json::parse(record.result.empty() ? "null" : record.result);
-    fmt::print("{}\n", j.dump(2));
+    print_document(j.dump(2) + "\n");
     return 0;
   }
   // The session file may come from anywhere, so clean its text.
-  fmt::print("{}\n", text::clean(record.head.command));
+  print("{}\n", text::clean(record.head.command));
   text::Table table({{.title = "", .right = true},
                      {.title = "candidate"},
                      {.title = "answer"},
@@ -68,10 +71,10 @@ Result<int> replay(const Args& args) {
                std::string(bisect::to_string(e.outcome)), text::clean(e.why),
                text::duration(e.seconds)});
   }
-  for (const std::string& line : table.lines(terminal_width(), 2)) fmt::print("{}\n", line);
-  fmt::print("{}\n", record.result.empty()
-                         ? "not finished: run the same command with --resume to continue"
-                         : "result: " + text::clean(record.result));
+  for (const std::string& line : table.lines(terminal_width(), 2)) print("{}\n", line);
+  print("{}\n", record.result.empty()
+                    ? "not finished: run the same command with --resume to continue"
+                    : "result: " + text::clean(record.result));
   return 0;
 }
 

@@ -49,21 +49,21 @@ Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Arg
 
 void print_config(const bisect::ScenariosFound& f) {
   if (f.set.end != Found::End::kFound) {
-    fmt::print("not reproducible: {}\n", f.set.why);
-    if (!f.answer_a.empty()) fmt::print("  A: {}; B: {}\n", f.answer_a, f.answer_b);
+    print("not reproducible: {}\n", f.set.why);
+    if (!f.answer_a.empty()) print("  A: {}; B: {}\n", f.answer_a, f.answer_b);
     return;
   }
-  fmt::print("{} of {} that differ make{} the difference\n",
-             text::plural(static_cast<int64_t>(f.set.changes.size()), "key"), f.changes.size(),
-             f.set.changes.size() == 1 ? "s" : "");
+  print("{} of {} that differ make{} the difference\n",
+        text::plural(static_cast<int64_t>(f.set.changes.size()), "key"), f.changes.size(),
+        f.set.changes.size() == 1 ? "s" : "");
   for (const int i : f.set.changes) {
     const bisect::KeyChange& c = f.changes[static_cast<size_t>(i)];
-    for (const std::string& setting : c.settings()) fmt::print("  --set '{}'\n", setting);
-    fmt::print("    in A {}\n", c.from);
+    for (const std::string& setting : c.settings()) print("  --set '{}'\n", setting);
+    print("    in A {}\n", c.from);
   }
-  fmt::print("  A: {}; B: {}\n", f.answer_a, f.answer_b);
-  fmt::print("  good {} ({})\n  bad  {} ({})\n", f.good_file, f.set.good_tally.text(), f.bad_file,
-             f.set.bad_tally.text());
+  print("  A: {}; B: {}\n", f.answer_a, f.answer_b);
+  print("  good {} ({})\n  bad  {} ({})\n", f.good_file, f.set.good_tally.text(), f.bad_file,
+        f.set.bad_tally.text());
 }
 
 Json json_of(const bisect::ScenariosFound& f) {
@@ -127,18 +127,17 @@ std::string commit_text(const bisect::Commit& c) {
 
 void print_rev(const bisect::RevisionsFound& f) {
   if (f.found.end == Found::End::kNotReproducible) {
-    fmt::print("not reproducible: {}\n", f.found.why);
+    print("not reproducible: {}\n", f.found.why);
   } else {
     const bool one = f.found.end == Found::End::kFound;
-    fmt::print("{}  {}\n", one ? "first bad" : "bad      ", commit_text(f.first_bad));
+    print("{}  {}\n", one ? "first bad" : "bad      ", commit_text(f.first_bad));
     for (auto c = f.skipped.rbegin(); c != f.skipped.rend(); ++c)
-      fmt::print("untestable {}\n", commit_text(*c));
-    fmt::print("last good  {}\n", commit_text(f.last_good));
-    if (!one)
-      fmt::print("not decided: the first bad commit is one of the untestable, or the bad one\n");
-    fmt::print("  bad:  {}, {}\n  good: {}, {}\n", f.found.bad_tally.text(), f.bad_folder,
-               f.found.good_tally.text(), f.good_folder);
-    if (!f.git_says.empty()) fmt::print("  git bisect: {}\n", text::clean(f.git_says));
+      print("untestable {}\n", commit_text(*c));
+    print("last good  {}\n", commit_text(f.last_good));
+    if (!one) print("not decided: the first bad commit is one of the untestable, or the bad one\n");
+    print("  bad:  {}, {}\n  good: {}, {}\n", f.found.bad_tally.text(), f.bad_folder,
+          f.found.good_tally.text(), f.good_folder);
+    if (!f.git_says.empty()) print("  git bisect: {}\n", text::clean(f.git_says));
   }
 }
 
@@ -188,12 +187,12 @@ Result<int> bisect_config(const Args& args) {
   TWINRUN_ASSIGN(const auto found,
                  unless_stopped(bisect::bisect_scenarios(a, b, o, &printer, &stop), stop));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(found).dump(2));
+    print_document(json_of(found).dump(2) + "\n");
   } else {
     print_config(found);
-    for (const std::string& note : found.set.notes) fmt::print("  {}\n", note);
-    fmt::print("{}\n", counts_text(found.set.executions, found.set.testable, found.set.untestable,
-                                   found.set.bound));
+    for (const std::string& note : found.set.notes) print("  {}\n", note);
+    print("{}\n", counts_text(found.set.executions, found.set.testable, found.set.untestable,
+                              found.set.bound));
   }
   return found.set.end == Found::End::kFound ? 0 : kExitUnavailable;
 }
@@ -240,12 +239,12 @@ Result<int> bisect_rev(const Args& args) {
   TWINRUN_ASSIGN(const auto found,
                  unless_stopped(bisect::bisect_revisions(o, &printer, &stop), stop));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(found).dump(2, ' ', false, Json::error_handler_t::replace));
+    print_document(json_of(found).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
     print_rev(found);
-    for (const std::string& note : found.found.notes) fmt::print("  {}\n", note);
-    fmt::print("{}\n", counts_text(found.found.executions, found.found.testable,
-                                   found.found.untestable, found.found.bound));
+    for (const std::string& note : found.found.notes) print("  {}\n", note);
+    print("{}\n", counts_text(found.found.executions, found.found.testable, found.found.untestable,
+                              found.found.bound));
   }
   return found.found.end == Found::End::kFound ? 0 : kExitUnavailable;
 }

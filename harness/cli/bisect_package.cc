@@ -66,9 +66,9 @@ Json json_of(const bisect::PackagesFound& f, const std::string& package) {
 void print_end(const char* title, const std::string& package, const bisect::TriedRelease& t) {
   std::string line = fmt::format("{:<10} {} {}", title, package, t.version);
   if (!t.date.empty()) line += fmt::format(", of {}", t.date);
-  fmt::print("{}\n", text::clean(line));
+  print("{}\n", text::clean(line));
   for (const std::string& part : text::wrap(text::clean(t.answer), terminal_width() - 11))
-    fmt::print("           {}\n", part);
+    print("           {}\n", part);
 }
 
 void print_tried(const bisect::PackagesFound& f) {
@@ -82,28 +82,27 @@ void print_tried(const bisect::PackagesFound& f) {
     table.add({text::clean(t.version), text::clean(t.python), t.tally.text(),
                text::clean(above ? t.answer.substr(0, t.answer.find(':')) : t.answer)});
   }
-  for (const std::string& line : table.lines(terminal_width(), 2)) fmt::print("{}\n", line);
+  for (const std::string& line : table.lines(terminal_width(), 2)) print("{}\n", line);
 }
 
 void print_package(const bisect::PackagesFound& f, const std::string& package) {
   if (f.found.end == Found::End::kNotReproducible) {
-    fmt::print("not found: {}\n", text::clean(f.found.why));
+    print("not found: {}\n", text::clean(f.found.why));
     print_tried(f);
     return;
   }
   print_end(f.fixed ? "fixed in" : "first bad", package, f.fixed ? f.last_good : f.first_bad);
   print_end(f.fixed ? "last bad" : "last good", package, f.fixed ? f.first_bad : f.last_good);
   if (f.found.end == Found::End::kUndecided)
-    fmt::print("not decided: {} cannot be tested, and lie between the two\n",
-               join(f.skipped, ", "));
-  for (const std::string& link : f.links) fmt::print("{:<10} {}\n", "compare", link);
+    print("not decided: {} cannot be tested, and lie between the two\n", join(f.skipped, ", "));
+  for (const std::string& link : f.links) print("{:<10} {}\n", "compare", link);
   if (f.first_bad.python != f.last_good.python)
-    fmt::print(
+    print(
         "note: their Pythons differ, {} and {}, because no Python of this machine has wheels of "
         "both\n",
         text::clean(f.first_bad.python), text::clean(f.last_good.python));
   print_tried(f);
-  for (const std::string& note : f.found.notes) fmt::print("  {}\n", note);
+  for (const std::string& note : f.found.notes) print("  {}\n", note);
 }
 
 Result<std::pair<std::string, std::string>> range_of(const std::string& text) {
@@ -187,17 +186,17 @@ Result<int> bisect_package(const Args& args) {
   TWINRUN_ASSIGN(const auto found,
                  unless_stopped(bisect::bisect_packages(o, &printer, &stop), stop));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n",
-               json_of(found, o.package).dump(2, ' ', false, Json::error_handler_t::replace));
+    print_document(json_of(found, o.package).dump(2, ' ', false, Json::error_handler_t::replace) +
+                   "\n");
   } else {
     print_package(found, o.package);
-    fmt::print("{}\n", counts_text(found.found.executions, found.found.testable,
-                                   found.found.untestable, found.found.bound));
-    fmt::print("  {} made in {}{}; {:.1f} GB of them are left\n",
-               text::plural(found.environments, "environment"),
-               text::duration(found.environment_seconds),
-               found.removed > 0 ? fmt::format(", {} removed", found.removed) : "",
-               static_cast<double>(found.bytes) / 1e9);
+    print("{}\n", counts_text(found.found.executions, found.found.testable, found.found.untestable,
+                              found.found.bound));
+    print("  {} made in {}{}; {:.1f} GB of them are left\n",
+          text::plural(found.environments, "environment"),
+          text::duration(found.environment_seconds),
+          found.removed > 0 ? fmt::format(", {} removed", found.removed) : "",
+          static_cast<double>(found.bytes) / 1e9);
   }
   return found.found.end == Found::End::kFound ? 0 : kExitUnavailable;
 }

@@ -85,9 +85,8 @@ std::string gap_text(const TensorGap& g) {
 void print_tensors(const std::vector<TensorGap>& tensors) {
   constexpr size_t kShown = 4;
   for (size_t i = 0; i < tensors.size() && i < kShown; ++i)
-    fmt::print("  {}, {}\n    {}\n", tensors[i].name, cores_text(tensors[i]), gap_text(tensors[i]));
-  if (tensors.size() > kShown)
-    fmt::print("  and {} more (--json has all)\n", tensors.size() - kShown);
+    print("  {}, {}\n    {}\n", tensors[i].name, cores_text(tensors[i]), gap_text(tensors[i]));
+  if (tensors.size() > kShown) print("  and {} more (--json has all)\n", tensors.size() - kShown);
 }
 
 int tell_step(const StepDivergence& p, bool json) {
@@ -103,19 +102,18 @@ int tell_step(const StepDivergence& p, bool json) {
                     {"steps_run", p.steps_run},
                     {"tensors", tensors},
                     {"notes", p.notes}};
-    fmt::print("{}\n", j.dump(2));
+    print_document(j.dump(2) + "\n");
   } else {
     if (p.step) {
-      fmt::print("step {}: the first after which the states differ", *p.step);
-      fmt::print("{}\n", p.meets ? fmt::format("; the same again after step {}", *p.meets) : "");
+      print("step {}: the first after which the states differ", *p.step);
+      print("{}\n", p.meets ? fmt::format("; the same again after step {}", *p.meets) : "");
       print_tensors(p.tensors);
     } else {
-      fmt::print("no difference: the states after steps {} to {} are the same\n", p.first,
-                 p.end - 1);
+      print("no difference: the states after steps {} to {} are the same\n", p.first, p.end - 1);
     }
-    for (const std::string& note : p.notes) fmt::print("  note: {}\n", note);
-    fmt::print("  {}, {} in all\n", text::plural(p.executions, "execution"),
-               text::plural(p.steps_run, "step"));
+    for (const std::string& note : p.notes) print("  note: {}\n", note);
+    print("  {}, {} in all\n", text::plural(p.executions, "execution"),
+          text::plural(p.steps_run, "step"));
   }
   return p.step ? 0 : kExitUnavailable;
 }
@@ -172,32 +170,31 @@ int tell_op(const OpDivergence& p, const std::string& a, const std::string& b, i
                     {"executions", executions + p.executions},
                     {"tensors", tensors},
                     {"notes", p.notes}};
-    fmt::print("{}\n", j.dump(2));
+    print_document(j.dump(2) + "\n");
   } else {
     if (p.by == OpDivergence::By::kOp) {
-      fmt::print("step {}, op {} ({}, {}), {}\n  {}\n  A = {}, B = {}; {} before it agree{}\n",
-                 p.step, p.op, p.kind, p.phase, cores_text(p.gap), gap_text(p.gap), a, b,
-                 text::plural(p.ops, "op"),
-                 p.inputs_agree ? ", and so do its operands" : "; its operands do not");
+      print("step {}, op {} ({}, {}), {}\n  {}\n  A = {}, B = {}; {} before it agree{}\n", p.step,
+            p.op, p.kind, p.phase, cores_text(p.gap), gap_text(p.gap), a, b,
+            text::plural(p.ops, "op"),
+            p.inputs_agree ? ", and so do its operands" : "; its operands do not");
     } else if (found) {
-      fmt::print("step {}, tensor {}, {}\n  {}\n  A = {}, B = {}\n", p.step, p.gap.name,
-                 cores_text(p.gap), gap_text(p.gap), a, b);
+      print("step {}, tensor {}, {}\n  {}\n  A = {}, B = {}\n", p.step, p.gap.name,
+            cores_text(p.gap), gap_text(p.gap), a, b);
     } else {
-      fmt::print("step {}: no difference between A = {} and B = {}\n", p.step, a, b);
+      print("step {}: no difference between A = {} and B = {}\n", p.step, a, b);
     }
-    for (const std::string& note : p.notes) fmt::print("  note: {}\n", note);
+    for (const std::string& note : p.notes) print("  note: {}\n", note);
     if (!repeats) {
-      fmt::print(
-          "  not reproducible: run again from the same state, {} gives different bits there\n",
-          !p.repeats_a && !p.repeats_b ? "each"
-          : p.repeats_a                ? "B"
-                                       : "A");
+      print("  not reproducible: run again from the same state, {} gives different bits there\n",
+            !p.repeats_a && !p.repeats_b ? "each"
+            : p.repeats_a                ? "B"
+                                         : "A");
     }
     if (p.by == OpDivergence::By::kOp || p.tensors.size() > 1) {
-      fmt::print("  {} of the step's outputs and state differ in the end\n",
-                 text::plural(static_cast<int64_t>(p.tensors.size()), "tensor"));
+      print("  {} of the step's outputs and state differ in the end\n",
+            text::plural(static_cast<int64_t>(p.tensors.size()), "tensor"));
     }
-    fmt::print("  {}\n", text::plural(executions + p.executions, "execution"));
+    print("  {}\n", text::plural(executions + p.executions, "execution"));
   }
   return found && repeats ? 0 : kExitUnavailable;
 }
@@ -243,16 +240,16 @@ Result<int> by_bounds(const Pair& pair, int64_t first, int64_t last, std::option
     }
     j["compared"] = {first, done};
     j["executions"] = 1;
-    fmt::print("{}\n", j.dump(2));
+    print_document(j.dump(2) + "\n");
   } else if (v != nullptr) {
-    fmt::print("step {}, op {} ({}, {}), {}\n  {}\n", v->step, v->op, v->kind, v->phase,
-               v->replica < 0 ? "the collective" : fmt::format("core {}", v->replica),
-               v->link.empty() ? fmt::format("{}, {:.3g} times what rounding allows{}", v->elements,
-                                             v->verdict.worst,
-                                             v->fingerprint.empty() ? "" : ": " + v->fingerprint)
-                               : v->link);
+    print("step {}, op {} ({}, {}), {}\n  {}\n", v->step, v->op, v->kind, v->phase,
+          v->replica < 0 ? "the collective" : fmt::format("core {}", v->replica),
+          v->link.empty()
+              ? fmt::format("{}, {:.3g} times what rounding allows{}", v->elements,
+                            v->verdict.worst, v->fingerprint.empty() ? "" : ": " + v->fingerprint)
+              : v->link);
   } else {
-    fmt::print("no op of steps {} to {} is outside its bound\n", first, done - 1);
+    print("no op of steps {} to {} is outside its bound\n", first, done - 1);
   }
   return v != nullptr ? 0 : kExitUnavailable;
 }

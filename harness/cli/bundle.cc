@@ -12,17 +12,17 @@
 namespace twinrun::cli {
 namespace {
 
-void print(const Bundle& made, const std::string& path) {
+void show(const Bundle& made, const std::string& path) {
   if (made.reduced) {
     const Reduced& r = *made.reduced;
-    fmt::print("reduced, {} diagnoses, the same finding after each:\n", r.tried);
-    for (const std::string& change : r.log) fmt::print("  {}\n", change);
-    fmt::print("{}\n", r.report.headline);
+    print("reduced, {} diagnoses, the same finding after each:\n", r.tried);
+    for (const std::string& change : r.log) print("  {}\n", change);
+    print("{}\n", r.report.headline);
   }
-  for (const std::string& note : made.notes) fmt::print("{}\n", text::clean(note));
-  fmt::print("{}: {} files, {} bytes\n", path, made.members.size(),
-             text::count(static_cast<int64_t>(made.bytes)));
-  fmt::print("prove it elsewhere: twinrun replay {}\n", path);
+  for (const std::string& note : made.notes) print("{}\n", text::clean(note));
+  print("{}: {} files, {} bytes\n", path, made.members.size(),
+        text::count(static_cast<int64_t>(made.bytes)));
+  print("prove it elsewhere: twinrun replay {}\n", path);
 }
 
 }  // namespace
@@ -31,6 +31,9 @@ Result<int> bundle_verb(const Args& args) {
   Options options;
   options.text("out,o", "file to write (default DIR.zip)");
   options.flag("anonymise", "noise instead of the data, and nothing of the original diagnosis");
+  options.flag("with-paths",
+               "keep the paths of your files; by default only their names, and neither user nor "
+               "host, are packed");
   options.flag("no-reduction",
                "keep the scenario as it is; do not search the smallest that fails in the same way");
   options.flag("reduction", "reduce also with an exec: or xla engine, which each try starts again");
@@ -50,6 +53,7 @@ Result<int> bundle_verb(const Args& args) {
   TWINRUN_ASSIGN(how.threads, threads_of(parsed));
   TWINRUN_ASSIGN(how.program, program_files_of(parsed));
   how.anonymise = parsed.get<bool>("anonymise");
+  how.with_paths = parsed.get<bool>("with-paths");
   using Reduction = BundleOptions::Reduction;
   const bool always = parsed.get<bool>("reduction"), never = parsed.get<bool>("no-reduction");
   if (always && never) return Error{"both --reduction and --no-reduction", "", "give one of them"};
@@ -74,9 +78,9 @@ Result<int> bundle_verb(const Args& args) {
         {"notes", made.notes},
         {"tried", made.reduced ? made.reduced->tried : 0},
         {"reduction", made.reduced ? made.reduced->log : std::vector<std::string>()}};
-    fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print_document(j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else {
-    print(made, path);
+    show(made, path);
   }
   return 0;
 }

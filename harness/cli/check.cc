@@ -49,44 +49,44 @@ Json json_of(const Checked& c, const tpu::Generation& generation,
           {"memory", memory ? Json::parse(memory_json(*memory)) : Json()}};
 }
 
-void print(const RuleFinding& f) {
+void show(const RuleFinding& f) {
   constexpr int kLabel = 13;
   const int width = std::max(40, terminal_width() - kLabel);
   const auto line = [&](std::string label, const std::string& words) {
     if (words.empty()) return;
     for (const std::string& part : text::wrap(text::clean(words, unicode_wanted()), width)) {
-      fmt::print("  {:<{}}{}\n", label, kLabel - 2, part);
+      print("  {:<{}}{}\n", label, kLabel - 2, part);
       label.clear();
     }
   };
-  fmt::print("\n{} {}  {}\n", to_string(f.severity), f.id, text::clean(f.where));
+  print("\n{} {}  {}\n", to_string(f.severity), f.id, text::clean(f.where));
   line("found", f.found);
   line("why", f.why);
   line("fix", f.fix);
   line("a TPU says", f.stack_message);
 }
 
-void print(const Checked& c) {
+void show(const Checked& c) {
   if (c.text) {
     size_t count = 0;
     for (const HloComputation& part : c.text->computations) count += part.instructions.size();
-    fmt::print("{}: {} instructions{}\n", c.name, count,
-               c.text->replicas > 1 ? fmt::format(" on each of {} cores", c.text->replicas) : "");
-    if (!c.step) fmt::print("not imported: {}\n", text::clean(c.no_step));
+    print("{}: {} instructions{}\n", c.name, count,
+          c.text->replicas > 1 ? fmt::format(" on each of {} cores", c.text->replicas) : "");
+    if (!c.step) print("not imported: {}\n", text::clean(c.no_step));
   } else if (c.step) {
     const int cores = c.step->sharding.cores;
-    fmt::print("{}: {} ops on {}, {} samples each\n", c.name, c.step->graph.size(),
-               cores == 1 ? "one core" : fmt::format("each of {} cores", cores), c.step->batch);
+    print("{}: {} ops on {}, {} samples each\n", c.name, c.step->graph.size(),
+          cores == 1 ? "one core" : fmt::format("each of {} cores", cores), c.step->batch);
   } else {
-    fmt::print("{}: no program to look at: {}\n", c.name, text::clean(c.no_step));
+    print("{}: no program to look at: {}\n", c.name, text::clean(c.no_step));
   }
-  for (const RuleFinding& f : c.findings) print(f);
+  for (const RuleFinding& f : c.findings) show(f);
   const auto counted = [&](Severity s) {
     const size_t n = c.count(s);
     return fmt::format("{} {}{}", n, to_string(s), n == 1 ? "" : "s");
   };
-  fmt::print("\n{}, {}, {}\n", counted(Severity::kError), counted(Severity::kWarning),
-             counted(Severity::kNote));
+  print("\n{}, {}, {}\n", counted(Severity::kError), counted(Severity::kWarning),
+        counted(Severity::kNote));
 }
 
 std::optional<MemoryReport> memory_of(const Checked& c, const tpu::Generation& generation,
@@ -96,10 +96,10 @@ std::optional<MemoryReport> memory_of(const Checked& c, const tpu::Generation& g
   return report_memory(*c.step, generation, experiment, {.fit = fit, .host = true});
 }
 
-void print(const MemoryReport& memory) {
-  fmt::print("\n");
+void show(const MemoryReport& memory) {
+  print("\n");
   for (const std::string& line : text::clean_lines(memory_text(memory), unicode_wanted()))
-    fmt::print("{}\n", line);
+    print("{}\n", line);
 }
 
 // Writes the graph page and returns its path.
@@ -162,12 +162,12 @@ Result<int> check_verb(const Args& args) {
     TWINRUN_ASSIGN(page, write_page(c, memory, parsed.get<std::string>("out")));
   }
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n",
-               json_of(c, generation, memory).dump(2, ' ', false, Json::error_handler_t::replace));
+    print_document(
+        json_of(c, generation, memory).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
-    print(c);
-    if (memory) print(*memory);
-    if (!page.empty()) fmt::print("graph: {}\n", page);
+    show(c);
+    if (memory) show(*memory);
+    if (!page.empty()) print("graph: {}\n", page);
   }
   const bool bad = (!c.findings.empty() && c.findings.front().severity <= fail_on) ||
                    (memory && !memory->fits());

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/cli/output.h"
 #include "harness/host/progress.h"
 #include "program/base/result.h"
 #include "reports/report.h"
@@ -64,14 +65,10 @@ Result<int> profile_verb(const Args& args);
 Result<int> completion_verb(const Args& args);
 Result<int> manual_verb(const Args& args);
 
-// Prints to standard error. Errors of writing are ignored: a closed terminal or full disk must not
-// end a run.
-void say(const std::string& text);
-
 // Checks that a file can be written here, before hours of work rather than after.
 Status check_output(const std::string& path);
 
-// Writes report.html and report.json into a folder, which is made.
+// Writes report.html and report.json, with its checksum, into a folder, which is made.
 Status write_pages(const std::string& folder, const std::string& html, const std::string& json);
 
 // The command line as typed, quoted for a shell.

@@ -15,6 +15,7 @@
 #include "backends/exec/last_resort.h"
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
+#include "program/base/json_checksum.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
@@ -75,11 +76,6 @@ const StopFlag& install_stop_flag() {
   return stop;
 }
 
-void say(const std::string& text) {
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
-}
-
 Status check_output(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -107,7 +103,7 @@ Status write_pages(const std::string& folder, const std::string& html, const std
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) return Error{failed.message(), folder, "name a folder that can be made"};
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(folder + "/report.json", json));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(folder + "/report.json", with_checksum(json)));
   return write_file_atomically(folder + "/report.html", html);
 }
 
@@ -136,7 +132,7 @@ bool unicode_wanted() {
   return true;
 }
 void print_report(const Report& report) {
-  fmt::print("{}", to_terminal(report, {terminal_width(), use_color(), unicode_wanted()}));
+  print_text(to_terminal(report, {terminal_width(), use_color(), unicode_wanted()}), Colors::kOwn);
 }
 
 }  // namespace twinrun::cli

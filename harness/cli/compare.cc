@@ -87,9 +87,9 @@ Result<int> compare_verb(const Args& args) {
   o.stop = &stop;
   TWINRUN_ASSIGN(const auto comparison, compare(o));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", to_json(comparison));
+    print_document(to_json(comparison) + "\n");
   } else {
-    fmt::print("{}", to_terminal(comparison, terminal_width()));
+    print_text(to_terminal(comparison, terminal_width()));
   }
   return exit_code(comparison.outcome);
 }

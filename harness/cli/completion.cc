@@ -205,16 +205,17 @@ Result<int> completion_verb(const Args& args) {
   if (parsed.help) return 0;
   const auto shell = parsed.get<std::string>("SHELL");
   if (words.empty()) {
-    fmt::print("{}", std::ranges::find(kScripts, std::string_view(shell), &Script::shell)->text);
+    print_document(std::ranges::find(kScripts, std::string_view(shell), &Script::shell)->text);
     return 0;
   }
   const bool bash = shell == "bash";
   size_t kept = 0;
   const Candidates found = candidates(bash ? joined(words, kept) : words);
-  fmt::print("{}\n", found.files ? "files" : "names");
+  print("{}\n", found.files ? "files" : "names");
   for (const Choice& choice : found.all) {
     const bool meaning = !bash && !choice.meaning.empty();
-    fmt::print("{}{}\n", choice.name.substr(kept), meaning ? "\t" + choice.meaning : "");
+    print_document(
+        fmt::format("{}{}\n", choice.name.substr(kept), meaning ? "\t" + choice.meaning : ""));
   }
   return 0;
 }

@@ -39,36 +39,36 @@ Json json_of(const Converted& done, const std::string& path) {
   return j;
 }
 
-void print(const Converted& done, const std::string& path, bool quiet) {
+void show(const Converted& done, const std::string& path, bool quiet) {
   size_t ours = 4, theirs = 6;
   for (const auto& row : done.conversion.rows) {
     ours = std::max(ours, row.ours.size());
     theirs = std::max(theirs, row.theirs.size());
   }
-  fmt::print("{}: {} from {}, {} tensors\n", path, done.to, done.from, done.conversion.rows.size());
-  if (!quiet)
-    fmt::print("  {:<{}}  {:<{}}  {}\n", "ours", ours, "theirs", theirs, "type, matched by");
+  print("{}: {} from {}, {} tensors\n", path, done.to, done.from, done.conversion.rows.size());
+  if (!quiet) print("  {:<{}}  {:<{}}  {}\n", "ours", ours, "theirs", theirs, "type, matched by");
   for (const auto& row : done.conversion.rows) {
     if (quiet) break;
-    fmt::print("  {:<{}}  {:<{}}  {}, {}{}\n", row.ours, ours, row.theirs, theirs, row.their_type,
-               row.how, row.change.empty() ? "" : "; " + row.change);
+    print("  {:<{}}  {:<{}}  {}, {}{}\n", row.ours, ours, row.theirs, theirs, row.their_type,
+          row.how, row.change.empty() ? "" : "; " + row.change);
   }
   if (done.checkpoint) {
-    fmt::print("  step {}, root digest {}\n", done.checkpoint->step,
-               done.checkpoint->root_digest().hex());
+    print("  step {}, root digest {}\n", done.checkpoint->step,
+          done.checkpoint->root_digest().hex());
   }
 }
 
 // Prints what the user should know in addition to the table.
 void print_notes(const Conversion& conversion) {
   if (!conversion.initial.empty()) {
-    say(fmt::format("initial values, not in the file: {}\n", join(conversion.initial, ", ")));
+    say(fmt::format("initial values, not in the file: {}\n",
+                    text::clean(join(conversion.initial, ", "))));
   }
   for (const auto& unused : conversion.unused) {
-    say(fmt::format("not used: '{}' (nearest of the model: '{}')\n", unused.theirs,
-                    unused.nearest));
+    say(fmt::format("not used: '{}' (nearest of the model: '{}')\n", text::clean(unused.theirs),
+                    text::clean(unused.nearest)));
   }
-  for (const std::string& note : conversion.notes) say(fmt::format("{}\n", note));
+  for (const std::string& note : conversion.notes) say(text::clean(note) + "\n");
 }
 
 }  // namespace
@@ -111,11 +111,11 @@ Result<int> convert_verb(const Args& args) {
   TWINRUN_RETURN_IF_ERROR(check_output(what.out));
   TWINRUN_ASSIGN(const auto done, convert(what));
   if (parsed.get<bool>("json")) {
-    fmt::print(
-        "{}\n",
-        json_of(done, what.out).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print_document(
+        json_of(done, what.out).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+        "\n");
   } else {
-    print(done, what.out, parsed.get<bool>("quiet"));
+    show(done, what.out, parsed.get<bool>("quiet"));
   }
   if (!parsed.get<bool>("quiet")) print_notes(done.conversion);
   return 0;

@@ -59,26 +59,26 @@ Result<int> dry_run(const Experiment& experiment, const DiagnoseOptions& options
                            {"seconds", row.seconds},
                            {"megabytes", row.megabytes}});
     }
-    fmt::print("{}\n", j.dump());
+    print_document(j.dump() + "\n");
     return 0;
   }
   double seconds = 0, megabytes = 0;
-  fmt::print("  {:<4} {:<12} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
-             "GFLOP/step", "time", "disk");
+  print("  {:<4} {:<12} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
+        "GFLOP/step", "time", "disk");
   for (const PlanRow& row : rows) {
-    fmt::print("  {:<4} {:<12} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name,
-               text::engine_name(row.engine), row.settings, row.steps, row.flops / 1e9,
-               duration_text(row.seconds), row.megabytes);
+    print("  {:<4} {:<12} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name,
+          text::engine_name(row.engine), row.settings, row.steps, row.flops / 1e9,
+          duration_text(row.seconds), row.megabytes);
     seconds += row.seconds;
     megabytes += row.megabytes;
   }
-  fmt::print("  in all about {} and {:.1f} MB in {}, probes of ops and causes not counted\n",
-             duration_text(seconds), megabytes, options.directory);
+  print("  in all about {} and {:.1f} MB in {}, probes of ops and causes not counted\n",
+        duration_text(seconds), megabytes, options.directory);
   const DiagnoseSpec& asked = experiment.scenario.diagnose;
   if (!options.quick && experiment.has_held_out() && asked.seeds > 1 &&
       asked.max_seeds > asked.seeds)
-    fmt::print("  more seeds follow, up to {}, until the effect is decided (diagnose.max_seeds)\n",
-               asked.max_seeds);
+    print("  more seeds follow, up to {}, until the effect is decided (diagnose.max_seeds)\n",
+          asked.max_seeds);
   return 0;
 }
 
@@ -190,7 +190,7 @@ Result<int> diagnose_verb(const Args& args) {
   }
   const Report& report = diagnosis.report;
   if (json) {
-    fmt::print("{}\n", to_json(report));
+    print_document(to_json(report) + "\n");
   } else {
     print_report(report);
   }

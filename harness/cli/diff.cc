@@ -49,49 +49,47 @@ nlohmann::ordered_json json_of(const Diff& d) {
 std::string shown(const std::string& text) { return text::clean(text); }
 
 void print_curve(const Diff& d) {
-  fmt::print("{} of {} against {} of {}: {} in common\n", shown(d.column_a),
-             text::plural(d.steps_a, "step"), shown(d.column_b), text::plural(d.steps_b, "step"),
-             text::count(d.steps_compared));
+  print("{} of {} against {} of {}: {} in common\n", shown(d.column_a),
+        text::plural(d.steps_a, "step"), shown(d.column_b), text::plural(d.steps_b, "step"),
+        text::count(d.steps_compared));
   if (d.first_loss) {
-    fmt::print("values diverge at step {} ({}), largest gap {:.6g}, relative {:.3g}\n",
-               *d.first_loss, d.first_values, d.max_loss_gap, d.max_relative_gap);
+    print("values diverge at step {} ({}), largest gap {:.6g}, relative {:.3g}\n", *d.first_loss,
+          d.first_values, d.max_loss_gap, d.max_relative_gap);
   } else {
-    fmt::print("the same{}\n", d.same ? "" : ", where both have a value");
+    print("the same{}\n", d.same ? "" : ", where both have a value");
   }
 }
 
-void print(const Diff& d, const std::string& a, const std::string& b) {
-  fmt::print("A = {}\nB = {}\n", a, b);
-  for (const auto& note : d.notes) fmt::print("note: {}\n", shown(note));
+void show(const Diff& d, const std::string& a, const std::string& b) {
+  print("A = {}\nB = {}\n", a, b);
+  for (const auto& note : d.notes) print("note: {}\n", shown(note));
   if (d.kind == "curve") return print_curve(d);
   if (d.kind == "run") {
-    if (d.first_step) fmt::print("states diverge after step {}\n", *d.first_step);
+    if (d.first_step) print("states diverge after step {}\n", *d.first_step);
     if (d.first_loss)
-      fmt::print("losses diverge at step {}, largest gap {:.6g}\n", *d.first_loss, d.max_loss_gap);
+      print("losses diverge at step {}, largest gap {:.6g}\n", *d.first_loss, d.max_loss_gap);
     if (d.eval_loss_a) {
-      fmt::print("held-out loss {:.6f} against {:.6f}", *d.eval_loss_a, *d.eval_loss_b);
+      print("held-out loss {:.6f} against {:.6f}", *d.eval_loss_a, *d.eval_loss_b);
       if (!std::isnan(*d.eval_accuracy_a))
-        fmt::print(", accuracy {:.2f} % against {:.2f} %", 100 * *d.eval_accuracy_a,
-                   100 * *d.eval_accuracy_b);
-      fmt::print("\n");
+        print(", accuracy {:.2f} % against {:.2f} %", 100 * *d.eval_accuracy_a,
+              100 * *d.eval_accuracy_b);
+      print("\n");
     }
   }
   if (d.same) {
-    fmt::print("the same: {} tensors, bit for bit{}\n", d.tensors_compared,
-               d.tensors_unread > 0 ? " by their digests (--verify reads them too)" : "");
+    print("the same: {} tensors, bit for bit{}\n", d.tensors_compared,
+          d.tensors_unread > 0 ? " by their digests (--verify reads them too)" : "");
     return;
   }
   if (!d.tensors.empty()) {
-    fmt::print("{} of {} tensors differ\n  {:<32} {:>16} {:>9} {:>10} {:>10}  {}\n",
-               d.tensors.size(), d.tensors_compared, "tensor", "elements", "relative", "max |a-b|",
-               "max ulps", "first");
+    print("{} of {} tensors differ\n  {:<32} {:>16} {:>9} {:>10} {:>10}  {}\n", d.tensors.size(),
+          d.tensors_compared, "tensor", "elements", "relative", "max |a-b|", "max ulps", "first");
     for (const auto& t : d.tensors) {
       const auto of_pairs = [&](const std::string& text) { return t.paired ? text : "-"; };
-      fmt::print("  {:<32} {:>16} {:>9} {:>10} {:>10}  {}\n", shown(t.name),
-                 fmt::format("{}/{}", t.different, t.elements),
-                 of_pairs(fmt::format("{:.2e}", t.relative)),
-                 of_pairs(fmt::format("{:.2e}", t.max_abs)),
-                 of_pairs(fmt::format("{}", t.max_ulps)), t.first.empty() ? t.types : t.first);
+      print("  {:<32} {:>16} {:>9} {:>10} {:>10}  {}\n", shown(t.name),
+            fmt::format("{}/{}", t.different, t.elements),
+            of_pairs(fmt::format("{:.2e}", t.relative)), of_pairs(fmt::format("{:.2e}", t.max_abs)),
+            of_pairs(fmt::format("{}", t.max_ulps)), t.first.empty() ? t.types : t.first);
     }
   }
 }
@@ -116,9 +114,9 @@ Result<int> diff_verb(const Args& args) {
   if (parsed.has("column-b")) columns.b = parsed.get<std::string>("column-b");
   TWINRUN_ASSIGN(const auto d, diff_files(a, b, parsed.get<bool>("verify"), columns));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(d).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print_document(json_of(d).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else {
-    print(d, a, b);
+    show(d, a, b);
   }
   return d.same ? 0 : 1;
 }

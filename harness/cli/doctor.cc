@@ -16,9 +16,9 @@ namespace {
 void print_row(const DoctorRow& row) {
   // The text may come from an engine, so clean it.
   const std::vector<std::string> lines = text::clean_lines(row.detail);
-  fmt::print("  {:<6} {:<40} {}\n", row.passed ? "ok" : "FAILED", row.name,
-             lines.empty() ? "" : lines[0]);
-  for (size_t i = 1; i < lines.size(); ++i) fmt::print("  {:<47} {}\n", "", lines[i]);
+  print("  {:<6} {:<40} {}\n", row.passed ? "ok" : "FAILED", row.name,
+        lines.empty() ? "" : lines[0]);
+  for (size_t i = 1; i < lines.size(); ++i) print("  {:<47} {}\n", "", lines[i]);
 }
 
 void print_json(const std::string& engine, const Doctor& d) {
@@ -30,7 +30,7 @@ void print_json(const std::string& engine, const Doctor& d) {
   const nlohmann::ordered_json all = {{"schema", 1},        {"engine", engine},
                                       {"passed", d.good()}, {"answer", d.answer},
                                       {"checks", checks},   {"machine", machine}};
-  fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_document(all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace
@@ -51,11 +51,11 @@ Result<int> doctor_verb(const Args& args) {
   if (parsed.get<bool>("json")) {
     print_json(engine, d);
   } else {
-    fmt::print("{}\n", version_text());
+    print("{}\n", version_text());
     for (const auto* rows : {&d.machine, &d.checks}) {
       for (const DoctorRow& row : *rows) print_row(row);
     }
-    fmt::print("\n{}\n", d.answer);
+    print("\n{}\n", d.answer);
   }
   return d.good() ? 0 : 1;
 }

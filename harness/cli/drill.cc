@@ -97,9 +97,9 @@ Result<int> drill_verb(const Args& args) {
     TWINRUN_RETURN_IF_ERROR(write_file_atomically((folder / name).string(), text));
   }
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json);
+    print_document(json + "\n");
   } else {
-    fmt::print("{}", drill::to_terminal(summary, what));
+    print_text(drill::to_terminal(summary, what));
   }
   return summary.misses.empty() ? 0 : 1;
 }

@@ -48,10 +48,10 @@ Result<int> export_verb(const Args& args) {
                                       {"ops", done.ops},
                                       {"arguments", done.arguments},
                                       {"results", done.results}};
-    fmt::print("{}\n", j.dump());
+    print_document(j.dump() + "\n");
   } else {
-    fmt::print("{}: {} ops, {} arguments, {} results, {} replica{}\n", o.folder, done.ops,
-               done.arguments, done.results, cores, cores == 1 ? "" : "s");
+    print("{}: {} ops, {} arguments, {} results, {} replica{}\n", o.folder, done.ops,
+          done.arguments, done.results, cores, cores == 1 ? "" : "s");
   }
   return 0;
 }

@@ -28,7 +28,7 @@ bool fault_help(const Args& args) {
   }
   if (!asked) return false;
   const int width = std::clamp(terminal_width(), 60, 120);
-  fmt::print("{}", fault_table(static_cast<size_t>(width)));
+  print_text(fault_table(static_cast<size_t>(width)));
   return true;
 }
 

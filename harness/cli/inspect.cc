@@ -37,28 +37,27 @@ Json json_of(const Checkpoint& c) {
           {"tensors", tensors}};
 }
 
-void print(const Checkpoint& c) {
-  fmt::print(
-      "checkpoint after {} steps, seed {}, contract {}, {}\nroot digest {}\nscenario    {}\n",
-      c.step, c.seed, c.contract, c.engine.empty() ? "snapshot" : c.engine, c.root_digest().hex(),
-      c.scenario_digest);
+void show(const Checkpoint& c) {
+  print("checkpoint after {} steps, seed {}, contract {}, {}\nroot digest {}\nscenario    {}\n",
+        c.step, c.seed, c.contract, c.engine.empty() ? "snapshot" : c.engine, c.root_digest().hex(),
+        c.scenario_digest);
   for (const auto& [name, t] : c.tensors) {
-    fmt::print("  {:<34} {:<10} {:<24} {}{}\n", name, t.role, to_string(t.value.type()),
-               digest(t.value).hex(), t.replica_axis ? "  (replicas differ)" : "");
+    print("  {:<34} {:<10} {:<24} {}{}\n", name, t.role, to_string(t.value.type()),
+          digest(t.value).hex(), t.replica_axis ? "  (replicas differ)" : "");
   }
 }
 
-void print(const RunFile& r) {
-  fmt::print("run on {} ({}), steps {} to {}, {}\nrun digest   {}\nscenario     {}\n", r.engine,
-             r.engine_settings, r.first_step, r.first_step + static_cast<int64_t>(r.steps.size()),
-             to_string(r.ended), r.root_digest().hex(), r.scenario_digest);
-  for (const auto& [key, value] : r.environment) fmt::print("  {:<12} {}\n", key, value);
+void show(const RunFile& r) {
+  print("run on {} ({}), steps {} to {}, {}\nrun digest   {}\nscenario     {}\n", r.engine,
+        r.engine_settings, r.first_step, r.first_step + static_cast<int64_t>(r.steps.size()),
+        to_string(r.ended), r.root_digest().hex(), r.scenario_digest);
+  for (const auto& [key, value] : r.environment) print("  {:<12} {}\n", key, value);
   for (const auto& e : r.evaluations) {
-    fmt::print("after {:>6} steps: held-out loss {:.6f}{}\n", e.step, e.loss,
-               std::isnan(e.accuracy) ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy));
+    print("after {:>6} steps: held-out loss {:.6f}{}\n", e.step, e.loss,
+          std::isnan(e.accuracy) ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy));
   }
   for (const auto& c : r.checkpoints)
-    fmt::print("checkpoint after {} steps: {}\n", c.step, c.root_digest().hex());
+    print("checkpoint after {} steps: {}\n", c.step, c.root_digest().hex());
 }
 
 std::string batches_text(const ImportedRun& run) {
@@ -71,32 +70,32 @@ std::string batches_text(const ImportedRun& run) {
 // What names an imported program binds: which of its parameters is what.
 void print_variables(const Program& program, const std::vector<std::string>& notes) {
   for (const StateVar& var : program.state)
-    fmt::print("  {:<34} {:<10} {}{}\n", text::clean(var.name), to_string(var.role),
-               to_string(var.type), var.next == kNoValue ? "  (does not change)" : "");
+    print("  {:<34} {:<10} {}{}\n", text::clean(var.name), to_string(var.role), to_string(var.type),
+          var.next == kNoValue ? "  (does not change)" : "");
   for (const Input& input : program.inputs)
-    fmt::print("  {:<34} {:<10} {}\n", text::clean(input.name), "input",
-               to_string(program.graph.type(input.id)));
-  for (const std::string& note : notes) fmt::print("  note: {}\n", text::clean(note));
+    print("  {:<34} {:<10} {}\n", text::clean(input.name), "input",
+          to_string(program.graph.type(input.id)));
+  for (const std::string& note : notes) print("  note: {}\n", text::clean(note));
 }
 
 // A scenario, or an imported program.
 Result<int> inspect_experiment(const Parsed& parsed) {
   if (parsed.get<bool>("resolved") && !parsed.has("program")) {
     TWINRUN_ASSIGN(const auto scenario, scenario_of(parsed, "?FILE"));
-    fmt::print("{}", resolved_toml(scenario));
+    print_document(resolved_toml(scenario));
     return 0;
   }
   TWINRUN_ASSIGN(const auto e, experiment_of(parsed, "?FILE"));
   const Scenario& scenario = e.scenario;
   if (parsed.get<bool>("resolved")) {
-    fmt::print("{}", resolved_toml(scenario));
+    print_document(resolved_toml(scenario));
     return 0;
   }
   TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/false));
   const Program whole = e.whole();
   const Program program = e.sharding.cores > 1 ? e.sharded(e.sharding) : whole;
   if (parsed.get<bool>("ops")) {
-    fmt::print("{}", to_text(program));
+    print_document(to_text(program));
     return 0;
   }
   const std::string data = e.imported ? batches_text(*e.imported) : e.data->description;
@@ -115,14 +114,14 @@ Result<int> inspect_experiment(const Parsed& parsed) {
         {"parameters", parameters},
         {"flops_per_step", step_flops(whole)},
         {"data", data}};
-    fmt::print("{}\n", j.dump(2));
+    print_document(j.dump(2) + "\n");
     return 0;
   }
   const std::string runs =
       e.imported ? fmt::format("ops         {}", program.graph.size())
                  : fmt::format("sharded     {} cores x {}, {} ops", program.sharding.cores,
                                program.batch, program.graph.size());
-  fmt::print(
+  print(
       "{}: {}\n  data        {}\n  parameters  {}\n  per step    {:.3g} GFLOP at batch {}\n"
       "  {}\n  digest      {}\n  program     {}\n",
       scenario.name, scenario.description, data, parameters, step_flops(whole) / 1e9,
@@ -172,17 +171,17 @@ Result<int> inspect_verb(const Args& args) {
   if (kind == "checkpoint") {
     TWINRUN_ASSIGN(const auto c, read_checkpoint(what));
     if (resolved) {
-      fmt::print("{}", c.scenario);
+      print_document(c.scenario);
     } else if (json) {
-      fmt::print("{}\n", json_of(c).dump(2));
+      print_document(json_of(c).dump(2) + "\n");
     } else {
-      print(c);
+      show(c);
     }
     return 0;
   }
   TWINRUN_ASSIGN(const auto r, read_run(what));
   if (resolved) {
-    fmt::print("{}", r.scenario);
+    print_document(r.scenario);
   } else if (json) {
     Json j = {{"schema", 1},
               {"kind", "run"},
@@ -201,9 +200,9 @@ Result<int> inspect_verb(const Args& args) {
     j["checkpoints"] = Json::array();
     for (const auto& c : r.checkpoints)
       j["checkpoints"].push_back({{"step", c.step}, {"root_digest", c.root_digest().hex()}});
-    fmt::print("{}\n", j.dump(2));
+    print_document(j.dump(2) + "\n");
   } else {
-    print(r);
+    show(r);
   }
   return 0;
 }

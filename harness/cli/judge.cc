@@ -39,12 +39,12 @@ Result<int> judge_compiled(const Parsed& parsed, int threads) {
   ThreadPool pool(threads);
   TWINRUN_ASSIGN(const ModuleVerdict verdict, judge_module(request, &pool));
   const bool json = parsed.get<bool>("json");
-  if (json) fmt::print("{}", module_json(verdict));
+  if (json) print_document(module_json(verdict));
   if (!verdict.refused.empty()) {
     if (!json) return Error{verdict.refused, "", ""};
     return kExitUsage;
   }
-  if (!json) fmt::print("{}", module_text(verdict));
+  if (!json) print_text(module_text(verdict));
   return verdict.outside() > 0 ? 20 : verdict.judged() > 0 ? 0 : kExitUnavailable;
 }
 
@@ -88,10 +88,12 @@ Result<int> judge_verb(const Args& args) {
   const std::string out = parsed.has("out") ? parsed.get<std::string>("out") : "";
   if (!out.empty())
     TWINRUN_RETURN_IF_ERROR(write_pages(out, trace_html(verdict), trace_json(verdict)));
-  fmt::print("{}", parsed.get<bool>("json") ? trace_json(verdict)
-                                            : trace_text(verdict, parsed.get<bool>("ops")));
-  if (!out.empty() && !parsed.get<bool>("json"))
-    fmt::print("\n{}: report.html, report.json\n", out);
+  if (parsed.get<bool>("json")) {
+    print_document(trace_json(verdict));
+  } else {
+    print_text(trace_text(verdict, parsed.get<bool>("ops")));
+  }
+  if (!out.empty() && !parsed.get<bool>("json")) print("\n{}: report.html, report.json\n", out);
   return verdict.outside_calls > 0 ? 20 : verdict.judged > 0 ? 0 : kExitUnavailable;
 }
 

@@ -9,6 +9,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/trace/known_step.h"
+#include "program/base/json_checksum.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -38,15 +39,15 @@ Result<int> record_known(const Parsed& parsed) {
                                       {"unsteady", unsteady},
                                       {"accelerator", known.accelerator},
                                       {"root_digest", known.root().hex()}};
-    fmt::print("{}\n", j.dump());
+    print_document(j.dump() + "\n");
     return 0;
   }
-  fmt::print("{}: {} in {}, {}\n  digest {}\n", path,
-             text::plural(static_cast<int64_t>(known.calls.size()), "call"),
-             text::plural(known.steps, "step"), text::clean(known.framework), known.root().hex());
+  print("{}: {} in {}, {}\n  digest {}\n", path,
+        text::plural(static_cast<int64_t>(known.calls.size()), "call"),
+        text::plural(known.steps, "step"), text::clean(known.framework), known.root().hex());
   if (unsteady > 0)
-    fmt::print("  {} do not repeat their bits here and are never compared\n",
-               text::plural(unsteady, "call"));
+    print("  {} do not repeat their bits here and are never compared\n",
+          text::plural(unsteady, "call"));
   return 0;
 }
 
@@ -55,13 +56,18 @@ Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::strin
     return Error{"--trace is verified by one record", "", "twinrun verify known.json --trace T"};
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
   TWINRUN_ASSIGN(const KnownStep then, read_known(known[0]));
+  if (!then.has_checksum) say(fmt::format("note: {} {}\n", known[0], kNoChecksum));
   TWINRUN_ASSIGN(const TraceFile trace, read_trace(parsed.get<std::string>("trace"), false));
   ThreadPool pool(threads);
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   const KnownVerdict verdict = verify_known(then, trace, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
-  fmt::print("{}", parsed.get<bool>("json") ? to_json(verdict) : to_text(verdict));
+  if (parsed.get<bool>("json")) {
+    print_document(to_json(verdict));
+  } else {
+    print_text(to_text(verdict));
+  }
   return exit_code(verdict.verdict);
 }
 

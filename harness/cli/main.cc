@@ -43,8 +43,8 @@ constexpr std::array kVerbs = {
          bundle_verb},
     Verb{"replay", "check whether a bundle gives the same result on this machine", replay_verb},
     Verb{"diff", "show where two runs or checkpoints diverge, and by how much", diff_verb},
-    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release", bisect_verb,
-         kBisectAxes},
+    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release",
+         bisect_verb, kBisectAxes},
     Verb{"check", "check whether it will work on a TPU, by rules, before anything runs",
          check_verb},
     Verb{"inspect", "show what a file or a scenario contains", inspect_verb},
@@ -62,23 +62,23 @@ constexpr std::array kVerbs = {
 };
 
 void print_help() {
-  fmt::print("twinrun: {}\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n", kSubtitle);
-  for (const Verb& verb : kVerbs) fmt::print("  {:<11} {}\n", verb.name, verb.what);
-  fmt::print(
+  print("twinrun: {}\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n", kSubtitle);
+  for (const Verb& verb : kVerbs) print("  {:<11} {}\n", verb.name, verb.what);
+  print(
       "\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose "
       "digits_cnn\n");
-  const auto print = [](const char* title, std::span<const Term> terms, int width) {
-    fmt::print("\n{}:\n", title);
+  const auto list = [](const char* title, std::span<const Term> terms, int width) {
+    print("\n{}:\n", title);
     for (const Term& term : terms) {
       std::string_view name = term.name;
       for (const std::string& line : text::wrap(term.meaning, terminal_width() - width - 4)) {
-        fmt::print("  {:<{}}  {}\n", name, width, line);
+        print("  {:<{}}  {}\n", name, width, line);
         name = {};
       }
     }
   };
-  print("exit codes", exit_codes(), 3);
-  print("environment", environment_variables(), 19);
+  list("exit codes", exit_codes(), 3);
+  list("environment", environment_variables(), 19);
 }
 
 // HDF5 files from engines are parsed in another twinrun process, which may crash on them: the file
@@ -105,7 +105,7 @@ Result<int> run(int argc, char** argv) {
   }
   TWINRUN_RETURN_IF_ERROR(check_isa_request());
   if (words[0] == "--version") {
-    fmt::print("{}\n", version_text());
+    print("{}\n", version_text());
     return 0;
   }
   if (const Verb* verb = find_verb(kVerbs, words[0]))
@@ -146,7 +146,8 @@ int fail(const Error& error) {
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
   // The message may contain text from engines and files, so clean it.
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
-                  join(text::clean_lines(error.message()), "\n")));
+                  join(text::clean_lines(error.message()), "\n")),
+      Colors::kOwn);
   return exit_code(error.kind);
 }
 

@@ -197,7 +197,7 @@ Result<int> manual_verb(const Args& args) {
   const auto page = std::ranges::find(pages, name, &Page::name);
   if (page == pages.end())
     return Error{"there is no page " + name, "", "twinrun manual VERB, or bisect AXIS"};
-  fmt::print("{}", page->text());
+  print_document(page->text());
   return 0;
 }
 

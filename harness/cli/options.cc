@@ -198,9 +198,10 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
   } else if (parsed.has("help")) {
     std::ostringstream text;
     text << visible;
-    fmt::print("usage: {}\n\n", usage);
-    for (const Verb& axis : options.axes_) fmt::print("  {:<8} {}\n", axis.name, axis.what);
-    fmt::print("{}{}\nexample:\n  {}\n", options.axes_.empty() ? "" : "\n", text.str(), example);
+    print_text(fmt::format("usage: {}\n\n", usage));
+    for (const Verb& axis : options.axes_) print("  {:<8} {}\n", axis.name, axis.what);
+    print_text(fmt::format("{}{}\nexample:\n  {}\n", options.axes_.empty() ? "" : "\n", text.str(),
+                           example));
   }
   if (parsed.has("help")) {
     parsed.help = true;

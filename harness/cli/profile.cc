@@ -71,12 +71,12 @@ Result<int> profile_verb(const Args& args) {
         write_profile(profile.profile, profile.trace, parsed.get<std::string>("out")));
   }
   if (parsed.get<bool>("json")) {
-    fmt::print("{}", to_profile_json(profile.profile));
+    print_document(to_profile_json(profile.profile));
     return 0;
   }
-  fmt::print("{}", to_profile_text(profile.profile, terminal_width()));
+  print_text(to_profile_text(profile.profile, terminal_width()));
   if (parsed.has("out"))
-    fmt::print("\n{}: profile.html, profile.json, trace.json\n", parsed.get<std::string>("out"));
+    print("\n{}: profile.html, profile.json, trace.json\n", parsed.get<std::string>("out"));
   return 0;
 }
 

@@ -42,26 +42,34 @@ ProgressPrinter::ProgressPrinter(bool quiet, bool verbose)
     : quiet_(quiet), verbose_(verbose && !quiet), terminal_(erasable()) {}
 
 ProgressPrinter::~ProgressPrinter() {
-  if (live_) say("\r\x1b[K");
+  if (live_) say_over("");
+}
+
+void ProgressPrinter::write(const std::string& line) const {
+  if (terminal_) {
+    say_over(line);
+  } else {
+    say(line);
+  }
 }
 
 void ProgressPrinter::log(const std::string& line) {
-  if (verbose_) say(fmt::format("{}    {}\n", terminal_ ? "\r\x1b[K" : "", line));
+  if (verbose_) write(fmt::format("    {}\n", text::clean(line)));
 }
 
 void ProgressPrinter::note(const std::string& line) {
   if (quiet_ || !notes_.insert(line).second) return;  // several runs of a verb may repeat a note
-  say(fmt::format("{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line));
+  write(fmt::format("  note: {}\n", text::clean(line)));
 }
 
 void ProgressPrinter::begin(const std::string& what, int64_t total) {
-  what_ = what;
+  what_ = text::clean(what);
   total_ = total;
   begin_ = shown_ = Clock::now();
   // A stage of one step has nothing to show before its end but its name.
   if (quiet_ || !terminal_ || total != 1) return;
   live_ = true;
-  say(fmt::format("\r\x1b[K{}", cut_to_terminal(fmt::format("  {} ...", what_))));
+  say_over(cut_to_terminal(fmt::format("  {} ...", what_)));
 }
 
 void ProgressPrinter::step(int64_t done, const std::string& detail) {
@@ -71,11 +79,10 @@ void ProgressPrinter::step(int64_t done, const std::string& detail) {
   live_ = true;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(done) / seconds;
-  say(fmt::format("\r\x1b[K{}",
-                  cut_to_terminal(fmt::format(
-                      "  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
-                      rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
-                      duration_text(static_cast<double>(total_ - done) / rate), detail))));
+  say_over(cut_to_terminal(
+      fmt::format("  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
+                  rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
+                  duration_text(static_cast<double>(total_ - done) / rate), text::clean(detail))));
 }
 
 // At most ten times a second on a terminal, once in ten seconds elsewhere.
@@ -87,7 +94,7 @@ void ProgressPrinter::alive(const std::string& what) {
       fmt::format("  {}  the engine says: {}", what_.empty() ? "start" : what_, text::clean(what));
   if (terminal_) {
     live_ = true;
-    say(fmt::format("\r\x1b[K{}", cut_to_terminal(said)));
+    say_over(cut_to_terminal(said));
   } else {
     say(fmt::format("{}\n", said));
   }
@@ -97,8 +104,7 @@ void ProgressPrinter::end(const std::string& result) {
   if (quiet_) return;
   live_ = false;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  say(fmt::format("{}  {:<34} {:>9}  {}\n", terminal_ ? "\r\x1b[K" : "", what_,
-                  duration_text(seconds), result));
+  write(fmt::format("  {:<34} {:>9}  {}\n", what_, duration_text(seconds), text::clean(result)));
 }
 
 }  // namespace twinrun::cli

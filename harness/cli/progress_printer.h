@@ -24,6 +24,7 @@ class ProgressPrinter : public Progress {
   void end(const std::string& result) override;
 
  private:
+  void write(const std::string& line) const;  // over the live line
   using Clock = std::chrono::steady_clock;
   bool quiet_, verbose_, terminal_;
   bool live_ = false;  // the last line is one that will be erased

@@ -78,18 +78,17 @@ Result<int> record_verb(const Args& args) {
                                       {"repeats", facts.repeats},
                                       {"noise_unusable", facts.noise},
                                       {"root_digest", golden.root_digest().hex()}};
-    fmt::print("{}\n", j.dump());
+    print_document(j.dump() + "\n");
     return 0;
   }
-  fmt::print("{}: {} on {} ({}), {} kept, {} values traced\n  run digest {}\n", path,
-             text::plural(static_cast<int64_t>(golden.steps.size()), "step"), golden.engine,
-             golden.engine_settings,
-             text::plural(static_cast<int64_t>(golden.checkpoints.size()) - 1, "state"),
-             text::count(static_cast<int64_t>(golden.trace.size())), golden.root_digest().hex());
-  if (!facts.repeats)
-    fmt::print("  the engine does not repeat its own bits: only noise can decide\n");
+  print("{}: {} on {} ({}), {} kept, {} values traced\n  run digest {}\n", path,
+        text::plural(static_cast<int64_t>(golden.steps.size()), "step"), golden.engine,
+        golden.engine_settings,
+        text::plural(static_cast<int64_t>(golden.checkpoints.size()) - 1, "state"),
+        text::count(static_cast<int64_t>(golden.trace.size())), golden.root_digest().hex());
+  if (!facts.repeats) print("  the engine does not repeat its own bits: only noise can decide\n");
   if (!facts.noise.empty())
-    fmt::print("  noise cannot decide: {}; bits decide\n", text::clean(facts.noise));
+    print("  noise cannot decide: {}; bits decide\n", text::clean(facts.noise));
   return 0;
 }
 

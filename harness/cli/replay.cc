@@ -28,19 +28,19 @@ nlohmann::ordered_json json_of(const Replay& again) {
           {"notes", again.notes}};
 }
 
-void print(const Replay& again) {
+void show(const Replay& again) {
   for (const ReplayRow& row : again.rows) {
     if (row.same) {
-      fmt::print("  same       {}: {}\n", text::clean(row.what), text::clean(row.found));
+      print("  same       {}: {}\n", text::clean(row.what), text::clean(row.found));
     } else {
-      fmt::print("  {}  {}\n             expected  {}\n             found     {}\n",
-                 row.must ? "DIFFERENT" : "another  ", text::clean(row.what),
-                 text::clean(row.expected), text::clean(row.found));
+      print("  {}  {}\n             expected  {}\n             found     {}\n",
+            row.must ? "DIFFERENT" : "another  ", text::clean(row.what), text::clean(row.expected),
+            text::clean(row.found));
     }
   }
-  for (const std::string& note : again.notes) fmt::print("  note: {}\n", text::clean(note));
-  fmt::print("{}\n", again.reproduced() ? "reproduced: " + text::clean(again.manifest.headline)
-                                        : std::string("not reproduced"));
+  for (const std::string& note : again.notes) print("  note: {}\n", text::clean(note));
+  print("{}\n", again.reproduced() ? "reproduced: " + text::clean(again.manifest.headline)
+                                   : std::string("not reproduced"));
 }
 
 }  // namespace
@@ -73,10 +73,10 @@ Result<int> replay_verb(const Args& args) {
     return Error{"interrupted", "", "run the same command to start again",
                  Error::Kind::kInterrupted};
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n",
-               json_of(again).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print_document(json_of(again).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+                   "\n");
   } else {
-    print(again);
+    show(again);
   }
   return again.reproduced() ? 0 : 1;
 }

@@ -93,20 +93,20 @@ Status tell(const std::string& name, const Report& report, const fs::path& folde
     TWINRUN_ASSIGN(const std::vector<ReportFile> files, format.render(report, folder.string()));
     for (const ReportFile& file : files)
       TWINRUN_RETURN_IF_ERROR(write(out / name / file.name, file.content));
-    fmt::print("{}\n", (out / name).string());
+    print("{}\n", (out / name).string());
     return Ok{};
   }
   const ReportFormat& format =
       *std::ranges::find(report_formats(), std::string_view(name), &ReportFormat::name);
   const std::string text = format.render(report);
   if (out == "-") {
-    fmt::print("{}", text);
+    print_document(text);
     return Ok{};
   }
   const bool is_file = given && alone && !is_folder(out) && out.has_extension();
   const fs::path file = is_file ? out : out / format.file;
   TWINRUN_RETURN_IF_ERROR(write(file, text));
-  fmt::print("{}\n", file.string());
+  print("{}\n", file.string());
   return Ok{};
 }
 

@@ -18,11 +18,11 @@ Result<int> scenarios_verb(const Args& args) {
   if (!parsed.has("?ACTION")) {
     // Drill scenarios come last, since they are made for fault injection.
     for (const bool drills : {false, true}) {
-      if (drills) fmt::print("\nfor twinrun drill:\n");
+      if (drills) print("\nfor twinrun drill:\n");
       for (const auto& file : library_files()) {
         if (file.name.starts_with("drill_") != drills) continue;
         const auto s = parse_scenario(file.text, file.name);
-        fmt::print("  {:<24} {}\n", file.name, s ? s->description : s.error().message());
+        print("  {:<24} {}\n", file.name, s ? s->description : s.error().message());
       }
     }
     return 0;
@@ -30,7 +30,7 @@ Result<int> scenarios_verb(const Args& args) {
   if (!parsed.has("?NAME"))
     return Error{"NAME is missing", "scenarios show", "twinrun scenarios show digits_cnn"};
   for (const auto& file : library_files()) {
-    if (file.name == parsed.get<std::string>("?NAME")) fmt::print("{}", file.text);
+    if (file.name == parsed.get<std::string>("?NAME")) print_document(file.text);
   }
   return 0;
 }

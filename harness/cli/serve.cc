@@ -20,7 +20,7 @@ Result<int> serve_verb(const Args& args) {
   TWINRUN_ASSIGN(const auto faults, faults_of(parsed));
   const ServeOptions o{parsed.get<std::string>("engine"), parsed.get<std::string>("FOLDER"),
                        threads, faults};
-  TWINRUN_RETURN_IF_ERROR(serve(o, std::cin, std::cout));
+  TWINRUN_RETURN_IF_ERROR(serve(o, std::cin, messages_out()));
   return 0;
 }
 

@@ -33,10 +33,10 @@ Result<int> snapshot_verb(const Args& args) {
                                       {"root_digest", c.root_digest().hex()},
                                       {"tensors", c.tensors.size()},
                                       {"elements", elements}};
-    fmt::print("{}\n", j.dump());
+    print_document(j.dump() + "\n");
   } else {
-    fmt::print("{}: {} tensors, {} elements, root digest {}\n", path, c.tensors.size(), elements,
-               c.root_digest().hex());
+    print("{}: {} tensors, {} elements, root digest {}\n", path, c.tensors.size(), elements,
+          c.root_digest().hex());
   }
   return 0;
 }

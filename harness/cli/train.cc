@@ -253,23 +253,23 @@ Result<int> train_verb(const Args& args) {
                                       {"root_digest", file.root_digest().hex()},
                                       {"state_digest", file.checkpoints.back().root_digest().hex()},
                                       {"ended", to_string(file.ended)}};
-    fmt::print("{}\n", j.dump());
+    print_document(j.dump() + "\n");
   } else {
     const std::string part =
         file.ended.interrupted() ? outcome(file, scenario.train.steps) + "; " : "";
     const std::string learnt = !std::isnan(e.loss) || !experiment.imported
                                    ? fmt::format("held-out loss {:.5f}", e.loss)
                                    : fmt::format("last loss {:.6g}", last_loss);
-    fmt::print("{}: {}{} steps on {} ({}), {}{}\n  state digest {}  run digest {}\n", path, part,
-               file.steps.size(), file.engine, file.engine_settings, learnt,
-               experiment.imported ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy),
-               file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
+    print("{}: {}{} steps on {} ({}), {}{}\n  state digest {}  run digest {}\n", path, part,
+          file.steps.size(), file.engine, file.engine_settings, learnt,
+          experiment.imported ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy),
+          file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
     if (!faults.empty()) {
       const std::vector<Activation>& changes = setup.faults->runs.front();
-      fmt::print("  faults changed bits {} times{}\n", changes.size(),
-                 changes.empty() ? ""
-                                 : fmt::format(", first in {} at step {}", changes.front().op,
-                                               changes.front().step));
+      print("  faults changed bits {} times{}\n", changes.size(),
+            changes.empty() ? ""
+                            : fmt::format(", first in {} at step {}", changes.front().op,
+                                          changes.front().step));
     }
   }
   if (file.ended.interrupted()) {

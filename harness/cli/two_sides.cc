@@ -26,7 +26,11 @@ Result<int> judge_reports(const Parsed& parsed, const RecordedSide& a, const Rec
   if (!out.empty()) {
     TWINRUN_RETURN_IF_ERROR(write_pages(out, two_reports_html(both), two_reports_json(both)));
   }
-  fmt::print("{}", parsed.get<bool>("json") ? two_reports_json(both) : two_reports_text(both));
+  if (parsed.get<bool>("json")) {
+    print_document(two_reports_json(both));
+  } else {
+    print_text(two_reports_text(both));
+  }
   return exit_code(both.verdict());
 }
 
@@ -82,9 +86,13 @@ Result<int> diagnose_sides(const Parsed& parsed) {
     TWINRUN_RETURN_IF_ERROR(write_pages(out + "/b", trace_html(both.b), trace_json(both.b)));
   }
   const bool json = parsed.get<bool>("json");
-  fmt::print("{}", json ? two_sides_json(both) : two_sides_text(both));
+  if (json) {
+    print_document(two_sides_json(both));
+  } else {
+    print_text(two_sides_text(both));
+  }
   if (!out.empty() && !json)
-    fmt::print("\n{}: report.html, report.json, and each side's in a/ and b/\n", out);
+    print("\n{}: report.html, report.json, and each side's in a/ and b/\n", out);
   return exit_code(both.verdict);
 }
 

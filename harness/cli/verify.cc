@@ -114,12 +114,13 @@ Result<int> verify_verb(const Args& args) {
       gates.push_back(gate ? *gate : failed(path, gate.error()));
     }
     lines += to_json_line(gates.back()) + "\n";
-    if (!parsed.get<bool>("json")) fmt::print("{}", to_terminal(gates.back(), terminal_width()));
+    if (!parsed.get<bool>("json")) print_text(to_terminal(gates.back(), terminal_width()));
   }
   if (parsed.get<bool>("json")) {
     std::string all;
     for (const Gate& gate : gates) all += (all.empty() ? "" : ",\n") + to_json_line(gate);
-    fmt::print("{{\"schema\":1,\"exit_code\":{},\"goldens\":[\n{}\n]}}\n", exit_code(gates), all);
+    print_document(fmt::format("{{\"schema\":1,\"exit_code\":{},\"goldens\":[\n{}\n]}}\n",
+                               exit_code(gates), all));
   }
   if (parsed.has("junit")) {
     TWINRUN_RETURN_IF_ERROR(

@@ -1,9 +1,9 @@
-// Answers the requests of the engine protocol (hello, prepare, step) with one of our engines.
+// Answers the requests of the engine protocol (hello, prepare, step) with one of our engines. Names
+// of files in requests are untrusted (session_files.h).
 #include "harness/doctor/serve.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <istream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,9 +11,9 @@
 
 #include "backends/exec/arrays.h"
 #include "backends/exec/messages.h"
+#include "backends/exec/session_files.h"
 #include "backends/faults/faulty_backend.h"
 #include "backends/registry.h"
-#include "checkpoints/container/array.h"
 #include "checkpoints/container/safetensors.h"
 #include "harness/experiment/engines.h"
 #include "harness/experiment/experiment.h"
@@ -46,6 +46,12 @@ class Server {
   }
 
  private:
+  Result<std::string> read(const std::string& name, uint64_t most) const {
+    TWINRUN_ASSIGN(const Descriptor file, exec::open_session_file(o_.folder, name, name));
+    TWINRUN_ASSIGN(const auto bytes, read_open_file(file.get(), most, name));
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+
   Result<json> hello() {
     TWINRUN_ASSIGN(const auto backend, make_backend(o_.engine, {}));
     const Capabilities c = backend->capabilities();
@@ -93,27 +99,26 @@ class Server {
       binding.inputs.push_back(input.at("name").get<std::string>());
     binding.loss = result("output/loss");
     const std::string name = step.at("stablehlo");
-    TWINRUN_ASSIGN(const auto bytes,
-                   read_whole_file((fs::path(o_.folder) / name).string(), kMaxHloBytes));
-    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    TWINRUN_ASSIGN(const std::string text, read(name, kMaxHloBytes));
     TWINRUN_ASSIGN(const HloModule module, parse_program(text, name));
     TWINRUN_ASSIGN(ImportedStep made, import_step(module, binding));
     return std::move(made.program);
   }
 
   Result<json> prepare(const std::string& name) {
-    std::ifstream file(fs::path(o_.folder) / name);
-    const json p = json::parse(file, nullptr, false);
+    TWINRUN_ASSIGN(const std::string text, read(name, kMaxHloBytes));
+    const json p = json::parse(text, nullptr, false);
     if (!p.is_object()) return Error{"is not a program", name, ""};
     TWINRUN_ASSIGN(Scenario scenario, parse_scenario(p.at("scenario").get<std::string>(), name));
     forget_cache_file(scenario);
     TWINRUN_ASSIGN(const Program program,
                    p.contains("step") ? imported(p) : of_scenario(p, scenario));
-    Prepared& prepared = programs_[name];
+    Prepared prepared;
     TWINRUN_ASSIGN(auto backend, make_backend(o_.engine, backend_options(scenario, o_.threads)));
     prepared.backend = with_faults(std::move(backend), o_.faults, scenario.seed, nullptr);
     TWINRUN_ASSIGN(prepared.engine, prepared.backend->prepare(
                                         as_computed_by(prepared.backend->capabilities(), program)));
+    programs_[name] = std::move(prepared);
     return json{{"prepared", name}};
   }
 
@@ -163,10 +168,8 @@ class Server {
       add("output/" + program.outputs[o].name, [&](size_t r) { return outputs[r][o]; });
     const std::string name = stem + ".safetensors";
     TWINRUN_ASSIGN(const std::vector<std::byte> bytes, to_safetensors(result, name));
-    std::ofstream file(fs::path(o_.folder) / name, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-    if (!file.flush()) return Error{"cannot write", name, ""};
+    TWINRUN_RETURN_IF_ERROR(exec::write_session_file(
+        o_.folder, name, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     return json{{"stepped", step}, {"result", name}};
   }
 
@@ -189,7 +192,7 @@ Status serve(const ServeOptions& options, std::istream& in, std::ostream& out) {
     } catch (const json::exception& e) {
       reply = {{"error", std::string("not a valid request: ") + e.what()}};
     }
-    out << reply.dump() << std::endl;
+    out << reply.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
   }
   return Ok{};
 }

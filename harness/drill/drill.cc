@@ -12,6 +12,7 @@
 
 #include "backends/faults/faults.h"
 #include "checkpoints/container/atomic_file.h"
+#include "program/base/json_checksum.h"
 #include "scenarios/library.h"
 
 namespace twinrun::drill {
@@ -20,11 +21,19 @@ namespace {
 namespace fs = std::filesystem;
 
 // The records of earlier runs of this drill. The last line may be cut short: that case runs again.
-std::map<std::string, CaseRecord> finished(const std::string& path) {
+// Error: another line that cannot be read, or that was changed after it was written.
+Result<std::map<std::string, CaseRecord>> finished(const std::string& path) {
   std::map<std::string, CaseRecord> done;
   std::ifstream in(path);
+  int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
-    if (auto record = from_line(line)) done[record->injected.id] = std::move(*record);
+    ++number;
+    if (auto record = from_line(line)) {
+      done[record->injected.id] = std::move(*record);
+    } else if (!in.eof()) {  // a line break follows, so the line was written as a whole
+      return Error{record.error().what, fmt::format("{}:{}", path, number),
+                   "delete the line, and its case runs again; or begin again without --resume"};
+    }
   }
   return done;
 }
@@ -107,7 +116,14 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
                  "choose another with --out"};
   const std::string path = (folder / "cases.jsonl").string();
   std::map<std::string, CaseRecord> done;
-  if (o.resume) done = finished(path);
+  if (o.resume) {
+    TWINRUN_ASSIGN(done, finished(path));
+    const auto unchecked =
+        std::ranges::count_if(done, [](const auto& entry) { return !entry.second.has_checksum; });
+    if (unchecked > 0 && progress != nullptr)
+      progress->note(
+          fmt::format("{}: {} of {} lines: each {}", path, unchecked, done.size(), kNoChecksum));
+  }
   // Rewrite the file with whole lines only, so that new records start on lines of their own. The
   // write is atomic: if it fails, the file stays as it was.
   std::string known;

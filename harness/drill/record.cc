@@ -5,6 +5,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "program/base/json_checksum.h"
+
 namespace twinrun::drill {
 namespace {
 
@@ -161,7 +163,7 @@ std::string to_line(const CaseRecord& r) {
       {"sealed", r.sealed},
       {"truth_seconds", r.truth_seconds},
       {"seconds", r.seconds}};
-  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+  return with_checksum(line.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 Result<CaseRecord> from_line(const std::string& text) {
@@ -169,8 +171,10 @@ Result<CaseRecord> from_line(const std::string& text) {
                   "begin again in another folder (--out)"};
   const json line = json::parse(text, nullptr, false);
   if (!line.is_object()) return bad;
+  TWINRUN_ASSIGN(const bool has_checksum, check_checksum(text, bad.where));
   try {
     CaseRecord r;
+    r.has_checksum = has_checksum;
     const json& in = line.at("injected");
     const json& truth = line.at("truth");
     // The record repeats what the id determines, so that counting needs no case to be drawn again.

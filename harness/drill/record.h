@@ -65,9 +65,10 @@ struct CaseRecord {
   std::vector<int64_t> sealed;
   // CPU seconds for the truth and for the diagnosis; shown only.
   double truth_seconds = 0, seconds = 0;
+  bool has_checksum = true;  // of the line that it was read from (json_checksum.h)
 };
 
-std::string to_line(const CaseRecord& record);  // one line of JSON
+std::string to_line(const CaseRecord& record);  // one line of JSON, with its checksum
 Result<CaseRecord> from_line(const std::string& line);
 
 // The rows of the confusion matrix: what a case is in truth.

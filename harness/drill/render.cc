@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/drill/matrix.h"
+#include "reports/markdown_text.h"
 
 namespace twinrun::drill {
 namespace {
@@ -200,8 +201,9 @@ std::string to_terminal(const DrillSummary& d, const Drilled& what) {
 }
 
 std::string to_markdown(const DrillSummary& d, const Drilled& what) {
-  std::string text =
-      fmt::format("`{}`: {} {}; {}.\n\n", what.command, said(d, what), what.date, what.machine);
+  const text::Pieces md(0);
+  std::string text = fmt::format("{}: {} {}; {}.\n\n", md.code(what.command, 2000), said(d, what),
+                                 what.date, md.prose(what.machine));
   text += piped(target_table(d)) + "\n### Truth and verdict\n" + piped(matrix_table(d));
   if (!d.faults.empty()) text += "\n### Faults of the engine\n" + piped(fault_table(d));
   if (!d.causes.empty()) text += "\n### Causes of sharding\n" + piped(cause_table(d));
@@ -209,7 +211,7 @@ std::string to_markdown(const DrillSummary& d, const Drilled& what) {
     if (!line.empty()) text += "\n" + line + "\n";
   }
   if (!d.misses.empty()) text += "\n### Misses\n";
-  for (const auto& miss : d.misses) text += "- " + miss + "\n";
+  for (const auto& miss : d.misses) text += "- " + md.prose(miss, 2000) + "\n";
   return text;
 }
 

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "checkpoints/container/atomic_file.h"
+#include "program/base/json_checksum.h"
 
 namespace twinrun::bisect {
 namespace {
@@ -24,7 +25,7 @@ constexpr int kSchema = 1;
 constexpr std::string_view kSessionName = "twinrun bisect";
 
 std::string dump_line(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return with_checksum(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::string head_line(const SessionHead& head) {
@@ -55,6 +56,8 @@ std::optional<Outcome> outcome_named(const std::string& text) {
 Status take_line(const std::string& line, bool first, SessionRecord& record) {
   const Json j = Json::parse(line, nullptr, false);
   if (!j.is_object()) return Error{"not a JSON object", "", ""};
+  TWINRUN_ASSIGN(const bool has_checksum, check_checksum(line, ""));
+  record.has_checksums = record.has_checksums && has_checksum;
   try {
     if (first) {
       if (j.at("session") != kSessionName) return Error{"not a session of twinrun bisect", "", ""};
@@ -118,7 +121,7 @@ Result<SessionRecord> read_session(const std::string& path) {
 }
 
 Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const SessionHead& head,
-                                               bool resume) {
+                                               bool resume, Progress* progress) {
   namespace fs = std::filesystem;
   auto session = std::make_unique<Session>();
   session->path_ = (fs::path(folder) / kSessionFile).string();
@@ -134,6 +137,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const 
                    "repeat that search's arguments, or choose another folder with -o"};
     }
   }
+  if (!before.has_checksums && progress != nullptr)
+    progress->note(fmt::format("{} {}", session->path_, kNoChecksum));
   // Rewrite the file with complete lines only, so that the next line does not continue a broken
   // one. The write is atomic: if it fails, the file stays as it was.
   std::string known = head_line(head) + "\n";

@@ -18,6 +18,7 @@
 
 #include "harness/host/command.h"
 #include "harness/host/folder_lock.h"
+#include "harness/host/progress.h"
 #include "program/base/result.h"
 
 namespace twinrun::bisect {
@@ -48,11 +49,13 @@ struct SessionRecord {
   SessionHead head;
   std::vector<Execution> executions;  // in the order in which they were made
   std::string result;                 // JSON; "": the search has not ended
+  bool has_checksums = true;          // false: an older version wrote lines without one
 };
 
 inline constexpr std::string_view kSessionFile = "session.jsonl";
 
-// Errors name the file and the line. An incomplete last line is ignored.
+// Errors name the file and the line; a line that was changed after it was written is one. An
+// incomplete last line is ignored.
 Result<SessionRecord> read_session(const std::string& path);
 
 class Session {
@@ -60,9 +63,10 @@ class Session {
   // A session without a file, for searches that take seconds.
   Session() = default;
   // Opens FOLDER/session.jsonl. With `resume`, the executions in it are known; otherwise it starts
-  // empty. Errors: a session of another search, a folder that cannot be written.
+  // empty. `progress` is told of lines without a checksum. Errors: a session of another search, one
+  // that was changed after it was written, a folder that cannot be written.
   static Result<std::unique_ptr<Session>> open(const std::string& folder, const SessionHead& head,
-                                               bool resume);
+                                               bool resume, Progress* progress = nullptr);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -1,5 +1,7 @@
 // Tests engines behind the engine protocol from the command line. The subjects are mostly our own
 // engines behind `twinrun serve`, so that the expected bits are known.
+#include "checkpoints/container/array.h"
+#include "checkpoints/container/zip.h"
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -240,6 +242,41 @@ for line in sys.stdin:
   const Outcome gone = twinrun(folder_, allowed);
   EXPECT_EQ(gone.code, 125) << gone.out;
   EXPECT_TRUE(gone.says("No such file")) << gone.err;
+}
+
+// Nothing in a default bundle says where its maker keeps files, and it is replayed all the same.
+TEST_F(Exec, ABundleDoesNotSayWhereFilesLie) {
+  const Folder secret;  // outside of the current folder
+  write_text(secret / "engine.py", R"(import os, sys
+os.execv(sys.argv[1], sys.argv[1:])
+)");
+  const std::string engine = "exec:/usr/bin/python3 '" + secret / "engine.py" + "' '" +
+                             TWINRUN_BINARY +
+                             "' serve --engine tpu --fault scale@dense1/kernel.grad,magnitude=1.5";
+  const std::string results = secret / "results";
+  ASSERT_EQ(twinrun(folder_,
+                    {"diagnose", "drill_mlp", "--quick", "--subject", engine, "-q", "-o", results})
+                .code,
+            20);
+  const auto packed = [&](const Words& more) {
+    const Outcome made = twinrun(folder_, with({"bundle", results, "-o", "fault.zip", "-q"}, more));
+    EXPECT_EQ(made.code, 0) << made.err;
+    std::string all;
+    for (const ZipMember& m :
+         *read_zip(*read_whole_file(folder_ / "fault.zip"), "", [](const auto&) { return true; }))
+      all.append(reinterpret_cast<const char*>(m.bytes.data()), m.bytes.size());
+    return all;
+  };
+  EXPECT_NE(packed({"--with-paths"}).find(secret.path()), std::string::npos);
+  EXPECT_EQ(twinrun(folder_, {"replay", "fault.zip", "-q", "--allow-exec"}).code, 0);
+  const std::string all = packed({});
+  EXPECT_EQ(all.find(secret.path()), std::string::npos);
+  EXPECT_EQ(all.find(folder_.path()), std::string::npos);
+  EXPECT_EQ(all.find(TWINRUN_BINARY), std::string::npos);
+  EXPECT_NE(all.find("…/results"), std::string::npos);
+  fs::remove(secret / "engine.py");  // as if on another machine
+  const Outcome again = twinrun(folder_, {"replay", "fault.zip", "-q", "--allow-exec"});
+  EXPECT_EQ(again.code, 0) << again.out << again.err;
 }
 
 // A script around a served engine that ends after this many requests.

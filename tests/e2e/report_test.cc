@@ -26,6 +26,42 @@ TEST(Report, TellsItAgainOnTheTerminal) {
       << "the file will do as well";
 }
 
+// The script that report-schema.md gives, and the Python package, agree with twinrun on what is
+// whole.
+TEST(Report, PythonCanCheckTheChecksum) {
+  const Folder folder;
+  write_results(folder);
+  const std::string docs = read_text(TWINRUN_SOURCE_DIR "/docs/reference/report-schema.md");
+  const std::string open = "```python\n";
+  const size_t begin = docs.find(open, docs.find("## Checksum")) + open.size();
+  write_text(folder / "check.py", docs.substr(begin, docs.find("```", begin) - begin));
+  write_text(folder / "package.py", R"(import sys
+sys.path.insert(0, ")" TWINRUN_SOURCE_DIR R"(/adapters/twinrun")
+import checksum
+document = checksum.loads(open(sys.argv[1], "rb").read())
+assert "checksum" not in document
+open("own.json", "w").write(checksum.dumps(document))
+)");
+  const auto python = [&](const std::string& script, const std::string& file) {
+    const std::string command =
+        "cd '" + folder.path() + "' && /usr/bin/python3 " + script + " " + file + " 2>err";
+    return std::system(command.c_str());
+  };
+  EXPECT_EQ(python("check.py", "report.json"), 0) << read_text(folder / "err");
+  EXPECT_EQ(python("package.py", "report.json"), 0) << read_text(folder / "err");
+  EXPECT_EQ(python("check.py", "own.json"), 0) << read_text(folder / "err");
+  EXPECT_EQ(report(folder, {"own.json", "--format", "json"}).code, 0);
+
+  std::string text = read_text(folder / "report.json");
+  text.replace(text.find("\"quick\": false"), 14, "\"quick\": true ");
+  write_text(folder / "report.json", text);
+  EXPECT_NE(python("check.py", "report.json"), 0);
+  EXPECT_NE(python("package.py", "report.json"), 0);
+  const Outcome o = report(folder, {"report.json"});
+  EXPECT_EQ(o.code, 128);
+  EXPECT_TRUE(o.says("was changed after it was written")) << o.err;
+}
+
 TEST(Report, TheTerminalDecidesWidthColorAndSigns) {
   const Folder folder;
   write_results(folder);

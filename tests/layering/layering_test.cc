@@ -148,9 +148,20 @@ TEST(Checker, FindsThoseWhoSpeak) {
         "int n = 1'000; void f() { std::cerr << 'x'; }"}) {
     EXPECT_EQ(speech("harness/run/run.cc", text), 1) << text;
     EXPECT_EQ(speech("program/base/bits.cc", text), 1) << text;
-    EXPECT_EQ(speech("harness/cli/main.cc", text), 0) << text;
+    EXPECT_EQ(speech("harness/cli/output.cc", text), 0) << text;
     EXPECT_EQ(speech("tests/support/command.cc", text), 0) << text;
   }
+}
+
+TEST(Checker, FindsThoseInTheCommandLineWhoDoNotPrintThroughItsOutput) {
+  for (const char* text :
+       {"void f() { std::cout << 1; }", "void f() { fmt::print(\"x\"); }",
+        "void f() { std::fputs(s, stderr); }", "void f() { fwrite(s, 1, 2, stdout); }"}) {
+    EXPECT_EQ(speech("harness/cli/train.cc", text), 1) << text;
+    EXPECT_EQ(speech("harness/cli/output.cc", text), 0) << text;
+  }
+  EXPECT_EQ(speech("harness/cli/train.cc", "void f() { print(\"x\"); say(\"y\"); }"), 0);
+  EXPECT_EQ(speech("harness/cli/main.cc", "int main(int argc, char** argv) { exit(1); }"), 0);
 }
 
 TEST(Checker, LetsOthersBe) {

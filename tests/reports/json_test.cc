@@ -32,7 +32,7 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
                   "weight_drift", "step_coverage",   "controls",     "probes",     "module",
                   "switches",     "proofs",          "trajectories", "cures",      "ensembles",
                   "unexplained",  "smallest_effect", "ruled_out",    "next_steps", "notes",
-                  "program",      "environment",     "directory"}));
+                  "program",      "environment",     "directory",    "checksum"}));
   EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "row", "effect", "metric", "effect_text",
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));

@@ -33,6 +33,13 @@ Report unusual() {
 
 Result<Report> read(const std::string& text) { return report_from_json(text, "report.json"); }
 
+// The document of an older version, which a test may change.
+ordered_json without_checksum(const Report& report) {
+  ordered_json j = ordered_json::parse(to_json(report));
+  EXPECT_EQ(j.erase("checksum"), 1U);
+  return j;
+}
+
 TEST(ReadJson, EveryFormatRendersTheSame) {
   for (const Report& report : {Report{}, examples::noise(), examples::sharding(),
                                examples::engine_bug(), examples::inconclusive(), unusual()}) {
@@ -55,7 +62,7 @@ TEST(ReadJson, HostileStringsSettle) {
 }
 
 TEST(ReadJson, UnknownAndMissingKeysAreNoError) {
-  ordered_json j = ordered_json::parse(to_json(examples::noise()));
+  ordered_json j = without_checksum(examples::noise());
   j["new"] = {{"of", "tomorrow"}};
   j["runs"][0]["new"] = 1;
   j["findings"][0].erase("share");
@@ -98,7 +105,7 @@ TEST(ReadJson, ErrorsNameKeyFoundAndAllowed) {
       {"/environment/isa", 512, "environment.isa: found 512"},
       {"/unexplained", true, "unexplained: found true"},
   };
-  const ordered_json good = ordered_json::parse(to_json(examples::engine_bug()));
+  const ordered_json good = without_checksum(examples::engine_bug());
   for (const Wrong& wrong : all) {
     ordered_json j = good;
     j[ordered_json::json_pointer(wrong.pointer)] = wrong.value;
@@ -123,9 +130,30 @@ TEST(ReadJson, WhatIsNoReportIsRefused) {
   }
 }
 
+TEST(ReadJson, AChangedDigitIsRefused) {
+  const Report report = examples::engine_bug();
+  std::string text = to_json(report);
+  const size_t digit = text.find(report.runs[0].root_digest);
+  ASSERT_NE(digit, std::string::npos);
+  text[digit] = text[digit] == '0' ? '1' : '0';
+  const auto back = read(text);
+  ASSERT_FALSE(back);
+  EXPECT_EQ(back.error().where, "report.json");
+  EXPECT_NE(back.error().what.find("was changed after it was written"), std::string::npos);
+  EXPECT_NE(back.error().fix.find("delete its member `checksum`"), std::string::npos);
+}
+
+TEST(ReadJson, AReportWithoutChecksumSaysSo) {
+  const auto back = read(without_checksum(examples::noise()).dump());
+  ASSERT_TRUE(back) << back.error().message();
+  ASSERT_EQ(back->notes.size(), examples::noise().notes.size() + 1);
+  EXPECT_NE(back->notes.back().find("has no checksum"), std::string::npos);
+  EXPECT_EQ(read(to_json(*back))->notes, back->notes);
+}
+
 // A document that is truncated, or has one value replaced, is read or rejected, but never crashes.
 TEST(ReadJson, MutationsAreReadOrRefused) {
-  const ordered_json good = ordered_json::parse(to_json(unusual()));
+  const ordered_json good = without_checksum(unusual());
   const ordered_json flat = good.flatten();
   const std::vector<ordered_json> values = {nullptr, -1, 1e18, "x", ordered_json::array(), true};
   int refused = 0, tried = 0;

@@ -162,6 +162,19 @@ TEST(Text, CleanTakesAwayWhatATerminalObeys) {
   EXPECT_EQ(clean("漢 ×8 → x", false), "? x8 -> x");
 }
 
+TEST(Text, PrintableKeepsLinesAndIsTheSameForCleanText) {
+  const std::string clean_text = "a\tb\n\n  caf\u00e9 \u2264 \u6f22\n";
+  EXPECT_EQ(printable(clean_text), clean_text);
+  EXPECT_EQ(printable("\x1b[2J\a\r\x7f"), "\uFFFD[2J\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(printable("a\r\nb"), "a\nb");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "1m\xff\xe2\x80\xae"),
+            "\uFFFD1m\uFFFD\uFFFD");
+  EXPECT_EQ(printable("\x1b[1;31mred\x1b[0m"), "\uFFFD[1;31mred\uFFFD[0m");
+  EXPECT_EQ(printable("\x1b[1;31mred\x1b[0m\x1b[2J\x1b[", true),
+            "\x1b[1;31mred\x1b[0m\uFFFD[2J\uFFFD[");
+}
+
 TEST(Text, WidthsCountColumns) {
   EXPECT_EQ(display_width("abc"), 3);
   EXPECT_EQ(display_width("×–"), 2);

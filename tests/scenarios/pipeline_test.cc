@@ -233,6 +233,23 @@ TEST_F(PipelineTest, TheCacheFileIsUsedAndChecked) {
                         "data_batch_1.bin: 61460 bytes") != std::string::npos);
 }
 
+// Files of one archive may have the same size and the same time.
+TEST_F(PipelineTest, ACacheFileOfDataThatWasExchangedIsMadeAgain) {
+  const DataRequest request{.source = "cifar10"};
+  write("data_batch_1.bin", cifar_records(0, 20));
+  write("other", cifar_records(20, 20));
+  namespace fs = std::filesystem;
+  const fs::path one = dir_ / "data_batch_1.bin", other = dir_ / "other";
+  fs::last_write_time(other, fs::last_write_time(one));
+  const Digest before = opened(cached(request)).digest;
+  const auto time = fs::last_write_time(one);
+  fs::rename(other, one);
+  ASSERT_EQ(fs::last_write_time(one), time);
+  const Dataset after = opened(cached(request));
+  EXPECT_NE(after.digest, before);
+  EXPECT_EQ(after.digest, opened(request).digest);
+}
+
 TEST_F(PipelineTest, ADamagedCacheFileIsMadeAgain) {
   const DataRequest request{.source = "digits", .train = 2, .eval = 1};
   const Dataset expected = opened(cached(request));

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from .. import checksum
 from ..refused import Refused
 from ..report import Report, run_program
 from . import files
@@ -160,7 +161,7 @@ def diagnose(
     data = outcome(seen)
     report = Report(folder, data, meaning, data["lines"])
     data["verdict"].update({"class": report.verdict, "headline": report.headline})
-    (folder / "report.json").write_text(json.dumps(data, indent=1, default=str))
+    (folder / "report.json").write_text(checksum.dumps(data, default=str))
     (folder / "report.html").write_text("<!doctype html><meta charset='utf-8'>" + report._repr_html_())
     return report
 

@@ -337,6 +337,36 @@ TEST(BisectSession, AnInterruptedSearchGoesOnWithoutAskingAgain) {
   }
 }
 
+// Keeps what it is told.
+struct Told : Progress {
+  void note(const std::string& line) override { notes += line + "\n"; }
+  std::string notes;
+};
+
+TEST(BisectSession, AChangedLineIsRefusedAndOneWithoutChecksumIsNoted) {
+  const tiny::Folder folder;
+  const SessionHead head{"rev", R"({"good":"0"})", "twinrun bisect rev --good 0"};
+  must(must(Session::open(folder / "out", head, false))->add({"7", Outcome::kGood, "", 0, ""}));
+  const std::string path = folder / "out/session.jsonl";
+  std::stringstream whole;
+  whole << std::ifstream(path).rdbuf();
+  std::string text = whole.str();
+  text.replace(text.find("\"good\",\"why\""), 6, "\"bad\" ");
+  std::ofstream(path, std::ios::trunc) << text;
+  const auto changed = Session::open(folder / "out", head, true);
+  ASSERT_FALSE(changed.ok());
+  EXPECT_EQ(changed.error().where, path + ":2");
+  EXPECT_NE(changed.error().what.find("changed after it was written"), std::string::npos);
+
+  for (size_t at; (at = text.find(",\"checksum\"")) != std::string::npos;)
+    text.erase(at, text.find('}', at) - at);
+  std::ofstream(path, std::ios::trunc) << text;
+  Told told;
+  const auto older = must(Session::open(folder / "out", head, true, &told));
+  EXPECT_EQ(older->known("7").at(0).outcome, Outcome::kBad);
+  EXPECT_NE(told.notes.find("has no checksum"), std::string::npos) << told.notes;
+}
+
 TEST(BisectSession, RefusesWhatIsNoneOrAnothers) {
   const tiny::Folder folder;
   const SessionHead head{"rev", R"({"good":"0"})", "twinrun bisect rev --good 0"};

@@ -237,6 +237,29 @@ TEST_F(Bundled, ItsScenarioReadsNoFileButItsOwn) {
   EXPECT_NE(again.error().what.find("other files"), std::string::npos) << again.error().message();
 }
 
+TEST_F(Bundled, AManifestThatWasChangedIsRefused) {
+  const auto flip = [](ZipMember& m) {
+    const size_t at = text_of(m).find("\"root_digest\": \"") + 16;
+    m.bytes[at] = m.bytes[at] == std::byte{'0'} ? std::byte{'1'} : std::byte{'0'};
+  };
+  const auto again = replayed(changed("manifest.json", flip), own_);
+  ASSERT_FALSE(again);
+  EXPECT_NE(again.error().message().find("manifest.json: was changed after it was written"),
+            std::string::npos)
+      << again.error().message();
+  const auto older = [&](ZipMember& m) {
+    std::string text(text_of(m));
+    text.erase(text.rfind(",\n \"checksum\""));
+    text += "\n}\n";
+    m.bytes.resize(text.size());
+    std::memcpy(m.bytes.data(), text.data(), text.size());
+  };
+  const auto read = must(replayed(changed("manifest.json", older), own_));
+  EXPECT_TRUE(read.reproduced());
+  ASSERT_FALSE(read.notes.empty());
+  EXPECT_NE(read.notes.front().find("manifest.json has no checksum"), std::string::npos);
+}
+
 TEST_F(Bundled, ManifestsOfOthersAreErrors) {
   for (const char* text : {"", "[]", "{}", "{\"schema\": 99}", "{\"schema\": \"1\"}",
                            "{\"schema\": 1, \"twinrun\": 3}",
@@ -332,6 +355,47 @@ TEST(Bundle, AnEnginesFilesStayInTheirFolder) {
   write_to("my engine.py", "print(1)");
   const auto there = engine_from(engine, packed.files, packed.members, "a folder");
   EXPECT_NE(there.find(" \"a folder/engine/my_engine.py\" --fast "), std::string::npos) << there;
+}
+
+// A digit that changed on the disk must not look like another result of the machine.
+TEST(Bundle, AReportThatWasChangedIsRefused) {
+  const tiny::Folder folder;
+  const Report found = diagnosed(small(), folder / "results");
+  const std::string path = folder / "results/report.json";
+  const std::string good = to_json(found), digest = found.runs.front().root_digest;
+  ASSERT_EQ(found.runs.front().name, "R");
+  const auto packed = [&](const std::string& text) {
+    std::ofstream(path, std::ios::trunc) << text;
+    return bundle(folder / "results", folder / "f.zip",
+                  {.reduction = BundleOptions::Reduction::kNever}, nullptr, nullptr);
+  };
+  ASSERT_TRUE(packed(good));
+
+  std::string flipped = good;
+  flipped[good.find(digest)] = digest[0] == '0' ? '1' : '0';
+  const auto changed = packed(flipped);
+  ASSERT_FALSE(changed);
+  EXPECT_EQ(changed.error().where, path);
+  EXPECT_NE(changed.error().what.find("changed after it was written"), std::string::npos);
+
+  // Without a checksum, as older versions wrote it, the run files tell.
+  const auto older = [](std::string text) {
+    const size_t comma = text.rfind(",\n  \"checksum\"");
+    return text.erase(comma, text.rfind('\n', text.size() - 2) - comma);
+  };
+  ASSERT_TRUE(packed(older(good)));
+  const auto of_another_run = packed(older(flipped));
+  ASSERT_FALSE(of_another_run);
+  EXPECT_EQ(of_another_run.error().where, folder / "results/runs/R.h5");
+  EXPECT_NE(of_another_run.error().what.find("its digest is " + digest), std::string::npos);
+  Report other = found;
+  other.runs.front().losses.back() += 1;
+  EXPECT_NE(packed(to_json(other)).error().what.find("its losses"), std::string::npos);
+
+  std::filesystem::remove(folder / "results/runs/R.h5");
+  const Bundle made = must(packed(good));
+  ASSERT_FALSE(made.notes.empty());
+  EXPECT_NE(made.notes.front().find("runs/R.h5 is missing"), std::string::npos);
 }
 
 TEST(Bundle, NeedsAReport) {

@@ -153,6 +153,10 @@ TEST(DrillRecord, ComesBackFromItsLine) {
   EXPECT_EQ(line.find('\n'), std::string::npos);
   EXPECT_EQ(to_line(must(from_line(line))), line);
   EXPECT_FALSE(from_line(line.substr(0, line.size() / 2)).ok());
+  std::string changed = line;
+  changed.replace(changed.find("\"step\":4"), 8, "\"step\":5");
+  EXPECT_NE(from_line(changed).error().what.find("changed after it was written"),
+            std::string::npos);
 }
 
 Truth truth_of(const std::string& fault, const std::string& op, char level = 'A') {
@@ -309,6 +313,25 @@ TEST(DrillRunner, GoesOnWhereItStoppedAndLosesNoError) {
   ASSERT_EQ(both.size(), 3u);
   EXPECT_EQ(to_line(both[0]), to_line(first[0]));  // including the seconds: it was not run again
   EXPECT_GT(begun, 0);
+}
+
+TEST(DrillRunner, ALineThatWasChangedIsRefused) {
+  Drilling d;
+  d.options.ids = {"engine.no_such_scenario.1.0", "engine.no_such_scenario.1.1"};
+  d.run();
+  const std::string path = d.folder / "drill/cases.jsonl";
+  std::stringstream whole;
+  whole << std::ifstream(path).rdbuf();
+  std::string text = whole.str();
+  text.replace(text.find("\"not_learnt\":false"), 18, "\"not_learnt\":true ");
+  std::ofstream(path, std::ios::trunc) << text;
+  d.options.resume = true;
+  const auto changed = run_drill(d.options, nullptr, nullptr);
+  ASSERT_FALSE(changed.ok());
+  EXPECT_EQ(changed.error().where, path + ":1");
+  // A last line that was cut short is run again.
+  std::ofstream(path, std::ios::trunc) << whole.str().substr(0, whole.str().size() - 9);
+  EXPECT_EQ(d.run().size(), 2u);
 }
 
 // A case in which the process died twice counts as a miss, and the other cases run.

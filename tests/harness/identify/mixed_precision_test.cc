@@ -68,7 +68,7 @@ Experiment one_core(const char* layers, Overrides overrides) {
   return tiny::experiment(layers, overrides);
 }
 
-Identification judged(const Experiment& e, Backend& subject) {
+Identification identified_mixed(const Experiment& e, Backend& subject) {
   const Program p = e.whole();
   const auto engine = must(subject.prepare(p));
   std::vector<ProbedState> kept;
@@ -100,7 +100,7 @@ TEST(MixedPrecision, AConformingUpdateIsInside) {
   const Experiment e = one_core(tiny::kConvolutional, {{"optimizer.kind", "adam"}});
   for (const Precision precision : {Precision::kAutocast, Precision::kFloat16}) {
     MixedEngine subject(precision, precision, e.whole());
-    const Identification m = judged(e, subject);
+    const Identification m = identified_mixed(e, subject);
     EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << reported_text(m);
   }
 }
@@ -113,7 +113,7 @@ TEST(MixedPrecisionSlow, AWrongConstantOfTheOptimizerIsNamed) {
       {{"optimizer.kind", "adam"}, {"optimizer.lr", "0.002"}, {"optimizer.epsilon", "1e-5"}});
   for (const auto declares : {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
     MixedEngine subject(Precision::kAutocast, declares, e.whole(), {}, own);
-    const Identification m = judged(e, subject);
+    const Identification m = identified_mixed(e, subject);
     ASSERT_EQ(m.outcome, Identification::Outcome::kExplained) << reported_text(m);
     EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("optimizer.epsilon"))
         << reported_text(m);
@@ -134,7 +134,7 @@ TEST(MixedPrecision, AFaultOfTheUpdateIsFound) {
                           w.as<float>()[i] +=
                               1e-4f * (w.as<float>()[i] - before[0].vars[kernel].as<float>()[i]);
                       });
-  const Identification m = judged(e, subject);
+  const Identification m = identified_mixed(e, subject);
   ASSERT_EQ(m.outcome, Identification::Outcome::kUnexplained) << reported_text(m);
   EXPECT_EQ(m.outside[0].tensor, "dense1/kernel") << reported_text(m);
   EXPECT_EQ(m.outside[0].step, 2) << reported_text(m);
@@ -150,7 +150,7 @@ TEST(MixedPrecisionSlow, AFormulaBelowTheRoundingIsNamed) {
   };
   const Experiment e = with_epsilon(1e-5);
   MixedEngine subject(Precision::kF32, std::nullopt, e.whole(), {}, with_epsilon(1e-6));
-  const Identification m = judged(e, subject);
+  const Identification m = identified_mixed(e, subject);
   ASSERT_EQ(m.outcome, Identification::Outcome::kExplained) << reported_text(m);
   EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("epsilon = 1e-6")) << reported_text(m);
   EXPECT_EQ(m.computes_as, "f32");

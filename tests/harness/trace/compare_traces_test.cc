@@ -235,6 +235,18 @@ TEST_F(KnownSteps, Outcomes) {
             VerdictClass::kProgram);
 }
 
+TEST_F(KnownSteps, AChangedRecordIsRefused) {
+  const Made healthy = exponentials({kE, kE2});
+  std::string text = to_json(*know(healthy.trace, &healthy.trace, &pool_));
+  const std::string path = testing::TempDir() + "/known-" + std::to_string(::getpid());
+  text.replace(text.find("\"steps\": "), 10, "\"steps\":1");
+  std::ofstream(path) << text;
+  const auto read = read_known(path);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().what.find("changed after it was written"), std::string::npos);
+  std::filesystem::remove(path);
+}
+
 TEST_F(KnownSteps, AWrongMachineIsNotRecorded) {
   const Made wrong = exponentials({kE, kE2 * 2});
   EXPECT_FALSE(know(wrong.trace, nullptr, &pool_));

@@ -1,0 +1,45 @@
+// Writes to standard output and standard error, with what a terminal would obey replaced.
+#include "harness/cli/output.h"
+
+#include <cstdio>
+#include <iostream>
+
+#include "harness/cli/cli.h"
+
+namespace twinrun::cli {
+namespace {
+
+void write(std::FILE* to, std::string_view text) {
+  // A failure stays in ferror(), which main() reads.
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), to));
+}
+
+std::string safe(std::string_view text, Colors colors) {
+  return text::printable(text, colors == Colors::kOwn);
+}
+
+}  // namespace
+
+void print_text(std::string_view text, Colors colors) { write(stdout, safe(text, colors)); }
+
+void print_document(std::string_view text) {
+  if (stdout_is_terminal()) {
+    print_text(text);
+  } else {
+    write(stdout, text);
+  }
+}
+
+void say(std::string_view text, Colors colors) {
+  write(stderr, safe(text, colors));
+  std::fflush(stderr);
+}
+
+void say_over(std::string_view text) {
+  write(stderr, "\r\x1b[K");
+  say(text);
+}
+
+std::ostream& messages_out() { return std::cout; }
+
+}  // namespace twinrun::cli
