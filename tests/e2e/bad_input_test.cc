@@ -338,7 +338,9 @@ TEST(BadEnvironment, MoreMemoryThanIsLeftIsRefusedBeforeTheFirstStep) {
         Words{"diagnose", "gpt_synthetic", "-q", "--threads", "1", "-o", "out"}}) {
     const Folder folder;
     const Outcome o =
-        Process(folder, with(words, {"--set", "train.batch=16384"}), {}, limited).finish();
+        Process(folder, with(words, {"--set", "train.batch=16384", "--set", "data.train=16384"}),
+                {}, limited)
+            .finish();
     EXPECT_EQ(o.code, 125) << o.err;
     for (const char* part : {"needs", "values of a step with 16384 samples", "left of ulimit -v",
                              "lower train.batch (16384)"})
