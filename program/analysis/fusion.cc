@@ -162,32 +162,37 @@ class Planner {
   }
 
   // Whether there is a path from cluster `from` to cluster `to` through a third cluster, or out of
-  // a reduction. If so, merging the two would form a cycle.
+  // a reduction. If so, merging the two would form a cycle. Searches from the smaller one.
   bool detour(ValueId from, ValueId to) {
+    const bool forward = members_[at(from)].size() <= members_[at(to)].size();
+    const ValueId begin = forward ? from : to, end = forward ? to : from;
     const int64_t search = ++searches_;
-    std::vector<ValueId> open;
-    const auto follow = [&](ValueId cluster) {
-      for (ValueId member : members_[at(cluster)]) {
-        if (!may_visit(readers_[at(member)].size() + 1)) return true;
-        for (ValueId reader : readers_[at(member)]) {
-          const ValueId next = cluster_[at(reader)];
-          if (next == cluster && !reduces(member)) continue;
-          if (next == to && (cluster != from || (reduces(member) && candidate_[at(member)])))
-            return true;
-          // The numbers of ops cannot bound the search, since a later cluster may have earlier
-          // members.
-          if (next == to || next == from || seen_in_[at(next)] == search) continue;
-          seen_in_[at(next)] = search;
-          open.push_back(next);
-        }
+    std::vector<ValueId> open = {begin};
+    // The edge between a member of `cluster` and `next`, where the value of `source` is read.
+    const auto follow = [&](ValueId cluster, ValueId next, ValueId source) {
+      if (next == end) return cluster != begin || (reduces(source) && candidate_[at(source)]);
+      // The numbers of ops cannot bound the search, since a later cluster may have earlier members.
+      if (next != begin && next != cluster && seen_in_[at(next)] != search) {
+        seen_in_[at(next)] = search;
+        open.push_back(next);
       }
       return false;
     };
-    if (follow(from)) return true;
     while (!open.empty()) {
       const ValueId cluster = open.back();
       open.pop_back();
-      if (follow(cluster)) return true;
+      for (ValueId member : members_[at(cluster)]) {
+        if (!may_visit(readers_[at(member)].size() + reads_[at(member)].size() + 1)) return true;
+        if (forward) {
+          for (ValueId reader : readers_[at(member)]) {
+            if (follow(cluster, cluster_[at(reader)], member)) return true;
+          }
+        } else {
+          for (const Access& read : reads_[at(member)]) {
+            if (follow(cluster, cluster_[at(read.source)], read.source)) return true;
+          }
+        }
+      }
     }
     return false;
   }

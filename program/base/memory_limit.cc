@@ -1,6 +1,7 @@
 // Reads /proc and the control groups' files.
 #include "program/base/memory_limit.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -18,8 +19,10 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
-// The limit on data that this process was started with; set once, before any thread starts.
+// The limit on data that this process was started with, and what limited it then; set once, before
+// any thread starts.
 std::optional<rlimit> started_with;
+std::string limited_at_start;
 
 // Lines "Name: 123 kB" of /proc, or "name 123" of a control group, as a table of bytes.
 std::map<std::string, int64_t> numbers_in(const fs::path& path) {
@@ -82,7 +85,7 @@ void take_groups(MemoryLeft& least, const fs::path& root) {
   }
 }
 
-void take_limit(MemoryLeft& least, int resource, int64_t used, const char* name) {
+void take_limit(MemoryLeft& least, int resource, int64_t used, const std::string& name) {
   rlimit limit{};
   if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return;
   if (limit.rlim_cur >= static_cast<rlim_t>(kUnknown)) return;
@@ -99,19 +102,22 @@ MemoryLeft memory_left(const fs::path& root) {
   take_groups(least, root);
   auto own = numbers_in(root / "proc/self/status");
   take_limit(least, RLIMIT_AS, own["VmSize"], "ulimit -v");
-  // What limit_memory() allows was somebody else's limit when it was set.
   take_limit(least, RLIMIT_DATA, own["VmData"],
-             started_with ? "what was free when this began" : "ulimit -d");
+             started_with ? limited_at_start + " as it was at the start" : "ulimit -d");
+  // What the heap has freed and kept is used, to the system.
+  if (least.bytes != kUnknown) least.bytes += static_cast<int64_t>(::mallinfo2().fordblks);
   return least;
 }
 
 void limit_memory() {
   rlimit limit{};
   if (started_with || ::getrlimit(RLIMIT_DATA, &limit) != 0) return;
-  const int64_t left = memory_left().bytes;
+  const MemoryLeft least = memory_left();
+  const int64_t left = least.bytes;
   const int64_t used = numbers_in("/proc/self/status")["VmData"];
   if (left == kUnknown || left > kUnknown - used) return;
   started_with = limit;
+  limited_at_start = least.limited_by;
   limit.rlim_cur = std::min(limit.rlim_max, static_cast<rlim_t>(used + left));
   ::setrlimit(RLIMIT_DATA, &limit);
 }
