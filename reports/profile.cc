@@ -44,6 +44,18 @@ InputBound input_bound(double share) {
   return share < kHigh ? InputBound::kModerately : InputBound::kHighly;
 }
 
+void set_input_shares(Profile& p) {
+  const auto share = [](const ProfileStep& s) {
+    return s.seconds() > 0 ? s.input / s.seconds() : 0;
+  };
+  p.input.share = p.input.low = p.input.high = share(p.average);
+  for (const ProfileStep& step : p.steps) {
+    p.input.low = std::min(p.input.low, share(step));
+    p.input.high = std::max(p.input.high, share(step));
+  }
+  p.input.bound = input_bound(p.input.share);
+}
+
 std::string_view to_string(InputBound bound) {
   switch (bound) {
     case InputBound::kNot:
@@ -96,6 +108,7 @@ std::string to_profile_json(const Profile& p) {
             {"peak_flops", p.peak_flops},
             {"peak_bandwidth", p.peak_bandwidth},
             {"step_seconds", p.step_seconds},
+            {"uncertainty", p.uncertainty},
             {"average", json_of(p.average)},
             {"samples_per_second", p.samples_per_second()},
             {"flops", p.flops},
@@ -114,9 +127,10 @@ std::string to_profile_json(const Profile& p) {
   Json stages = Json::array();
   double total = 0;
   for (const InputStage& s : p.input.stages) {
-    total += s.seconds;
+    if (!s.once) total += s.seconds;
     stages.push_back({{"name", s.name},
                       {"what", s.what},
+                      {"once", s.once},
                       {"seconds", s.seconds},
                       {"total_seconds", total},
                       {"waiting_seconds", s.waiting},
@@ -125,8 +139,8 @@ std::string to_profile_json(const Profile& p) {
   }
   j["input"] = {{"bound", to_string(p.input.bound)},
                 {"share", p.input.share},
-                {"lowest_core", p.input.low},
-                {"highest_core", p.input.high},
+                {"lowest_step", p.input.low},
+                {"highest_step", p.input.high},
                 {"host_seconds", p.input.host},
                 {"overlapped", p.input.overlapped},
                 {"stages", stages}};

@@ -42,6 +42,9 @@ struct ProfileStep {
 // XProf's classes: input takes less than 5 % of the step, less than 20 %, or more.
 enum class InputBound : uint8_t { kNot, kModerately, kHighly };
 InputBound input_bound(double share);
+struct Profile;
+// Share, range over the steps and class, from the average and the steps of the profile.
+void set_input_shares(Profile& profile);
 std::string_view to_string(InputBound bound);
 
 // One op of the input pipeline, in the order of the data. Figures are for one batch.
@@ -49,6 +52,9 @@ struct InputStage {
   std::string name, what;  // name: "preprocess"
   double seconds = 0;      // self time, without the ops before it; summed over its threads
   double bytes = 0;        // of its output
+  // Done once and not for each batch, such as opening the source: seconds and bytes are those of
+  // the whole run, and no share has them.
+  bool once = false;
   // Measured profiles only; otherwise 0.
   // Samples over the whole run; batches for the stages batch, read ahead and enqueue.
   int64_t elements = 0;
@@ -57,9 +63,10 @@ struct InputStage {
 
 struct InputAnalysis {
   InputBound bound = InputBound::kNot;
-  double share = 0;          // of the step in which the device waits for input
-  double low = 0, high = 0;  // least and largest share over the cores
-  double host = 0;           // seconds of host work for one batch
+  // average.input / step_seconds: of the whole step, with the host's part between loops.
+  double share = 0;
+  double low = 0, high = 0;  // least and largest share over the steps
+  double host = 0;           // seconds of host work for one batch, without what is done once
   bool overlapped = false;   // prefetched: the host works while the device computes
   std::vector<InputStage> stages;
 };
@@ -87,6 +94,8 @@ struct Profile {
   // Average wall-clock seconds of a step. In a modelled profile it includes the host time between
   // two loops on the device, divided by iterations_per_loop.
   double step_seconds = 0;
+  // Modelled only: a real step takes between step_seconds divided by this and times this.
+  double uncertainty = 1;
   ProfileStep average;
   // Of a step: modelled, of one core; measured, of all.
   double flops = 0, matrix_flops = 0, bytes = 0, unpadded_bytes = 0;

@@ -98,11 +98,12 @@ class ProfilePage {
  private:
   std::string header() const {
     std::string out = fmt::format(
-        "<header>\n<p class=\"about\">twinrun profile, {}, {}</p>\n<h1>{}: {} per step, {:.0f} "
+        "<header>\n<p class=\"about\">twinrun profile, {}, {}</p>\n<h1>{}: {} per step, {} "
         "samples/s</h1>\n",
         html::text(p_.source), html::text(p_.machine), html::text(p_.scenario, 100),
-        html::text(seconds(p_.step_seconds)), p_.samples_per_second());
+        html::text(seconds(p_.step_seconds)), words::three_digits(p_.samples_per_second()));
     out += "<dl class=\"answer\">\n";
+    out += term("Step", html::text(words::step(p_)));
     out +=
         term(p_.source == "modelled" ? "Matrix unit" : "Arithmetic", html::text(words::matrix(p_)));
     out += term("Memory", html::text(words::memory(p_)));
@@ -144,9 +145,10 @@ class ProfilePage {
     std::string out;
     for (const Recommendation& r : p_.recommendations)
       out += fmt::format(
-          "<li>{}{}<br><code>--set {}</code>: {:.0f} → {:.0f} samples/s, {:.2f} times</li>\n",
+          "<li>{}{}<br><code>--set {}</code>: {} → {} samples/s, {:.2f} times</li>\n",
           html::text(r.text), r.rule.empty() ? "" : " (rule " + html::code(r.rule) + ")",
-          html::text(r.setting), r.before, r.after, r.gain());
+          html::text(r.setting), words::three_digits(r.before), words::three_digits(r.after),
+          r.gain());
     return out.empty() ? "" : "<ul class=\"advice\">\n" + out + "</ul>\n";
   }
 
@@ -203,10 +205,6 @@ class ProfilePage {
   std::string input() const {
     const InputAnalysis& in = p_.input;
     std::string out = html::paragraph(words::input(p_) + ".");
-    out += html::paragraph(
-        fmt::format("Device side: waits for {} of a step on average, from {} to {} over {}.",
-                    text::percent(in.share, 1), text::percent(in.low, 1), text::percent(in.high, 1),
-                    text::plural(p_.cores, "core")));
     html::Table t("Host side, one batch, op by op", {{"op"},
                                                      {"what"},
                                                      {"self time", true},
@@ -217,25 +215,27 @@ class ProfilePage {
                                                      {"MB", true}});
     double total = 0;
     for (const InputStage& s : in.stages) {
-      total += s.seconds;
+      if (!s.once) total += s.seconds;
       const bool counted = s.elements > 0;
       t.add({html::text(s.name), html::text(s.what), html::text(seconds(s.seconds)),
-             text::percent(in.host > 0 ? s.seconds / in.host : 0, 1), html::text(seconds(total)),
+             s.once ? "once" : text::percent(in.host > 0 ? s.seconds / in.host : 0, 1),
+             s.once ? "" : html::text(seconds(total)),
              counted ? html::text(seconds(s.waiting)) : "",
              counted ? fmt::format("{}", s.elements) : "", fmt::format("{:.2f}", s.bytes / 1e6)});
     }
     return out + t.str() +
            html::paragraph(
                "Self time is an op's own, summed over its threads; total includes the ops "
-               "before it; elements are samples or batches of the whole run.");
+               "before it; elements are samples or batches of the whole run. What is done once for "
+               "the whole run is no part of a batch.");
   }
 
   std::string published() const {
     html::Table t("Samples per second",
                   {{"run"}, {"published", true}, {p_.source, true}, {"ratio", true}, {"source"}});
     for (const PublishedFigure& f : p_.published)
-      t.add({html::text(f.what), fmt::format("{:.0f}", f.samples_per_second),
-             fmt::format("{:.0f}", p_.samples_per_second()),
+      t.add({html::text(f.what), words::three_digits(f.samples_per_second),
+             words::three_digits(p_.samples_per_second()),
              fmt::format("{:.2f}", p_.samples_per_second() / f.samples_per_second),
              html::text(f.source)});
     return t.str();

@@ -40,8 +40,7 @@ std::string to_profile_text(const Profile& p, int width) {
   Text t(width);
   t.line(fmt::format("{}: {}, {}, batch {}", text::clean(p.scenario), p.source,
                      text::clean(p.machine), p.batch));
-  t.row("step",
-        fmt::format("{}, {:.0f} samples/s", seconds(p.step_seconds), p.samples_per_second()));
+  t.row("step", words::step(p));
   t.row("parts", fmt::format("compute {}, all-reduce {}, waiting for input {}, host loop {}",
                              seconds(p.average.compute), seconds(p.average.all_reduce),
                              seconds(p.average.input), seconds(p.average.host)));
@@ -51,10 +50,10 @@ std::string to_profile_text(const Profile& p, int width) {
                             text::percent(p.idle_host, 1)));
   t.row("input", words::input(p));
   for (const PublishedFigure& f : p.published)
-    t.paragraph(
-        fmt::format("{:.0f} samples/s, the {} {:.2f} times that: {} ({})", f.samples_per_second,
-                    p.source, p.samples_per_second() / f.samples_per_second, f.what, f.source),
-        16, "  published");
+    t.paragraph(fmt::format("{} samples/s, the {} {:.2f} times that: {} ({})",
+                            words::three_digits(f.samples_per_second), p.source,
+                            p.samples_per_second() / f.samples_per_second, f.what, f.source),
+                16, "  published");
 
   t.line("\nby category");
   text::Table by({{.title = "category"},
@@ -83,8 +82,8 @@ std::string to_profile_text(const Profile& p, int width) {
   if (!p.recommendations.empty()) t.line("\nwhat to set");
   for (const Recommendation& r : p.recommendations) {
     t.paragraph(fmt::format("{}{}", r.text, r.rule.empty() ? "" : " [" + r.rule + "]"), 4, "  -");
-    t.line(fmt::format("      --set {}    {:.0f} -> {:.0f} samples/s, {:.2f} times",
-                       text::clean(r.setting), r.before, r.after, r.gain()));
+    t.line(fmt::format("      --set {}    {} -> {} samples/s, {:.2f} times", text::clean(r.setting),
+                       words::three_digits(r.before), words::three_digits(r.after), r.gain()));
   }
   if (!p.notes.empty()) t.line("\nnotes");
   for (const std::string& note : p.notes) t.paragraph(note, 4, "  -");

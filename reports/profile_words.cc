@@ -3,23 +3,45 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "reports/text.h"
 
 namespace twinrun::words {
 
+std::string three_digits(double value) {
+  if (value == 0 || !std::isfinite(value)) return fmt::format("{:.0f}", value);
+  const auto magnitude = [](double v) { return std::floor(std::log10(std::abs(v))); };
+  const double unit = std::pow(10, magnitude(value) - 2);
+  const double rounded = std::round(value / unit) * unit;  // 99.96 becomes 100
+  return fmt::format("{:.{}f}", rounded,
+                     static_cast<int>(std::clamp(2 - magnitude(rounded), 0.0, 6.0)));
+}
+
 std::string seconds(double s) {
   if (s == 0) return "0";
-  if (s >= 1) return fmt::format("{:.3f} s", s);
-  return s >= 1e-3 ? fmt::format("{:.3f} ms", s * 1e3) : fmt::format("{:.1f} us", s * 1e6);
+  if (s >= 0.9995) return three_digits(s) + " s";
+  return s >= 0.9995e-3 ? three_digits(s * 1e3) + " ms" : three_digits(s * 1e6) + " us";
+}
+
+std::string step(const Profile& p) {
+  std::string out = fmt::format("{}, {} samples/s", seconds(p.step_seconds),
+                                three_digits(p.samples_per_second()));
+  if (p.uncertainty > 1)
+    out += fmt::format("; a real one between {} and {}", seconds(p.step_seconds / p.uncertainty),
+                       seconds(p.step_seconds * p.uncertainty));
+  return out;
 }
 
 std::string rate(double per_second, const char* unit) {
-  if (per_second >= 1e12) return fmt::format("{:.2f} T{}/s", per_second / 1e12, unit);
-  return fmt::format("{:.2f} G{}/s", per_second / 1e9, unit);
+  if (per_second >= 0.9995e12)
+    return fmt::format("{} T{}/s", three_digits(per_second / 1e12), unit);
+  return fmt::format("{} G{}/s", three_digits(per_second / 1e9), unit);
 }
 
 std::string matrix(const Profile& p) {
-  std::string out = fmt::format("{:.3f} GFLOP {}, {}", p.flops / 1e9,
+  std::string out = fmt::format("{} GFLOP {}, {}", three_digits(p.flops / 1e9),
                                 p.source == "modelled" ? "per core" : "per step",
                                 rate(p.flops_per_second(), "FLOP"));
   if (p.peak_flops > 0)
@@ -29,8 +51,8 @@ std::string matrix(const Profile& p) {
 }
 
 std::string memory(const Profile& p) {
-  std::string out =
-      fmt::format("{:.3f} GB {}", p.bytes / 1e9, p.source == "modelled" ? "per core" : "per step");
+  std::string out = fmt::format("{} GB {}", three_digits(p.bytes / 1e9),
+                                p.source == "modelled" ? "per core" : "per step");
   if (p.bytes > p.unpadded_bytes && p.unpadded_bytes > 0)
     out += fmt::format(", {} of it padding", text::percent(1 - p.unpadded_bytes / p.bytes, 1));
   if (p.peak_bandwidth > 0 && p.memory_utilisation <= 1)
@@ -46,9 +68,18 @@ std::string memory(const Profile& p) {
 }
 
 std::string input(const Profile& p) {
-  return fmt::format("{} ({} of a step), {} per batch on the host{}", to_string(p.input.bound),
-                     text::percent(p.input.share, 1), seconds(p.input.host),
+  std::string out = fmt::format("{}: the device waits {} of a step", to_string(p.input.bound),
+                                text::percent(p.input.share, 1));
+  if (p.input.high - p.input.low >= 0.001)
+    out += fmt::format(" ({} to {} over {})", text::percent(p.input.low, 1),
+                       text::percent(p.input.high, 1),
+                       text::plural(static_cast<int64_t>(p.steps.size()), "step"));
+  out += fmt::format(", {} per batch on the host{}", seconds(p.input.host),
                      p.input.overlapped ? ", overlapped with the device" : "");
+  for (const InputStage& stage : p.input.stages) {
+    if (stage.once) out += fmt::format("; {} once: {}", stage.name, seconds(stage.seconds));
+  }
+  return out;
 }
 
 }  // namespace twinrun::words

@@ -69,6 +69,9 @@ Result<NamedText> find_text(std::string_view name_or_path) {
   if (!std::filesystem::exists(path, ignored)) {
     return not_found(name_or_path, path.find('/') != std::string::npos || path.ends_with(".toml"));
   }
+  // Opening a pipe would wait for somebody to write into it.
+  if (!std::filesystem::is_regular_file(path, ignored))
+    return Error{"is not a regular file; allowed: a library scenario or a TOML file", path, ""};
   TWINRUN_ASSIGN(std::string text, read_text(path));
   return NamedText{std::move(text), path};
 }

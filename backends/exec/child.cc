@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "program/base/memory_limit.h"
 #include "program/base/spawn.h"
 
 extern char** environ;
@@ -126,6 +127,7 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   child->watcher_.emplace(folder, child->mark_);
   const int failed = posix_spawnp(&child->pid_, words[0], &actions, attributes.get(), words.data(),
                                   environment.data());
+  if (failed == 0) lift_memory_limit(child->pid_);
   posix_spawn_file_actions_destroy(&actions);
   close_fd(in.read);
   close_fd(out.write);

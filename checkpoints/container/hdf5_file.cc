@@ -5,9 +5,11 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/hdf5_internal.h"
+#include "checkpoints/container/image_memory.h"
 
 namespace twinrun {
 namespace hdf5_internal {
@@ -244,6 +246,7 @@ Result<Hdf5File> Hdf5File::create(const std::string& path) {
   constexpr size_t kGrowth = size_t{1} << 20;
   if (!access.valid() || !how.valid() ||
       H5Pset_fapl_core(access.get(), kGrowth, /*backing_store=*/false) < 0 ||
+      !use_image_memory(access.get(), std::filesystem::path(path).parent_path().string()) ||
       H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18) < 0) {
     return hdf5_error("cannot prepare a file", path);
   }

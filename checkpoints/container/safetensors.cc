@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint64_t kMaxHeader = 100'000'000;  // the reference's MAX_HEADER_SIZE
+constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;  // the reference's MAX_HEADER_SIZE
 constexpr const char* kMetadata = "__metadata__";
 
 // In the order of the reference's Dtype. Files are sorted by it, the last one first.
@@ -166,7 +166,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool unknown_ = false;  // the next value belongs to an unknown key
 };
 
-Error damaged(const std::string& what, const std::string& where) {
+Error damaged_safetensors(const std::string& what, const std::string& where) {
   return {what, where, "the file is damaged, cut short or not a safetensors file: write it again"};
 }
 
@@ -174,24 +174,28 @@ Error damaged(const std::string& what, const std::string& where) {
 
 Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std::string& where) {
   uint64_t length = 0;
-  if (bytes.size() < sizeof length) return damaged("is too short for a safetensors file", where);
+  if (bytes.size() < sizeof length)
+    return damaged_safetensors("is too short for a safetensors file", where);
   std::memcpy(&length, bytes.data(), sizeof length);
-  if (length > kMaxHeader || length > bytes.size() - sizeof length) {
-    return damaged(
+  if (length > kMaxSafetensorsHeader || length > bytes.size() - sizeof length) {
+    return damaged_safetensors(
         fmt::format("declares a header of {} bytes; the file has {}", length, bytes.size()), where);
   }
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + sizeof length,
                                 length);
-  if (!header.starts_with('{')) return damaged("its header does not begin with '{'", where);
+  if (!header.starts_with('{'))
+    return damaged_safetensors("its header does not begin with '{'", where);
   HeaderReader reader;
   if (!Json::sax_parse(header.begin(), header.end(), &reader)) {
-    return damaged("its header " + (reader.wrong.empty() ? "is not JSON" : reader.wrong), where);
+    return damaged_safetensors(
+        "its header " + (reader.wrong.empty() ? "is not JSON" : reader.wrong), where);
   }
   const auto buffer = bytes.subspan(sizeof length + length);
 
   for (const Declared& t : reader.tensors) {
     if (t.has_dtype && t.has_shape && t.offsets.size() == 2) continue;
-    return damaged(fmt::format("'{}' lacks dtype, shape or two data_offsets", t.name), where);
+    return damaged_safetensors(fmt::format("'{}' lacks dtype, shape or two data_offsets", t.name),
+                               where);
   }
   std::ranges::sort(reader.tensors, [](const Declared& a, const Declared& b) {
     return std::tie(a.offsets, a.name) < std::tie(b.offsets, b.name);
@@ -208,7 +212,7 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
     }
     NamedArray array{std::move(t.name), known->type, std::move(t.shape), {}};
     if (t.offsets[0] != end || t.offsets[1] < end || t.offsets[1] > buffer.size()) {
-      return damaged(
+      return damaged_safetensors(
           fmt::format("'{}' has data_offsets [{}, {}): the next byte is {} and the buffer "
                       "has {}; holes and overlaps are not allowed",
                       array.name, t.offsets[0], t.offsets[1], end, buffer.size()),
@@ -216,9 +220,10 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
     }
     const auto size = checked_bytes(array.type, array.dims);
     if (!size || *size != t.offsets[1] - t.offsets[0]) {
-      return damaged(fmt::format("'{}' is {}, which does not match its {} bytes", array.name,
-                                 describe(array), t.offsets[1] - t.offsets[0]),
-                     where);
+      return damaged_safetensors(
+          fmt::format("'{}' is {}, which does not match its {} bytes", array.name, describe(array),
+                      t.offsets[1] - t.offsets[0]),
+          where);
     }
     const auto content = buffer.subspan(end, *size);
     array.bytes.assign(content.begin(), content.end());
@@ -226,7 +231,7 @@ Result<ArrayFile> parse_safetensors(std::span<const std::byte> bytes, const std:
     file.arrays.push_back(std::move(array));
   }
   if (end != buffer.size()) {
-    return damaged(
+    return damaged_safetensors(
         fmt::format("{} bytes after the last tensor belong to no tensor", buffer.size() - end),
         where);
   }

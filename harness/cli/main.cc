@@ -21,6 +21,7 @@
 #include "harness/cli/bisect.h"
 #include "harness/host/environment.h"
 #include "harness/host/heap.h"
+#include "program/base/memory_limit.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
@@ -168,6 +169,7 @@ const Verb* find_verb(std::span<const Verb> verbs, std::string_view name) {
 }  // namespace twinrun::cli
 
 int main(int argc, char** argv) {
+  twinrun::limit_memory();
   // Steps allocate and free the same sizes over and over: keep freed pages instead of returning
   // them to the system.
   twinrun::keep_freed_pages();
@@ -189,7 +191,9 @@ int main(int argc, char** argv) {
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});
   } catch (const std::bad_alloc&) {
-    return cli::fail({"out of memory", "", "lower train.batch"});
+    return cli::fail(
+        {"out of memory", "",
+         "lower train.batch, data.samples or the sizes of layers, or allow more memory"});
   } catch (const std::exception& e) {
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});

@@ -50,7 +50,7 @@ Result<int> profile_verb(const Args& args) {
   options.one_of("generation", "generation of the modelled TPU", generation_choices(), "v2");
   options.flag("measured", "measure some steps of cpu or tpu on this machine");
   options.one_of("engine,e", "engine to measure", {{"cpu"}, {"tpu"}}, "tpu");
-  options.number<int64_t>("steps", "steps to measure, after two for warm-up", 5);
+  options.number<int64_t>("steps", "steps to measure, after two for warm-up", 50);
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args, "twinrun profile SCENARIO|--program FILE [-o DIR] [OPTIONS]",

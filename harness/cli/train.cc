@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -216,6 +217,7 @@ Result<int> train_verb(const Args& args) {
   // Periodic checkpoints are written to disk at once, with the losses so far, beside the run file,
   // so that a crash does not lose the run.
   UnfinishedWriter unfinished(path);
+  o.spill_folder = std::filesystem::path(path).parent_path().string();
   o.on_checkpoint = [&](const RunFile& so_far, const Checkpoint& c) {
     RunFile partial = so_far;
     partial.checkpoints.push_back(c);

@@ -109,6 +109,11 @@ Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 // Errors: the samples end before the steps do; the error names data.repeat.
 Status check_data_lasts(const Experiment& experiment);
 
+// Errors: what is left of the machine's memory, or of a limit on it, does not hold what our own
+// engines need at least for a training of `program` (program/analysis/host_memory.h) and so many
+// periodic checkpoints. The error names the keys to change.
+Status check_memory(const Experiment& experiment, const Program& program, int64_t checkpoints);
+
 // Errors: a layer cannot work with a core's part of the batch, because its samples or the cores do
 // not form the groups that the layer needs. The error names the nearest batches that fit, or
 // tpu.batchnorm_group if it is the number of cores that does not fit. `alone`: the batch of one

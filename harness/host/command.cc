@@ -18,6 +18,7 @@
 
 #include "backends/exec/last_resort.h"
 #include "backends/exec/watcher.h"
+#include "program/base/memory_limit.h"
 #include "program/base/spawn.h"
 
 extern char** environ;
@@ -117,6 +118,7 @@ Result<CommandResult> run_command(const std::vector<std::string>& words,
   std::optional<Watcher> watcher(std::in_place, options.on_kill, mark);
   const int failed = posix_spawnp(&pid, argv[0].c_str(), &actions, attributes.get(),
                                   pointers(argv).data(), pointers(envp).data());
+  if (failed == 0) lift_memory_limit(pid);
   posix_spawn_file_actions_destroy(&actions);
   ::close(fd);
   if (failed != 0) {

@@ -30,7 +30,7 @@ bool stored_as_bytes(const DataSpec& data) {
 
 }  // namespace
 
-InputAnalysis modelled_input(const Scenario& scenario, const Program& step, double device) {
+InputAnalysis modelled_input(const Scenario& scenario, const Program& step) {
   const double fed = fed_bytes(step);
   const int cores = step.sharding.cores;
   const int chips = (cores + tpu::kCoresPerChip - 1) / tpu::kCoresPerChip;
@@ -51,10 +51,6 @@ InputAnalysis modelled_input(const Scenario& scenario, const Program& step, doub
       {"enqueue", "from the host to each chip", fed / chips / tpu::kHostBandwidth, fed});
   for (const InputStage& stage : input.stages) input.host += stage.seconds;
   input.overlapped = ahead;
-  const double waits = ahead ? std::max(0.0, input.host - device) : input.host;
-  input.share = device + waits > 0 ? waits / (device + waits) : 0;
-  input.low = input.high = input.share;
-  input.bound = input_bound(input.share);
   return input;
 }
 

@@ -13,8 +13,7 @@ inline constexpr double kReadRate = 1e9;  // bytes/s read from files
 inline constexpr double kPreprocessRate = 4e9;
 inline constexpr double kLoopSeconds = 10e-3;  // host time between two loops on the device
 
-// The stages, and the share of the step that the device waits; `device` is the seconds of its own
-// work.
-InputAnalysis modelled_input(const Scenario& scenario, const Program& step, double device);
+// The stages and their sum. How long the device waits for them depends on its own work.
+InputAnalysis modelled_input(const Scenario& scenario, const Program& step);
 
 }  // namespace twinrun

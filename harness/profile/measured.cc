@@ -22,6 +22,20 @@ constexpr double kQuiet = 0.15;  // relative difference of two peaks that an idl
 
 double difference(double a, double b) { return std::abs(a - b) / std::max(a, b); }
 
+constexpr double kUncertain = 0.05;  // standard error of a share that deserves a note
+
+// Standard error of the mean share of a step in which the device waits for input.
+double uncertainty_of_input(const std::vector<ProfileStep>& steps) {
+  double sum = 0, squares = 0;
+  for (const ProfileStep& step : steps) {
+    const double share = step.seconds() > 0 ? step.input / step.seconds() : 0;
+    sum += share;
+    squares += share * share;
+  }
+  const auto n = static_cast<double>(steps.size());
+  return n < 2 ? 1 : std::sqrt(std::max(0.0, squares - sum * sum / n) / (n - 1) / n);
+}
+
 class Measurer {
  public:
   Measurer(const Scenario& scenario, const MeasuredOptions& options)
@@ -148,17 +162,20 @@ void Measurer::add_input(const PipelineCounters& c) {
     if (s.elements == 0 && s.busy == 0) return;
     batches = std::max(batches, 1.0);
     p.input.stages.push_back({name, what, s.busy / batches, static_cast<double>(s.bytes) / batches,
-                              s.elements, s.waiting / batches});
+                              false, s.elements, s.waiting / batches});
     p.input.host += s.busy / batches;
   };
-  const auto asked = static_cast<double>(c.asked.size());
+  const auto once = [&](const char* name, const StageCounters& s, const std::string& what) {
+    if (s.elements == 0 && s.busy == 0) return;
+    p.input.stages.push_back(
+        {name, what, s.busy, static_cast<double>(s.bytes), true, s.elements, s.waiting});
+  };
   const auto of_samples = [&](const StageCounters& s) {
     return static_cast<double>(s.elements) / static_cast<double>(p.batch);
   };
   const auto of_batches = [](const StageCounters& s) { return static_cast<double>(s.elements); };
-  const std::string once = ", once; its share of a batch of this run";
-  stage("read", c.read, asked, "the source opened, files parsed or samples drawn" + once);
-  stage("cache", c.cache, asked, "decoded samples in a file" + once);
+  once("read", c.read, "the source opened, files parsed or samples drawn");
+  once("cache", c.cache, "decoded samples in a file");
   stage("shuffle", c.shuffle, of_samples(c.shuffle), "which samples a batch holds");
   stage("preprocess", c.map, of_samples(c.map),
         fmt::format("samples decoded and copied, on {} thread{}", c.parallel_calls,
@@ -168,9 +185,7 @@ void Measurer::add_input(const PipelineCounters& c) {
         fmt::format("{} of {} batches were ready when requested", ready, c.asked.size()));
   stage("enqueue", c.enqueue, of_batches(c.enqueue), "batches cut into the cores' rows");
   p.input.overlapped = c.depth > 0;
-  p.input.share = p.step_seconds > 0 ? p.average.input / p.step_seconds : 0;
-  p.input.low = p.input.high = p.input.share;
-  p.input.bound = input_bound(p.input.share);
+  set_input_shares(p);
 }
 
 Result<MeasuredProfile> Measurer::run() {
@@ -224,6 +239,13 @@ Result<MeasuredProfile> Measurer::run() {
                   op_by_op * 1e3, (p.average.compute + p.average.all_reduce) * 1e3),
       "emulated cores share the threads: FLOP, bytes and times are those of all cores",
       "the all-reduce's part of a step is its share of the ops' times"};
+  if (const double error = uncertainty_of_input(p.steps); error > kUncertain)
+    p.notes.insert(
+        p.notes.begin(),
+        fmt::format("what the device waits for input varies from step to step: its share "
+                    "is uncertain by {:.0f} points (one standard error of {} steps); "
+                    "measure more of them with --steps",
+                    100 * error, p.steps.size()));
   if (const double apart = std::max(difference(before.flops, after.flops),
                                     difference(before.bandwidth, after.bandwidth));
       apart > kQuiet) {

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kSteps = 20;           // shown in the step graph
 constexpr size_t kExpressionLines = 16;  // shown for a fusion
+constexpr double kUncertainty = 2;       // docs/guides/profile.md, "How good is it?"
 
 int passes_of(const std::string& precision) {
   return precision == "default" ? 1 : precision == "high" ? 3 : 6;
@@ -119,7 +120,7 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   p.memory_used = static_cast<double>(
       tpu::plan_hbm(step, {.bf16_activations = options.bf16_activations}).used());
   p.memory_limit = static_cast<double>(g.hbm_usable());
-  p.input = modelled_input(scenario, step, m.seconds);
+  p.input = modelled_input(scenario, step);
   const double waits = p.input.overlapped ? std::max(0.0, p.input.host - m.seconds) : p.input.host;
   const double loop = kLoopSeconds / static_cast<double>(p.iterations_per_loop);
   p.average = {0, m.seconds - m.all_reduce, m.all_reduce, waits, loop};
@@ -134,6 +135,8 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   p.idle_host = std::max(0.0, 1 - (p.input.host + loop) / p.step_seconds);
   for (const tpu::UnitModel& u : m.units) p.ops.push_back(op_of(step.graph, m, u, g));
   p.steps = steps_of(p, scenario, m, waits);
+  set_input_shares(p);
+  p.uncertainty = kUncertainty;
   p.notes = notes_of(g);
   if (!p.fits())
     p.notes.insert(p.notes.begin(),

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 
+#include "checkpoints/container/spill_file.h"
 #include "harness/experiment/imported.h"
 #include "harness/host/environment.h"
 #include "harness/run/loop.h"
@@ -122,6 +124,7 @@ struct Runner {
   StepLoop loop;
   std::optional<Evaluator> evaluator;  // none for an imported step without held-out batches
   RunResult result;
+  std::optional<SpillFile> spill;
   bool may_leave_out = false;
   int64_t left_out_in_a_row = 0;
 
@@ -133,6 +136,7 @@ struct Runner {
         loop(e, p, on, start()),
         may_leave_out(!shows_ops) {
     if (e.has_held_out()) evaluator.emplace(e, o.threads);
+    if (o.spill_folder) spill.emplace(*o.spill_folder);
   }
 
   Status evaluate(int64_t done) {
@@ -148,6 +152,9 @@ struct Runner {
     c.scenario_digest = result.file.scenario_digest;
     c.engine = result.file.engine;
     if (periodic && options.on_checkpoint) options.on_checkpoint(result.file, c);
+    if (periodic && spill) {
+      for (auto& [name, tensor] : c.tensors) tensor.value = spill->keep(tensor.value);
+    }
     result.file.checkpoints.push_back(std::move(c));
     return Ok{};
   }
@@ -257,6 +264,12 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
                         const RunOptions& options) {
   const Scenario& s = experiment.scenario;
   const Capabilities capabilities = backend.capabilities();
+  if (capabilities.ours) {
+    const int64_t end = options.steps > 0 ? options.steps : s.train.steps;
+    const int64_t every = options.spill_folder ? 0 : s.train.checkpoint_every;
+    const int64_t kept = every > 0 ? (end - options.first_step) / every : 0;
+    TWINRUN_RETURN_IF_ERROR(check_memory(experiment, program, kept));
+  }
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
   Runner run(experiment, program, options, *engine, capabilities.op_trace);
   const int64_t total = program.batch * program.sharding.cores;

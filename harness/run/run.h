@@ -62,6 +62,8 @@ struct RunOptions {
   StepObserver* observer = nullptr;
   Progress* progress = nullptr;
   const StopFlag* stop = nullptr;
+  // Periodic checkpoints are kept in an unnamed file in this folder instead of in memory.
+  std::optional<std::string> spill_folder;
   bool evaluate = true;
   bool digest_states = true;
   // Called with each periodic checkpoint and the run before it is added.

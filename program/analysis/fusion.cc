@@ -3,9 +3,13 @@
 #include "program/analysis/fusion.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "program/graph/liveness.h"
 
@@ -18,6 +22,10 @@ constexpr int64_t kMaxColumns = 1024;
 constexpr int64_t kOneSegment = 4096;
 constexpr int64_t kSerialElements = 1 << 18;  // up to this size one thread is enough
 constexpr int kRecomputedOps = 4;
+// How many values the planner may visit in its searches, about a second's worth. The largest models
+// of the scenario library need a hundredth of it. Where it is used up, groups stay as they are:
+// their number is no longer the smallest, and no result depends on it.
+constexpr int64_t kMostVisits = 300'000'000;
 
 bool elementwise(OpKind kind) {
   return class_of(kind) == OpClass::kElementwise || kind == OpKind::kSelect ||
@@ -136,9 +144,12 @@ class Planner {
     readers_.resize(n_);
     cluster_.resize(n_);
     members_.resize(n_);
+    columns_.resize(n_);
+    seen_in_.resize(n_);
     for (ValueId id = graph_.size() - 1; id >= 0; --id) {
       cluster_[at(id)] = id;
       members_[at(id)] = {id};
+      if (reduces(id)) columns_[at(id)] = reduce_columns(graph_, id);
       if (!runs_[at(id)]) continue;
       for (ValueId operand : graph_.op(id).operands) {
         const Access read =
@@ -151,52 +162,61 @@ class Planner {
   }
 
   // Whether there is a path from cluster `from` to cluster `to` through a third cluster, or out of
-  // a reduction. If so, merging the two would form a cycle.
-  bool detour(ValueId from, ValueId to) const {
-    std::vector<bool> seen(n_, false);
-    std::vector<ValueId> open;
-    const auto follow = [&](ValueId cluster) {
-      for (ValueId member : members_[at(cluster)]) {
-        for (ValueId reader : readers_[at(member)]) {
-          const ValueId next = cluster_[at(reader)];
-          if (next == cluster && !reduces(member)) continue;
-          if (next == to && (cluster != from || (reduces(member) && candidate_[at(member)])))
-            return true;
-          // The numbers of ops cannot bound the search, since a later cluster may have earlier
-          // members.
-          if (next == to || next == from || seen[at(next)]) continue;
-          seen[at(next)] = true;
-          open.push_back(next);
-        }
+  // a reduction. If so, merging the two would form a cycle. Searches from the smaller one.
+  bool detour(ValueId from, ValueId to) {
+    const bool forward = members_[at(from)].size() <= members_[at(to)].size();
+    const ValueId begin = forward ? from : to, end = forward ? to : from;
+    const int64_t search = ++searches_;
+    std::vector<ValueId> open = {begin};
+    // The edge between a member of `cluster` and `next`, where the value of `source` is read.
+    const auto follow = [&](ValueId cluster, ValueId next, ValueId source) {
+      if (next == end) return cluster != begin || (reduces(source) && candidate_[at(source)]);
+      // The numbers of ops cannot bound the search, since a later cluster may have earlier members.
+      if (next != begin && next != cluster && seen_in_[at(next)] != search) {
+        seen_in_[at(next)] = search;
+        open.push_back(next);
       }
       return false;
     };
-    if (follow(from)) return true;
     while (!open.empty()) {
       const ValueId cluster = open.back();
       open.pop_back();
-      if (follow(cluster)) return true;
+      for (ValueId member : members_[at(cluster)]) {
+        if (!may_visit(readers_[at(member)].size() + reads_[at(member)].size() + 1)) return true;
+        if (forward) {
+          for (ValueId reader : readers_[at(member)]) {
+            if (follow(cluster, cluster_[at(reader)], member)) return true;
+          }
+        } else {
+          for (const Access& read : reads_[at(member)]) {
+            if (follow(cluster, cluster_[at(read.source)], read.source)) return true;
+          }
+        }
+      }
     }
     return false;
   }
 
-  int64_t columns(ValueId cluster) const {
-    for (ValueId id : members_[at(cluster)]) {
-      if (reduces(id)) return reduce_columns(graph_, id);
-    }
-    return 0;
-  }
   bool alike(ValueId a, ValueId b) const {
     if (extent(a) != extent(b) || varies_[at(a)] != varies_[at(b)]) return false;
-    const int64_t ca = columns(a), cb = columns(b);
+    const int64_t ca = columns_[at(a)], cb = columns_[at(b)];
     return ca == 0 || cb == 0 || ca == cb;
   }
   void merge(ValueId a, ValueId b) {  // moves the members of b into a
-    std::vector<ValueId> both;
-    std::ranges::merge(members_[at(a)], members_[at(b)], std::back_inserter(both));
-    for (ValueId id : members_[at(b)]) cluster_[at(id)] = a;
-    members_[at(b)].clear();
-    members_[at(a)] = std::move(both);
+    std::vector<ValueId>&into = members_[at(a)], &from = members_[at(b)];
+    for (ValueId id : from) cluster_[at(id)] = a;
+    const auto middle = static_cast<std::ptrdiff_t>(into.size());
+    into.insert(into.end(), from.begin(), from.end());
+    if (into[static_cast<size_t>(middle) - 1] > from.front())
+      std::inplace_merge(into.begin(), into.begin() + middle, into.end());
+    from.clear();
+    if (columns_[at(a)] == 0) columns_[at(a)] = columns_[at(b)];
+    columns_[at(b)] = 0;
+  }
+  // Whether there are so many visits left; takes them.
+  bool may_visit(size_t values) {
+    visits_left_ -= static_cast<int64_t>(values);
+    return visits_left_ >= 0;
   }
   bool groups(ValueId id) const { return runs_[at(id)] && candidate_[at(id)]; }
 
@@ -226,14 +246,16 @@ class Planner {
       for (size_t i = 0; i < clusters.size(); ++i) {
         for (size_t j = i + 1; j < clusters.size(); ++j) {
           const ValueId a = clusters[i], b = clusters[j];
+          if (!may_visit(1)) return;
           if (members_[at(a)].empty() || members_[at(b)].empty() || !alike(a, b)) continue;
           if (!reaches(a, b) && !reaches(b, a)) merge(a, b);
         }
       }
     }
   }
-  bool reaches(ValueId a, ValueId b) const {
+  bool reaches(ValueId a, ValueId b) {
     for (ValueId member : members_[at(a)]) {
+      if (!may_visit(readers_[at(member)].size() + 1)) return true;
       for (ValueId reader : readers_[at(member)]) {
         if (cluster_[at(reader)] == b) return true;
       }
@@ -264,8 +286,11 @@ class Planner {
         return groups(reader) && cluster_[at(reader)] == to && extent(reader) == elements(id);
       });
       if (!one || to == from || !alike(id, to)) continue;
+      if (!may_visit(members_[at(from)].size() + members_[at(to)].size())) return;
       std::vector<ValueId> moved{id}, kept;  // `moved` is descending, `kept` ascending
-      const auto moves = [&](ValueId v) { return std::ranges::find(moved, v) != moved.end(); };
+      const auto moves = [&](ValueId v) {
+        return std::ranges::binary_search(moved, v, std::ranges::greater());
+      };
       for (auto v = members_[at(from)].rbegin(); v != members_[at(from)].rend(); ++v) {
         if (*v < id && !outlives_[at(*v)] && !reduces(*v) &&
             std::ranges::all_of(readers_[at(*v)], moves))
@@ -327,11 +352,13 @@ class Planner {
   // Does not store cheap values that only groups read, if each of these groups can recompute them
   // without reading more than before: at most one other value of full size in place of each.
   void drop_cheap_stores() {
-    std::vector<std::vector<ValueId>> full(n_);
-    std::vector<ValueId> clusters;
+    std::vector<std::vector<ValueId>> full(n_), read_by(n_);  // by cluster, and by value
+    const auto find_reads_of = [&](ValueId cluster) {
+      full[at(cluster)] = full_reads(cluster);
+      for (ValueId id : full[at(cluster)]) read_by[at(id)].push_back(cluster);
+    };
     for (ValueId id = 0; id < graph_.size(); ++id) {
-      if (groups(id) && !members_[at(id)].empty())
-        full[at(id)] = full_reads(id), clusters.push_back(id);
+      if (groups(id) && !members_[at(id)].empty()) find_reads_of(id);
     }
     const auto has = [](const std::vector<ValueId>& v, ValueId id) {
       return std::ranges::find(v, id) != v.end();
@@ -344,8 +371,8 @@ class Planner {
       int ops = 0;
       std::vector<ValueId> from, affected;
       if (!worth || !origins(id, ops, from)) continue;
-      for (ValueId cluster : clusters) {
-        if (!has(full[at(cluster)], id)) continue;
+      for (ValueId cluster : read_by[at(id)]) {
+        if (!has(full[at(cluster)], id) || has(affected, cluster)) continue;
         affected.push_back(cluster);
         const auto more =
             std::ranges::count_if(from, [&](ValueId f) { return !has(full[at(cluster)], f); });
@@ -353,21 +380,31 @@ class Planner {
       }
       if (!worth) continue;
       stored_[at(id)] = false;
-      for (ValueId cluster : affected) full[at(cluster)] = full_reads(cluster);
+      for (ValueId cluster : affected) find_reads_of(cluster);
     }
   }
 
   // The ops that compute a cluster's stored values, including ops of other clusters that it
   // recomputes.
   std::vector<FusedOp> body(ValueId cluster) const {
-    std::vector<bool> needed(n_, false);
     std::vector<FusedOp> ops;
-    for (ValueId id : members_[at(cluster)]) needed[at(id)] = stored_[at(id)];
-    for (ValueId id = members_[at(cluster)].back(); id >= 0; --id) {
-      if (!needed[at(id)]) continue;
+    std::vector<ValueId> needed;  // a heap: the last op comes first
+    for (ValueId id : members_[at(cluster)]) {
+      if (stored_[at(id)]) needed.push_back(id);
+    }
+    std::ranges::make_heap(needed);
+    ValueId before = kNoValue;
+    while (!needed.empty()) {
+      const ValueId id = needed.front();
+      std::ranges::pop_heap(needed);
+      needed.pop_back();
+      if (id == std::exchange(before, id)) continue;
       if (stored_[at(id)] && cluster_[at(id)] != cluster) continue;
       ops.push_back({id, reads_[at(id)]});
-      for (const Access& read : reads_[at(id)]) needed[at(read.source)] = true;
+      for (const Access& read : reads_[at(id)]) {
+        needed.push_back(read.source);
+        std::ranges::push_heap(needed);
+      }
     }
     std::ranges::reverse(ops);
     return ops;
@@ -385,6 +422,10 @@ class Planner {
   std::vector<std::vector<ValueId>> readers_;  // by source, descending
   std::vector<ValueId> cluster_;               // named by one of its members
   std::vector<std::vector<ValueId>> members_;  // ascending
+  std::vector<int64_t> columns_;               // by cluster, of its reductions; 0: it has none
+  int64_t visits_left_ = kMostVisits;
+  int64_t searches_ = 0;
+  std::vector<int64_t> seen_in_;  // by cluster: the last search that saw it
 };
 
 // Of the units whose operands are all computed, the next to run is the one whose last stored result

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "program/base/tensor_memory.h"
 
@@ -50,6 +51,15 @@ Tensor Tensor::empty(TensorType type) {
 Tensor Tensor::zeros(TensorType type) {
   Tensor t = empty(std::move(type));
   std::memset(t.raw(), 0, t.bytes());
+  return t;
+}
+
+Tensor Tensor::in(std::shared_ptr<std::byte> memory, TensorType type) {
+  Tensor t;
+  t.elements_ = type.elements();
+  t.data_ = memory.get();
+  t.storage_ = std::move(memory);
+  t.type_ = std::move(type);
   return t;
 }
 

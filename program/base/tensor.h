@@ -21,6 +21,8 @@ class Tensor {
 
   static Tensor empty(TensorType type);  // contents undefined
   static Tensor zeros(TensorType type);
+  // Elements that are in memory already, such as a mapped file.
+  static Tensor in(std::shared_ptr<std::byte> memory, TensorType type);
   static Tensor scalar(float value);
   static Tensor scalar_i32(int32_t value);
 

@@ -52,6 +52,26 @@ void expect_refused(const std::string& why, const std::function<void(hid_t)>& fi
   EXPECT_NE(refusal(path).find(why), std::string::npos) << "found: " << refusal(path);
 }
 
+// Above 64 MiB the file is built in a file without a name.
+TEST(Hdf5File, LargeFilesAreBuiltOutsideOfMemory) {
+  const Folder folder;
+  const std::string path = folder / "f.h5";
+  const Tensor small = Tensor::scalar_i32(7);
+  Tensor large = Tensor::empty({DType::kI32, {5 << 20}});  // 20 MiB
+  for (int32_t i = 0; int32_t & value : large.as<int32_t>()) value = i++;
+  {
+    const auto file = Hdf5File::create(path);
+    auto root = file->root();
+    for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(root->write_tensor(name, large).ok());
+    ASSERT_TRUE(root->write_tensor("x", small).ok());
+    ASSERT_TRUE(file->save().ok());
+  }
+  const auto file = Hdf5File::open(path);
+  for (const char* name : {"a", "b", "c", "d"})
+    EXPECT_TRUE(file->root()->dataset(name)->read_tensor()->same_bits(large)) << name;
+  EXPECT_TRUE(file->root()->dataset("x")->read_tensor()->same_bits(small));
+}
+
 TEST(Hdf5File, ReadsPlainFilesOfOthers) {
   const Folder folder;
   const std::string path = folder / "f.h5";

@@ -316,6 +316,41 @@ TEST(BadPlace, FullFileSystem) {
   EXPECT_EQ(std::system(("umount " + folder / "disk").c_str()), 0);
 }
 
+// Somebody holds the pipe open, so opening it would succeed and reading would wait for ever.
+TEST(BadPlace, PipeWhereAScenarioIsExpected) {
+  const Folder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const int writer = ::open((folder / "pipe").c_str(), O_RDWR | O_CLOEXEC);
+  for (const char* verb : {"inspect", "train", "check", "diagnose"})
+    expect_refused(folder, {verb, "pipe"}, {"pipe: is not a regular file"});
+  ::close(writer);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Without the check the system kills the process in the middle of the first step.
+TEST(BadEnvironment, MoreMemoryThanIsLeftIsRefusedBeforeTheFirstStep) {
+  const auto limited = [] {
+    const rlimit limit{600'000'000, 600'000'000};
+    ::setrlimit(RLIMIT_AS, &limit);
+  };
+  for (const Words& words :
+       {Words{"train", "gpt_synthetic", "-q", "--threads", "1", "-o", "run.h5"},
+        Words{"diagnose", "gpt_synthetic", "-q", "--threads", "1", "-o", "out"}}) {
+    const Folder folder;
+    const Outcome o =
+        Process(folder, with(words, {"--set", "train.batch=16384", "--set", "data.train=16384"}),
+                {}, limited)
+            .finish();
+    EXPECT_EQ(o.code, 125) << o.err;
+    for (const char* part : {"needs", "values of a step with 16384 samples", "left of ulimit -v",
+                             "lower train.batch (16384)"})
+      EXPECT_TRUE(o.says(part)) << o.err;
+    EXPECT_FALSE(fs::exists(folder / "run.h5"));
+    EXPECT_FALSE(fs::exists(folder / "out/report.json"));
+  }
+}
+#endif
+
 TEST(BadEnvironment, UnknownInstructionSet) {
   const Folder folder;
   for (const Words& words :

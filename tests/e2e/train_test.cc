@@ -89,6 +89,18 @@ TEST(Train, DivergenceEndsWithOneAndStaysJson) {
   EXPECT_TRUE(fs::exists(folder / "run.h5"));
 }
 
+// The name of the checkpoints' file is too long, that of the run is not: as on a disk that is full
+// for a while, only the checkpoints are lost.
+TEST(Train, ACheckpointThatCannotBeWrittenIsAWarning) {
+  const Folder folder;
+  const std::string run = std::string(245, 'r') + ".h5";
+  const Outcome o = twinrun(folder, {"train", "litmus_nan", "-o", run, "--set", "train.steps=4",
+                                     "--set", "train.checkpoint_every=2"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.says("the next checkpoint is tried again")) << o.err;
+  EXPECT_EQ(folder.entries(), std::set<std::string>{run});
+}
+
 TEST(Train, DataThatEndsIsOne) {
   const Folder folder;
   const Outcome o =

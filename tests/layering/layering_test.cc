@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <regex>
 #include <string>
 
 namespace twinrun::layering {
@@ -33,6 +36,33 @@ TEST(Tree, HasNoCircles) { EXPECT_EQ(list(check_circles(tree())), ""); }
 TEST(Tree, OnlyTheCommandLineSpeaks) { EXPECT_EQ(list(check_speech(tree())), ""); }
 TEST(Tree, IsaFilesSeePlainHeadersOnly) { EXPECT_EQ(list(check_isa(tree())), ""); }
 TEST(Tree, NoFileIsOvergrown) { EXPECT_EQ(list(check_length(tree())), ""); }
+
+// A promise of docs/guarantees.md stands beside the tests that hold it: `Suite.Name`.
+TEST(Guarantees, EveryLineNamesATest) {
+  std::ifstream page(TWINRUN_SOURCE_DIR "/docs/guarantees.md");
+  const std::regex test("`([A-Z]\\w*)\\.([A-Z]\\w*)`");
+  int rows = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| ") || line.starts_with("| if ") || line.starts_with("| what "))
+      continue;
+    ++rows;
+    const std::sregex_iterator named(line.begin(), line.end(), test), none;
+    EXPECT_NE(named, none) << "no test stands beside: " << line;
+    for (auto it = named; it != none; ++it) {
+      const std::string parts = "(" + (*it)[1].str() + ", " + (*it)[2].str() + ")";
+      EXPECT_TRUE(std::ranges::any_of(tree(),
+                                      [&](const auto& file) {
+                                        for (const char* macro : {"TEST", "TEST_F", "TEST_P"}) {
+                                          if (file.second.find(macro + parts) != std::string::npos)
+                                            return true;
+                                        }
+                                        return false;
+                                      }))
+          << "there is no test " << it->str();
+    }
+  }
+  EXPECT_GT(rows, 10);
+}
 
 // ---- the checks find planted violations ----
 

@@ -16,7 +16,7 @@ namespace {
 TEST(ProfileReport, EveryFormatHasItsNumbers) {
   const Profile p = examples::profile();
   const std::string text = to_profile_text(p, 100), page = to_profile_html(p, "trace.json");
-  for (const char* what : {"8.000 ms", "32000 samples/s", "25.0% of the peak of 20.00 TFLOP/s",
+  for (const char* what : {"8.00 ms", "32000 samples/s", "25.0% of the peak of 20.0 TFLOP/s",
                            "25.0% of it padding", "highly input-bound", "conv2/convolution",
                            "train.batch=1024", "2.00 times", "0.64", "someone"}) {
     EXPECT_NE(text.find(what), std::string::npos) << what << '\n' << text;

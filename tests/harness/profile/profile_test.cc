@@ -73,6 +73,44 @@ TEST(Profile, PartsMakeTheWhole) {
   }
 }
 
+// A time as profiles print it: "13.5 ms".
+double printed_seconds(const std::string& text, const std::string& after) {
+  const size_t at = text.find(after);
+  EXPECT_NE(at, std::string::npos) << after;
+  std::istringstream words(text.substr(at + after.size()));
+  double value = 0;
+  std::string unit;
+  words >> value >> unit;
+  return unit.starts_with("ms") ? value * 1e-3 : unit.starts_with("us") ? value * 1e-6 : value;
+}
+double printed_percent(const std::string& text, const std::string& after) {
+  return std::stod(text.substr(text.find(after) + after.size())) / 100;
+}
+
+// Every share that the overview prints is that of the times that it prints. A time has three
+// digits, a share one decimal.
+TEST(Profile, SharesFollowFromThePrintedTimes) {
+  const Overrides slow = {{"train.batch", "4096"},
+                          {"data.prefetch", "0"},
+                          {"data.cache", "none"},
+                          {"tpu.iterations_per_loop", "1"}};
+  for (const Overrides& set : {Overrides{}, slow, Overrides{{"data.prefetch", "0"}}}) {
+    const std::string text = to_profile_text(modelled("digits_mlp", set), 400);
+    const double step = printed_seconds(text, "  step          ");
+    const double parts[] = {printed_seconds(text, "compute "), printed_seconds(text, "all-reduce "),
+                            printed_seconds(text, "waiting for input "),
+                            printed_seconds(text, "host loop ")};
+    const double near = 0.005 * 2 + 0.0005;  // two figures of three digits, and one decimal
+    EXPECT_NEAR(parts[0] + parts[1] + parts[2] + parts[3], step, 0.005 * 2 * step) << text;
+    EXPECT_NEAR(printed_percent(text, "the device waits "), parts[2] / step, near) << text;
+    EXPECT_NEAR(printed_percent(text, "idle          device "), (parts[2] + parts[3]) / step, near)
+        << text;
+    const double host = printed_seconds(text.substr(text.find("the device waits")), "step, ");
+    EXPECT_NEAR(printed_percent(text, ", host "), std::max(0.0, 1 - (host + parts[3]) / step), near)
+        << text;
+  }
+}
+
 TEST(Profile, InputBoundByXProfsThresholds) {
   EXPECT_EQ(input_bound(0.049), InputBound::kNot);
   EXPECT_EQ(input_bound(0.05), InputBound::kModerately);
@@ -205,6 +243,14 @@ TEST(Profile, MeasuredByTheClock) {
       sum += step.seconds();
     }
     EXPECT_NEAR(p.step_seconds, sum / 3, 1e-9);
+    EXPECT_NEAR(p.input.share, p.average.input / p.step_seconds, 1e-9);
+    // What is done once is no part of a batch, so that the host can be idle.
+    const auto read = std::ranges::find(p.input.stages, "read", &InputStage::name);
+    ASSERT_NE(read, p.input.stages.end());
+    EXPECT_TRUE(read->once);
+    double host = 0;
+    for (const InputStage& stage : p.input.stages) host += stage.once ? 0 : stage.seconds;
+    EXPECT_NEAR(p.input.host, host, 1e-12);
     for (const ProfileOp& op : p.ops) {
       shares += op.share;
       EXPECT_LE(op.utilisation, 1);

@@ -1,0 +1,98 @@
+// The core driver's callbacks (H5Pset_file_image_callbacks): blocks that are mappings, and know
+// their own size and file.
+#include "checkpoints/container/image_memory.h"
+
+#include <fcntl.h>
+#include <hdf5.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace twinrun {
+namespace {
+
+constexpr size_t kInMemory = size_t{64} << 20;
+constexpr size_t kHeader = 4096;  // a page, so that the content is as aligned as the mapping
+
+struct Header {
+  size_t bytes;  // of the mapping, with this page
+  int fd;        // -1: memory without a file
+};
+
+Header* header_of(void* content) {
+  return reinterpret_cast<Header*>(static_cast<std::byte*>(content) - kHeader);
+}
+
+void* content_of(void* mapping, size_t bytes, int fd) {
+  *static_cast<Header*>(mapping) = {bytes, fd};
+  return static_cast<std::byte*>(mapping) + kHeader;
+}
+
+// An unnamed file with room for `bytes`, or -1. The room is taken now: a mapped page that finds the
+// disk full would end the process.
+int file_of(const std::string& folder, size_t bytes) {
+  const int fd =
+      ::open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0) return -1;
+  if (::posix_fallocate(fd, 0, static_cast<off_t>(bytes)) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+void* allocate(size_t size, H5FD_file_image_op_t /*op*/, void* folder) {
+  const size_t bytes = size + kHeader;
+  const int fd = size < kInMemory ? -1 : file_of(*static_cast<std::string*>(folder), bytes);
+  void* const mapping = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                               fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+  if (mapping != MAP_FAILED) return content_of(mapping, bytes, fd);
+  if (fd >= 0) ::close(fd);
+  return nullptr;
+}
+
+herr_t release(void* content, H5FD_file_image_op_t /*op*/, void* /*folder*/) {
+  if (content == nullptr) return 0;
+  const Header header = *header_of(content);
+  if (header.fd >= 0) ::close(header.fd);
+  return ::munmap(header_of(content), header.bytes) == 0 ? 0 : -1;
+}
+
+void* resize(void* content, size_t size, H5FD_file_image_op_t op, void* folder) {
+  if (content == nullptr) return allocate(size, op, folder);
+  const Header header = *header_of(content);
+  const size_t bytes = size + kHeader;
+  if (header.fd < 0 && size >= kInMemory && header.bytes - kHeader < kInMemory) {
+    void* const moved = allocate(size, op, folder);
+    if (moved == nullptr) return nullptr;
+    std::memcpy(moved, content, std::min(size, header.bytes - kHeader));
+    release(content, op, folder);
+    return moved;
+  }
+  if (header.fd >= 0 && ::posix_fallocate(header.fd, 0, static_cast<off_t>(bytes)) != 0)
+    return nullptr;
+  void* const mapping = ::mremap(header_of(content), header.bytes, bytes, MREMAP_MAYMOVE);
+  return mapping == MAP_FAILED ? nullptr : content_of(mapping, bytes, header.fd);
+}
+
+void* copy(void* to, const void* from, size_t size, H5FD_file_image_op_t /*op*/, void* /*folder*/) {
+  return std::memcpy(to, from, size);
+}
+
+void* copy_folder(void* folder) { return new std::string(*static_cast<std::string*>(folder)); }
+
+herr_t free_folder(void* folder) {
+  delete static_cast<std::string*>(folder);
+  return 0;
+}
+
+}  // namespace
+
+bool use_image_memory(int64_t access_list, const std::string& folder) {
+  std::string name = folder;  // HDF5 copies it
+  H5FD_file_image_callbacks_t callbacks = {allocate,    copy,        resize, release,
+                                           copy_folder, free_folder, &name};
+  return H5Pset_file_image_callbacks(access_list, &callbacks) >= 0;
+}
+
+}  // namespace twinrun
