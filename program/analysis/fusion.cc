@@ -237,12 +237,10 @@ class Planner {
       std::vector<ValueId> clusters;
       for (ValueId reader : readers_[at(source)]) {
         const ValueId c = cluster_[at(reader)];
-        if (groups(reader) && extent(reader) == elements(source) &&
-            std::ranges::find(clusters, c) == clusters.end()) {
-          clusters.push_back(c);
-        }
+        if (groups(reader) && extent(reader) == elements(source)) clusters.push_back(c);
       }
       std::ranges::sort(clusters);
+      clusters.erase(std::ranges::unique(clusters).begin(), clusters.end());
       for (size_t i = 0; i < clusters.size(); ++i) {
         for (size_t j = i + 1; j < clusters.size(); ++j) {
           const ValueId a = clusters[i], b = clusters[j];
