@@ -23,6 +23,7 @@
 #include "harness/host/heap.h"
 #include "program/base/memory_limit.h"
 #include "program/base/names.h"
+#include "program/base/sizes.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -191,9 +192,11 @@ int main(int argc, char** argv) {
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});
   } catch (const std::bad_alloc&) {
+    const MemoryLeft left = memory_left();
     return cli::fail(
-        {"out of memory", "",
-         "lower train.batch, data.samples or the sizes of layers, or allow more memory"});
+        {fmt::format("out of memory: {} are left of {}", size_text(left.bytes), left.limited_by),
+         "", "lower train.batch, data.samples or the sizes of layers, or allow more memory",
+         Error::Kind::kUnavailable});
   } catch (const std::exception& e) {
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});
