@@ -63,7 +63,7 @@ Status apply(Node& root, const std::string& key, const std::string& value) {
                    where, ""};
     }
     Node* next = node->find(path[i]);
-    if (next == nullptr) next = &node->members.emplace_back(path[i], Node{}).second;
+    if (next == nullptr) next = &node->members.emplace_back(Member{path[i], {}}).node;
     node = next;
   }
   *node = parse_override(value);

@@ -22,6 +22,7 @@
 #include "harness/host/environment.h"
 #include "harness/host/heap.h"
 #include "program/base/names.h"
+#include "reports/error_text.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -43,8 +44,8 @@ constexpr std::array kVerbs = {
          bundle_verb},
     Verb{"replay", "check whether a bundle gives the same result on this machine", replay_verb},
     Verb{"diff", "show where two runs or checkpoints diverge, and by how much", diff_verb},
-    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release", bisect_verb,
-         kBisectAxes},
+    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release",
+         bisect_verb, kBisectAxes},
     Verb{"check", "check whether it will work on a TPU, by rules, before anything runs",
          check_verb},
     Verb{"inspect", "show what a file or a scenario contains", inspect_verb},
@@ -144,9 +145,8 @@ int exit_code(Error::Kind kind) {
 // Prints "twinrun: where: what" and the fix to stderr, and returns the exit code.
 int fail(const Error& error) {
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
-  // The message may contain text from engines and files, so clean it.
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
-                  join(text::clean_lines(error.message()), "\n")));
+                  text::printed(error)));
   return exit_code(error.kind);
 }
 

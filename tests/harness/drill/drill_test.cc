@@ -153,6 +153,18 @@ TEST(DrillRecord, ComesBackFromItsLine) {
   EXPECT_EQ(line.find('\n'), std::string::npos);
   EXPECT_EQ(to_line(must(from_line(line))), line);
   EXPECT_FALSE(from_line(line.substr(0, line.size() / 2)).ok());
+  // Numbers that are no integers of their size: converting them would be undefined.
+  for (const char* bad : {"1e300", "2.5", "18446744073709551615"}) {
+    for (const char* key : {"first_activated", "first_outside", "replica", "executions"}) {
+      std::string changed = line;
+      const size_t at = changed.find("\"" + std::string(key) + "\":") + std::string(key).size() + 3;
+      changed.replace(at, changed.find_first_of(",}", at) - at, bad);
+      EXPECT_FALSE(from_line(changed).ok()) << changed;
+    }
+  }
+  std::string unnamed = line;
+  unnamed.replace(unnamed.find("\"level\":\"A\""), 11, "\"level\":\"\"");
+  EXPECT_FALSE(from_line(unnamed).ok());
 }
 
 Truth truth_of(const std::string& fault, const std::string& op, char level = 'A') {
