@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -76,6 +77,10 @@ Status read_content(archive* a, const std::string& place, uint64_t& left,
 Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const std::string& where,
                                         const std::function<bool(const std::string&)>& wanted,
                                         uint64_t max_unpacked) {
+  // libarchive takes an archive without members, which is its end record alone, for none.
+  constexpr size_t kEndRecord = 22;
+  if (bytes.size() == kEndRecord && std::memcmp(bytes.data(), "PK\5\6", 4) == 0)
+    return std::vector<ZipMember>();
   const Reader a(archive_read_new(), &archive_read_free);
   if (a == nullptr || archive_read_support_format_zip_seekable(a.get()) != ARCHIVE_OK ||
       archive_read_open_memory(a.get(), bytes.data(), bytes.size()) != ARCHIVE_OK) {

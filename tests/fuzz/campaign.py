@@ -21,6 +21,8 @@ PAGE = ROOT / "docs/results/reliability.md"
 # What the page promises: executions for each kind of reader.
 CAMPAIGN = {"text": 1_000_000, "json": 1_000_000, "binary": 1_000_000, "hdf5": 100_000}
 TIMEOUT_S, MEMORY_MB = 10, 1024
+# An isolated reader of libhdf5 is ended after 4 s of CPU time, which take longer where others use the machine.
+ISOLATED_TIMEOUT_S = 60
 
 
 def readers():
@@ -43,7 +45,7 @@ def run(reader, args):
         folder.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ, TWINRUN_FUZZ_READER=name)
     subprocess.run([DRIVER, "--seeds", folders["seeds"]], env=environment, check=True)
-    command = [DRIVER, f"-max_len={longest}", f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MB}", "-seed=1",
+    command = [DRIVER, f"-max_len={longest}", f"-timeout={ISOLATED_TIMEOUT_S if kind == 'hdf5' else TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MB}", "-seed=1",
                "-print_final_stats=1", f"-artifact_prefix={folders['findings']}/", f"-dict={BUILD}/words.dict"]
     if args.seconds:
         command.append(f"-max_total_time={args.seconds}")
@@ -91,14 +93,18 @@ def printed(rows):
                         for i, (text, width) in enumerate(zip(line, widths))).rstrip())
 
 
+def summary(rows):
+    executions, findings = (sum(row["executions"] for row in rows), sum(len(row["findings"]) for row in rows))
+    return f"{executions:,} executions of {len(rows)} readers, {findings} findings"
+
+
 def write(rows, command):
     """Replaces the section of the page between its two marks."""
     begin, end = "<!-- fuzzing: begin -->", "<!-- fuzzing: end -->"
     lines = [begin, f"Written by `{command}`.", "", "| " + " | ".join(COLUMNS) + " |",
              "|---|---|" + "--:|" * (len(COLUMNS) - 2)]
     lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
-    lines += ["", f"{sum(row['executions'] for row in rows):,} executions; findings that are not mended: "
-              f"{sum(len(row['findings']) for row in rows)}.", end]
+    lines += ["", summary(rows) + ".", end]
     page = PAGE.read_text()
     head, rest = page.split(begin)
     PAGE.write_text(head + "\n".join(lines) + rest.split(end)[1])
@@ -129,6 +135,7 @@ def main():
     for row in rows:
         for finding in row["findings"]:
             print(f"{row['name']}: {finding}: {row['last']}")
+    print(summary(rows))
     if args.write:
         write(rows, "./dev fuzz " + " ".join(sys.argv[1:]))
     return 1 if any(row["findings"] for row in rows) else 0

@@ -46,6 +46,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
       }
       file << "\"\n";
     }
+    file.close();
     std::exit(0);
   }
   const char* name = std::getenv("TWINRUN_FUZZ_READER");

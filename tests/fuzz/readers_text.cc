@@ -117,7 +117,7 @@ std::vector<Reader> text_readers() {
                                          "loss.reduction=sum\noptimizer.kind=\"adam\""};
        },
        &check_set},
-      {"fault", Kind::kText, "--fault", 256,
+      {"fault", Kind::kText, "--fault", 96,
        [] {
          return std::vector<std::string>{
              "truncate_bf16@dense1/*,core=3,from=5", "scale@*.grad,magnitude=1.5,every=3",
