@@ -124,9 +124,9 @@ std::vector<Reader> text_readers() {
              "drop_k_tail@conv2/kernel.grad,rate=0.25", "permuted_shards@*,step=7"};
        },
        &check_fault},
-      {"hlo", Kind::kText, "HLO text", 16384, [] { return program_fixtures(".hlo"); },
+      {"hlo", Kind::kText, "HLO text", 4096, [] { return program_fixtures(".hlo"); },
        [](std::string_view bytes) { check_program(bytes, true); }},
-      {"stablehlo", Kind::kText, "StableHLO text", 16384, [] { return program_fixtures(".mlir"); },
+      {"stablehlo", Kind::kText, "StableHLO text", 4096, [] { return program_fixtures(".mlir"); },
        [](std::string_view bytes) { check_program(bytes, false); }},
       {"binding", Kind::kJson, "bindings of an imported step", 4096,
        [] { return program_fixtures(".json"); }, &check_binding},
