@@ -3,11 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <random>
 #include <string>
-#include <vector>
 
 namespace twinrun {
 namespace {
@@ -18,7 +14,8 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(TomlText, WhatTheLibraryAssertsIsAnErrorWithItsLine) {
-  for (const char* text : {"[é]", "[$]", "[.a]", "[=]", "[{", "v = [}"}) {
+  for (const char* text : {"[é]", "é = 1", "v = é", "v = 7é", "v = 7meé", "v = 7={\"a:é00", "[$]",
+                           "[.a]", "[=]", "[{", "v = [}"}) {
     const std::string two_lines = std::string("a = 1\n") + text + "\nb = 2\n";
     EXPECT_NE(error_of(two_lines).find("m.toml:2: not valid TOML"), std::string::npos)
         << text << ": " << error_of(two_lines);

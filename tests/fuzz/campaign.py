@@ -46,7 +46,7 @@ def run(reader, args):
     environment = dict(os.environ, TWINRUN_FUZZ_READER=name)
     subprocess.run([DRIVER, "--seeds", folders["seeds"]], env=environment, check=True)
     command = [DRIVER, f"-max_len={longest}", f"-timeout={ISOLATED_TIMEOUT_S if kind == 'hdf5' else TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MB}", "-seed=1",
-               "-print_final_stats=1", f"-artifact_prefix={folders['findings']}/", f"-dict={BUILD}/words.dict"]
+               "-print_final_stats=1", "-print_funcs=0", f"-artifact_prefix={folders['findings']}/", f"-dict={BUILD}/words.dict"]
     if args.seconds:
         command.append(f"-max_total_time={args.seconds}")
     else:
