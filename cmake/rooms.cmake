@@ -11,12 +11,13 @@ if(TWINRUN_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TWINRUN_CCACHE})
 endif()
 
-# In g++ 12, -Wrestrict warns falsely at "text" + std::string (GCC bug 105651), and -Wstringop-overflow inside fmt.
+# Embedded files are long strings, of which -Wpedantic of clang warns. In g++ 12, -Wrestrict warns falsely at "text" + std::string (GCC bug 105651), and -Wstringop-overflow inside fmt.
 # Contract rules 1 and 2: no contraction, no fast-math, and x86-64-v3 as the minimum.
 add_library(twinrun_flags INTERFACE)
 target_compile_options(twinrun_flags INTERFACE
   -ffp-contract=off -Wall -Wextra -Wpedantic -Wno-missing-field-initializers 
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-overlength-strings>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(twinrun_flags INTERFACE -march=x86-64-v3)
 endif()
@@ -28,6 +29,9 @@ if(TWINRUN_SANITIZE)
     target_compile_options(twinrun_flags INTERFACE "$<${sanitized}:-fno-sanitize=null,object-size,vptr>")
   endif()
   target_link_options(twinrun_flags INTERFACE -fsanitize=${TWINRUN_SANITIZE})
+endif()
+if(TWINRUN_FUZZ)
+  target_compile_options(twinrun_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(TWINRUN_COVERAGE)
   target_compile_options(twinrun_flags INTERFACE --coverage)

@@ -129,8 +129,8 @@ std::string loss_figure(const Report& r) {
     }
   }
   // Draw R1 and E1 first, behind the others: one core's small batch has the noisiest curve.
-  std::ranges::stable_partition(
-      chart.lines, [](const Line& line) { return line.style == 1 || line.style == 2; });
+  std::stable_partition(chart.lines.begin(), chart.lines.end(),
+                        [](const Line& line) { return line.style == 1 || line.style == 2; });
   chart.low.assign(r.loss_band.low.begin(), r.loss_band.low.end());
   chart.high.assign(r.loss_band.high.begin(), r.loss_band.high.end());
   if (!chart.low.empty()) {

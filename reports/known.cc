@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -90,24 +91,26 @@ Result<KnownStep> read_known(const std::string& path) {
   const Error wrong{"this is not the record of a step, or it is damaged", path,
                     "python -m twinrun record -o known.json SCRIPT"};
   try {
-    const Json j = Json::parse(text.str());
+    const auto parsed = parse_json_text(text.str());
+    if (!parsed) return wrong;
+    const nlohmann::json& j = *parsed;
     if (j.at("kind") != "known_step" || j.at("schema") != kKnownSchema) return wrong;
     KnownStep out;
     TWINRUN_ASSIGN(out.has_checksum, check_checksum(text.str(), path));
     out.framework = j.at("framework").get<std::string>();
     out.script = j.at("script").get<std::string>();
-    out.steps = j.at("steps").get<int64_t>();
+    out.steps = json_integer<int64_t>(j.at("steps"));
     out.accelerator = j.at("accelerator").get<bool>();
     out.repeated = j.at("repeated").get<bool>();
     for (const auto& [name, value] : j.at("settings").items())
       out.settings.emplace_back(name, value.get<std::string>());
-    const auto digest = [](const Json& hex) {
+    const auto digest = [](const nlohmann::json& hex) {
       const auto d = Digest::parse(hex.get<std::string>());
       return d ? *d : throw std::invalid_argument("no digest");
     };
-    for (const Json& one : j.at("calls")) {
+    for (const nlohmann::json& one : j.at("calls")) {
       KnownCall c;
-      c.step = one.at("step").get<int32_t>();
+      c.step = json_integer<int32_t>(one.at("step"));
       c.op = one.at("op").get<std::string>();
       c.module = one.at("module").get<std::string>();
       c.place = one.at("place").get<std::string>();
@@ -115,7 +118,7 @@ Result<KnownStep> read_known(const std::string& path) {
       c.steady = one.value("steady", true);
       c.reads = digest(one.at("reads"));
       if (one.contains("given")) c.given = digest(one.at("given"));
-      for (const Json& r : one.at("results"))
+      for (const nlohmann::json& r : one.at("results"))
         c.results.emplace_back(r.at(0).get<std::string>(), digest(r.at(1)));
       out.calls.push_back(std::move(c));
     }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 #include "program/base/names.h"
 #include "reports/json_keys.h"
 #include "reports/text.h"
@@ -16,7 +17,7 @@
 namespace twinrun {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 std::string shown(const Json& found) {
   if (found.is_object()) return "an object";
@@ -208,26 +209,13 @@ class Reader {
   std::optional<Error>& error_;
 };
 
-// The message without its prefix "[json.exception.parse_error.101] ".
-std::string said_by(const Json::exception& e) {
-  const std::string_view text = e.what();
-  const size_t end = text.find("] ");
-  return text::clip(
-      text::clean(std::string(end == text.npos ? text : text.substr(end + 2)).substr(0, 1000)),
-      300);
-}
-
 }  // namespace
 
 Result<Report> report_from_json(std::string_view text, const std::string& file) {
   const auto at = [&](const std::string& key) { return key.empty() ? file : file + ": " + key; };
-  Json all;
-  try {
-    all = Json::parse(text);
-  } catch (const Json::exception& e) {
-    return Error{fmt::format("not a JSON document: {}", said_by(e)), file,
-                 "give the report.json of a diagnosis"};
-  }
+  const auto parsed = parse_json_text(text);
+  if (!parsed) return Error{parsed.error().what, file, "give the report.json of a diagnosis"};
+  const Json& all = *parsed;
   if (!all.is_object() || !all.contains("schema") || !all.contains("verdict"))
     return Error{"not a report: keys `schema` and `verdict` are missing", file,
                  "give the report.json of a diagnosis, or its folder"};

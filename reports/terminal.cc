@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <utility>
 
 #include "reports/axis.h"
@@ -177,12 +176,13 @@ class Screen {
       if (!words.empty()) paragraph(clean(words), 0);
     };
     remark(r_.injected);
-    for (const Control& c : r_.controls | std::views::take(8)) remark(text::failure_of(c));
+    for (size_t i = 0; i < std::min<size_t>(r_.controls.size(), 8); ++i)
+      remark(text::failure_of(r_.controls[i]));
     line();
     constexpr int kColumn = 15;
     labelled("effect", clean(text::effect_of(r_)), kIndent, kColumn);
-    for (const CureRow& cure : r_.cures | std::views::take(4))
-      labelled("cure", clean(text::cured(cure)), kIndent, kColumn);
+    for (size_t i = 0; i < std::min<size_t>(r_.cures.size(), 4); ++i)
+      labelled("cure", clean(text::cured(r_.cures[i])), kIndent, kColumn);
     labelled("confidence", clean(r_.confidence), kIndent, kColumn);
     labelled("subject", clean(text::engine_name(r_.subject)), kIndent, kColumn);
     std::string scenario = clean(r_.scenario_name);

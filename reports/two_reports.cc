@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 #include "reports/html_page.h"
 #include "reports/html_text.h"
 #include "reports/text.h"
@@ -51,7 +52,8 @@ Result<SideReport> read_side_report(const std::string& path, std::string name) {
                  "give the folder that twinrun.diagnose wrote, or a trace"};
   std::stringstream text;
   text << file.rdbuf();
-  const Json j = Json::parse(text.str(), nullptr, false);
+  const auto parsed = parse_json_text(text.str());
+  const nlohmann::json j = parsed ? *parsed : nullptr;
   if (!j.is_object() || !j.contains("verdict") || !j["verdict"].is_object() ||
       !j["verdict"].contains("class") || !j["verdict"]["class"].is_string())
     return Error{"this is not the report of a diagnosis", path, ""};
@@ -61,9 +63,10 @@ Result<SideReport> read_side_report(const std::string& path, std::string name) {
   const auto word = j["verdict"]["class"].get<std::string>();
   const auto at =
       std::ranges::find_if(kGravity, [&](VerdictClass v) { return to_string(v) == word; });
-  if (at == kGravity.end()) return Error{"a verdict of unknown class " + word, path, ""};
+  if (at == kGravity.end())
+    return Error{"a verdict of unknown class " + word.substr(0, 40), path, ""};
   out.verdict = *at;
-  const auto text_of = [](const Json& from, const char* key) {
+  const auto text_of = [](const nlohmann::json& from, const char* key) {
     return from.is_object() && from.contains(key) && from[key].is_string()
                ? from[key].get<std::string>()
                : std::string();

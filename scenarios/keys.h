@@ -61,6 +61,24 @@ struct Key {
 
 template <typename Owner>
 std::span<const Key<Owner>> keys();  // Owner: Scenario (the top level keys) or one of its parts
+template <>
+std::span<const Key<Scenario>> keys();
+template <>
+std::span<const Key<DataSpec>> keys();
+template <>
+std::span<const Key<ModelSpec>> keys();
+template <>
+std::span<const Key<LayerSpec>> keys();
+template <>
+std::span<const Key<LossSpec>> keys();
+template <>
+std::span<const Key<OptimizerConfig>> keys();
+template <>
+std::span<const Key<TrainSpec>> keys();
+template <>
+std::span<const Key<TpuSpec>> keys();
+template <>
+std::span<const Key<DiagnoseSpec>> keys();
 
 // "a|b|c" -> {"a", "b", "c"}; {} for "".
 std::vector<std::string_view> split_names(std::string_view names);

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "scenarios/data/windows.h"
 #include "scenarios/reader.h"
 #include "scenarios/suggest.h"
 
@@ -63,9 +64,11 @@ Status apply(Node& root, const std::string& key, const std::string& value) {
                    where, ""};
     }
     Node* next = node->find(path[i]);
-    if (next == nullptr) next = &node->members.emplace_back(path[i], Node{}).second;
+    if (next == nullptr) next = &node->members.emplace_back(Member{path[i], {}}).node;
     node = next;
   }
+  if (const auto characters = data::code_points(value); !characters)
+    return Error{"the value is no text: " + characters.error().what, where, "write it in UTF-8"};
   *node = parse_override(value);
   return Ok{};
 }

@@ -92,13 +92,13 @@ Result<std::string> take_program(Source& source) {
                  "to run a program: twinrun train --program FILE"};
   };
   auto& members = source.root.members;
-  const auto found = std::ranges::find(members, "program", &std::pair<std::string, Node>::first);
+  const auto found = std::ranges::find(members, "program", &Member::name);
   if (found == members.end()) return std::string();
-  if (found->second.kind != Node::Kind::kTable) return wrong(found->second, "program");
+  if (found->node.kind != Node::Kind::kTable) return wrong(found->node, "program");
   std::string lines;
   std::set<std::string_view> taken;
   for (const std::string_view key : kProgramKeys) {
-    const Node* node = found->second.find(key);
+    const Node* node = found->node.find(key);
     if (node == nullptr) continue;
     const bool count = key == "batches" || key == "held_out";
     if (node->kind != (count ? Node::Kind::kInteger : Node::Kind::kString))
@@ -107,14 +107,14 @@ Result<std::string> take_program(Source& source) {
                          count ? std::to_string(node->integer) : toml_string(node->text));
     taken.insert(key);
   }
-  for (const auto& [key, node] : found->second.members) {
+  for (const auto& [key, node] : found->node.members) {
     if (std::ranges::find(kProgramKeys, key) == std::end(kProgramKeys)) return wrong(node, key);
   }
   // The held-out batches and the step on one device are there only where they were given.
   const bool pair = taken.contains("held_out") == taken.contains("held_out_digest");
   const auto optional =
       taken.count("held_out") + taken.count("held_out_digest") + taken.count("whole");
-  if (!pair || taken.size() != 5 + optional) return wrong(found->second, "program");
+  if (!pair || taken.size() != 5 + optional) return wrong(found->node, "program");
   members.erase(found);
   return lines;
 }

@@ -27,10 +27,10 @@ Node convert(const toml::node& from, int line) {
   if (const toml::table* table = from.as_table()) {
     to.kind = Node::Kind::kTable;
     for (const auto& [key, value] : *table) {
-      to.members.emplace_back(std::string(key.str()), convert(value, line_of(key.source())));
+      to.members.push_back({std::string(key.str()), convert(value, line_of(key.source()))});
     }
     std::stable_sort(to.members.begin(), to.members.end(),
-                     [](const auto& a, const auto& b) { return a.second.line < b.second.line; });
+                     [](const auto& a, const auto& b) { return a.node.line < b.node.line; });
     return to;
   }
   if (const toml::array* array = from.as_array()) {

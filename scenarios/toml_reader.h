@@ -16,6 +16,8 @@
 
 namespace twinrun {
 
+struct Member;
+
 struct Node {
   enum class Kind : uint8_t { kTable, kArray, kString, kInteger, kReal, kBool, kDate };
 
@@ -24,13 +26,18 @@ struct Node {
   int64_t integer = 0;
   double real = 0;  // kReal, kInteger
   bool boolean = false;
-  std::vector<Node> items;                            // kArray
-  std::vector<std::pair<std::string, Node>> members;  // kTable, in the order of the file
-  int line = 0;                                       // line of the key; 0: from --set
+  std::vector<Node> items;      // kArray
+  std::vector<Member> members;  // kTable, in the order of the file
+  int line = 0;                 // line of the key; 0: from --set
 
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
   bool overridden() const { return line == 0; }
+};
+
+struct Member {
+  std::string name;
+  Node node;
 };
 
 std::string_view kind_name(Node::Kind kind);  // "a string", "an integer", ...

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "program/base/json_text.h"
 #include "program/graph/random_ops.h"
 #include "program/ops/op_def.h"
 
@@ -11,12 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-// Drops what is nested deeper than any valid message while parsing: the JSON library prints by
-// recursion, which a deep message could make overflow the stack.
+// The message, or null.
 json parse_line(const std::string& line) {
-  constexpr int kMaxDepth = 8;
-  const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMaxDepth; };
-  return json::parse(line, keep, false);
+  auto message = parse_json_text(line, {.depth = 8, .values = 10'000, .members = 10'000});
+  return message ? *std::move(message) : json();
 }
 
 // A value of a message, for an error text.

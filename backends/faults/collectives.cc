@@ -57,7 +57,7 @@ void wire_bf16(Strike& s) {
 // Joins the cores' shards of the sum in the wrong order: each shard at its neighbour's position.
 void permuted_shards(Strike& s) {
   const auto out = s.own_output();
-  std::ranges::rotate(out, out.begin() + static_cast<int64_t>(out.size()) / s.cores());
+  std::rotate(out.begin(), out.begin() + static_cast<int64_t>(out.size()) / s.cores(), out.end());
 }
 
 // ---- cores that differ

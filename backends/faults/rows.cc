@@ -33,7 +33,7 @@ std::vector<int64_t> rows_in_order(const Strike& s) {
 void shifted_rows(Strike& s) {
   auto rows = rows_in_order(s);
   const auto n = static_cast<int64_t>(rows.size());
-  std::ranges::rotate(rows, rows.end() - static_cast<int64_t>(s.magnitude()) % n);
+  std::rotate(rows.begin(), rows.end() - static_cast<int64_t>(s.magnitude()) % n, rows.end());
   move_rows(s, rows);
 }
 void swapped_samples(Strike& s) {

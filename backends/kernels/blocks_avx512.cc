@@ -1,6 +1,7 @@
 // The functions of blocks_wide.h, compiled for AVX-512.
 #include <immintrin.h>
 
+#include "backends/kernels/bf16_bits.h"
 #include "backends/kernels/blocks_wide.h"
 
 namespace twinrun {
@@ -8,7 +9,7 @@ namespace {
 
 template <typename F>
 inline void each(const float* a, const float* b, float* out, int64_t n, F of) {
-#pragma GCC ivdep
+  TWINRUN_INDEPENDENT
   for (int64_t i = 0; i < n; ++i) {
     const float x = of(a[i], b[i]);
     out[i] = x != x ? __builtin_bit_cast(float, 0x7FC00000u) : x;

@@ -31,7 +31,7 @@ struct Avx512 {
 };
 
 void round_bf16(const float* src, float* dst, int64_t n) {
-#pragma GCC ivdep
+  TWINRUN_INDEPENDENT
   for (int64_t i = 0; i < n; ++i)
     dst[i] = __builtin_bit_cast(float, bf16_bits(__builtin_bit_cast(uint32_t, src[i])));
 }

@@ -16,7 +16,7 @@ namespace twinrun::pjrt {
 // Opaque objects of the plugin.
 struct Failure;  // a PJRT_Error
 struct Event;
-struct Client;
+struct ClientHandle;
 struct Device;
 struct DeviceDescription;
 struct LoadedExecutable;
@@ -108,20 +108,20 @@ struct ClientCreate : Head {
   void* key_value_get_argument = nullptr;
   void* key_value_put = nullptr;
   void* key_value_put_argument = nullptr;
-  Client* client = nullptr;  // out
+  ClientHandle* client = nullptr;  // out
   void* key_value_try_get = nullptr;
   void* key_value_try_get_argument = nullptr;
 };
 struct ClientDestroy : Head {
-  Client* client = nullptr;
+  ClientHandle* client = nullptr;
 };
 struct ClientText : Head {  // platform name, platform version
-  Client* client = nullptr;
+  ClientHandle* client = nullptr;
   const char* text = nullptr;  // out; owned by the client
   size_t size = 0;
 };
 struct ClientAddressableDevices : Head {
-  Client* client = nullptr;
+  ClientHandle* client = nullptr;
   Device* const* devices = nullptr;  // out; owned by the client
   size_t count = 0;
 };
@@ -147,7 +147,7 @@ struct CodeText : Head {
   size_t format_size = 0;
 };
 struct ClientCompile : Head {
-  Client* client = nullptr;
+  ClientHandle* client = nullptr;
   const CodeText* program = nullptr;
   const char* options = nullptr;  // a serialized CompileOptionsProto
   size_t options_size = 0;
@@ -174,7 +174,7 @@ enum class ElementType : int {
 enum class HostBufferSemantics : int { kImmutableOnlyDuringCall = 0 };
 
 struct BufferFromHostBuffer : Head {
-  Client* client = nullptr;
+  ClientHandle* client = nullptr;
   const void* data = nullptr;
   ElementType type = ElementType::kF32;
   const int64_t* dims = nullptr;

@@ -45,7 +45,7 @@ std::vector<fs::path> plugins_below(const fs::path& packages) {
   std::error_code error;
   if (const fs::path tpu = packages / "libtpu" / "libtpu.so"; fs::exists(tpu, error))
     found.push_back(tpu);
-  std::ranges::stable_partition(found, [](const fs::path& p) {
+  std::stable_partition(found.begin(), found.end(), [](const fs::path& p) {
     return p.filename().string().find("cpu") != std::string::npos;
   });
   return found;

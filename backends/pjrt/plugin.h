@@ -64,7 +64,7 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   const Plugin& plugin() const { return *plugin_; }
-  pjrt::Client* handle() const { return handle_; }
+  ClientHandle* handle() const { return handle_; }
   const std::string& platform() const { return platform_; }  // "cpu", "cuda", "tpu"
   const std::string& version() const { return version_; }    // as the platform words it
   const std::string& kind() const { return kind_; }          // the kind of the first device
@@ -72,11 +72,11 @@ class Client {
   int id(size_t device) const { return ids_[device]; }
 
  private:
-  Client(std::shared_ptr<const Plugin> plugin, pjrt::Client* handle)
+  Client(std::shared_ptr<const Plugin> plugin, ClientHandle* handle)
       : plugin_(std::move(plugin)), handle_(handle) {}
   Status describe();
   std::shared_ptr<const Plugin> plugin_;
-  pjrt::Client* handle_;
+  ClientHandle* handle_;
   std::string platform_, version_, kind_;
   std::vector<Device*> devices_;
   std::vector<int> ids_;

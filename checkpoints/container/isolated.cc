@@ -51,7 +51,7 @@ void limit(int resource, uint64_t most) {
 
 void limit_resources(uint64_t input_bytes) {
   limit(RLIMIT_CORE, 0);
-  limit(RLIMIT_CPU, 10 + (input_bytes >> 24));
+  limit(RLIMIT_CPU, 4 + (input_bytes >> 24));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   limit(RLIMIT_AS, own_address_space() + (uint64_t{1} << 30) + 8 * input_bytes);
 #endif

@@ -18,7 +18,7 @@
 namespace twinrun {
 
 // Runs `reader` in a fork. Call it only while the process has one thread. `input_bytes` sets the
-// limits: 10 s of CPU and one more for every 16 MiB; 1 GiB of memory plus eight times the input,
+// limits: 4 s of CPU and one more for every 16 MiB; 1 GiB of memory plus eight times the input,
 // beyond what this process has. Under a sanitizer memory is not limited.
 Result<std::vector<std::byte>> run_isolated(
     const std::function<Result<std::vector<std::byte>>()>& reader, uint64_t input_bytes,

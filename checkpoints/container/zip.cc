@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -14,6 +15,7 @@ namespace twinrun {
 namespace {
 
 constexpr uint64_t kDeflateRatio = 1032;  // zlib, "Technical Details"
+constexpr size_t kMaxMembers = 100'000;
 
 using Reader = std::unique_ptr<archive, decltype(&archive_read_free)>;
 using Writer = std::unique_ptr<archive, decltype(&archive_write_free)>;
@@ -38,6 +40,14 @@ bool plain_path(std::string_view name) {
     begin = end + 1;
   }
   return std::ranges::none_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+}
+
+// Whether the current member is stored or deflated. libarchive unpacks five more methods, whose
+// members pack far more tightly and may demand gigabytes of memory for a dictionary.
+bool plainly_packed(archive* a) {
+  const char* name = archive_format_name(a);  // "ZIP 2.0 (deflation)"
+  const std::string_view format = name != nullptr ? name : "";
+  return format.ends_with("(deflation)") || format.ends_with("(uncompressed)");
 }
 
 // Reads the current member's content; `left` is how many bytes the archive may still yield.
@@ -67,6 +77,10 @@ Status read_content(archive* a, const std::string& place, uint64_t& left,
 Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const std::string& where,
                                         const std::function<bool(const std::string&)>& wanted,
                                         uint64_t max_unpacked) {
+  // libarchive takes an archive without members, which is its end record alone, for none.
+  constexpr size_t kEndRecord = 22;
+  if (bytes.size() == kEndRecord && std::memcmp(bytes.data(), "PK\5\6", 4) == 0)
+    return std::vector<ZipMember>();
   const Reader a(archive_read_new(), &archive_read_free);
   if (a == nullptr || archive_read_support_format_zip_seekable(a.get()) != ARCHIVE_OK ||
       archive_read_open_memory(a.get(), bytes.data(), bytes.size()) != ARCHIVE_OK) {
@@ -96,7 +110,15 @@ Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const 
       return Error{fmt::format("holds two members named '{}'", member.name), where,
                    "write the file again"};
     }
+    if (members.size() == kMaxMembers) {
+      return Error{fmt::format("has more than {} members", kMaxMembers), where, ""};
+    }
     if (wanted(member.name)) {
+      if (!plainly_packed(a.get())) {
+        return Error{fmt::format("is packed by another method than deflate ({})",
+                                 archive_format_name(a.get())),
+                     place, "write it again, deflated or uncompressed"};
+      }
       TWINRUN_RETURN_IF_ERROR(read_content(a.get(), place, left, member.bytes));
       member.read = true;
     }

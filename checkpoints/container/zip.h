@@ -29,7 +29,7 @@ inline constexpr uint64_t kMaxUnpacked = uint64_t{8} << 30;
 
 // All members except folders, in the archive's order; reads the content of those whose name
 // `wanted` accepts. Errors: not a zip archive, encrypted, damaged (CRC-32), names that occur twice
-// or are not a plain relative path.
+// or are not a plain relative path; members to read that are packed by another method than deflate.
 Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const std::string& where,
                                         const std::function<bool(const std::string&)>& wanted,
                                         uint64_t max_unpacked = kMaxUnpacked);

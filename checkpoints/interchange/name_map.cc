@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "program/base/json_text.h"
 #include "program/base/names.h"
 #include "program/base/toml_text.h"
 
@@ -43,9 +44,10 @@ Json as_json(const toml::node& node) {
 
 Result<Json> parse(const std::string& text, const std::string& path) {
   if (path.ends_with(".json")) {
-    Json json = Json::parse(text, nullptr, false);
-    if (json.is_object()) return json;
-    return Error{"is not a JSON object", path, "write {\"ours\": \"theirs\", ...}"};
+    auto json = parse_json_text(text);
+    if (json && json->is_object()) return json;
+    return Error{json ? "is not a JSON object" : json.error().what, path,
+                 "write {\"ours\": \"theirs\", ...}"};
   }
   TWINRUN_ASSIGN(const toml::table table, parse_toml_text(text, path));
   return as_json(table);

@@ -14,6 +14,7 @@
 #include "harness/bisect/release_version.h"
 #include "harness/search/session.h"
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 #include "reports/text.h"
 
 namespace twinrun::bisect {
@@ -24,8 +25,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kUnavailable = 75;  // exit code: the version cannot be had
 
-// The last line of what the program printed, as JSON; discarded if it is none.
-Json last_object(const std::string& file) { return Json::parse(last_line(file), nullptr, false); }
+// The last line of what the program printed, as JSON; null if it is none.
+Json last_object(const std::string& file) {
+  auto parsed = parse_ordered_json_text(last_line(file), {.members = 100'000});
+  return parsed ? *std::move(parsed) : Json();
+}
 
 std::string text_at(const Json& j, const char* key) {
   return j.is_object() && j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : "";
@@ -33,6 +37,14 @@ std::string text_at(const Json& j, const char* key) {
 
 double number_at(const Json& j, const char* key) {
   return j.is_object() && j.contains(key) && j[key].is_number() ? j[key].get<double>() : 0;
+}
+
+int64_t integer_at(const Json& j, const char* key) {
+  return j.is_object() && j.contains(key) && j[key].is_number_integer() ? j[key].get<int64_t>() : 0;
+}
+
+bool flag_at(const Json& j, const char* key) {
+  return j.is_object() && j.contains(key) && j[key].is_boolean() && j[key].get<bool>();
 }
 
 // Compares "3.9" and "3.10" as versions.
@@ -52,19 +64,20 @@ Environments::Environments(EnvironmentOptions options, const StopFlag* stop)
     std::stringstream text;
     text << std::ifstream(file.path()).rdbuf();
     if (!check_checksum(text.str(), file.path())) continue;  // as if nothing were known of it
-    const Json j = Json::parse(text.str(), nullptr, false);
+    const auto parsed = parse_ordered_json_text(text.str());
+    const Json j = parsed ? *parsed : Json();
     const std::string version = text_at(j, "version");
     if (version.empty() || file.path().extension() != ".json") continue;
     Noted n;
     n.environment = {"",
                      text_at(j, "python"),
                      text_at(j, "python_version"),
-                     j.value("made", false),
+                     flag_at(j, "made"),
                      number_at(j, "seconds"),
-                     static_cast<int64_t>(number_at(j, "bytes"))};
+                     integer_at(j, "bytes")};
     n.asked = text_at(j, "asked");
-    n.present = j.value("present", false);
-    n.used = static_cast<int64_t>(number_at(j, "used"));
+    n.present = flag_at(j, "present");
+    n.used = integer_at(j, "used");
     calls_ = std::max(calls_, n.used);
     if (n.environment.made) ++made_, seconds_ += n.environment.seconds;
     noted_[version] = std::move(n);

@@ -15,6 +15,7 @@
 #include "harness/search/session.h"
 #include "harness/trace/judge_trace.h"
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 #include "reports/text.h"
 
 namespace twinrun::bisect {
@@ -51,12 +52,15 @@ std::optional<ScriptAnswer> verdict_in(const std::string& file, const fs::path& 
   std::ifstream in(file);
   std::optional<ScriptAnswer> found;
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, false);
-    if (!j.is_object() || !j.contains("verdict") || !j["verdict"].is_string()) continue;
-    const std::string word = j["verdict"];
-    if (found && word != "ENGINE_BUG") continue;
-    found = {word, j.value("headline", ""), 0};
-    copy_report(j.value("path", ""), report);
+    const auto parsed = parse_json_text(line);
+    const nlohmann::json j = parsed ? *parsed : nullptr;
+    const auto text_at = [&](const char* key) {
+      return j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : "";
+    };
+    const std::string word = text_at("verdict");
+    if (word.empty() || (found && word != "ENGINE_BUG")) continue;
+    found = {word, text_at("headline"), 0};
+    copy_report(text_at("path"), report);
     if (word == "ENGINE_BUG") break;
   }
   return found;

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "program/base/bits.h"
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 
 namespace twinrun {
 namespace {
@@ -29,11 +31,14 @@ class Reader {
     if constexpr (std::is_same_v<T, bool>) {
       fits = value.is_boolean();
     } else if constexpr (std::is_integral_v<T>) {
-      fits = value.is_number_integer() && value.get<int64_t>() >= 0;
+      fits = value.is_number_integer() && value.get<int64_t>() >= 0 &&
+             value.get<int64_t>() <= int64_t{std::numeric_limits<T>::max()};
     } else {
       fits = value.is_string();
     }
-    if (!fits) Reader(*this).fail(fmt::format("'{}' has the wrong type: {}", key, value.dump()));
+    if (!fits)
+      Reader(*this).fail(
+          fmt::format("'{}' has the wrong type: {}", key, value.dump().substr(0, 60)));
     return value.get<T>();
   }
   template <typename T>
@@ -88,7 +93,7 @@ VerdictClass verdict_of(const Reader& r) {
   for (int v = 0; v <= static_cast<int>(VerdictClass::kInconclusive); ++v) {
     if (to_string(static_cast<VerdictClass>(v)) == name) return static_cast<VerdictClass>(v);
   }
-  r.fail(fmt::format("unknown class '{}'", name));
+  r.fail(fmt::format("unknown class '{}'", name.substr(0, 60)));
 }
 
 Manifest read(const Json& json, const std::string& where) {
@@ -113,9 +118,9 @@ Manifest read(const Json& json, const std::string& where) {
   m.finding.op = f.get<std::string>("op");
   m.finding.phase = f.get<std::string>("phase");
   m.finding.step = f.maybe<int64_t>("step");
-  if (const auto core = f.maybe<int64_t>("core")) m.finding.core = static_cast<int>(*core);
+  m.finding.core = f.maybe<int>("core");
   const auto level = f.get<std::string>("level");
-  if (level.size() != 1) f.fail(fmt::format("level '{}' is not a letter", level));
+  if (level.size() != 1) f.fail(fmt::format("level '{}' is not a letter", level.substr(0, 60)));
   m.finding.level = level[0];
   expected.each("runs", [&](const Reader& run) {
     m.runs.push_back({run.get<std::string>("name"), run.get<std::string>("root_digest"),
@@ -200,14 +205,14 @@ std::string to_json(const Manifest& m) {
 }
 
 Result<Manifest> manifest_from_json(std::string_view text, const std::string& where) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded())
-    return Error{fmt::format("{} is not JSON", kManifest), where,
+  const auto json = parse_ordered_json_text(text, {.members = 10'000});
+  if (!json)
+    return Error{fmt::format("{} {}", kManifest, json.error().what), where,
                  "the bundle is damaged, or was not made by twinrun"};
   TWINRUN_ASSIGN(const bool has_checksum,
                  check_checksum(text, where + ": " + std::string(kManifest)));
   try {
-    Manifest manifest = read(json, where);
+    Manifest manifest = read(*json, where);
     manifest.has_checksum = has_checksum;
     return manifest;
   } catch (const Error& error) {

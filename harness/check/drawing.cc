@@ -84,8 +84,7 @@ class Sorter {
     }
     for (Sketch& s : sketches) {
       std::ranges::sort(s.arrows);
-      const auto same = std::ranges::unique(s.arrows);
-      s.arrows.erase(same.begin(), same.end());
+      s.arrows.erase(std::unique(s.arrows.begin(), s.arrows.end()), s.arrows.end());
     }
     TWINRUN_ASSIGN(std::vector<Drawing> drawings, lay_out(sketches));
     for (size_t p = 0; p < page_.phases.size(); ++p) {

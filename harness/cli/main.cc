@@ -24,6 +24,7 @@
 #include "program/base/memory_limit.h"
 #include "program/base/names.h"
 #include "program/base/sizes.h"
+#include "reports/error_text.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -146,9 +147,8 @@ int exit_code(Error::Kind kind) {
 // Prints "twinrun: where: what" and the fix to stderr, and returns the exit code.
 int fail(const Error& error) {
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
-  // The message may contain text from engines and files, so clean it.
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
-                  join(text::clean_lines(error.message()), "\n")),
+                  text::printed(error)),
       Colors::kOwn);
   return exit_code(error.kind);
 }

@@ -164,8 +164,8 @@ void replicas_diverge(const Evidence& e, Judgement& j) {
 void other_formula(const Evidence& e, Judgement& j) {
   add_sharding(e, j);
   program_findings(e, j, VerdictClass::kProgram);
-  std::ranges::stable_partition(
-      j.findings, [](const Finding& f) { return f.verdict == VerdictClass::kProgram; });
+  std::stable_partition(j.findings.begin(), j.findings.end(),
+                        [](const Finding& f) { return f.verdict == VerdictClass::kProgram; });
   j.headline = fmt::format("{} and the scenario do not compute the same function: {} {}.",
                            e.subject.name, e.subject.name, explained_by(e));
   j.confidence = fmt::format(

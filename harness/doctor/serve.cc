@@ -17,6 +17,7 @@
 #include "checkpoints/container/safetensors.h"
 #include "harness/experiment/engines.h"
 #include "harness/experiment/experiment.h"
+#include "program/base/json_text.h"
 #include "program/import/import.h"
 
 namespace twinrun {
@@ -107,7 +108,7 @@ class Server {
 
   Result<json> prepare(const std::string& name) {
     TWINRUN_ASSIGN(const std::string text, read(name, kMaxHloBytes));
-    const json p = json::parse(text, nullptr, false);
+    TWINRUN_ASSIGN(const json p, parse_json_text(text));
     if (!p.is_object()) return Error{"is not a program", name, ""};
     TWINRUN_ASSIGN(Scenario scenario, parse_scenario(p.at("scenario").get<std::string>(), name));
     forget_cache_file(scenario);
@@ -187,7 +188,8 @@ Status serve(const ServeOptions& options, std::istream& in, std::ostream& out) {
   for (std::string line; std::getline(in, line);) {
     json reply;
     try {
-      auto answer = server.answer(json::parse(line));
+      const auto request = parse_json_text(line);
+      auto answer = request ? server.answer(*request) : request.error();
       reply = answer ? *answer : json{{"error", answer.error().message()}};
     } catch (const json::exception& e) {
       reply = {{"error", std::string("not a valid request: ") + e.what()}};

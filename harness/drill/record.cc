@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 
 namespace twinrun::drill {
 namespace {
@@ -169,8 +170,9 @@ std::string to_line(const CaseRecord& r) {
 Result<CaseRecord> from_line(const std::string& text) {
   const Error bad{"not a line of a drill: " + text.substr(0, 60), "cases.jsonl",
                   "begin again in another folder (--out)"};
-  const json line = json::parse(text, nullptr, false);
-  if (!line.is_object()) return bad;
+  const auto parsed = parse_json_text(text);
+  if (!parsed || !parsed->is_object()) return bad;
+  const json& line = *parsed;
   TWINRUN_ASSIGN(const bool has_checksum, check_checksum(text, bad.where));
   try {
     CaseRecord r;
@@ -183,7 +185,9 @@ Result<CaseRecord> from_line(const std::string& text) {
     TWINRUN_ASSIGN(const CaseName name, parse_id(c.id));
     c.stratum = name.stratum;
     c.scenario = name.scenario;
-    c.level = in.at("level").get<std::string>().at(0);
+    const auto level = in.at("level").get<std::string>();
+    if (level.size() != 1) return bad;
+    c.level = level[0];
     for (const auto& [key, value] : in.at("overrides").items())
       c.overrides.emplace_back(key, value.get<std::string>());
     c.variant = in.at("variant");
@@ -193,10 +197,10 @@ Result<CaseRecord> from_line(const std::string& text) {
     c.cause = in.at("cause");
     if (!in.at("magnitude").is_null()) c.magnitude = in.at("magnitude").get<double>();
     r.truth.activated = truth.at("activated");
-    r.truth.first_activated = truth.at("first_activated");
-    r.truth.replica = truth.at("replica");
+    r.truth.first_activated = json_integer<int64_t>(truth.at("first_activated"));
+    r.truth.replica = json_integer<int>(truth.at("replica"));
     r.truth.outside = truth.at("outside");
-    r.truth.first_outside = truth.at("first_outside");
+    r.truth.first_outside = json_integer<int64_t>(truth.at("first_outside"));
     r.truth.distance = truth.at("distance");
     r.truth.biased = truth.at("biased");
     if (!truth.at("tensors").is_null()) r.truth.tensors = truth.at("tensors").get<double>();
@@ -211,13 +215,13 @@ Result<CaseRecord> from_line(const std::string& text) {
     r.not_learnt = line.at("not_learnt");
     r.headline = line.at("headline");
     for (const json& f : line.at("findings")) {
-      r.findings.push_back(
-          {class_of_text(f.at("class")), f.at("cause"), f.at("op"), f.at("step"), f.at("core")});
+      r.findings.push_back({class_of_text(f.at("class")), f.at("cause"), f.at("op"),
+                            json_integer<int64_t>(f.at("step")), json_integer<int>(f.at("core"))});
     }
     r.notes = line.at("notes").get<std::vector<std::string>>();
-    r.executions = line.at("executions");
+    r.executions = json_integer<int>(line.at("executions"));
     r.run_lengths = line.at("run_lengths");
-    r.sealed = line.at("sealed").get<std::vector<int64_t>>();
+    for (const json& step : line.at("sealed")) r.sealed.push_back(json_integer<int64_t>(step));
     r.truth_seconds = line.at("truth_seconds");
     r.seconds = line.at("seconds");
     return r;

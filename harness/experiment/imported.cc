@@ -115,7 +115,9 @@ Dims dims_of(ImportedStep& step, const std::string& name, const Dims& own, const
 // array with a leading axis over the replicas.
 void join_replicas(Arrays& arrays, const ImportedStep& step) {
   for (const auto& [name, part] : step.parts) {
-    const auto piece = [&](int64_t i) { return arrays.find(fmt::format("{}@{}", name, i)); };
+    const auto piece = [&, &name = name](int64_t i) {
+      return arrays.find(fmt::format("{}@{}", name, i));
+    };
     if (part.whole.empty() || arrays.contains(name) || piece(0) == arrays.end()) continue;
     NamedArray all = piece(0)->second;
     const Dims dims = all.dims;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/experiment/imported.h"
+#include "program/base/json_text.h"
 #include "program/base/names.h"
 
 namespace twinrun {
@@ -89,10 +90,11 @@ Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
 }  // namespace
 
 Result<StepBinding> parse_binding(const std::string& text, const std::string& file) {
-  const Json j = Json::parse(text, nullptr, false);
-  if (j.is_discarded() || !j.is_object())
-    return Error{"the file is not a JSON object", file,
-                 "docs/guides/import.md#binding has an example"};
+  const auto parsed = parse_json_text(text);
+  if (!parsed || !parsed->is_object())
+    return Error{"the file is not a JSON object" + (parsed ? "" : ": it " + parsed.error().what),
+                 file, "docs/guides/import.md#binding has an example"};
+  const Json& j = *parsed;
   if (j.contains("arguments")) return exported_binding(j, file);
   static const std::vector<std::string> known = {"schema_version", "state",  "roles",
                                                  "results",        "inputs", "loss"};

@@ -11,9 +11,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "checkpoints/interchange/weights.h"
 #include "harness/foreign/event_file.h"
+#include "program/base/json_text.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
@@ -252,11 +254,10 @@ Result<std::optional<double>> value_of(const nlohmann::json& found, const std::s
   return std::optional(value);
 }
 
-Result<CurveFile> from_json_lines(std::string_view text, const std::string& column,
-                                  const std::string& path) {
-  using nlohmann::json;
-  std::vector<std::pair<int64_t, json>> rows;  // line, object
-  std::vector<std::string> names;
+// Calls `take` with the number and the object of each line. The objects are not kept, because all
+// of a file together take many times its size.
+template <typename F>
+Status each_row(std::string_view text, const std::string& path, const F& take) {
   int64_t number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -264,35 +265,47 @@ Result<CurveFile> from_json_lines(std::string_view text, const std::string& colu
     at = end + 1;
     ++number;
     if (line.empty() || line == "\r") continue;
-    json row = json::parse(with_quoted_specials(line), nullptr, false);
-    if (!row.is_object())
+    const auto row = parse_json_text(with_quoted_specials(line));
+    if (!row || !row->is_object())
       return Error{fmt::format("found {}; allowed: one JSON object per line", shown(line)),
                    fmt::format("{}: line {}", path, number), ""};
-    for (const auto& [key, value] : row.items()) {
-      if (names.size() < 1000 && std::ranges::find(names, key) == names.end()) names.push_back(key);
-    }
-    rows.emplace_back(number, std::move(row));
+    TWINRUN_RETURN_IF_ERROR(take(number, *row));
   }
+  return Ok{};
+}
+
+Result<CurveFile> from_json_lines(std::string_view text, const std::string& column,
+                                  const std::string& path) {
+  using nlohmann::json;
+  std::vector<std::string> names;
+  std::set<std::string> known;
+  TWINRUN_RETURN_IF_ERROR(each_row(text, path, [&](int64_t, const json& row) -> Status {
+    for (const auto& [key, value] : row.items()) {
+      if (names.size() < 1000 && known.insert(key).second) names.push_back(key);
+    }
+    return Ok{};
+  }));
   const std::optional<size_t> step = first_known(names, kSteps);
   TWINRUN_ASSIGN(const size_t value_column, choose(names, step, column, path));
   Points points(path, !step);
-  for (const auto& [line, row] : rows) {
-    const auto where = [&, line = line](size_t i) {
+  TWINRUN_RETURN_IF_ERROR(each_row(text, path, [&](int64_t line, const json& row) -> Status {
+    const auto where = [&](size_t i) {
       return fmt::format("{}: line {}: {}", path, line, shown(names[i]));
     };
-    if (!row.contains(names[value_column])) continue;
+    if (!row.contains(names[value_column])) return Ok{};
     TWINRUN_ASSIGN(const std::optional<double> value,
                    value_of(row[names[value_column]], where(value_column)));
-    if (!value) continue;
+    if (!value) return Ok{};
     if (!step) {
       points.add_counted(*value);
-      continue;
+      return Ok{};
     }
     const json place = row.value(names[*step], json());
     TWINRUN_ASSIGN(const std::optional<double> said, value_of(place, where(*step)));
     TWINRUN_ASSIGN(const int64_t s, step_of(said.value_or(NAN), place.dump(), where(*step)));
     points.add(s, *value);
-  }
+    return Ok{};
+  }));
   return points.take(names[value_column]);
 }
 

@@ -100,8 +100,7 @@ class Search {
  private:
   static Set sorted(Set set) {
     std::ranges::sort(set);
-    const auto twice = std::ranges::unique(set);
-    set.erase(twice.begin(), twice.end());
+    set.erase(std::unique(set.begin(), set.end()), set.end());
     return set;
   }
 

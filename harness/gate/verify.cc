@@ -189,8 +189,7 @@ class Verification {
 
   Status look_at_noise() {
     if (same_engine_ && !facts_.noise.empty()) {
-      gate_.noise.emplace();
-      gate_.noise->unusable = facts_.noise;
+      gate_.noise = Gate::Noise{.unusable = facts_.noise};
       return Ok{};
     }
     std::vector<ProbedState> states;

@@ -77,7 +77,7 @@ std::string text_of(const Program& program, const Ops& left) {
     return fmt::format("the gradient of {} itself, not what flows back through the layers",
                        parameter);
   if (forward.empty() && backward.empty()) {
-    const bool shared = std::ranges::none_of(program.state, [&](const StateVar& var) {
+    const bool shared = std::ranges::none_of(program.state, [&, &update = update](const StateVar& var) {
       return var.role != StateRole::kCounter &&
              std::ranges::find(update, layer_of(var.name)) != update.end();
     });

@@ -132,8 +132,8 @@ class SubjectFit {
     const bool drawn = !declared || row_of(*declared).results != Rounded::kNone ||
                        declared_.reduced_bits < kF32Bits || declared_.stochastic;
     if (declared) {  // the classes of the declared precision come first
-      std::ranges::stable_partition(
-          classes, [&](const PrecisionClass& c) { return c.precision == *declared; });
+      std::stable_partition(classes.begin(), classes.end(),
+                            [&](const PrecisionClass& c) { return c.precision == *declared; });
     }
     const size_t tight = fits_.size();
     std::optional<size_t> holding;

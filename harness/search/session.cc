@@ -15,6 +15,7 @@
 
 #include "checkpoints/container/atomic_file.h"
 #include "program/base/json_checksum.h"
+#include "program/base/json_text.h"
 
 namespace twinrun::bisect {
 namespace {
@@ -54,7 +55,9 @@ std::optional<Outcome> outcome_named(const std::string& text) {
 
 // Adds the content of a line to the record. Error: what is wrong with the line.
 Status take_line(const std::string& line, bool first, SessionRecord& record) {
-  const Json j = Json::parse(line, nullptr, false);
+  const auto parsed = parse_ordered_json_text(line);
+  if (!parsed) return Error{parsed.error().what, "", ""};
+  const Json& j = *parsed;
   if (!j.is_object()) return Error{"not a JSON object", "", ""};
   TWINRUN_ASSIGN(const bool has_checksum, check_checksum(line, ""));
   record.has_checksums = record.has_checksums && has_checksum;
@@ -62,9 +65,9 @@ Status take_line(const std::string& line, bool first, SessionRecord& record) {
     if (first) {
       if (j.at("session") != kSessionName) return Error{"not a session of twinrun bisect", "", ""};
       if (j.at("schema") != kSchema) {
-        return Error{
-            fmt::format("schema {}, this program reads {}", j.at("schema").dump(), kSchema), "",
-            ""};
+        return Error{fmt::format("schema {}, this program reads {}",
+                                 j.at("schema").dump().substr(0, 40), kSchema),
+                     "", ""};
       }
       record.head = {j.at("axis"), j.at("identity").dump(), j.at("command")};
     } else if (j.contains("result")) {

@@ -94,7 +94,7 @@ std::string name_of_factor(double factor, const Experiment& e, double threshold)
 // Finds sums over cores whose operands are equal on all of them and not zero.
 class CommonOperands : public TraceSink {
  public:
-  explicit CommonOperands(const Program& program) : program_(program) {
+  explicit CommonOperands(const Program& program) {
     for (const Op& op : program.graph.ops()) {
       if (op.kind != OpKind::kAllReduce) continue;
       const Op& table = program.graph.op(op.operands[0]);
@@ -135,7 +135,6 @@ class CommonOperands : public TraceSink {
     names.push_back(std::move(name));
   }
 
-  const Program& program_;
   std::set<ValueId> placed_;
 };
 

@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "backends/aten/graph.h"
+#include "program/base/json_text.h"
 
 namespace twinrun {
 namespace {
@@ -135,8 +136,13 @@ class Reader {
     return static_cast<uint32_t>(crc);
   }
   static Json json(Bytes payload) {
-    return Json::parse(reinterpret_cast<const char*>(payload.data()),
-                       reinterpret_cast<const char*>(payload.data()) + payload.size());
+    auto parsed = parse_json_text({reinterpret_cast<const char*>(payload.data()), payload.size()});
+    if (!parsed) throw Malformed{"its JSON " + parsed.error().what};
+    return *std::move(parsed);
+  }
+  // 0 if the key is missing.
+  static int64_t count(const Json& json, const char* key) {
+    return json.contains(key) ? json_integer<int64_t>(json[key]) : 0;
   }
 
   static std::string shown(const Json& value) {
@@ -177,11 +183,11 @@ class Reader {
       case kEnd: {
         ended_ = true;
         const Json end = json(payload);
-        trace_.steps = end.value("steps", int64_t{0});
+        trace_.steps = count(end, "steps");
         if (end.contains("exception") && end["exception"].is_string())
           trace_.exception = end["exception"].get<std::string>();
         if (end.contains("left_out") && end["left_out"].is_object())
-          trace_.errors = end["left_out"].value("error", int64_t{0});
+          trace_.errors = count(end["left_out"], "error");
         if (end.contains("observer") && end["observer"].is_object()) {
           const Json& found = end["observer"];
           trace_.observer =

@@ -2,6 +2,7 @@
 #include "program/base/names.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace twinrun {
@@ -16,8 +17,19 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 }
 
 int edit_distance(std::string_view a, std::string_view b) {
+  // Names of foreign files have any length, and the table has the product of both.
+  constexpr size_t kMax = 64;
+  const auto shared = [](auto x, auto y, auto end_x, auto end_y) {
+    return static_cast<size_t>(std::mismatch(x, end_x, y, end_y).first - x);
+  };
+  const size_t head = shared(a.begin(), b.begin(), a.end(), b.end());
+  a.remove_prefix(head), b.remove_prefix(head);
+  const size_t tail = shared(a.rbegin(), b.rbegin(), a.rend(), b.rend());
+  a.remove_suffix(tail), b.remove_suffix(tail);
+  const size_t beyond = std::max(std::max(a.size(), b.size()), kMax) - kMax;
+  a = a.substr(0, kMax), b = b.substr(0, kMax);
   const size_t n = a.size(), m = b.size();
-  std::vector<std::vector<int>> d(n + 1, std::vector<int>(m + 1));
+  std::array<std::array<int, kMax + 1>, kMax + 1> d;
   for (size_t i = 0; i <= n; ++i) d[i][0] = static_cast<int>(i);
   for (size_t j = 0; j <= m; ++j) d[0][j] = static_cast<int>(j);
   for (size_t i = 1; i <= n; ++i) {
@@ -28,7 +40,7 @@ int edit_distance(std::string_view a, std::string_view b) {
         d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   }
-  return d[n][m];
+  return d[n][m] + static_cast<int>(beyond);
 }
 
 std::string lower_case(std::string_view text) {

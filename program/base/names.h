@@ -11,7 +11,9 @@ namespace twinrun {
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 std::string lower_case(std::string_view text);  // ASCII letters only
-// Number of insertions, deletions, substitutions and swaps of neighbours between the two.
+// Number of insertions, deletions, substitutions and swaps of neighbours between the two. Of what
+// lies between a common beginning and a common end only 64 bytes are compared; more bytes count as
+// insertions.
 int edit_distance(std::string_view a, std::string_view b);
 // The closest of `known` ("" if it is empty); of equally close names the first.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);

@@ -35,12 +35,10 @@ size_t after_string(std::string_view text, size_t at, int64_t& line) {
   return text.size();
 }
 
-// What the library would not survive: a key of too many parts, and characters beyond ASCII outside
-// of strings and comments, where its tables of white space end in undefined behaviour.
+// What the library would not survive: a key of too many parts.
 std::optional<Error> refused(std::string_view text, std::string_view file) {
   int64_t line = 1;
   int dots = 0;
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
     if (c == '"' || c == '\'') {
@@ -51,9 +49,6 @@ std::optional<Error> refused(std::string_view text, std::string_view file) {
       i = std::min(text.find('\n', i), text.size());
       continue;
     }
-    if (static_cast<unsigned char>(c) > 0x7F)
-      return invalid("not valid TOML: expected an ASCII character outside of strings and comments",
-                     file, line);
     if (c == '\n') ++line;
     if (c == '.' && ++dots >= kMostKeyParts)
       return invalid(

@@ -20,6 +20,10 @@ TEST(Names, EditDistance) {
   EXPECT_EQ(edit_distance("ca", "abc"), 3) << "optimal string alignment: no edit inside a swap";
   EXPECT_EQ(edit_distance("image", "images"), 1);
   EXPECT_EQ(edit_distance("same", "same"), 0);
+  // Names of a foreign file: a table of all bytes against all others would take gigabytes.
+  const std::string x(200'000, 'x'), y(200'000, 'y');
+  EXPECT_EQ(edit_distance(x, y), 200'000);
+  EXPECT_EQ(edit_distance(x + "a" + y, x + "b" + y), 1);
 }
 
 TEST(Names, Nearest) {

@@ -46,7 +46,7 @@ TEST(Isolated, ACrashIsAnError) {
 
 TEST(Isolated, AnEndlessReaderIsStopped) {
   const std::string error = error_of([]() -> Answer {
-    const rlimit second{1, 1};  // 1 s instead of the usual limit of 10 s
+    const rlimit second{1, 1};  // 1 s instead of the usual limit of 4 s
     ::setrlimit(RLIMIT_CPU, &second);
     for (;;) (void)::getppid();
   });

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "tests/checkpoints/mutations.h"
 #include "tests/checkpoints/python.h"
 #include "tests/checkpoints/small_model.h"
 
@@ -257,27 +256,6 @@ TEST(Keras, HostileTrees) {
     return H5Sclose(space);
   });
 }
-
-// A damaged file must give a value or an error, whatever libhdf5 does with it. Only some offsets
-// are tried, because each read starts a process.
-void read_damaged(size_t cut_every, size_t change_every) {
-  const Folder folder;
-  const std::string good = samples::read_bytes(fixture("keras3_bfloat16.weights.h5"));
-  const std::string path = folder / "w.h5";
-  int taken = 0;
-  for (size_t length = 0; length < good.size(); length += cut_every) {
-    samples::write_bytes(path, good.substr(0, length));
-    taken += read_foreign_weights(path).ok() ? 1 : 0;
-  }
-  EXPECT_EQ(taken, 0);
-  samples::for_each_changed_byte(good, change_every, [&](const std::string& bytes) {
-    samples::write_bytes(path, bytes);
-    (void)read_foreign_weights(path);
-  });
-}
-
-TEST(Keras, DamagedBytes) { read_damaged(1009, 2003); }
-TEST(Keras, SlowDamagedBytes) { read_damaged(47, 131); }
 
 TEST(Keras, DamagedArchives) {
   const Folder folder;

@@ -1,6 +1,4 @@
-// Makes damaged files from a good one: truncated at every length, and with every byte changed in
-// several ways. A reader must return a value or an error for each; a crash or a sanitizer report
-// ends the test.
+// Truncations of a good file at every length. tests/fuzz has the other mutations.
 #pragma once
 
 #include <cstddef>
@@ -18,24 +16,6 @@ inline int truncations_taken(const std::string& good,
     taken += read(good.substr(0, length)) ? 1 : 0;
   }
   return taken;
-}
-
-// Changes every `stride`-th byte: flips its lowest bit, its highest bit and all bits, and sets it
-// to extreme values. Calls `read` for each.
-inline void for_each_changed_byte(const std::string& good, size_t stride,
-                                  const std::function<void(const std::string&)>& read) {
-  std::string bad = good;
-  for (size_t i = 0; i < good.size(); i += stride) {
-    for (const int change : {0x01, 0x80, 0xFF}) {
-      bad[i] = static_cast<char>(good[i] ^ change);
-      read(bad);
-    }
-    for (const char value : {'\x00', '\xFF', '\x7F'}) {
-      bad[i] = value;
-      read(bad);
-    }
-    bad[i] = good[i];
-  }
 }
 
 }  // namespace twinrun::samples

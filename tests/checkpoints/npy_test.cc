@@ -192,17 +192,16 @@ TEST(Npy, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(error_of("PK\x03\x04 no array").find("not a .npy file"), std::string::npos);
 }
 
-TEST(Npy, DamagedBytes) {
+TEST(Npy, Truncations) {
   const auto array = to_npy(floats("x", {3, 2}), "x.npy");
   ASSERT_TRUE(array.ok());
   const auto read = [](const std::string& bytes) {
     return parse_npy(bytes_of(bytes), "x", "x.npy").ok();
   };
   EXPECT_EQ(samples::truncations_taken(text_of(*array), read), 0);
-  samples::for_each_changed_byte(text_of(*array), 1, [&](const auto& bytes) { (void)read(bytes); });
 }
 
-TEST(Npz, DamagedBytes) {
+TEST(Npz, Truncations) {
   const auto npz = to_npz({floats("a", {3}), floats("b/c", {2, 2})}, "w.npz");
   ASSERT_TRUE(npz.ok());
   const auto read = [](const std::string& bytes) {
@@ -210,7 +209,6 @@ TEST(Npz, DamagedBytes) {
   };
   ASSERT_TRUE(read(text_of(*npz)));
   EXPECT_EQ(samples::truncations_taken(text_of(*npz), read), 0);
-  samples::for_each_changed_byte(text_of(*npz), 1, [&](const auto& bytes) { (void)read(bytes); });
 }
 
 TEST(Npz, HostileMembers) {
@@ -267,6 +265,17 @@ open('overlap.npz', 'wb').write(raw[:start] + central + tail)
     for (const ZipMember& member : *overlap) unpacked += member.bytes.size();
     EXPECT_LE(unpacked, bytes.size() * 1032);
   }
+}
+
+// libarchive would unpack LZMA, whose header may demand 4 GiB for a dictionary.
+TEST(Npz, OtherMethodsThanDeflateAreRefused) {
+  std::string zip = text_of(*to_npz({floats("a", {3})}, "w.npz"));
+  const size_t central = zip.find("PK\1\2");
+  zip[8] = zip[central + 10] = 14;
+  const auto lzma = parse_npz(bytes_of(zip), "w.npz");
+  ASSERT_FALSE(lzma.ok());
+  EXPECT_NE(lzma.error().message().find("another method than deflate"), std::string::npos)
+      << lzma.error().message();
 }
 
 TEST(Array, Conversions) {

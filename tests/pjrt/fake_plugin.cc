@@ -17,7 +17,7 @@ struct Failure {
 struct Event {
   std::string fails;
 };
-struct Client {
+struct ClientHandle {
   int devices;
 };
 struct Device {
@@ -80,7 +80,7 @@ void* client_create(void* a) {
   if (wrong == "client") return failure(14, "the device is in use by process 17");
   if (wrong == "options" && c.option_count > 0) return failure(3, "unknown option");
   const int asked = c.option_count > 0 ? static_cast<int>(c.options[0].number) : 2;
-  c.client = made(Client{wrong == "no device" ? 0 : asked});
+  c.client = made(ClientHandle{wrong == "no device" ? 0 : asked});
   for (int i = 0; i < 64; ++i) {
     devices[i].id = 100 + i;
     device_list[i] = &devices[i];

@@ -151,21 +151,5 @@ TEST(ReadJson, AReportWithoutChecksumSaysSo) {
   EXPECT_EQ(read(to_json(*back))->notes, back->notes);
 }
 
-// A document that is truncated, or has one value replaced, is read or rejected, but never crashes.
-TEST(ReadJson, MutationsAreReadOrRefused) {
-  const ordered_json good = without_checksum(unusual());
-  const ordered_json flat = good.flatten();
-  const std::vector<ordered_json> values = {nullptr, -1, 1e18, "x", ordered_json::array(), true};
-  int refused = 0, tried = 0;
-  for (const auto& [pointer, ignored] : flat.items()) {
-    if (pointer.find("/losses/") != std::string::npos && pointer.find("/0") == std::string::npos)
-      continue;
-    ordered_json j = good;
-    j[ordered_json::json_pointer(pointer)] = values[static_cast<size_t>(tried++) % values.size()];
-    if (!read(j.dump())) ++refused;
-  }
-  EXPECT_GT(refused, tried / 2) << tried;
-}
-
 }  // namespace
 }  // namespace twinrun

@@ -71,11 +71,6 @@ TEST_F(Hdf5SourceTest, DamagedFiles) {
   EXPECT_NE(try_with("\x89PNG"), "accepted");
   EXPECT_NE(try_with(good.substr(0, 1000)), "accepted");
   EXPECT_NE(try_with(good.substr(0, good.size() - 5000)), "accepted");
-  for (size_t at = 0; at < good.size(); at += 151) {
-    std::string bad = good;
-    bad[at] = static_cast<char>(bad[at] ^ 0xff);
-    try_with(bad);
-  }
   std::filesystem::remove(dir_ / "a.h5");
   EXPECT_NE(error(request_).find("cannot open"), std::string::npos);
 }

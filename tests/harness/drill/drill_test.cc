@@ -157,6 +157,21 @@ TEST(DrillRecord, ComesBackFromItsLine) {
   changed.replace(changed.find("\"step\":4"), 8, "\"step\":5");
   EXPECT_NE(from_line(changed).error().what.find("changed after it was written"),
             std::string::npos);
+  // Without the checksum, to see what the reader itself refuses.
+  const std::string unchecked = line.substr(0, line.rfind(",\"checksum\"")) + "}";
+  EXPECT_TRUE(from_line(unchecked).ok());
+  // Numbers that are no integers of their size: converting them would be undefined.
+  for (const char* bad : {"1e300", "2.5", "18446744073709551615"}) {
+    for (const char* key : {"first_activated", "first_outside", "replica", "executions"}) {
+      std::string changed = unchecked;
+      const size_t at = changed.find("\"" + std::string(key) + "\":") + std::string(key).size() + 3;
+      changed.replace(at, changed.find_first_of(",}", at) - at, bad);
+      EXPECT_FALSE(from_line(changed).ok()) << changed;
+    }
+  }
+  std::string unnamed = unchecked;
+  unnamed.replace(unnamed.find("\"level\":\"A\""), 11, "\"level\":\"\"");
+  EXPECT_FALSE(from_line(unnamed).ok());
 }
 
 Truth truth_of(const std::string& fault, const std::string& op, char level = 'A') {

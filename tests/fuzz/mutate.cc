@@ -1,0 +1,136 @@
+#include "tests/fuzz/mutate.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace twinrun::fuzz {
+namespace {
+
+using nlohmann::json;
+
+json hostile_value(Random& random) {
+  static const std::vector<json> values = {nullptr,
+                                           true,
+                                           0,
+                                           -1,
+                                           0.5,
+                                           1e300,
+                                           uint64_t{1} << 31,
+                                           uint64_t{1} << 62,
+                                           uint64_t{1} << 63,
+                                           ~uint64_t{0},
+                                           INT64_MIN,
+                                           "",
+                                           "F64",
+                                           "../../etc/passwd",
+                                           "\x1b[2J\n\xEF\xBF\xBD",
+                                           std::string(3000, 'x'),
+                                           json::object(),
+                                           json::array(),
+                                           json::array({1, {{"a", json::array()}}})};
+  return values[below(random, values.size())];
+}
+
+// A random value inside `value`, or `value` itself.
+json& somewhere(json& value, Random& random) {
+  json* at = &value;
+  while (at->is_structured() && !at->empty() && below(random, 4) != 0) {
+    auto it = at->begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(below(random, at->size())));
+    at = &*it;
+  }
+  return *at;
+}
+
+}  // namespace
+
+const std::vector<std::string>& words() {
+  static const std::vector<std::string> all = {
+      "[[", "]]", "\"\"\"", "'''", "1e300", "-1", "9223372036854775807", "18446744073709551616",
+      "1000000000", "null", "NaN", "-Infinity", "true", "?", "\x1b[2J", "\xEF\xBB\xBF",
+      std::string(4, '\0'), std::string(4, '\xFF'), std::string(7, '\xFF') + "\x7F",
+      // Scenarios.
+      "train.batch", "model.layers", "data.files", "tpu.cores", "seed = ",
+      // HLO.
+      "f32[4]{0}", "f32[<=8,4]", "replica_groups={{0,1}}", "[2,4]<=[4,2]T(1,0)", "channel_id=0",
+      "all-gather", "all-to-all", "collective-permute", "while", "conditional", "partition-id()",
+      "dimensions={9}", "devices=[2,4]<=[8]", "{replicated}", "custom-call",
+      "metadata={op_name=\"a/b\"}",
+      // StableHLO.
+      "tensor<4xf32>", "tensor<?x8xf32>", "dense<[[0, 1], [2, 3]]>",
+      "dense<\"0x0000000000000000\"> : tensor<1x1xi64>", "sdy.manual_computation(%arg0)",
+      "in_shardings=[<@mesh, [{\"data\"}]>]", "sdy.mesh @mesh = <[\"data\"=8]>", "<@mesh, [{}]>",
+      "manual_axes={\"data\"}", "sdy.return", "\"model\":(1)2", "stablehlo.all_gather",
+      "@SPMDFullToShardShape", "stablehlo.while"};
+  return all;
+}
+
+void scramble(std::string& bytes, Random& random) {
+  switch (below(random, 8)) {
+    case 0:
+      for (size_t n = 1 + below(random, 8); n > 0 && !bytes.empty(); --n)
+        bytes[below(random, bytes.size())] ^= static_cast<char>(1 << below(random, 8));
+      break;
+    case 1:
+      bytes.resize(below(random, bytes.size() + 1));
+      break;
+    case 2:
+      bytes.append(1 + below(random, 64), static_cast<char>(random()));
+      break;
+    case 3: {
+      const size_t from = below(random, bytes.size()), n = below(random, bytes.size() - from);
+      bytes.insert(below(random, bytes.size()), bytes.substr(from, n));
+      break;
+    }
+    case 4: {
+      static constexpr char kBytes[] = {'\0', '\xFF', '\x7F', '\x80', '"',
+                                        '{',  '[',    '\n',   '=',    '.'};
+      for (size_t n = 1 + below(random, 4); n > 0 && !bytes.empty(); --n)
+        bytes[below(random, bytes.size())] = kBytes[below(random, std::size(kBytes))];
+      break;
+    }
+    case 5:
+    case 6:
+      bytes.insert(below(random, bytes.size() + 1), words()[below(random, words().size())]);
+      break;
+    default: {
+      const size_t from = below(random, bytes.size());
+      bytes.erase(from, below(random, bytes.size() - from));
+    }
+  }
+}
+
+void edit_header(std::string& bytes, Random& random) {
+  uint64_t length = 0;
+  if (bytes.size() < 9 || bytes[8] != '{') return;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  if (length > bytes.size() - 8) return;
+  std::string header = bytes.substr(8, length);
+  edit_json(header, random);
+  const std::string data = bytes.substr(8 + length);
+  length = header.size();
+  bytes = std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + data;
+}
+
+void edit_json(std::string& text, Random& random) {
+  const size_t begin =
+      text[0] == '{' || text.find("\n{") == std::string::npos ? 0 : text.find("\n{") + 1;
+  size_t end = text.find("\n{", begin);  // one of several lines, or the whole
+  if (end == std::string::npos) end = text.size();
+  json document = json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                              text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+  if (document.is_discarded()) return;
+  somewhere(document, random) = hostile_value(random);
+  std::string edited = document.dump();
+  if (below(random, 8) == 0) {
+    const size_t depth = 1 + below(random, 2000), at = edited.find(':');
+    const std::string nested = std::string(depth, '[') + std::string(below(random, 2) * depth, ']');
+    if (at != std::string::npos) edited.insert(at + 1, nested + ",");
+  }
+  text.replace(begin, end - begin, edited);
+}
+
+}  // namespace twinrun::fuzz
