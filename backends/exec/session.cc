@@ -2,14 +2,12 @@
 #include "backends/exec/session.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "checkpoints/container/safetensors.h"
@@ -20,23 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-// Retries, because an engine may have removed permissions from folders of its own, and because
-// killed processes take a moment to disappear.
-void remove_folder(const fs::path& folder) {
-  std::error_code error;
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    fs::remove_all(folder, error);
-    if (!error) return;
-    std::error_code ignored;
-    fs::recursive_directory_iterator at(folder, ignored), end;
-    for (; !ignored && at != end; at.increment(ignored)) {
-      if (at->is_directory(ignored) && !at->is_symlink(ignored))
-        fs::permissions(at->path(), fs::perms::owner_all, ignored);
-    }
-    std::this_thread::sleep_for(Milliseconds(20));
-  }
-}
 
 // The idle session that is kept for reuse: it has answered hello and received no other request.
 std::shared_ptr<Session>& kept() {
@@ -71,12 +52,10 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
     return Error{"the command is missing",
                  "exec:", "exec:COMMAND, for example exec:'python3 engine.py'",
                  Error::Kind::kForeignEngine};
-  std::error_code error;
-  std::string folder = (fs::temp_directory_path(error) / "twinrun-engine-XXXXXX").string();
-  if (error || mkdtemp(folder.data()) == nullptr)
-    return Error{"cannot make a session folder", folder,
-                 "set TMPDIR to a folder that can be written", Error::Kind::kUnavailable};
-  s->folder_ = folder;
+  TWINRUN_ASSIGN(TemporaryFolder made,
+                 TemporaryFolder::make("engine").with_kind(Error::Kind::kUnavailable));
+  s->folder_.emplace(std::move(made));
+  const std::string& folder = s->folder();
   words.push_back(folder);
   TWINRUN_ASSIGN(s->child_,
                  Child::start(words, folder, s->name_).with_kind(Error::Kind::kForeignEngine));
@@ -88,7 +67,6 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
 
 Session::~Session() {
   if (child_) child_->end(Milliseconds(broken_ ? 200 : 5000));
-  if (!folder_.empty()) remove_folder(folder_);
 }
 
 Result<Reply> Session::ask(const std::string& message, const std::string& key,
@@ -138,7 +116,7 @@ Status Session::write(const std::string& name, const ArrayFile& file) const {
 }
 
 Status Session::write(const std::string& name, std::string_view bytes) const {
-  const std::string path = (fs::path(folder_) / name).string();
+  const std::string path = (fs::path(folder()) / name).string();
   std::error_code ignored;
   fs::remove_all(path, ignored);
   // O_EXCL and O_NOFOLLOW: never write through a link, into a pipe or over a file that the engine
@@ -154,12 +132,12 @@ Status Session::write(const std::string& name, std::string_view bytes) const {
   if (fd >= 0 && ::close(fd) != 0 && failed == 0) failed = errno;
   if (failed == 0) return Ok{};
   return Error{std::string("cannot write: ") + std::strerror(failed), path,
-               "free space, or set TMPDIR"};
+               "free space, or set TMPDIR", Error::Kind::kMachine};
 }
 
 void Session::remove(const std::string& name) const {
   std::error_code ignored;
-  fs::remove(fs::path(folder_) / name, ignored);
+  fs::remove(fs::path(folder()) / name, ignored);
 }
 
 }  // namespace twinrun::exec

@@ -28,16 +28,6 @@ namespace {
 
 constexpr std::byte kValue{1}, kError{2};
 
-bool write_all(int fd, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{1} << 30));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  return true;
-}
-
 [[maybe_unused]] uint64_t own_address_space() {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -71,11 +61,12 @@ void leave_streams() {
 bool answer_to(int fd, const std::function<Result<std::vector<std::byte>>()>& reader) {
   try {
     const auto result = reader();
-    if (result) return write_all(fd, std::span(&kValue, 1)) && write_all(fd, *result);
+    if (result) return write_all(fd, std::span(&kValue, 1)) == 0 && write_all(fd, *result) == 0;
     const Error& e = result.error();
     const std::string text = nlohmann::json({e.what, e.where, e.fix})
                                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    return write_all(fd, std::span(&kError, 1)) && write_all(fd, std::as_bytes(std::span(text)));
+    return write_all(fd, std::span(&kError, 1)) == 0 &&
+           write_all(fd, std::as_bytes(std::span(text))) == 0;
   } catch (const std::exception&) {
     return false;
   }

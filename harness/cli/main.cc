@@ -22,6 +22,7 @@
 #include "harness/host/environment.h"
 #include "harness/host/heap.h"
 #include "program/base/names.h"
+#include "program/base/os_error.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -43,8 +44,8 @@ constexpr std::array kVerbs = {
          bundle_verb},
     Verb{"replay", "check whether a bundle gives the same result on this machine", replay_verb},
     Verb{"diff", "show where two runs or checkpoints diverge, and by how much", diff_verb},
-    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release", bisect_verb,
-         kBisectAxes},
+    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release",
+         bisect_verb, kBisectAxes},
     Verb{"check", "check whether it will work on a TPU, by rules, before anything runs",
          check_verb},
     Verb{"inspect", "show what a file or a scenario contains", inspect_verb},
@@ -136,6 +137,7 @@ int exit_code(Error::Kind kind) {
     case Error::Kind::kInterrupted:
       return kExitInterrupted;
     case Error::Kind::kInput:
+    case Error::Kind::kMachine:
       break;
   }
   return kExitUsage;
@@ -170,7 +172,6 @@ int main(int argc, char** argv) {
   // Steps allocate and free the same sizes over and over: keep freed pages instead of returning
   // them to the system.
   twinrun::keep_freed_pages();
-  twinrun::cli::remember_command_line(argc, argv);
   twinrun::cli::open_streams();
   // An ignored SIGCHLD is inherited, and children's exit codes would be lost.
   std::signal(SIGCHLD, SIG_DFL);
@@ -178,6 +179,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   using namespace twinrun;
   try {
+    cli::remember_command_line(argc, argv);
     const Result<int> done = cli::run(argc, argv);
     const int code = done ? *done : cli::fail(done.error());
     // Output may still be in the buffer: a full disk behind a redirection is an error.
@@ -185,10 +187,13 @@ int main(int argc, char** argv) {
     return code;
   } catch (const std::system_error& e) {
     if (std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
+    if (kind_of_failure(e.code().value()) == Error::Kind::kMachine)
+      return cli::fail({e.what(), "", "close other programs, or raise the limits (ulimit -a)",
+                        Error::Kind::kMachine});
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});
   } catch (const std::bad_alloc&) {
-    return cli::fail({"out of memory", "", "lower train.batch"});
+    return cli::fail({"out of memory", "", "lower train.batch", Error::Kind::kMachine});
   } catch (const std::exception& e) {
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <memory>
+#include <new>
+#include <system_error>
 
 #include "harness/cli/cli.h"
 
@@ -35,8 +38,19 @@ Result<std::optional<RunFile>> left_unfinished(
 void UnfinishedWriter::write(RunFile so_far) {
   finish();
   so_far.checkpoints.erase(so_far.checkpoints.begin(), so_far.checkpoints.end() - 1);
-  pending_ = std::async(std::launch::async,
-                        [path = path_, run = std::move(so_far)] { return write_run(path, run); });
+  const auto run = std::make_shared<RunFile>(std::move(so_far));
+  const auto task = [path = path_, run]() -> Status {
+    try {
+      return write_run(path, *run);
+    } catch (const std::bad_alloc&) {
+      return Error{"out of memory", path, "", Error::Kind::kMachine};
+    }
+  };
+  try {
+    pending_ = std::async(std::launch::async, task);
+  } catch (const std::system_error&) {  // no more threads: it is written by the next finish()
+    pending_ = std::async(std::launch::deferred, task);
+  }
 }
 
 void UnfinishedWriter::finish() {

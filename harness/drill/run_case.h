@@ -1,8 +1,8 @@
 // Runs one case: first the truth is decided, then the diagnosis runs, which sees only a Backend and
 // a scenario. The log of the injected faults is opened after that.
 //
-//   auto r = run_case("engine.drill_mlp.1.17",
-//                     {.directory = "out/cases", .cache = "out/references"}, truths);
+//   TWINRUN_ASSIGN(auto r, run_case("engine.drill_mlp.1.17",
+//                     {.directory = "out/cases", .cache = "out/references"}, truths));
 #pragma once
 
 #include "harness/diagnose/pipeline.h"
@@ -19,8 +19,9 @@ struct CaseOptions {
   std::function<void(Evidence&)> sabotage;  // for tests: DiagnoseOptions::sabotage
 };
 
-// Never fails: errors are in the record's `error`. Returns nullopt where it was interrupted.
-std::optional<CaseRecord> run_case(const std::string& id, const CaseOptions& options,
-                                   TruthCache& truths);
+// Errors of the case are in the record's `error`. Returns nullopt where it was interrupted. Errors:
+// the machine kept the case from being run (full disk, no memory), which says nothing about it.
+Result<std::optional<CaseRecord>> run_case(const std::string& id, const CaseOptions& options,
+                                           TruthCache& truths);
 
 }  // namespace twinrun::drill
