@@ -24,8 +24,13 @@ Result<std::optional<RunFile>> left_unfinished(
   const auto run = kind && *kind == "run" ? read_run(path) : Result<RunFile>(Error{});
   if (!run || run->checkpoints.empty()) {
     if (restart && kind && *kind == "checkpoint") return std::optional<RunFile>();
-    return Error{"is where this run would keep its checkpoints, and is not a run that was cut off",
-                 path, "move it away, or choose another -o"};
+    // Another process may have finished the same run meanwhile.
+    if (!std::filesystem::exists(path, ignored)) return std::optional<RunFile>();
+    const Error why = !kind ? kind.error() : !run ? run.error() : Error{};
+    return Error{fmt::format("is where this run would keep its checkpoints, and is not a run that "
+                             "was cut off{}",
+                             why.what.empty() ? "" : " (" + why.what + ")"),
+                 path, "move it away, or choose another -o", why.kind};
   }
   if (restart) return std::optional<RunFile>();
   const std::string why = fits(*run);

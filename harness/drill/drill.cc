@@ -23,9 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kResume =
-    "free what is short (disk, memory, limits), then go on with --resume";
-
 // The records of earlier runs of this drill. The last line may be cut short, and a case may have
 // ended in an error: these run again.
 std::map<std::string, CaseRecord> finished(const std::string& path) {
@@ -63,7 +60,7 @@ Result<std::optional<CaseRecord>> run_apart(const std::string& id, const CaseOpt
   const auto work = [&]() -> std::string {
     TruthCache truths;
     const auto ran = run_case(id, options, truths);
-    if (!ran) return "error " + ran.error().message();
+    if (!ran) return "error " + ran.error().where + ": " + ran.error().what;
     return *ran ? "record " + to_line(**ran) : "stopped";
   };
   TWINRUN_ASSIGN(const OwnProcess ran, in_own_process(work, options.stop));
@@ -80,7 +77,7 @@ Result<std::optional<CaseRecord>> run_apart(const std::string& id, const CaseOpt
                       : fmt::format("was ended by a signal ({})", strsignal(ran.signal))));
   if (answer == "stopped") return std::optional<CaseRecord>();
   if (answer.starts_with("error "))
-    return Error{answer.substr(std::strlen("error ")), id, kResume, Error::Kind::kMachine};
+    return Error{answer.substr(std::strlen("error ")), id, kFreeAndResume, Error::Kind::kMachine};
   TWINRUN_ASSIGN(CaseRecord record, from_line(answer.substr(std::strlen("record "))));
   return std::optional(std::move(record));
 }
@@ -161,7 +158,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     if (!ran || !out) {
       if (!failed && !ran) failed = ran.error();
       if (!failed)
-        failed = Error{fmt::format("cannot write: {}", std::strerror(errno)), path, kResume,
+        failed = Error{fmt::format("cannot write: {}", std::strerror(errno)), path, kFreeAndResume,
                        Error::Kind::kMachine};
       over = true;
       return;

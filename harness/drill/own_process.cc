@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <thread>
 
@@ -43,8 +44,13 @@ Result<OwnProcess> in_own_process(const std::function<std::string()>& work, cons
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    const std::string answer = work();
-    ::_exit(write_all(memory.get(), std::as_bytes(std::span(answer))) == 0 ? 0 : 1);
+    int code = 1;
+    try {
+      const std::string answer = work();
+      code = write_all(memory.get(), std::as_bytes(std::span(answer)));
+    } catch (const std::exception&) {  // no memory: no answer
+    }
+    ::_exit(code == 0 ? 0 : 1);
   }
   int status = 0;
   for (bool told = false;;) {

@@ -80,11 +80,10 @@ bool of_machine(const Error& error) {
 Result<std::optional<CaseRecord>> run_case(const std::string& id, const CaseOptions& options,
                                            TruthCache& truths) {
   const std::string folder = (std::filesystem::path(options.directory) / id).string();
-  const auto stopped = [&](const std::string& why) {
+  const auto stopped = [&](const std::string& why, const std::string& where) {
     std::error_code ignored;
     std::filesystem::remove_all(folder, ignored);
-    return Error{fmt::format("the case {} could not be run: {}", id, why), options.directory,
-                 "free what is short (disk, memory, limits), then go on with --resume",
+    return Error{fmt::format("{}; the case {} could not be run", why, id), where, kFreeAndResume,
                  Error::Kind::kMachine};
   };
   CaseRecord r;
@@ -94,13 +93,13 @@ Result<std::optional<CaseRecord>> run_case(const std::string& id, const CaseOpti
     const auto drawn = draw_case(id, options.program);
     if (drawn) r.injected = *drawn;
     const auto done = drawn ? fill(r, options, truths) : Result<bool>(drawn.error());
-    if (!done && of_machine(done.error())) return stopped(done.error().message());
+    if (!done && of_machine(done.error())) return stopped(done.error().what, done.error().where);
     if (!done) r.error = done.error().message();
     if (done && !*done) return std::optional<CaseRecord>();
   } catch (const std::bad_alloc&) {
-    return stopped("out of memory");
+    return stopped("out of memory", "");
   } catch (const std::system_error& e) {
-    if (kind_of_failure(e.code().value()) == Error::Kind::kMachine) return stopped(e.what());
+    if (kind_of_failure(e.code().value()) == Error::Kind::kMachine) return stopped(e.what(), "");
     r.error = std::string("internal error: ") + e.what();
   } catch (const std::exception& e) {
     r.error = std::string("internal error: ") + e.what();

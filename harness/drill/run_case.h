@@ -10,6 +10,10 @@
 
 namespace twinrun::drill {
 
+// How to fix what keeps cases from being run.
+inline constexpr const char* kFreeAndResume =
+    "free what is short (disk, memory, limits), then go on with --resume";
+
 struct CaseOptions {
   ProgramFiles program = {};  // of the plan
   std::string directory;      // for reports, one folder per case; wrong answers are kept

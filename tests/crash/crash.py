@@ -16,12 +16,14 @@ import random
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import environments  # noqa: E402
 import power  # noqa: E402
-from scenes import VERBS, Scene  # noqa: E402
+from scenes import VERBS, Ran, Scene  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/results/reliability.md"
@@ -40,8 +42,11 @@ ERRORS = {
     "unlink": [errno.EIO, errno.EROFS],
     "rmdir": [errno.EIO],
     "flock": [errno.ENOLCK],
+    "ftruncate": [errno.EIO, errno.EFBIG],
+    "link": [errno.ENOSPC, errno.EROFS],
     "start": [errno.EAGAIN],
 }
+CHANGES = {"create", "write", "ftruncate", "fsync", "rename", "link", "mkdir", "unlink", "rmdir"}
 FULL_DISK = "create,write,mkdir,fsync,rename"
 
 
@@ -61,21 +66,25 @@ class Tally:
 
 
 def every_call(scene, tally, stride, every_error):
-    """Lets each call fail, be cut short, and be the one at which the process is killed."""
+    """Lets each call fail and be cut short, and kills the process before each one that changes what is stored."""
+    changing = [c.number for c in scene.calls if c.name in CHANGES]
     for call in scene.calls[SEED % stride::stride]:
         words = f"call {call.number} ({call.name} {call.path.removeprefix(str(scene.work))}): "
         errors = ERRORS[call.name]
         for code in errors if every_error else [errors[call.number // stride % len(errors)]]:
-            one(scene, tally, "fails", f"{words}{errno.errorcode[code]}: ", may_leave=call.name in ("unlink", "rmdir"),
+            one(scene, tally, "a call fails", f"{words}{errno.errorcode[code]}: ", may_leave=call.name in ("unlink", "rmdir"),
                 FAILING_CALLS_AT=call.number, FAILING_CALLS_DO=f"fail:{code}")
-        if call.name in ("write", "create", "fsync", "mkdir"):
-            one(scene, tally, "disk is full from here", words, FAILING_CALLS_AT=call.number, FAILING_CALLS_LAST=10**9,
+        if call.name == "create":
+            one(scene, tally, "the disk is full from here", words, FAILING_CALLS_AT=call.number, FAILING_CALLS_LAST=10**9,
                 FAILING_CALLS_ONLY=FULL_DISK, FAILING_CALLS_DO=f"fail:{errno.ENOSPC}")
         if call.name == "write":
-            one(scene, tally, "short write", words, FAILING_CALLS_AT=call.number, FAILING_CALLS_DO="short")
-        if call.name not in ("open", "read"):
-            one(scene, tally, "killed before", words, kill=True, FAILING_CALLS_AT=call.number, FAILING_CALLS_DO="kill-before")
-            one(scene, tally, "killed after", words, kill=True, FAILING_CALLS_AT=call.number, FAILING_CALLS_DO="kill-after")
+            one(scene, tally, "a short write", words, FAILING_CALLS_AT=call.number, FAILING_CALLS_DO="short")
+        if call.number in changing:
+            one(scene, tally, "killed before a call", words, kill=True, FAILING_CALLS_AT=call.number,
+                FAILING_CALLS_DO="kill-before")
+        if call.number == changing[-1]:
+            one(scene, tally, "killed after the last call", words, kill=True, FAILING_CALLS_AT=call.number,
+                FAILING_CALLS_DO="kill-after")
 
 
 def one(scene, tally, mode, words, kill=False, may_leave=False, **settings):
@@ -90,7 +99,7 @@ def allocations(scene, tally, tries):
     many = scene.allocations
     numbers = sorted({*range(1, min(many, tries // 4) + 1), *(1 + many * i // tries for i in range(tries))})
     for number in numbers:
-        one(scene, tally, "no memory", f"allocation {number} of {many}: ", FAILING_CALLS_MALLOC=number)
+        one(scene, tally, "an allocation fails", f"allocation {number} of {many}: ", FAILING_CALLS_MALLOC=number)
 
 
 def random_kills(scene, tally, tries, draws):
@@ -106,23 +115,25 @@ def random_kills(scene, tally, tries, draws):
         time.sleep(after)
         process.kill()
         out, err = process.communicate()
-        from scenes import Ran
         wrong = scene.judge(Ran(process.returncode, out, err), kill=True) or scene.judge_again()
         tally.add(scene.verb.name, "killed at a random time", wrong, f"after {after:.3f} s: ")
 
 
 def lost_power(scene, tally, stride):
-    verb, wrong = scene.verb.name, []
-    note = lambda what: tally.add(verb, "power lost, " + ("the files found" if what == "state" else "command given again"), None)
-    for words in power.check(scene, SEED, stride, note):
-        wrong.append(words)
-        tally.add(verb, "power lost, the files found", words)
+    verb = scene.verb.name
+    for again, wrong in power.check(scene, SEED, stride):
+        tally.add(verb, "power lost: the files found", wrong)
+        if again:
+            tally.add(verb, "power lost: the command again", None)
+    # The same run without its syncs must not pass.
+    if not any(wrong for _, wrong in power.check(scene, SEED, 10**9, without="fsync")):
+        tally.add(verb, "power lost: the files found", "a run that syncs nothing would pass, too")
 
 
 def surroundings(scene, tally):
-    for function in environments.ALL:
+    for title, function in environments.ALL.items():
         for what, wrong in function(scene):
-            tally.add(scene.verb.name, function.__doc__.split(".")[0].split(":")[0], wrong, f"{what}: ")
+            tally.add(scene.verb.name, title, wrong, f"{what}: ")
 
 
 def table(tally, verbs):
@@ -137,9 +148,9 @@ def table(tally, verbs):
     return "\n".join(lines)
 
 
-def section(tally, scenes, command):
+def section(tally, counts, command):
     total = sum(tries for tries, _ in tally.rows.values())
-    calls = ", ".join(f"`{v}` {len(s.calls)}" for v, s in scenes.items())
+    calls = ", ".join(f"`{verb}` {n}" for verb, n in counts.items())
     found = "Nothing was found." if not tally.wrong else f"{len(tally.wrong)} tries ended wrongly."
     return f"""{BEGIN}
 ## Crashes and failing calls
@@ -152,7 +163,7 @@ more, undisturbed (`drill` with `--resume`). A try is right if the run ended wit
 a documented exit code, no file under a final name is torn, no temporary file is left after an error, and the command given
 again ends with the digests of an undisturbed run and has swept what the killed one left.
 
-{table(tally, list(scenes))}
+{table(tally, list(counts))}
 
 *Power lost*: from a log of all writes, with what was synced, the folders are rebuilt that a disk may hold after each call.
 Unsynced names are there or not; unsynced sectors of 512 bytes are there, missing or zeros, in any order. Every final name held
@@ -169,6 +180,27 @@ def write_page(text):
     PAGE.write_text(page)
 
 
+def one_verb(o, folder, name):
+    """All of it for one verb. Returns the tally and the number of calls."""
+    tally, draws, begin = Tally(), random.Random(SEED), time.monotonic()
+    scene = Scene(o.program.resolve(), o.shim.resolve(), VERBS[name], Path(folder) / name)
+    few = len(scene.calls) < 60  # train and record: all of it, always
+    stride = 1 if few or not o.share else max(1, len(scene.calls) // 12)
+    tries = o.tries if not o.share else 24 if few else 6
+    if "calls" in o.part:
+        every_call(scene, tally, stride, every_error=few and not o.share)
+    if "power" in o.part:
+        lost_power(scene, tally, 1 if few else 10 if not o.share else 200)
+    if "memory" in o.part:
+        allocations(scene, tally, tries)
+    if "kills" in o.part:
+        random_kills(scene, tally, tries, draws)
+    if "surroundings" in o.part and (few or not o.share):
+        surroundings(scene, tally)
+    print(f"{name}: {len(scene.calls)} calls, {scene.allocations} allocations, {time.monotonic() - begin:.0f} s", flush=True)
+    return tally, len(scene.calls)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=ROOT / "build/release/twinrun", type=Path)
@@ -177,34 +209,22 @@ def main():
     parser.add_argument("--tries", type=int, default=200, help="random kills of each verb, and allocations that fail")
     parser.add_argument("--share", action="store_true", help="what CI runs")
     parser.add_argument("--part", nargs="+", choices=["calls", "memory", "kills", "power", "surroundings"])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="verbs that are tried side by side")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results/reliability.md")
     o = parser.parse_args()
-    parts = o.part or ["calls", "power", "memory", "kills", "surroundings"]
-    tally, scenes, draws = Tally(), {}, random.Random(SEED)
-    with tempfile.TemporaryDirectory(prefix="twinrun-crash-") as folder:
+    o.part = o.part or ["calls", "power", "memory", "kills", "surroundings"]
+    tally, counts = Tally(), {}
+    with tempfile.TemporaryDirectory(prefix="twinrun-crash-") as folder, ProcessPoolExecutor(o.jobs) as pool:
         os.chmod(folder, 0o755)
-        for name in o.verb:
-            begin = time.monotonic()
-            scene = scenes[name] = Scene(o.program.resolve(), o.shim.resolve(), VERBS[name], Path(folder) / name)
-            few = len(scene.calls) < 60  # train and record: all of it, always
-            stride = 1 if few or not o.share else max(1, len(scene.calls) // 12)
-            tries = o.tries if not o.share else 24 if few else 6
-            if "calls" in parts:
-                every_call(scene, tally, stride, every_error=not o.share)
-            if "power" in parts:
-                lost_power(scene, tally, 1 if few else 5 if not o.share else 100)
-            if "memory" in parts:
-                allocations(scene, tally, tries)
-            if "kills" in parts:
-                random_kills(scene, tally, tries, draws)
-            if "surroundings" in parts and (few or not o.share):
-                surroundings(scene, tally)
-            print(f"{name}: {len(scene.calls)} calls, {scene.allocations} allocations, {time.monotonic() - begin:.0f} s", flush=True)
+        for name, (found, calls) in zip(o.verb, pool.map(partial(one_verb, o, folder), o.verb)):
+            counts[name] = calls
+            tally.rows.update(found.rows)
+            tally.wrong += found.wrong
     print(table(tally, o.verb))
     print(f"{sum(t for t, _ in tally.rows.values())} tries, {len(tally.wrong)} wrong")
     if o.write:
-        words = [w for w in sys.argv[1:] if w != "--write"]
-        write_page(section(tally, scenes, " ".join(["./dev crash", *words]).strip()))
+        words = [f"--verb {' '.join(o.verb)}"] if o.verb != list(VERBS) else []
+        write_page(section(tally, counts, " ".join(["./dev crash", *words, f"--tries {o.tries}"])))
     return 1 if tally.wrong else 0
 
 

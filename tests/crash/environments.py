@@ -5,10 +5,12 @@ Each function runs the scene's command there and returns a list of (what was tri
 
 import os
 import resource
+import shutil
 import subprocess
 
+from scenes import Ran
+
 NOBODY = 65534
-FULL = 8  # sizes of the small disk
 
 
 def limited(what, soft, user=None):
@@ -21,13 +23,12 @@ def limited(what, soft, user=None):
 
 
 def tried(scene, what, ran):
-    wrong = scene.judge(ran)
-    return (what, f"{what}: {wrong}" if wrong else None)
+    return what, scene.judge(ran)
 
 
 def given_again(scene, row):
     what, wrong = row
-    return (what, wrong or (lambda again: f"{what}: {again}" if again else None)(scene.judge_again()))
+    return what, wrong or scene.judge_again()
 
 
 def limits(scene):
@@ -71,12 +72,8 @@ def room(scene):
 
 def processes(scene):
     """No more threads or processes, as a user who is not root, with the threads that the machine has."""
-    if os.geteuid() != 0:
-        user = None
-    else:
-        user = NOBODY
-    rows = []
-    words = [w for w in scene.verb.words]
+    user = NOBODY if os.geteuid() == 0 else None
+    rows, words = [], list(scene.verb.words)
     words[words.index("--threads") + 1] = "8"
     for value in (0, 1, 2, 4):
         scene.fresh()
@@ -91,7 +88,7 @@ def processes(scene):
 def disks(scene):
     """A small disk that is full, from its first to its last block; needs root and a mount namespace."""
     rows = []
-    for kilobytes in (16, 32, 64, 128, 256, 512, 1024, 2048)[:FULL]:
+    for kilobytes in (16, 32, 64, 128, 256, 512, 1024, 2048):
         scene.fresh()
         script = ('mount -t tmpfs -o size="$1"k none "$2/disk" && cp -a "$2/work/." "$2/disk/" 2>/dev/null; cd "$2/disk" && '
                   'mkdir -p tmp cache && export TMPDIR="$2/disk/tmp" TWINRUN_CACHE="$2/disk/cache"; shift 2; "$@"; code=$?; '
@@ -102,7 +99,6 @@ def disks(scene):
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if "mount:" in done.stderr or "unshare:" in done.stderr:
             return [("a full disk: no root, not tried", None)]
-        from scenes import Ran
         rows.append(given_again(scene, tried(scene, f"disk of {kilobytes} KiB", Ran(done.returncode, done.stdout, done.stderr))))
     return rows
 
@@ -131,12 +127,12 @@ def streams(scene):
         ran = scene.run(scene.verb.words, prepare=lambda: [os.close(fd) for fd in closed])
         # Without a standard output the result cannot be printed, which is an error; without a standard error it is silent.
         good = ran.code in (scene.code, 128) and not scene.torn() and not scene.leftovers()
-        rows.append(given_again(scene, (f"closed {closed}", None if good else f"closed {closed}: {ran.words()}")))
+        rows.append(given_again(scene, (f"closed {closed}", None if good else ran.words())))
     scene.fresh()
     with open("/dev/full", "w") as full:
         ran = scene.run(scene.verb.words, stdout=full)
     good = ran.code == 128 and "standard output" in ran.err and not scene.torn() and not scene.leftovers()
-    rows.append(given_again(scene, ("stdout to /dev/full", None if good else f"stdout to /dev/full: {ran.words()}")))
+    rows.append(given_again(scene, ("stdout to /dev/full", None if good else ran.words())))
     return rows
 
 
@@ -148,7 +144,6 @@ def clock(scene):
 
 def ten_at_once(scene):
     """Ten processes with the same command in one folder, then in ten folders with one cache."""
-    import shutil
     scene.fresh()
     wrong = []
     every = [scene.start(scene.verb.words) for _ in range(10)]
@@ -171,7 +166,6 @@ def ten_at_once(scene):
     ended = [(p.communicate(timeout=300), p.returncode) for p in every]
     wrong = [err[-200:] for (_, err), code in ended if code != scene.code][:1]
     work = scene.work
-    from scenes import Ran
     for folder, ((out, err), code) in zip(folders, ended):
         scene.work = folder
         if scene.result_of(Ran(code, out, err)) != scene.result:
@@ -184,4 +178,6 @@ def ten_at_once(scene):
     return rows
 
 
-ALL = [limits, processes, disks, read_only, streams, clock, ten_at_once]
+ALL = {"a limit (`ulimit`) of files, memory, stack": limits, "no more threads or processes": processes,
+       "a small disk that fills up": disks, "a folder that is read-only": read_only, "streams closed or full": streams,
+       "a clock that jumps": clock, "ten processes at once": ten_at_once}

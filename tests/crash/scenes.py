@@ -206,8 +206,7 @@ class Scene:
             return f"given again: another result; {ran.words()}"
         if self.leftovers():
             return f"not swept: {self.leftovers()}"
-        torn = self.torn()
-        return f"given again, torn: {torn}" if torn else None
+        return None
 
 
 @dataclass
