@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "checkpoints/container/open_file.h"
+#include "program/base/os_error.h"
 #include "program/base/spawn.h"
 
 namespace twinrun {
@@ -125,12 +126,13 @@ Result<std::vector<std::byte>> run_isolated(
     const std::string& where) {
   const Descriptor memory(::memfd_create("twinrun", MFD_CLOEXEC));
   if (memory.get() < 0) {
-    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, ""};
+    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, "",
+                 kind_of_failure(errno)};
   }
   const pid_t pid = ::fork();
   if (pid < 0) {
     return Error{fmt::format("cannot start a process to read it: {}", std::strerror(errno)), where,
-                 "close other programs"};
+                 "close other programs", kind_of_failure(errno)};
   }
   if (pid == 0) {
     limit_resources(input_bytes);
@@ -148,12 +150,13 @@ Result<std::vector<std::byte>> run_isolated(const std::vector<std::string>& comm
                                             double seconds, const std::string& where) {
   const Descriptor memory(::memfd_create("twinrun", MFD_CLOEXEC));
   if (memory.get() < 0) {
-    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, ""};
+    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, "",
+                 kind_of_failure(errno)};
   }
   pid_t pid = -1;
   if (const int failed = spawn(command, input, memory.get(), pid); failed != 0) {
     return Error{fmt::format("cannot start '{}' to read it: {}", command[0], std::strerror(failed)),
-                 where, ""};
+                 where, "", kind_of_failure(failed)};
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   int status = 0;

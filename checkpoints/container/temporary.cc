@@ -21,6 +21,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "checkpoints/container/open_file.h"
 #include "program/base/os_error.h"
@@ -53,13 +54,32 @@ bool is_first_sweep(const std::string& folder) {
   return swept.insert(folder).second;
 }
 
+// Removes a folder and all below it with one open file at a time, because the process may be at its
+// limit of them. Returns whether nothing is left.
+bool remove_tree(const std::string& folder) {
+  std::vector<std::string> names;
+  if (DIR* const open = ::opendir(folder.c_str())) {
+    while (const dirent* const entry = ::readdir(open)) names.emplace_back(entry->d_name);
+    ::closedir(open);
+  }
+  for (const std::string& name : names) {
+    if (name == "." || name == "..") continue;
+    const std::string path = folder + "/" + name;
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+      remove_tree(path);
+    } else {
+      ::unlink(path.c_str());
+    }
+  }
+  return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
+}
+
 // Retries, because an engine may have removed permissions from folders of its own, and because
 // killed processes take a moment to disappear.
 void remove_folder(const fs::path& folder) {
-  std::error_code error;
   for (int attempt = 0; attempt < 5; ++attempt) {
-    fs::remove_all(folder, error);
-    if (!error) return;
+    if (remove_tree(folder)) return;
     std::error_code ignored;
     fs::recursive_directory_iterator at(folder, ignored), end;
     for (; !ignored && at != end; at.increment(ignored)) {
@@ -155,8 +175,8 @@ Result<TemporaryFolder> TemporaryFolder::make(std::string_view purpose) {
 }
 
 TemporaryFolder::~TemporaryFolder() {
+  if (lock_ >= 0) ::close(lock_);  // its number may be the last one that is free
   if (!path_.empty()) remove_folder(path_);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 TemporaryFolder::TemporaryFolder(TemporaryFolder&& other) noexcept

@@ -1,6 +1,8 @@
 // twinrun VERB ...: the table of verbs, and main().
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,6 +128,27 @@ void open_streams() {
   }
 }
 
+// Gives this thread the stack that the system allows, up to what is common, and the others that
+// much. Below the least, a run would end in the middle of something.
+Status ask_for_stack() {
+  constexpr rlim_t kCommon = 8 << 20, kLeast = 1 << 20;
+  rlimit stack{};
+  if (::getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= kCommon) return Ok{};
+  stack.rlim_cur = std::min(stack.rlim_max, kCommon);
+  ::setrlimit(RLIMIT_STACK, &stack);
+  if (stack.rlim_cur < kLeast)
+    return Error{fmt::format("the stack is limited to {} bytes; {} or more are needed",
+                             stack.rlim_cur, kLeast),
+                 "", "raise the limit (ulimit -s)", Error::Kind::kMachine};
+  pthread_attr_t threads;
+  if (pthread_getattr_default_np(&threads) == 0) {
+    pthread_attr_setstacksize(&threads, kCommon);
+    pthread_setattr_default_np(&threads);
+    pthread_attr_destroy(&threads);
+  }
+  return Ok{};
+}
+
 int exit_code(Error::Kind kind) {
   switch (kind) {
     case Error::Kind::kRun:
@@ -180,7 +203,8 @@ int main(int argc, char** argv) {
   using namespace twinrun;
   try {
     cli::remember_command_line(argc, argv);
-    const Result<int> done = cli::run(argc, argv);
+    const Status stack = cli::ask_for_stack();
+    const Result<int> done = stack ? cli::run(argc, argv) : Result<int>(stack.error());
     const int code = done ? *done : cli::fail(done.error());
     // Output may still be in the buffer: a full disk behind a redirection is an error.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());

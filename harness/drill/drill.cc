@@ -11,8 +11,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "backends/faults/faults.h"
+#include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
 #include "harness/drill/own_process.h"
 #include "program/base/os_error.h"
@@ -25,9 +27,12 @@ namespace fs = std::filesystem;
 
 // The records of earlier runs of this drill. The last line may be cut short, and a case may have
 // ended in an error: these run again.
-std::map<std::string, CaseRecord> finished(const std::string& path) {
+Result<std::map<std::string, CaseRecord>> finished(const std::string& path) {
   std::map<std::string, CaseRecord> done;
-  std::ifstream in(path);
+  std::error_code error;
+  if (!fs::exists(path, error) && !error) return done;
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
+  std::istringstream in(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   for (std::string line; std::getline(in, line);) {
     if (auto record = from_line(line); record && record->error.empty())
       done[record->injected.id] = std::move(*record);
@@ -129,7 +134,9 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
                  "choose another with --out", kind_of_failure(error.value())};
   const std::string path = (folder / "cases.jsonl").string();
   std::map<std::string, CaseRecord> done;
-  if (o.resume) done = finished(path);
+  if (o.resume) {
+    TWINRUN_ASSIGN(done, finished(path));
+  }
   // Rewrite the file with whole lines only, so that new records start on lines of their own. The
   // write is atomic: if it fails, the file stays as it was.
   std::string known;

@@ -13,6 +13,7 @@ import argparse
 import errno
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -216,6 +217,8 @@ def main():
     tally, counts = Tally(), {}
     with tempfile.TemporaryDirectory(prefix="twinrun-crash-") as folder, ProcessPoolExecutor(o.jobs) as pool:
         os.chmod(folder, 0o755)
+        for file in ("program", "shim"):  # where a user who is not root can run them
+            setattr(o, file, Path(shutil.copy(getattr(o, file), folder)))
         for name, (found, calls) in zip(o.verb, pool.map(partial(one_verb, o, folder), o.verb)):
             counts[name] = calls
             tally.rows.update(found.rows)

@@ -90,16 +90,17 @@ def disks(scene):
     rows = []
     for kilobytes in (16, 32, 64, 128, 256, 512, 1024, 2048):
         scene.fresh()
+        size = kilobytes + int(subprocess.run(["du", "-sk", scene.work], capture_output=True, text=True).stdout.split()[0])
         script = ('mount -t tmpfs -o size="$1"k none "$2/disk" && cp -a "$2/work/." "$2/disk/" 2>/dev/null; cd "$2/disk" && '
                   'mkdir -p tmp cache && export TMPDIR="$2/disk/tmp" TWINRUN_CACHE="$2/disk/cache"; shift 2; "$@"; code=$?; '
                   'cd ..; cp -a disk/. work/; exit $code')
         (scene.root / "disk").mkdir(exist_ok=True)
-        command = ["unshare", "-m", "bash", "-c", script, "disk", str(kilobytes), str(scene.root), scene.program,
+        command = ["unshare", "-m", "bash", "-c", script, "disk", str(size), str(scene.root), scene.program,
                    *scene.verb.words]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if "mount:" in done.stderr or "unshare:" in done.stderr:
             return [("a full disk: no root, not tried", None)]
-        rows.append(given_again(scene, tried(scene, f"disk of {kilobytes} KiB", Ran(done.returncode, done.stdout, done.stderr))))
+        rows.append(given_again(scene, tried(scene, f"{kilobytes} KiB free", Ran(done.returncode, done.stdout, done.stderr))))
     return rows
 
 

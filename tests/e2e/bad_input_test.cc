@@ -316,6 +316,23 @@ TEST(BadPlace, FullFileSystem) {
   EXPECT_EQ(std::system(("umount " + folder / "disk").c_str()), 0);
 }
 
+// A soft limit of the stack is raised, for threads too; a hard one is an error and not a crash.
+TEST(BadEnvironment, ASmallStack) {
+  const Folder folder;
+  const Words train = {"train",     "drill_mlp", "--set", "train.steps=2", "-q",
+                       "--threads", "3",         "-o",    "run.h5"};
+  const auto limited = [](rlim_t hard) {
+    return [hard] {
+      const rlimit limit{64 << 10, hard};
+      ::setrlimit(RLIMIT_STACK, &limit);
+    };
+  };
+  EXPECT_EQ(Process(folder, train, {}, limited(8 << 20)).finish().code, 0);
+  const Outcome o = Process(folder, train, {}, limited(64 << 10)).finish();
+  EXPECT_EQ(o.code, 128) << o.signal;
+  EXPECT_TRUE(o.says("the stack is limited to 65536 bytes")) << o.err;
+}
+
 TEST(BadEnvironment, UnknownInstructionSet) {
   const Folder folder;
   for (const Words& words :
