@@ -193,7 +193,7 @@ def one_verb(o, folder, name):
     if "power" in o.part:
         lost_power(scene, tally, 1 if few else 10 if not o.share else 200)
     if "memory" in o.part:
-        allocations(scene, tally, tries)
+        allocations(scene, tally, 150 if few and o.share else tries)
     if "kills" in o.part:
         random_kills(scene, tally, tries, draws)
     if "surroundings" in o.part and (few or not o.share):
