@@ -8,8 +8,8 @@
 //
 // Both are removed with their object; only a process that was killed leaves them. The next process
 // that makes one in the same folder sweeps what was left there. A leftover has such a name, belongs
-// to this user, has not changed for some time, and no process holds its lock: the owner holds a lock
-// (flock) that ends with the process, whichever container it runs in.
+// to this user, has not changed for some time, and no process holds its lock: that of the owner
+// (flock) ends with the process, whichever container it runs in.
 #pragma once
 
 #include <chrono>

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -18,6 +19,7 @@
 #include <system_error>
 
 #include "backends/exec/exec_backend.h"
+#include "backends/exec/last_resort.h"
 #include "backends/kernels/kernels.h"
 #include "checkpoints/container/hdf5_tree.h"
 #include "harness/cli/bisect.h"
@@ -149,6 +151,20 @@ Status ask_for_stack() {
   return Ok{};
 }
 
+// Destructors of nlohmann::json allocate. If that fails nothing can catch it, but it can be said.
+[[noreturn]] void on_terminate() {
+  try {
+    if (const auto thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kWords = "twinrun: out of memory\n  fix: lower train.batch\n";
+    static_cast<void>(!::write(STDERR_FILENO, kWords.data(), kWords.size()));
+    end_sessions();
+    ::_exit(kExitUsage);
+  } catch (...) {  // a bug of ours
+  }
+  std::abort();
+}
+
 int exit_code(Error::Kind kind) {
   switch (kind) {
     case Error::Kind::kRun:
@@ -200,6 +216,7 @@ int main(int argc, char** argv) {
   std::signal(SIGCHLD, SIG_DFL);
   // A file that grows over a limit (ulimit -f) is an error of writing, not the end.
   std::signal(SIGXFSZ, SIG_IGN);
+  std::set_terminate(twinrun::cli::on_terminate);
   using namespace twinrun;
   try {
     cli::remember_command_line(argc, argv);

@@ -13,6 +13,7 @@ import argparse
 import errno
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -137,48 +138,65 @@ def surroundings(scene, tally):
             tally.add(scene.verb.name, title, wrong, f"{what}: ")
 
 
-def table(tally, verbs):
-    modes = list(dict.fromkeys(mode for _, mode in tally.rows))
+def table(rows, verbs):
+    modes = list(dict.fromkeys(mode for _, mode in rows))
     lines = ["| tries | " + " | ".join(f"`{v}`" for v in verbs) + " |", "|---|" + "---|" * len(verbs)]
     for mode in modes:
         cells = []
         for verb in verbs:
-            tries, wrong = tally.rows.get((verb, mode), [0, 0])
+            tries, wrong = rows.get((verb, mode), [0, 0])
             cells.append("" if tries == 0 else f"{tries}" if wrong == 0 else f"{tries}, **{wrong} wrong**")
-        lines.append(f"| {mode[0].lower() + mode[1:]} | " + " | ".join(cells) + " |")
+        lines.append(f"| {mode} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def section(tally, counts, command):
-    total = sum(tries for tries, _ in tally.rows.values())
+def add_to_page(tally, counts):
+    """Writes the section; cells of its table that were not tried now stay as they are there."""
+    page = PAGE.read_text() if PAGE.exists() else "# Reliability\nWhat was tried against twinrun, by which command, and what was found.\n"
+    old = page[page.index(BEGIN):page.index(END)] if BEGIN in page else ""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in old.splitlines() if line.startswith("| ")]
+    merged, calls = {}, {}
+    for verb, number in re.findall(r"`(\w+)` (\d+)[,)]", old):
+        calls[verb] = int(number)
+    for mode, *cells in rows[1:]:
+        for verb, cell in zip(rows[0][1:], cells):
+            numbers = [int(n) for n in re.findall(r"\d+", cell)]
+            if numbers:
+                merged[verb.strip("`"), mode] = [*numbers, 0][:2]
+    calls.update(counts)
+    text = section({**merged, **tally.rows}, {verb: calls[verb] for verb in VERBS if verb in calls})
+    if old:
+        text = page[:page.index(BEGIN)] + text + page[page.index(END) + len(END):]
+    else:
+        text = page.rstrip() + "\n\n" + text + "\n"
+    PAGE.write_text(text)
+
+
+def section(rows, counts):
+    total = sum(tries for tries, _ in rows.values())
+    wrong = sum(wrong for _, wrong in rows.values())
     calls = ", ".join(f"`{verb}` {n}" for verb, n in counts.items())
-    found = "Nothing was found." if not tally.wrong else f"{len(tally.wrong)} tries ended wrongly."
+    found = "None ended wrongly." if wrong == 0 else f"{wrong} ended wrongly."
     return f"""{BEGIN}
 ## Crashes and failing calls
-`{command}`, {time.strftime('%Y-%m-%d', time.gmtime())}: {total:,} tries. {found}
+`./dev crash --write`, last on {time.strftime('%Y-%m-%d', time.gmtime())}: {total:,} tries. {found}
 
-A library that is loaded before the others (`tests/crash/failing_calls.cc`) counts the calls by which a run changes or reads what
-is stored, and the threads and processes that it starts ({calls}). One of them fails with an error that the system documents for
-it, is cut short, or is the last one before or after which the process is killed. Each try is followed by the same command once
-more, undisturbed (`drill` with `--resume`). A try is right if the run ended with its right result or with a clear error and
-a documented exit code, no file under a final name is torn, no temporary file is left after an error, and the command given
-again ends with the digests of an undisturbed run and has swept what the killed one left.
+A library that is loaded before the others (`tests/crash/failing_calls.cc`) counts the calls by which a run of four steps
+changes or reads what is stored, and the threads and processes that it starts:
+({calls}).
+Every one of them fails with an error that the system documents for it, is cut short, or is the last one before which
+the process is killed. Each try is followed by the same command once more, undisturbed (`drill` with `--resume`; `resume`
+is `drill --resume` with nothing left to be run). A try is right if the run ended with its right result or with a clear
+error and a documented exit code, no file under a final name is torn, no temporary file is left after an error, and the
+command given again ends with the digests of an undisturbed run and has swept what the killed one left.
 
-{table(tally, list(counts))}
+{table(rows, list(counts))}
 
-*Power lost*: from a log of all writes, with what was synced, the folders are rebuilt that a disk may hold after each call.
-Unsynced names are there or not; unsynced sectors of 512 bytes are there, missing or zeros, in any order. Every final name held
-a whole old or a whole new file.
+*Power lost*: from a log of all writes, with what was synced, the folders are rebuilt that a disk may hold after each
+call. Unsynced names are there or not; unsynced sectors of 512 bytes are there, missing or zeros, in any order. Every
+final name held a whole old or a whole new file. Allocations inside libhdf5 are spared, because it does not survive
+one that fails (`checkpoints/FORMAT.md`).
 {END}"""
-
-
-def write_page(text):
-    page = PAGE.read_text() if PAGE.exists() else "# Reliability\nWhat was tried against twinrun, by which command, and what was found.\n"
-    if BEGIN in page:
-        page = page[:page.index(BEGIN)] + text + page[page.index(END) + len(END):]
-    else:
-        page = page.rstrip() + "\n\n" + text + "\n"
-    PAGE.write_text(page)
 
 
 def one_verb(o, folder, name):
@@ -211,7 +229,7 @@ def main():
     parser.add_argument("--share", action="store_true", help="what CI runs")
     parser.add_argument("--part", nargs="+", choices=["calls", "memory", "kills", "power", "surroundings"])
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="verbs that are tried side by side")
-    parser.add_argument("--write", action="store_true", help="write the section of docs/results/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write these cells of docs/results/reliability.md")
     o = parser.parse_args()
     o.part = o.part or ["calls", "power", "memory", "kills", "surroundings"]
     tally, counts = Tally(), {}
@@ -223,11 +241,10 @@ def main():
             counts[name] = calls
             tally.rows.update(found.rows)
             tally.wrong += found.wrong
-    print(table(tally, o.verb))
+    print(table(tally.rows, o.verb))
     print(f"{sum(t for t, _ in tally.rows.values())} tries, {len(tally.wrong)} wrong")
     if o.write:
-        words = [f"--verb {' '.join(o.verb)}"] if o.verb != list(VERBS) else []
-        write_page(section(tally, counts, " ".join(["./dev crash", *words, f"--tries {o.tries}"])))
+        add_to_page(tally, counts)
     return 1 if tally.wrong else 0
 
 
