@@ -47,7 +47,7 @@ auto guarded(const std::string& path, Function function) -> std::invoke_result_t
     return function();
   } catch (const std::exception& e) {
     return Error{fmt::format("not enough memory for this file ({})", e.what()), path,
-                 "close other programs, or use a machine with more memory"};
+                 "close other programs, or use a machine with more memory", Error::Kind::kMachine};
   }
 }
 

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "program/base/names.h"
+#include "program/base/os_error.h"
 #include "scenarios/keys.h"
 #include "scenarios/library.h"
 #include "scenarios/reader.h"
@@ -42,9 +43,14 @@ Error not_found(std::string_view name, bool is_path) {
 
 Result<std::string> read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) return Error{fmt::format("cannot open: {}", std::strerror(errno)), path, ""};
+  const auto failure = [&](const char* action, int code) {
+    return Error{fmt::format("cannot {}: {}", action, std::strerror(code)), path, "",
+                 kind_of_failure(code)};
+  };
+  if (!in) return failure("open", errno);
   std::string text(kMaxBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) return failure("read", EIO);  // what came before would be another scenario
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kMaxBytes) {
     return Error{

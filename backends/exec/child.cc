@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "program/base/memory_limit.h"
+#include "program/base/os_error.h"
 #include "program/base/spawn.h"
 
 extern char** environ;
@@ -103,7 +104,8 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   child->mark_ = "TWINRUN_SESSION=" + folder;
   Pipe in, out, errors;
   if (!Pipe::make(in) || !Pipe::make(out) || !Pipe::make(errors))
-    return Error{std::string("cannot make a pipe: ") + std::strerror(errno), name, ""};
+    return Error{std::string("cannot make a pipe: ") + std::strerror(errno), name, "",
+                 kind_of_failure(errno)};
   child->in_fd_ = in.write;
   child->out_fd_ = out.read;
   child->error_fd_ = errors.read;
@@ -135,7 +137,8 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   if (failed != 0) {
     child->pid_ = -1;
     return Error{"'" + argv[0] + "' cannot be started: " + std::strerror(failed), name,
-                 "the command after exec: is split into shell words and looked up on PATH"};
+                 "the command after exec: is split into shell words and looked up on PATH",
+                 kind_of_failure(failed)};
   }
   child->last_resort_.emplace(child->pid_, folder);
   child->watcher_->guard(child->pid_);

@@ -2,14 +2,12 @@
 #include "backends/exec/session.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "backends/exec/session_files.h"
@@ -21,23 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-// Retries, because an engine may have removed permissions from folders of its own, and because
-// killed processes take a moment to disappear.
-void remove_folder(const fs::path& folder) {
-  std::error_code error;
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    fs::remove_all(folder, error);
-    if (!error) return;
-    std::error_code ignored;
-    fs::recursive_directory_iterator at(folder, ignored), end;
-    for (; !ignored && at != end; at.increment(ignored)) {
-      if (at->is_directory(ignored) && !at->is_symlink(ignored))
-        fs::permissions(at->path(), fs::perms::owner_all, ignored);
-    }
-    std::this_thread::sleep_for(Milliseconds(20));
-  }
-}
 
 // The idle session that is kept for reuse: it has answered hello and received no other request.
 std::shared_ptr<Session>& kept() {
@@ -72,12 +53,10 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
     return Error{"the command is missing",
                  "exec:", "exec:COMMAND, for example exec:'python3 engine.py'",
                  Error::Kind::kForeignEngine};
-  std::error_code error;
-  std::string folder = (fs::temp_directory_path(error) / "twinrun-engine-XXXXXX").string();
-  if (error || mkdtemp(folder.data()) == nullptr)
-    return Error{"cannot make a session folder", folder,
-                 "set TMPDIR to a folder that can be written", Error::Kind::kUnavailable};
-  s->folder_ = folder;
+  TWINRUN_ASSIGN(TemporaryFolder made,
+                 TemporaryFolder::make("engine").with_kind(Error::Kind::kUnavailable));
+  s->folder_.emplace(std::move(made));
+  const std::string& folder = s->folder();
   words.push_back(folder);
   TWINRUN_ASSIGN(s->child_,
                  Child::start(words, folder, s->name_).with_kind(Error::Kind::kForeignEngine));
@@ -89,7 +68,6 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
 
 Session::~Session() {
   if (child_) child_->end(Milliseconds(broken_ ? 200 : 5000));
-  if (!folder_.empty()) remove_folder(folder_);
 }
 
 Result<Reply> Session::ask(const std::string& message, const std::string& key,
@@ -140,13 +118,13 @@ Status Session::write(const std::string& name, const ArrayFile& file) const {
 
 Status Session::write(const std::string& name, std::string_view bytes) const {
   std::error_code ignored;
-  fs::remove_all(fs::path(folder_) / name, ignored);  // whatever the engine has put there
-  return write_session_file(folder_, name, bytes);
+  fs::remove_all(fs::path(folder()) / name, ignored);  // whatever the engine has put there
+  return write_session_file(folder(), name, bytes);
 }
 
 void Session::remove(const std::string& name) const {
   std::error_code ignored;
-  fs::remove(fs::path(folder_) / name, ignored);
+  fs::remove(fs::path(folder()) / name, ignored);
 }
 
 }  // namespace twinrun::exec

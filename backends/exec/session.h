@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,7 @@
 #include "backends/exec/exec_backend.h"
 #include "backends/exec/messages.h"
 #include "checkpoints/container/array.h"
+#include "checkpoints/container/temporary.h"
 
 namespace twinrun::exec {
 
@@ -37,7 +39,7 @@ class Session {
   Status write(const std::string& name, std::string_view bytes) const;
   void remove(const std::string& name) const;
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_->path(); }
   // What errors give as their place: "exec:COMMAND".
   const std::string& name() const { return name_; }
   const ExecOptions& options() const { return options_; }
@@ -51,7 +53,8 @@ class Session {
                            const std::string& is, std::chrono::milliseconds limit);
   bool is_idle() const { return !broken_ && asked_ == 1 && child_->is_quiet(); }
   ExecOptions options_;
-  std::string folder_, name_;
+  std::string name_;
+  std::optional<TemporaryFolder> folder_;  // removed after the child has ended
   std::unique_ptr<Child> child_;
   Capabilities declared_;
   int programs_ = 0, requests_ = 0, asked_ = 0;

@@ -14,6 +14,7 @@
 
 #include "checkpoints/container/open_file.h"
 #include "program/base/bits.h"
+#include "program/base/os_error.h"
 
 namespace twinrun {
 
@@ -261,7 +262,7 @@ Result<std::vector<std::byte>> read_whole_file(const std::string& path, uint64_t
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) {
     return Error{fmt::format("cannot open: {}", std::strerror(errno)), path,
-                 errno == ENOENT ? "check the name" : ""};
+                 errno == ENOENT ? "check the name" : "", kind_of_failure(errno)};
   }
   return read_open_file(file.get(), most, path);
 }

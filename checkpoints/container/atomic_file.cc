@@ -6,13 +6,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+
+#include "checkpoints/container/open_file.h"
+#include "checkpoints/container/temporary.h"
+#include "program/base/os_error.h"
 
 namespace twinrun {
 namespace {
@@ -22,6 +24,9 @@ std::string fix_for(int code, const std::string& folder) {
     case ENOSPC:
     case EDQUOT:
       return fmt::format("free space on the disk of '{}', or write elsewhere with -o", folder);
+    case EMFILE:
+    case ENFILE:
+      return "raise the limit of open files (ulimit -n)";
     case EFBIG:
       return "raise the file size limit (ulimit -f), or write elsewhere with -o";
     case EACCES:
@@ -38,60 +43,12 @@ std::string fix_for(int code, const std::string& folder) {
 }
 
 Error failure(const char* action, int code, const std::string& path, const std::string& folder) {
-  return {fmt::format("cannot {}: {}", action, std::strerror(code)), path, fix_for(code, folder)};
+  return {fmt::format("cannot {}: {}", action, std::strerror(code)), path, fix_for(code, folder),
+          kind_of_failure(code)};
 }
 
-// The file under its temporary name. The destructor removes it unless move_to has renamed it.
-class TemporaryFile {
- public:
-  TemporaryFile() = default;
-  ~TemporaryFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (exists_) ::unlink(name_.c_str());
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  // Each returns 0 or an errno.
-  int create(const std::string& folder) {
-    static std::atomic<unsigned> counter{0};
-    do {  // a killed process may have left a file of this name
-      name_ = fmt::format("{}/.twinrun-{}-{}.tmp", folder, ::getpid(), counter++);
-      fd_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (fd_ < 0 && errno == EEXIST);
-    exists_ = fd_ >= 0;
-    return exists_ ? 0 : errno;
-  }
-  // Failure is ignored: some file systems (FAT) have no permissions, and the content is unaffected.
-  void take_permissions(mode_t mode) { (void)!::fchmod(fd_, mode & 0777); }
-  int write(std::span<const std::byte> content) {
-    constexpr size_t kPiece = size_t{1} << 30;  // Linux writes at most 2 GiB at once
-    while (!content.empty()) {
-      const ssize_t n = ::write(fd_, content.data(), std::min(content.size(), kPiece));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return errno;
-      if (n == 0) return EIO;
-      content = content.subspan(static_cast<size_t>(n));
-    }
-    return 0;
-  }
-  int sync_and_close() {
-    if (::fsync(fd_) != 0) return errno;
-    const int fd = fd_;
-    fd_ = -1;
-    return ::close(fd) == 0 ? 0 : errno;
-  }
-  int move_to(const std::string& destination) {
-    if (::rename(name_.c_str(), destination.c_str()) != 0) return errno;
-    exists_ = false;
-    return 0;
-  }
-
- private:
-  std::string name_;
-  int fd_ = -1;
-  bool exists_ = false;
-};
+// Failure is ignored: some file systems (FAT) have no permissions, and the content is unaffected.
+void take_permissions(int fd, mode_t mode) { (void)!::fchmod(fd, mode & 0777); }
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -139,8 +96,8 @@ Status write_file_atomically(const std::string& path, std::span<const std::byte>
 
   TemporaryFile file;
   if (int code = file.create(folder)) return failure("create a file here", code, path, folder);
-  if (replaces) file.take_permissions(old.st_mode);
-  if (int code = file.write(content)) return failure("write", code, path, folder);
+  if (replaces) take_permissions(file.fd(), old.st_mode);
+  if (int code = write_all(file.fd(), content)) return failure("write", code, path, folder);
   if (int code = file.sync_and_close()) return failure("write to the disk", code, path, folder);
   if (int code = file.move_to(destination)) return failure("put in place", code, path, folder);
   if (int code = sync_folder(folder)) return failure("sync the folder", code, path, folder);

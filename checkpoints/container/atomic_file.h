@@ -16,8 +16,8 @@
 namespace twinrun {
 
 // Errors: missing or unwritable folder, full disk, a destination that is not a regular file. After
-// an error the temporary file (".twinrun-PID-N.tmp") is removed; only a killed process can leave
-// one behind. A symbolic link at the destination is followed: the file it names is replaced, the
+// an error the temporary file is removed; only a killed process can leave one behind (temporary.h).
+// A symbolic link at the destination is followed: the file it names is replaced, the
 // link stays. Permissions of a replaced file are kept.
 Status write_file_atomically(const std::string& path, std::span<const std::byte> content);
 Status write_file_atomically(const std::string& path, std::string_view content);

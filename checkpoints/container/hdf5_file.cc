@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <new>
 
 #include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/hdf5_internal.h"
@@ -27,6 +29,14 @@ Error hdf5_error(const std::string& what, const std::string& where) {
       &cause);
   H5Eclear2(H5E_DEFAULT);
   return {cause.empty() ? what : fmt::format("{} (HDF5: {})", what, cause), where, ""};
+}
+
+void start_library() {
+  [[maybe_unused]] static const herr_t once = H5dont_atexit();
+  constexpr size_t kRoom = size_t{16} << 20;
+  void* volatile room = std::malloc(kRoom);  // volatile: the compiler would leave out both calls
+  if (room == nullptr) throw std::bad_alloc();
+  std::free(room);
 }
 
 std::span<const Storage> storages() {

@@ -32,8 +32,9 @@ class Quiet {
 
 // Call before the first file. HDF5 sometimes leaks an object when it fails on a damaged file, and
 // its exit handler then complains on stderr. We save and close our files ourselves, so we need no
-// handler.
-inline void start_library() { [[maybe_unused]] static const herr_t once = H5dont_atexit(); }
+// handler. Nor does it survive an allocation that fails: it crashes, or ends the process without a
+// word. What it needs for its own tables is asked for here, where its lack is std::bad_alloc.
+void start_library();
 
 // `what`, followed by the innermost message of HDF5's error stack: "cannot ... (HDF5: ...)".
 Error hdf5_error(const std::string& what, const std::string& where);

@@ -8,6 +8,7 @@
 
 #include "checkpoints/container/hdf5_file.h"
 #include "checkpoints/container/hdf5_internal.h"
+#include "program/base/os_error.h"
 
 namespace twinrun {
 namespace hdf5_internal {
@@ -432,7 +433,7 @@ Result<Hdf5File> Hdf5File::open(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
     return Error{fmt::format("cannot open: {}", std::strerror(errno)), path,
-                 errno == ENOENT ? "check the name" : ""};
+                 errno == ENOENT ? "check the name" : "", kind_of_failure(errno)};
   }
   if (!S_ISREG(info.st_mode)) return Error{"is not a regular file", path, "name an HDF5 file"};
   const Hdf5Id access(H5Pcreate(H5P_FILE_ACCESS));

@@ -21,22 +21,13 @@
 #include <thread>
 
 #include "checkpoints/container/open_file.h"
+#include "program/base/os_error.h"
 #include "program/base/spawn.h"
 
 namespace twinrun {
 namespace {
 
 constexpr std::byte kValue{1}, kError{2};
-
-bool write_all(int fd, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{1} << 30));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  return true;
-}
 
 [[maybe_unused]] uint64_t own_address_space() {
   uint64_t pages = 0;
@@ -71,11 +62,12 @@ void leave_streams() {
 bool answer_to(int fd, const std::function<Result<std::vector<std::byte>>()>& reader) {
   try {
     const auto result = reader();
-    if (result) return write_all(fd, std::span(&kValue, 1)) && write_all(fd, *result);
+    if (result) return write_all(fd, std::span(&kValue, 1)) == 0 && write_all(fd, *result) == 0;
     const Error& e = result.error();
     const std::string text = nlohmann::json({e.what, e.where, e.fix})
                                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    return write_all(fd, std::span(&kError, 1)) && write_all(fd, std::as_bytes(std::span(text)));
+    return write_all(fd, std::span(&kError, 1)) == 0 &&
+           write_all(fd, std::as_bytes(std::span(text))) == 0;
   } catch (const std::exception&) {
     return false;
   }
@@ -134,12 +126,13 @@ Result<std::vector<std::byte>> run_isolated(
     const std::string& where) {
   const Descriptor memory(::memfd_create("twinrun", MFD_CLOEXEC));
   if (memory.get() < 0) {
-    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, ""};
+    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, "",
+                 kind_of_failure(errno)};
   }
   const pid_t pid = ::fork();
   if (pid < 0) {
     return Error{fmt::format("cannot start a process to read it: {}", std::strerror(errno)), where,
-                 "close other programs"};
+                 "close other programs", kind_of_failure(errno)};
   }
   if (pid == 0) {
     limit_resources(input_bytes);
@@ -157,12 +150,13 @@ Result<std::vector<std::byte>> run_isolated(const std::vector<std::string>& comm
                                             double seconds, const std::string& where) {
   const Descriptor memory(::memfd_create("twinrun", MFD_CLOEXEC));
   if (memory.get() < 0) {
-    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, ""};
+    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, "",
+                 kind_of_failure(errno)};
   }
   pid_t pid = -1;
   if (const int failed = spawn(command, input, memory.get(), pid); failed != 0) {
     return Error{fmt::format("cannot start '{}' to read it: {}", command[0], std::strerror(failed)),
-                 where, ""};
+                 where, "", kind_of_failure(failed)};
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   int status = 0;

@@ -1,4 +1,4 @@
-// Reads a regular file through its descriptor.
+// Reads a regular file through its descriptor, and writes.
 #include "checkpoints/container/open_file.h"
 
 #include <sys/stat.h>
@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "program/base/os_error.h"
 
 namespace twinrun {
 
@@ -33,8 +35,22 @@ Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::
     }
     bytes.resize(done);  // shorter if the file was truncated meanwhile; the parser reports that
   }
-  if (code != 0) return Error{std::string("cannot read: ") + std::strerror(code), where, ""};
+  if (code != 0)
+    return Error{std::string("cannot read: ") + std::strerror(code), where, "",
+                 kind_of_failure(code)};
   return bytes;
+}
+
+int write_all(int fd, std::span<const std::byte> content) {
+  constexpr size_t kPiece = size_t{1} << 30;  // Linux writes at most 2 GiB at once
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd, content.data(), std::min(content.size(), kPiece));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    if (n == 0) return EIO;
+    content = content.subspan(static_cast<size_t>(n));
+  }
+  return 0;
 }
 
 }  // namespace twinrun

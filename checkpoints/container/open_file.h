@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,5 +34,8 @@ class Descriptor {
 
 // The whole of a regular file from its beginning, or its first `most` bytes.
 Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::string& where);
+
+// Writes all of it at the descriptor's position. Returns 0 or an errno.
+int write_all(int fd, std::span<const std::byte> content);
 
 }  // namespace twinrun

@@ -37,6 +37,11 @@ std::string name_of_set(const std::vector<int>& set) {
   return text + "}";
 }
 
+// An engine that fails, or a machine without disk or memory: nothing is known of the candidate.
+bool is_no_answer(const Error& error) {
+  return error.of_foreign_engine() || error.kind == Error::Kind::kMachine;
+}
+
 // The test's answer for one scenario; none if it cannot be tested.
 struct Answer {
   std::optional<std::string> text;
@@ -130,7 +135,7 @@ class ScenarioOracle {
     o.directory = (fs::path(options_.folder) / "diagnoses" / name).string();
     const auto d = diagnose(scenario, o, nullptr, stop_);
     if (!d) {
-      if (d.error().of_foreign_engine()) return d.error();
+      if (is_no_answer(d.error())) return d.error();
       // For example a fault that names no op of this scenario, or too few samples.
       return Answer{std::nullopt, d.error().what};
     }
@@ -146,7 +151,7 @@ class ScenarioOracle {
     if (!spec.engine.starts_with("cpu")) spec.cores = scenario.tpu.cores;
     auto engine = set_up(*experiment, spec);
     if (!engine) {
-      if (engine.error().of_foreign_engine()) return engine.error();
+      if (is_no_answer(engine.error())) return engine.error();
       return Answer{std::nullopt, engine.error().what};  // a fault that fits no op of the program
     }
     RunOptions o;
@@ -155,7 +160,7 @@ class ScenarioOracle {
     o.digest_states = false;
     const auto run = train(*experiment, engine->program, *engine->backend, o);
     if (!run) {
-      if (run.error().of_foreign_engine()) return run.error();
+      if (is_no_answer(run.error())) return run.error();
       return Answer{std::nullopt, run.error().what};
     }
     if (run->file.ended.interrupted()) return interrupted();

@@ -11,6 +11,7 @@
 
 #include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
+#include "checkpoints/container/temporary.h"
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/manifest.h"
 #include "harness/bundle/own_data.h"
@@ -21,7 +22,6 @@
 #include "harness/experiment/experiment.h"
 #include "harness/experiment/imported.h"
 #include "harness/host/environment.h"
-#include "harness/host/scratch.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/run.h"
 #include "program/graph/program.h"
@@ -187,7 +187,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
     return Error{"the text of a program cannot be anonymised", "--anonymise",
                  "leave it out; the bundle then has the program, its state and its batches"};
   TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(original.asked, options.threads));
-  TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
+  TWINRUN_ASSIGN(const TemporaryFolder work, TemporaryFolder::make("bundle"));
 
   const PrivatePaths paths = PrivatePaths::of_this_process();
   Bundle out;

@@ -34,8 +34,10 @@ class Search {
     if (progress_ != nullptr) progress_->begin("reducing", how_.max_tried);
     // Try the steps up to the finding first, which makes all later tries cheaper. Diagnose the
     // whole scenario again only if that loses the finding.
-    if (!fewer_steps(found_.step.value_or(best_.scenario.train.steps - 1) + 1) &&
-        !try_it("", best_.scenario) && !stopped())
+    const bool repeats = fewer_steps(found_.step.value_or(best_.scenario.train.steps - 1) + 1) ||
+                         try_it("", best_.scenario);
+    if (machine_) return *machine_;
+    if (!repeats && !stopped())
       return Error{fmt::format("a second diagnosis gives a different result: {}", last_said_),
                    "reduction",
                    "bundle it without a reduction (--no-reduction); a finding that comes and goes "
@@ -51,6 +53,7 @@ class Search {
       }
       smaller |= fewer_steps(1);
     }
+    if (machine_) return *machine_;
     if (stopped()) {
       best_.interrupted = true;
       return best_;
@@ -65,12 +68,12 @@ class Search {
   // Of an imported program, only the steps and the batches can be fewer.
   bool imported() const { return !best_.scenario.imported.empty(); }
   bool stopped() const { return stop_ != nullptr && stop_->load(); }
-  bool over() const { return stopped() || best_.tried >= how_.max_tried; }
+  bool over() const { return stopped() || machine_ || best_.tried >= how_.max_tried; }
 
   // Keeps the change if the scenario is valid and its diagnosis has the same finding. `must`: tries
   // it even beyond the limit of diagnoses.
   bool try_it(const std::string& change, const Scenario& changed, bool must = false) {
-    if (must ? stopped() : over()) return false;
+    if (must ? stopped() || machine_ : over()) return false;
     auto valid = parse_scenario(resolved_toml(changed), changed.file);
     if (!valid) return false;
     valid->program_files = changed.program_files;
@@ -79,6 +82,7 @@ class Search {
     ++best_.tried;
     auto said = diagnose(*valid, best_.options, nullptr, stop_);
     std::filesystem::remove_all(best_.options.directory, ignored);
+    if (!said && said.error().kind == Error::Kind::kMachine) machine_ = said.error();
     if (progress_ != nullptr) progress_->step(best_.tried, change);
     last_said_ = !said                           ? said.error().message()
                  : said->interrupted             ? "interrupted"
@@ -168,6 +172,7 @@ class Search {
                             : "data of its own",
                own, true))
       return Ok{};
+    if (machine_) return *machine_;
     return Error{
         fmt::format("with {} the diagnosis gives a different result: {}",
                     how_.noise ? "noise instead of its data" : "its batches in a file of their own",
@@ -181,6 +186,7 @@ class Search {
   const StopFlag* stop_;
   Reduced best_;
   std::string last_said_;
+  std::optional<Error> machine_;  // a full disk, for example: nothing is known of what was tried
 };
 
 }  // namespace

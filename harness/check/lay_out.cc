@@ -5,9 +5,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "checkpoints/container/temporary.h"
 #include "harness/check/drawing.h"
 #include "harness/host/command.h"
-#include "harness/host/scratch.h"
 
 namespace twinrun::check {
 namespace {
@@ -75,7 +75,7 @@ bool read_drawing(std::istream& in, const Sketch& s, Drawing& d) {
 }  // namespace
 
 Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
-  TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-graph"));
+  TWINRUN_ASSIGN(const TemporaryFolder work, TemporaryFolder::make("graph"));
   const std::string in = work.path() + "/in.dot", out = work.path() + "/out.txt";
   std::ofstream text(in);
   for (const Sketch& s : sketches) {

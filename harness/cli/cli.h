@@ -68,6 +68,9 @@ Result<int> manual_verb(const Args& args);
 // Checks that a file can be written here, before hours of work rather than after.
 Status check_output(const std::string& path);
 
+// Creates a folder. Errors: it exists already; its parent does not exist.
+Status new_folder(const std::string& path);
+
 // Writes report.html and report.json, with its checksum, into a folder, which is made.
 Status write_pages(const std::string& folder, const std::string& html, const std::string& json);
 

@@ -14,9 +14,11 @@
 
 #include "backends/exec/last_resort.h"
 #include "checkpoints/container/atomic_file.h"
+#include "checkpoints/container/temporary.h"
 #include "harness/cli/cli.h"
 #include "program/base/json_checksum.h"
 #include "program/base/names.h"
+#include "program/base/os_error.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -83,20 +85,24 @@ Status check_output(const std::string& path) {
     return Error{"is a folder, a file is to be written", path, "name a file inside it"};
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
-  std::string probe = folder + "/.twinrun-probe-XXXXXX";
-  const int fd = mkstemp(probe.data());
-  if (fd < 0) {
-    const int why = errno;
+  TemporaryFile probe;
+  if (const int why = probe.create(folder)) {
     return Error{
         fmt::format("cannot create a file here: {}", std::strerror(why)), path,
         why == ENOENT
             ? fmt::format("create the folder: mkdir -p '{}'", folder)
             : fmt::format("make '{}' a folder that you may write to, or write elsewhere with -o",
-                          folder)};
+                          folder),
+        kind_of_failure(why)};
   }
-  close(fd);
-  unlink(probe.c_str());
   return Ok{};
+}
+
+Status new_folder(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::create_directory(path, error)) return Ok{};
+  return Error{error ? fmt::format("cannot be created ({})", error.message()) : "exists already",
+               path, "name a new folder inside an existing one", kind_of_failure(error.value())};
 }
 
 Status write_pages(const std::string& folder, const std::string& html, const std::string& json) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoints/container/temporary.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/cli/two_sides.h"
@@ -13,7 +14,6 @@
 #include "harness/experiment/engines.h"
 #include "harness/host/command.h"
 #include "harness/host/folder_lock.h"
-#include "harness/host/scratch.h"
 #include "harness/run/reference_cache.h"
 #include "program/base/digest.h"
 #include "program/base/names.h"
@@ -90,7 +90,7 @@ std::optional<bool> wrong_without(const Args& args, const std::string& pass, int
                                   const StopFlag& stop) {
   std::error_code failed;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", failed);
-  const auto work = Scratch::make("twinrun-pass");
+  const auto work = TemporaryFolder::make("pass");
   if (failed || !work) return std::nullopt;
   const char* flags = std::getenv("XLA_FLAGS");
   std::vector<std::string> words = {

@@ -1,6 +1,8 @@
 // twinrun VERB ...: the table of verbs, and main().
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -16,6 +19,7 @@
 #include <system_error>
 
 #include "backends/exec/exec_backend.h"
+#include "backends/exec/last_resort.h"
 #include "backends/kernels/kernels.h"
 #include "checkpoints/container/hdf5_tree.h"
 #include "harness/cli/bisect.h"
@@ -23,6 +27,7 @@
 #include "harness/host/heap.h"
 #include "program/base/memory_limit.h"
 #include "program/base/names.h"
+#include "program/base/os_error.h"
 #include "program/base/sizes.h"
 #include "reports/error_text.h"
 #include "reports/text.h"
@@ -128,6 +133,41 @@ void open_streams() {
   }
 }
 
+// Gives this thread the stack that the system allows, up to what is common, and the others that
+// much. Below the least, a run would end in the middle of something.
+Status ask_for_stack() {
+  constexpr rlim_t kCommon = 8 << 20, kLeast = 1 << 20;
+  rlimit stack{};
+  if (::getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= kCommon) return Ok{};
+  stack.rlim_cur = std::min(stack.rlim_max, kCommon);
+  ::setrlimit(RLIMIT_STACK, &stack);
+  if (stack.rlim_cur < kLeast)
+    return Error{fmt::format("the stack is limited to {} bytes; {} or more are needed",
+                             stack.rlim_cur, kLeast),
+                 "", "raise the limit (ulimit -s)", Error::Kind::kMachine};
+  pthread_attr_t threads;
+  if (pthread_getattr_default_np(&threads) == 0) {
+    pthread_attr_setstacksize(&threads, kCommon);
+    pthread_setattr_default_np(&threads);
+    pthread_attr_destroy(&threads);
+  }
+  return Ok{};
+}
+
+// Destructors of nlohmann::json allocate. If that fails nothing can catch it, but it can be said.
+[[noreturn]] void on_terminate() {
+  try {
+    if (const auto thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kWords = "twinrun: out of memory\n  fix: lower train.batch\n";
+    static_cast<void>(!::write(STDERR_FILENO, kWords.data(), kWords.size()));
+    end_sessions();
+    ::_exit(kExitUsage);
+  } catch (...) {  // a bug of ours
+  }
+  std::abort();
+}
+
 int exit_code(Error::Kind kind) {
   switch (kind) {
     case Error::Kind::kRun:
@@ -139,6 +179,7 @@ int exit_code(Error::Kind kind) {
     case Error::Kind::kInterrupted:
       return kExitInterrupted;
     case Error::Kind::kInput:
+    case Error::Kind::kMachine:
       break;
   }
   return kExitUsage;
@@ -170,25 +211,30 @@ const Verb* find_verb(std::span<const Verb> verbs, std::string_view name) {
 }  // namespace twinrun::cli
 
 int main(int argc, char** argv) {
-  twinrun::limit_memory();
   // Steps allocate and free the same sizes over and over: keep freed pages instead of returning
   // them to the system.
   twinrun::keep_freed_pages();
-  twinrun::cli::remember_command_line(argc, argv);
   twinrun::cli::open_streams();
   // An ignored SIGCHLD is inherited, and children's exit codes would be lost.
   std::signal(SIGCHLD, SIG_DFL);
   // A file that grows over a limit (ulimit -f) is an error of writing, not the end.
   std::signal(SIGXFSZ, SIG_IGN);
+  std::set_terminate(twinrun::cli::on_terminate);
   using namespace twinrun;
   try {
-    const Result<int> done = cli::run(argc, argv);
+    limit_memory();
+    cli::remember_command_line(argc, argv);
+    const Status stack = cli::ask_for_stack();
+    const Result<int> done = stack ? cli::run(argc, argv) : Result<int>(stack.error());
     const int code = done ? *done : cli::fail(done.error());
     // Output may still be in the buffer: a full disk behind a redirection is an error.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
     return code;
   } catch (const std::system_error& e) {
     if (std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
+    if (kind_of_failure(e.code().value()) == Error::Kind::kMachine)
+      return cli::fail({e.what(), "", "close other programs, or raise the limits (ulimit -a)",
+                        Error::Kind::kMachine});
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});
   } catch (const std::bad_alloc&) {
@@ -196,7 +242,7 @@ int main(int argc, char** argv) {
     return cli::fail(
         {fmt::format("out of memory: {} are left of {}", size_text(left.bytes), left.limited_by),
          "", "lower train.batch, data.samples or the sizes of layers, or allow more memory",
-         Error::Kind::kUnavailable});
+         Error::Kind::kMachine});
   } catch (const std::exception& e) {
     return cli::fail({fmt::format("internal error: {}", e.what()), "",
                       "please report it with the command line"});

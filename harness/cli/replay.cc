@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoints/container/temporary.h"
 #include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/host/scratch.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -56,7 +56,7 @@ Result<int> replay_verb(const Args& args) {
   TWINRUN_ASSIGN(const Parsed parsed, parse(args, "twinrun replay BUNDLE.zip [OPTIONS]",
                                             "twinrun replay fault.zip", options, {"BUNDLE"}));
   if (parsed.help) return 0;
-  TWINRUN_ASSIGN(const auto scratch, Scratch::make("twinrun-replay"));
+  TWINRUN_ASSIGN(const auto scratch, TemporaryFolder::make("replay"));
   ReplayOptions how;
   how.folder = scratch.path();
   if (parsed.has("out")) {

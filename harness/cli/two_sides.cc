@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "checkpoints/container/temporary.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/host/scratch.h"
 #include "harness/trace/compare_traces.h"
 #include "harness/trace/side.h"
 #include "reports/two_reports.h"
@@ -54,7 +54,7 @@ Result<int> diagnose_sides(const Parsed& parsed) {
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-sides"));
+  TWINRUN_ASSIGN(const TemporaryFolder work, TemporaryFolder::make("sides"));
   SideOptions options;
   options.steps = parsed.get<int>("steps");
   options.first = parsed.get<int>("first");

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <memory>
+#include <new>
+#include <system_error>
 
 #include "harness/cli/cli.h"
 
@@ -21,8 +24,13 @@ Result<std::optional<RunFile>> left_unfinished(
   const auto run = kind && *kind == "run" ? read_run(path) : Result<RunFile>(Error{});
   if (!run || run->checkpoints.empty()) {
     if (restart && kind && *kind == "checkpoint") return std::optional<RunFile>();
-    return Error{"is where this run would keep its checkpoints, and is not a run that was cut off",
-                 path, "move it away, or choose another -o"};
+    // Another process may have finished the same run meanwhile.
+    if (!std::filesystem::exists(path, ignored)) return std::optional<RunFile>();
+    const Error why = !kind ? kind.error() : !run ? run.error() : Error{};
+    return Error{fmt::format("is where this run would keep its checkpoints, and is not a run that "
+                             "was cut off{}",
+                             why.what.empty() ? "" : " (" + why.what + ")"),
+                 path, "move it away, or choose another -o", why.kind};
   }
   if (restart) return std::optional<RunFile>();
   const std::string why = fits(*run);
@@ -35,8 +43,19 @@ Result<std::optional<RunFile>> left_unfinished(
 void UnfinishedWriter::write(RunFile so_far) {
   finish();
   so_far.checkpoints.erase(so_far.checkpoints.begin(), so_far.checkpoints.end() - 1);
-  pending_ = std::async(std::launch::async,
-                        [path = path_, run = std::move(so_far)] { return write_run(path, run); });
+  const auto run = std::make_shared<RunFile>(std::move(so_far));
+  const auto task = [path = path_, run]() -> Status {
+    try {
+      return write_run(path, *run);
+    } catch (const std::bad_alloc&) {
+      return Error{"out of memory", path, "", Error::Kind::kMachine};
+    }
+  };
+  try {
+    pending_ = std::async(std::launch::async, task);
+  } catch (const std::system_error&) {  // no more threads: it is written by the next finish()
+    pending_ = std::async(std::launch::deferred, task);
+  }
 }
 
 void UnfinishedWriter::finish() {

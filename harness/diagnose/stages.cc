@@ -12,6 +12,7 @@
 #include "harness/run/one_step.h"
 #include "harness/sharding/field_proof.h"
 #include "harness/tensors/distance.h"
+#include "program/base/os_error.h"
 
 namespace twinrun {
 namespace {
@@ -69,7 +70,7 @@ Status write_snapshot(DiagnosisState& diagnosis) {
                                       error);
   if (error)
     return Error{"cannot create the folder: " + error.message(), diagnosis.options.directory,
-                 "choose another with -o"};
+                 "choose another with -o", kind_of_failure(error.value())};
   const Program program = diagnosis.experiment.whole();
   Checkpoint c = to_checkpoint(program, initial_states(diagnosis.experiment, program),
                                diagnosis.experiment.scenario, 0);

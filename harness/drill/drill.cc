@@ -6,13 +6,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "backends/faults/faults.h"
+#include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
+#include "harness/drill/own_process.h"
 #include "program/base/json_checksum.h"
+#include "program/base/os_error.h"
 #include "scenarios/library.h"
 
 namespace twinrun::drill {
@@ -20,16 +26,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The records of earlier runs of this drill. The last line may be cut short: that case runs again.
-// Error: another line that cannot be read, or that was changed after it was written.
+// The records of earlier runs of this drill. The last line may be cut short, and a case may have
+// ended in an error: these run again. Error: another line that cannot be read, or that was changed
+// after it was written.
 Result<std::map<std::string, CaseRecord>> finished(const std::string& path) {
   std::map<std::string, CaseRecord> done;
-  std::ifstream in(path);
+  std::error_code error;
+  if (!fs::exists(path, error) && !error) return done;
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
+  std::istringstream in(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
-    if (auto record = from_line(line)) {
-      done[record->injected.id] = std::move(*record);
+    auto record = from_line(line);
+    if (record) {
+      if (record->error.empty()) done[record->injected.id] = std::move(*record);
     } else if (!in.eof()) {  // a line break follows, so the line was written as a whole
       return Error{record.error().what, fmt::format("{}:{}", path, number),
                    "delete the line, and its case runs again; or begin again without --resume"};
@@ -38,20 +49,16 @@ Result<std::map<std::string, CaseRecord>> finished(const std::string& path) {
   return done;
 }
 
-// One file per case that is running, with the number of its attempts. A file left over means that
-// the process died, in this case or in one running beside it; the case gets another attempt.
+// One empty file per case that is running. A file left over means that the process died, in this
+// case or in one running beside it, or that the machine ended it.
 class Begun {
  public:
   explicit Begun(fs::path folder) : folder_(std::move(folder)) {}
-  int64_t times(const std::string& id) const {
-    int64_t n = 0;
-    std::ifstream(folder_ / id) >> n;
-    return n;
+  bool left(const std::string& id) const {
+    std::error_code ignored;
+    return fs::exists(folder_ / id, ignored);
   }
-  void begin(const std::string& id) const {
-    const int64_t n = times(id) + 1;
-    std::ofstream(folder_ / id) << n << std::endl;
-  }
+  void begin(const std::string& id) const { std::ofstream(folder_ / id) << std::flush; }
   void end(const std::string& id) const {
     std::error_code ignored;
     fs::remove(folder_ / id, ignored);
@@ -60,14 +67,33 @@ class Begun {
  private:
   fs::path folder_;
 };
-constexpr int64_t kMaxTries = 2;
 
-CaseRecord died(const std::string& id, const ProgramFiles& program) {
-  CaseRecord r;
-  if (auto drawn = draw_case(id, program)) r.injected = std::move(*drawn);
-  r.injected.id = id;
-  r.error = fmt::format("the process died in this case {} times", kMaxTries);
-  return r;
+// Runs a case during which a process died once more, in a process of its own. A case that brings
+// this one down, too, is recorded as such; what the machine ended is no result.
+Result<std::optional<CaseRecord>> run_apart(const std::string& id, const CaseOptions& options) {
+  const auto work = [&]() -> std::string {
+    TruthCache truths;
+    const auto ran = run_case(id, options, truths);
+    if (!ran) return "error " + ran.error().where + ": " + ran.error().what;
+    return *ran ? "record " + to_line(**ran) : "stopped";
+  };
+  TWINRUN_ASSIGN(const OwnProcess ran, in_own_process(work, options.stop));
+  if (!ran.answer && ran.by_itself()) {
+    CaseRecord r;
+    if (auto drawn = draw_case(id, options.program)) r.injected = std::move(*drawn);
+    r.injected.id = id;
+    r.error = fmt::format("the process died in this case ({})", strsignal(ran.signal));
+    return std::optional(std::move(r));
+  }
+  const std::string answer = ran.answer.value_or(
+      "error " + (ran.signal == 0
+                      ? std::string("its process could not hand over the result")
+                      : fmt::format("was ended by a signal ({})", strsignal(ran.signal))));
+  if (answer == "stopped") return std::optional<CaseRecord>();
+  if (answer.starts_with("error "))
+    return Error{answer.substr(std::strlen("error ")), id, kFreeAndResume, Error::Kind::kMachine};
+  TWINRUN_ASSIGN(CaseRecord record, from_line(answer.substr(std::strlen("record "))));
+  return std::optional(std::move(record));
 }
 
 Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
@@ -108,12 +134,13 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   TWINRUN_ASSIGN(const std::vector<std::string> ids, ids_of(o));
   const fs::path folder(o.directory);
   std::error_code error;
-  fs::create_directories(folder / "cases", error);
   if (!o.resume) fs::remove_all(folder / "begun", error);
-  fs::create_directories(folder / "begun", error);
+  for (const char* name : {"cases", "begun"}) {
+    if (!error) fs::create_directories(folder / name, error);
+  }
   if (error)
     return Error{"cannot create the folder: " + error.message(), o.directory,
-                 "choose another with --out"};
+                 "choose another with --out", kind_of_failure(error.value())};
   const std::string path = (folder / "cases.jsonl").string();
   std::map<std::string, CaseRecord> done;
   if (o.resume) {
@@ -142,32 +169,53 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   each.keep_all = o.keep_all;
   each.stop = stop;
   each.sabotage = o.sabotage;
-  TruthCache truths;
-  std::mutex mutex;
   std::ofstream out(path, std::ios::app);
   int64_t count = 0;
-  std::atomic<bool> lost = false;  // records could not be written, e.g. for lack of space
+  std::optional<Error> failed;     // what keeps cases from being run or recorded
+  std::atomic<bool> over = false;  // nothing more is begun
+  const auto add = [&](const std::string& id, Result<std::optional<CaseRecord>> ran) {
+    if (ran && !*ran) return;
+    if (ran) out << to_line(**ran) << std::endl;
+    if (!ran || !out) {
+      if (!failed && !ran) failed = ran.error();
+      if (!failed)
+        failed = Error{fmt::format("cannot write: {}", std::strerror(errno)), path, kFreeAndResume,
+                       Error::Kind::kMachine};
+      over = true;
+      return;
+    }
+    done[id] = std::move(**ran);
+    if (progress != nullptr) progress->step(++count, id);
+  };
   if (progress != nullptr) progress->begin("drill", static_cast<int64_t>(todo.size()));
+  const auto apart =
+      std::ranges::stable_partition(todo, [&](const std::string& id) { return !begun.left(id); });
+  for (const std::string& id : apart) {
+    if (over || (stop != nullptr && stop->load())) break;
+    Result<std::optional<CaseRecord>> ran = run_apart(id, each);
+    const bool known = ran && *ran && (*ran)->error.empty();
+    if (ran) {
+      add(id, std::move(ran));
+    } else if (!failed) {  // the other cases may well run
+      failed = ran.error();
+    }
+    if (known) begun.end(id);
+  }
+  todo.erase(apart.begin(), apart.end());
+
+  TruthCache truths;
+  std::mutex mutex;
   ThreadPool pool(o.threads);
   pool.parallel_for(static_cast<int64_t>(todo.size()), [&](int64_t i) {
-    if (lost || (stop != nullptr && stop->load())) return;
+    if (over || (stop != nullptr && stop->load())) return;
     const std::string& id = todo[static_cast<size_t>(i)];
-    std::optional<CaseRecord> record;
-    if (begun.times(id) >= kMaxTries) {
-      record = died(id, o.plan.program);
-    } else {
-      begun.begin(id);
-      record = run_case(id, each, truths);
-      begun.end(id);
-    }
+    begun.begin(id);
+    auto ran = run_case(id, each, truths);
+    begun.end(id);
     const std::lock_guard lock(mutex);
-    if (!record) return;
-    out << to_line(*record) << std::endl;
-    if (!out) lost = true;
-    done[id] = std::move(*record);
-    if (progress != nullptr) progress->step(++count, id);
+    add(id, std::move(ran));
   });
-  if (!out) return Error{"cannot write", path, "free space, then go on with --resume"};
+  if (failed) return *failed;
   Drill drill;
   for (const std::string& id : ids) {
     if (const auto it = done.find(id); it != done.end()) drill.records.push_back(it->second);

@@ -1,13 +1,17 @@
 // Runs one case of a drill and fills in its record.
 #include "harness/drill/run_case.h"
 
+#include <fmt/format.h>
 #include <time.h>
 
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <new>
+#include <system_error>
 
 #include "harness/drill/subject.h"
+#include "program/base/os_error.h"
 
 namespace twinrun::drill {
 namespace {
@@ -66,30 +70,43 @@ Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths)
   return true;
 }
 
+// The machine, and not the case, is the reason of such an error.
+bool of_machine(const Error& error) {
+  return error.kind == Error::Kind::kMachine || error.kind == Error::Kind::kUnavailable;
+}
+
 }  // namespace
 
-std::optional<CaseRecord> run_case(const std::string& id, const CaseOptions& options,
-                                   TruthCache& truths) {
+Result<std::optional<CaseRecord>> run_case(const std::string& id, const CaseOptions& options,
+                                           TruthCache& truths) {
+  const std::string folder = (std::filesystem::path(options.directory) / id).string();
+  const auto stopped = [&](const std::string& why, const std::string& where) {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+    return Error{fmt::format("{}; the case {} could not be run", why, id), where, kFreeAndResume,
+                 Error::Kind::kMachine};
+  };
   CaseRecord r;
   r.injected.id = id;
   // An exception is a bug of ours, and must not abort the other cases.
   try {
     const auto drawn = draw_case(id, options.program);
-    if (!drawn) {
-      r.error = drawn.error().message();
-      return r;
-    }
-    r.injected = *drawn;
-    const auto done = fill(r, options, truths);
+    if (drawn) r.injected = *drawn;
+    const auto done = drawn ? fill(r, options, truths) : Result<bool>(drawn.error());
+    if (!done && of_machine(done.error())) return stopped(done.error().what, done.error().where);
     if (!done) r.error = done.error().message();
-    if (done && !*done) return std::nullopt;
+    if (done && !*done) return std::optional<CaseRecord>();
+  } catch (const std::bad_alloc&) {
+    return stopped("out of memory", "");
+  } catch (const std::system_error& e) {
+    if (kind_of_failure(e.code().value()) == Error::Kind::kMachine) return stopped(e.what(), "");
+    r.error = std::string("internal error: ") + e.what();
   } catch (const std::exception& e) {
     r.error = std::string("internal error: ") + e.what();
   }
   std::error_code ignored;
-  if (!options.keep_all && score(r).right)
-    std::filesystem::remove_all(std::filesystem::path(options.directory) / id, ignored);
-  return r;
+  if (!options.keep_all && score(r).right) std::filesystem::remove_all(folder, ignored);
+  return std::optional(std::move(r));
 }
 
 }  // namespace twinrun::drill

@@ -19,6 +19,7 @@
 #include "backends/exec/last_resort.h"
 #include "backends/exec/watcher.h"
 #include "program/base/memory_limit.h"
+#include "program/base/os_error.h"
 #include "program/base/spawn.h"
 
 extern char** environ;
@@ -97,7 +98,9 @@ Result<CommandResult> run_command(const std::vector<std::string>& words,
   if (signal(SIGCHLD, SIG_DFL) == SIG_ERR) return Error{"cannot watch processes", words[0], ""};
   const std::string log = options.log.empty() ? "/dev/null" : options.log;
   const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) return Error{fmt::format("cannot write: {}", strerror(errno)), log, "free space"};
+  if (fd < 0)
+    return Error{fmt::format("cannot write: {}", strerror(errno)), log, "free space",
+                 kind_of_failure(errno)};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -123,7 +126,8 @@ Result<CommandResult> run_command(const std::vector<std::string>& words,
   ::close(fd);
   if (failed != 0) {
     return Error{fmt::format("'{}' cannot be started: {}", words[0], strerror(failed)), "",
-                 "name a program on PATH, or give a path relative to the folder that it runs in"};
+                 "name a program on PATH, or give a path relative to the folder that it runs in",
+                 kind_of_failure(failed)};
   }
   CommandResult ran;
   {

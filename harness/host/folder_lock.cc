@@ -2,12 +2,16 @@
 #include "harness/host/folder_lock.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
+
+#include "program/base/os_error.h"
 
 namespace twinrun {
 namespace {
@@ -42,9 +46,12 @@ Result<FolderLock> FolderLock::take(const std::string& folder) {
     std::error_code error;
     fs::create_directories(path, error);
     if (error)
-      return Error{"cannot create the folder: " + error.message(), folder,
-                   "choose another with -o"};
+      return Error{"cannot create the folder: " + error.message(), folder, "choose another with -o",
+                   kind_of_failure(error.value())};
     lock.file_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock.file_ < 0 && kind_of_failure(errno) == Error::Kind::kMachine)
+      return Error{fmt::format("cannot lock the folder: {}", std::strerror(errno)), folder,
+                   "close other programs, or raise the limits (ulimit -a)", Error::Kind::kMachine};
     if (lock.file_ >= 0 && ::flock(lock.file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       return Error{"another twinrun is running in this folder", folder,
                    "wait for it, or choose another folder with -o"};

@@ -17,7 +17,7 @@ class FolderLock {
   // Creates the folder if it is missing. The lock is on the folder itself and ends with the object
   // or the process. A folder that was created here is removed again if nothing was written into it,
   // so that a run that fails early leaves nothing. On a file system without locks nothing is
-  // locked. Errors: the folder cannot be created; another process holds the lock.
+  // locked. Errors: the folder cannot be created or opened; another process holds the lock.
   static Result<FolderLock> take(const std::string& folder);
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&& other) noexcept;

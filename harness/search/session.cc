@@ -8,11 +8,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
+#include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
 #include "program/base/json_checksum.h"
 #include "program/base/json_text.h"
@@ -101,12 +100,8 @@ Error interrupted() {
 }
 
 Result<SessionRecord> read_session(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in)
-    return Error{"cannot read", path, "name a session.jsonl that twinrun bisect has written"};
-  std::stringstream all;
-  all << in.rdbuf();
-  const std::string text = all.str();
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   SessionRecord record;
   int64_t number = 0;
   for (size_t at = 0; at < text.size(); ++number) {

@@ -24,6 +24,7 @@ struct Error {
     kRefusal,        // such an engine works, but reports an error of its own
     kUnavailable,    // this engine or machine cannot do what was requested
     kInterrupted,    // the user asked to stop
+    kMachine,  // the machine has run out of disk, memory, files or threads: nothing was learnt
   };
 
   std::string what;   // what was found and what is allowed

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 namespace twinrun {
@@ -29,9 +30,12 @@ std::atomic<const ThreadPool*> latest = nullptr;
 ThreadPool::ThreadPool(int threads)
     : threads_(threads < 1 ? 1 : threads),
       spins_(static_cast<unsigned>(threads_) <= std::thread::hardware_concurrency()) {
+  workers_.reserve(static_cast<size_t>(threads_ - 1));
   try {
     for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { work(); });
-  } catch (...) {  // the system cannot start another thread
+  } catch (const std::system_error&) {  // a limit (ulimit -u), or no memory for another stack
+    threads_ = static_cast<int>(workers_.size()) + 1;
+  } catch (...) {
     end();
     throw;
   }

@@ -19,7 +19,8 @@ namespace twinrun {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // threads >= 1, the caller included
+  // threads >= 1, the caller included; fewer where the system starts no more.
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -34,7 +35,7 @@ class ThreadPool {
   template <typename F>
   void wait_until(const std::atomic<uint32_t>& word, F happened) const;
 
-  const int threads_;
+  int threads_;
   // True if there is a hardware thread for each thread of the pool, so that busy waiting takes no
   // time from others.
   const bool spins_;

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "program/base/os_error.h"
+
 namespace twinrun::data {
 namespace {
 
@@ -22,7 +24,8 @@ using File = std::unique_ptr<std::FILE, Close>;
 Result<size_t> read_file(std::FILE* file, const std::string& path, uint8_t* out, size_t wanted) {
   const size_t got = std::fread(out, 1, wanted, file);
   if (got < wanted && std::ferror(file)) {
-    return Error{fmt::format("cannot read: {}", std::strerror(errno)), path, ""};
+    return Error{fmt::format("cannot read: {}", std::strerror(errno)), path, "",
+                 kind_of_failure(errno)};
   }
   return got;
 }
@@ -102,7 +105,9 @@ Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path, Pa
     return Error{"this is a folder, not a file", path, ""};
   }
   File file(std::fopen(path.c_str(), "rb"));
-  if (!file) return Error{fmt::format("cannot open: {}", std::strerror(errno)), path, ""};
+  if (!file)
+    return Error{fmt::format("cannot open: {}", std::strerror(errno)), path, "",
+                 kind_of_failure(errno)};
   uint8_t magic[2] = {};
   const size_t got = std::fread(magic, 1, 2, file.get());
   std::rewind(file.get());

@@ -17,9 +17,11 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -221,9 +223,26 @@ struct Feed::Impl {
     }
     for (; first < step && !ready.empty(); ++first) ready.pop_front();
     const auto held = static_cast<int64_t>(ready.size());
-    if (!reader.joinable()) reader = std::thread([this] { read_ahead(); });
+    if (!reader.joinable()) {
+      try {
+        reader = std::thread([this] {
+          try {
+            read_ahead();
+          } catch (...) {  // no memory: the consumer throws it
+            const std::lock_guard failing(mutex);
+            failure = std::current_exception();
+            came.notify_one();
+          }
+        });
+      } catch (const std::system_error&) {  // no more threads: nothing is read ahead
+        options.prefetch = 0;
+        lock.unlock();
+        return take(step);
+      }
+    }
     wake.notify_one();
-    came.wait(lock, [&] { return !ready.empty(); });
+    came.wait(lock, [&] { return !ready.empty() || failure != nullptr; });
+    if (ready.empty()) std::rethrow_exception(failure);
     Batch out = std::move(ready.front());
     ready.pop_front();
     wake.notify_one();
@@ -250,6 +269,7 @@ struct Feed::Impl {
   uint64_t round = 0;   // number of jumps by the consumer
   bool stop = false;
   PipelineCounters counters;
+  std::exception_ptr failure;  // that ended the reader
   std::thread reader;
 };
 

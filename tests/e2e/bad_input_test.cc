@@ -341,7 +341,7 @@ TEST(BadEnvironment, MoreMemoryThanIsLeftIsRefusedBeforeTheFirstStep) {
         Process(folder, with(words, {"--set", "train.batch=16384", "--set", "data.train=16384"}),
                 {}, limited)
             .finish();
-    EXPECT_EQ(o.code, 125) << o.err;
+    EXPECT_EQ(o.code, 128) << o.err;
     for (const char* part : {"needs", "values of a step with 16384 samples", "left of ulimit -v",
                              "lower train.batch (16384)"})
       EXPECT_TRUE(o.says(part)) << o.err;
@@ -350,6 +350,23 @@ TEST(BadEnvironment, MoreMemoryThanIsLeftIsRefusedBeforeTheFirstStep) {
   }
 }
 #endif
+
+// A soft limit of the stack is raised, for threads too; a hard one is an error and not a crash.
+TEST(BadEnvironment, ASmallStack) {
+  const Folder folder;
+  const Words train = {"train",     "drill_mlp", "--set", "train.steps=2", "-q",
+                       "--threads", "3",         "-o",    "run.h5"};
+  const auto limited = [](rlim_t hard) {
+    return [hard] {
+      const rlimit limit{64 << 10, hard};
+      ::setrlimit(RLIMIT_STACK, &limit);
+    };
+  };
+  EXPECT_EQ(Process(folder, train, {}, limited(8 << 20)).finish().code, 0);
+  const Outcome o = Process(folder, train, {}, limited(64 << 10)).finish();
+  EXPECT_EQ(o.code, 128) << o.signal;
+  EXPECT_TRUE(o.says("the stack is limited to 65536 bytes")) << o.err;
+}
 
 TEST(BadEnvironment, UnknownInstructionSet) {
   const Folder folder;

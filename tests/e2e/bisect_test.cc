@@ -372,5 +372,20 @@ TEST_F(Bisect, Keys) {
   }
 }
 
+// The limit of the size of files stands in for a full disk: a candidate that cannot be diagnosed
+// for that reason is not one that cannot be tested.
+TEST_F(Bisect, AFullDiskStopsTheSearch) {
+  Process process(folder_,
+                  {"bisect", "config", "drill_mlp", "--set-b", "optimizer.lr=0.06", "--set-b",
+                   "train.eval_every=4", "--test", "verdict", "-q"},
+                  {}, [] {
+                    const rlimit limit{16'384, 16'384};
+                    ::setrlimit(RLIMIT_FSIZE, &limit);
+                  });
+  const Outcome o = process.finish();
+  EXPECT_EQ(o.code, 128) << o.out;
+  EXPECT_TRUE(o.says("File too large")) << o.err;
+}
+
 }  // namespace
 }  // namespace twinrun::e2e

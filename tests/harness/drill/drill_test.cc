@@ -3,11 +3,16 @@
 #include "harness/drill/drill.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <set>
 
 #include "backends/registry.h"
@@ -310,6 +315,23 @@ struct Drilling {
     options.threads = 2;
   }
   std::vector<CaseRecord> run() { return must(run_drill(options, nullptr, nullptr)).records; }
+  // The file that a process which died leaves of a case that was running.
+  void leave_begun(const std::string& id) const {
+    std::filesystem::create_directories(folder / "drill/begun");
+    std::ofstream(folder / "drill/begun/" + id) << std::flush;
+  }
+  void fails_with(const std::string& part) const {
+    const auto ran = run_drill(options, nullptr, nullptr);
+    ASSERT_FALSE(ran.ok());
+    EXPECT_EQ(ran.error().kind, Error::Kind::kMachine);
+    EXPECT_NE(ran.error().message().find(part), std::string::npos) << ran.error().message();
+  }
+  int64_t lines() const {
+    std::ifstream in(folder / "drill/cases.jsonl");
+    int64_t n = 0;
+    for (std::string line; std::getline(in, line);) ++n;
+    return n;
+  }
 };
 
 TEST(DrillRunner, GoesOnWhereItStoppedAndLosesNoError) {
@@ -349,22 +371,73 @@ TEST(DrillRunner, ALineThatWasChangedIsRefused) {
   EXPECT_EQ(d.run().size(), 2u);
 }
 
-// A case in which the process died twice counts as a miss, and the other cases run.
+// A case during which the process died runs once more, in a process of its own. If that dies, too,
+// the case counts as a miss, and the other cases run.
 TEST(DrillRunner, ACaseInWhichTheProcessDiedDoesNotStopTheDrill) {
   Drilling d;
   d.options.ids = {"clean.drill_mlp.1.0", "clean.drill_mlp.1.1", "clean.drill_mlp.1.2"};
   d.options.resume = true;
-  const std::filesystem::path begun = std::filesystem::path(d.options.directory) / "begun";
-  std::filesystem::create_directories(begun);
-  std::ofstream(begun / d.options.ids[0]) << 2;
-  std::ofstream(begun / d.options.ids[1]) << 1;  // ran at the same time; gets another try
+  d.leave_begun(d.options.ids[0]);
+  const pid_t me = ::getpid();
+  d.options.sabotage = [&](Evidence&) {
+    if (::getpid() != me) std::abort();
+  };
   const auto records = d.run();
   ASSERT_EQ(records.size(), 3u);
   EXPECT_NE(records[0].error.find("the process died"), std::string::npos) << records[0].error;
   EXPECT_FALSE(score(records[0]).right);
   EXPECT_EQ(records[1].error, "");
   EXPECT_EQ(records[2].error, "");
-  EXPECT_FALSE(std::filesystem::exists(begun / d.options.ids[1]));
+  // It ran beside one that died, and is well: --resume runs every case anew that ended in an error.
+  d.options.sabotage = nullptr;
+  const auto again = d.run();
+  EXPECT_EQ(again[0].error, "");
+  EXPECT_EQ(to_line(again[1]), to_line(records[1]));
+  EXPECT_TRUE(std::filesystem::is_empty(d.folder / "drill/begun"));
+}
+
+// A machine without memory kills with SIGKILL, which is no result of a case.
+TEST(DrillRunner, ACaseThatTheMachineKilledIsNotRecorded) {
+  Drilling d;
+  d.options.ids = {"clean.drill_mlp.1.0", "clean.drill_mlp.1.1"};
+  d.options.resume = true;
+  d.leave_begun(d.options.ids[0]);
+  const pid_t me = ::getpid();
+  d.options.sabotage = [&](Evidence&) {
+    if (::getpid() != me) ::kill(::getpid(), SIGKILL);
+  };
+  d.fails_with("clean.drill_mlp.1.0");
+  EXPECT_EQ(d.lines(), 1);  // of the other case
+  d.options.sabotage = nullptr;
+  for (const CaseRecord& r : d.run()) EXPECT_EQ(r.error, "");
+}
+
+TEST(DrillRunner, NoMemoryIsNoResult) {
+  Drilling d;
+  d.options.ids = {"clean.drill_mlp.1.0"};
+  d.options.resume = true;
+  d.options.sabotage = [](Evidence&) { throw std::bad_alloc(); };
+  d.fails_with("out of memory");
+  EXPECT_EQ(d.lines(), 0);
+  d.options.sabotage = nullptr;
+  EXPECT_EQ(d.run().at(0).error, "");
+}
+
+// The limit of the size of files stands in for a full disk: records still fit, the runs do not.
+TEST(DrillRunner, AFullDiskIsNoResult) {
+  Drilling d;
+  d.options.ids = {"clean.drill_mlp.1.0", "engine.drill_mlp.1.3"};
+  d.options.resume = true;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{16384, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  d.fails_with("File too large");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(d.lines(), 0);
+  for (const CaseRecord& r : d.run()) EXPECT_EQ(r.error, "");
 }
 
 // The part of the drill that the test suite runs: few cases of every stratum. The whole drill is
