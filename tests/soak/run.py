@@ -148,7 +148,6 @@ def main():
     if not flat and ended_early:
         print(text[-2000:])
     if a.write:
-        sys.path.insert(0, str(SOURCE / "tests/support"))
         section = (f"## Long use\n\n`./dev soak --minutes {a.minutes:g}`: one training runs the whole time; the other commands run again and again "
                    "beside it.\n\n| | | | | |\n|---|---|---|---|---|\n" + table + "\n")
         write_section(a.page, "soak", section)
@@ -157,7 +156,7 @@ def main():
 
 def write_section(page, name, text):
     """Replaces what stands between the markers of this section, or appends it."""
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
     old = page.read_text() if page.exists() else "# Reliability, measured\n"
     new = begin + text + end
     if begin in old:
