@@ -41,14 +41,19 @@ int file_of(const std::string& folder, size_t bytes) {
   return -1;
 }
 
-void* allocate(size_t size, H5FD_file_image_op_t /*op*/, void* folder) {
+// In a file of the folder if it is large, else, and where that fails, in memory.
+void* block_of(size_t size, const std::string* folder) {
   const size_t bytes = size + kHeader;
-  const int fd = size < kInMemory ? -1 : file_of(*static_cast<std::string*>(folder), bytes);
+  const int fd = folder == nullptr || size < kInMemory ? -1 : file_of(*folder, bytes);
   void* const mapping = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                                fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
   if (mapping != MAP_FAILED) return content_of(mapping, bytes, fd);
   if (fd >= 0) ::close(fd);
   return nullptr;
+}
+
+void* allocate(size_t size, H5FD_file_image_op_t /*op*/, void* folder) {
+  return block_of(size, static_cast<std::string*>(folder));
 }
 
 herr_t release(void* content, H5FD_file_image_op_t /*op*/, void* /*folder*/) {
@@ -58,19 +63,22 @@ herr_t release(void* content, H5FD_file_image_op_t /*op*/, void* /*folder*/) {
   return ::munmap(header_of(content), header.bytes) == 0 ? 0 : -1;
 }
 
+// libhdf5 does not survive a block that cannot grow, so a full disk is left for our own writing of
+// the file to find: the content moves back to memory.
 void* resize(void* content, size_t size, H5FD_file_image_op_t op, void* folder) {
   if (content == nullptr) return allocate(size, op, folder);
   const Header header = *header_of(content);
-  const size_t bytes = size + kHeader;
-  if (header.fd < 0 && size >= kInMemory && header.bytes - kHeader < kInMemory) {
-    void* const moved = allocate(size, op, folder);
+  const size_t bytes = size + kHeader, had = header.bytes - kHeader;
+  const bool becomes_large = header.fd < 0 && had < kInMemory && size >= kInMemory;
+  const bool disk_full =
+      header.fd >= 0 && ::posix_fallocate(header.fd, 0, static_cast<off_t>(bytes)) != 0;
+  if (becomes_large || disk_full) {
+    void* const moved = block_of(size, disk_full ? nullptr : static_cast<std::string*>(folder));
     if (moved == nullptr) return nullptr;
-    std::memcpy(moved, content, std::min(size, header.bytes - kHeader));
+    std::memcpy(moved, content, std::min(size, had));
     release(content, op, folder);
     return moved;
   }
-  if (header.fd >= 0 && ::posix_fallocate(header.fd, 0, static_cast<off_t>(bytes)) != 0)
-    return nullptr;
   void* const mapping = ::mremap(header_of(content), header.bytes, bytes, MREMAP_MAYMOVE);
   return mapping == MAP_FAILED ? nullptr : content_of(mapping, bytes, header.fd);
 }
