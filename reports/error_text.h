@@ -1,5 +1,5 @@
-// An error as people see it. A part of it may repeat a name or a key of a foreign file, which can be
-// of any length and hold anything.
+// An error as people see it. A part of it may repeat a name or a key of a foreign file, which can
+// be of any length and hold anything.
 //
 //   fmt::print(stderr, "twinrun: {}\n", text::printed(status.error()));
 #pragma once

@@ -214,7 +214,9 @@ class Reader {
 Result<Report> report_from_json(std::string_view text, const std::string& file) {
   const auto at = [&](const std::string& key) { return key.empty() ? file : file + ": " + key; };
   const auto parsed = parse_json_text(text);
-  if (!parsed) return Error{parsed.error().what, file, "give the report.json of a diagnosis"};
+  if (!parsed)
+    return Error{"not a JSON document: it " + parsed.error().what, file,
+                 "give the report.json of a diagnosis"};
   const Json& all = *parsed;
   if (!all.is_object() || !all.contains("schema") || !all.contains("verdict"))
     return Error{"not a report: keys `schema` and `verdict` are missing", file,

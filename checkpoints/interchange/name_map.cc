@@ -46,7 +46,7 @@ Result<Json> parse(const std::string& text, const std::string& path) {
   if (path.ends_with(".json")) {
     auto json = parse_json_text(text);
     if (json && json->is_object()) return json;
-    return Error{json ? "is not a JSON object" : json.error().what, path,
+    return Error{"is not a JSON object" + (json ? "" : ": it " + json.error().what), path,
                  "write {\"ours\": \"theirs\", ...}"};
   }
   TWINRUN_ASSIGN(const toml::table table, parse_toml_text(text, path));

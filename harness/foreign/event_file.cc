@@ -2,6 +2,7 @@
 #include "harness/foreign/event_file.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 #include <tensorboard_event.pb.h>
 
 #include <algorithm>
@@ -97,6 +98,8 @@ class Collector {
       }
       if (!*more) return Ok{};
       tensorboard::Event event;
+      // The library would print what is wrong with a record to standard error.
+      [[maybe_unused]] static auto* const printing = google::protobuf::SetLogHandler(nullptr);
       if (!event.ParseFromString(record))
         return Error{"a record is not an event", reader.place(),
                      "give what a SummaryWriter wrote: events.out.tfevents.*"};

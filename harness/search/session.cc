@@ -55,7 +55,7 @@ std::optional<Outcome> outcome_named(const std::string& text) {
 // Adds the content of a line to the record. Error: what is wrong with the line.
 Status take_line(const std::string& line, bool first, SessionRecord& record) {
   const auto parsed = parse_ordered_json_text(line);
-  if (!parsed) return Error{parsed.error().what, "", ""};
+  if (!parsed) return Error{"not a JSON object: it " + parsed.error().what, "", ""};
   const Json& j = *parsed;
   if (!j.is_object()) return Error{"not a JSON object", "", ""};
   TWINRUN_ASSIGN(const bool has_checksum, check_checksum(line, ""));

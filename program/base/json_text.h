@@ -13,7 +13,9 @@
 #include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "program/base/result.h"
 
@@ -36,15 +38,15 @@ Result<nlohmann::ordered_json> parse_ordered_json_text(
 // 1e300, which is undefined. Throws the exception that get() throws for a text.
 template <typename T, typename Json>
 T json_integer(const Json& value) {
-  using Limits = std::numeric_limits<T>;
-  const bool fits = value.is_number_unsigned()
-                        ? value.template get<uint64_t>() <= static_cast<uint64_t>(Limits::max())
-                        : value.is_number_integer() &&
-                              value.template get<int64_t>() >= static_cast<int64_t>(Limits::min());
+  const bool fits =
+      value.is_number_unsigned()
+          ? std::in_range<T>(value.template get<uint64_t>())
+          : value.is_number_integer() && std::in_range<T>(value.template get<int64_t>());
   if (!fits) {
     const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
     throw Json::type_error::create(302,
-                                   "expected an integer of " + std::to_string(Limits::digits) +
+                                   "expected an integer of " +
+                                       std::to_string(std::numeric_limits<T>::digits) +
                                        " bits, found " + text.substr(0, 40),
                                    &value);
   }

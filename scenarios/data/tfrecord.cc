@@ -6,6 +6,7 @@
 // of fewer tokens are padded with token 0, label 0, weight 0.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <google/protobuf/stubs/logging.h>
 #include <tf_example.pb.h>
 
 #include <algorithm>
@@ -122,6 +123,8 @@ class Collector {
 
   Status add(const std::string& record) {
     tf_example::Example example;
+    // The library would print what is wrong with a record to standard error.
+    [[maybe_unused]] static auto* const printing = google::protobuf::SetLogHandler(nullptr);
     if (!example.ParseFromString(record)) {
       return fail("the record is not a tf.train.Example",
                   "give TFRecord files of tf.train.Example");

@@ -130,7 +130,7 @@ TEST(Report, BadInputIsNamed) {
   refused({".", "--format", "markdwn"}, "did you mean 'markdown'?");
   refused({".", "--format", "json,"}, "unknown value ''");
   refused({"elsewhere"}, "elsewhere");
-  refused({"cut.json"}, "cut.json: not a JSON document: parse error at line");
+  refused({"cut.json"}, "cut.json: not a JSON document: it is not JSON at byte");
   refused({".", "--format", "json,markdown", "-o", "file"}, "file: cannot make this folder");
   refused({".", "--format", "json,markdown", "-o", "-"}, "one format of one file");
   refused({".", "--format", "csv", "-o", "-"}, "one format of one file");

@@ -1,5 +1,5 @@
-// The driver for libFuzzer: TWINRUN_FUZZ_READER names the reader (campaign.py sets it). With the argument
-// --list it prints the table of readers, with --words FILE it writes libFuzzer's dictionary, with
+// The driver for libFuzzer: TWINRUN_FUZZ_READER names the reader (campaign.py sets it). With the
+// argument --list it prints the table of readers, with --words FILE it writes the dictionary, with
 // --seeds DIR the seeds of that reader.
 #include <cstdint>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// The mutations, and the words that they insert.
 #include "tests/fuzz/mutate.h"
 
 #include <algorithm>
