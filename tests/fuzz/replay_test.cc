@@ -1,6 +1,8 @@
 // Replays the seeds and the kept corpus of every reader, then the same number of mutations of them
-// on every machine. `./dev fuzz` tries many more.
+// on every machine. TWINRUN_FUZZ_MUTATIONS sets their number; `./dev fuzz` searches for new ones.
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/reader.h"
@@ -44,6 +46,7 @@ class FuzzReplay : public testing::TestWithParam<std::string> {
   }
   // As many as take less than a second of an old core.
   int mutations() const {
+    if (const char* number = std::getenv("TWINRUN_FUZZ_MUTATIONS")) return std::atoi(number);
     const int slow = kSanitized ? 4 : 1;
     return (reader_.kind == Kind::kHdf5 ? 60 : reader_.longest > 10'000 ? 400 : 2000) / slow;
   }
