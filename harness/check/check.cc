@@ -44,6 +44,9 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
   Checked c;
   c.name = read.scenario.name;
   c.experiment.scenario = read.scenario;
+  for (const LayerSpec& layer : read.scenario.model.layers)
+    c.layer_places.emplace_back(layer.name,
+                                read.source.where_layer(c.layer_places.size(), layer, "name"));
   check::check_keys(read, c.findings);
   if (read.scenario.train.batch == 0) {
     c.no_step = "without a batch there are no shapes";
