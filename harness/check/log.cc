@@ -140,12 +140,12 @@ std::string trimmed(std::string_view s) {
   return std::string(s);
 }
 
-// An argument at the end of a message: a number ends at a space, other words at the names of nodes
-// that TensorFlow appends.
+// An argument at the end of a message: a number ends at a space, other words at the explanations and
+// names of nodes that TensorFlow appends.
 std::string last_argument(const std::string& rest) {
   if (!rest.empty() && rest[0] >= '0' && rest[0] <= '9')
     return trimmed(rest.substr(0, rest.find(' ')));
-  return trimmed(rest.substr(0, rest.find(" [[")));
+  return trimmed(rest.substr(0, std::min(rest.find(" [["), rest.find(" ("))));
 }
 
 // An argument at the begin of a message: what follows the name of the exception.

@@ -1,6 +1,8 @@
 // Joins the parts of the table of messages with the rules that they name.
 #include "harness/check/messages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <stdexcept>
 
@@ -21,6 +23,12 @@ std::vector<std::string_view> split_at(std::string_view text, char separator) {
 bool names(const Message& message, std::string_view id) {
   const std::vector<std::string_view> ids = split_at(message.rules, ' ');
   return std::ranges::find(ids, id) != ids.end();
+}
+
+// In backticks; two where the wording has some itself.
+std::string as_code(std::string_view wording) {
+  const bool has_ticks = wording.find('`') != std::string_view::npos;
+  return (has_ticks ? "`` " : "`") + std::string(wording) + (has_ticks ? " ``" : "`");
 }
 
 }  // namespace
@@ -86,6 +94,22 @@ std::string sources_of(const Message& message) {
   for (const std::string_view source : all)
     joined += (joined.empty() ? "" : "; ") + std::string(source);
   return joined;
+}
+
+std::string message_table_markdown() {
+  std::string out =
+      "| id | kind | words | means | what to do | rules | source "
+      "|\n|---|---|---|---|---|---|---|\n";
+  for (const Message& m : messages()) {
+    std::string words, rules;
+    for (const std::string_view w : wordings(m))
+      words += (words.empty() ? "" : "<br>") + check::as_code(w);
+    for (const std::string_view id : rules_of(m))
+      rules += fmt::format("{}[`{}`](#{})", rules.empty() ? "" : ", ", id, id);
+    out += fmt::format("| `{}`<a id=\"log-{}\"></a> | {} | {} | {} | {} | {} | {} |\n", m.id, m.id,
+                       to_string(m.kind), words, meaning_of(m), m.fix, rules, sources_of(m));
+  }
+  return out;
 }
 
 }  // namespace twinrun

@@ -19,7 +19,7 @@ namespace twinrun {
 enum class MessageKind : uint8_t { kCause, kConsequence, kRemark };
 std::string_view to_string(MessageKind kind);  // "cause", "consequence", "remark"
 
-// A row. docs/guides/check.md has the same rows; a test compares them.
+// A row. docs/guides/check.md shows all of them; `./dev docs` writes it.
 struct Message {
   std::string_view id;  // stable
   MessageKind kind;
@@ -36,6 +36,7 @@ std::vector<std::string_view> rules_of(const Message& message);
 std::vector<std::string_view> wordings(const Message& message);  // those of its rules first
 std::string_view meaning_of(const Message& message);
 std::string sources_of(const Message& message);  // of all wordings
+std::string message_table_markdown();            // for docs/guides/check.md
 
 namespace check {
 

@@ -96,9 +96,6 @@ void print(const LogFinding& f, const Checked* checked, const std::optional<Memo
   if (f.memory) print(*f.memory);
   for (const std::string& place : f.places)
     print_line(&place == &f.places[0] ? "where" : "", place);
-  if (f.places.empty() && checked != nullptr && !f.arguments.empty() &&
-      f.message->kind == MessageKind::kCause)
-    print_line("where", fmt::format("no name of {} is in the message", checked->name));
   print_line("fix", std::string(f.message->fix));
   const std::vector<std::string> advice = advice_of(f, memory);
   for (const std::string& line : advice) print_line(&line == &advice[0] ? "saves it" : "", line);

@@ -95,6 +95,20 @@ TEST(CheckVerb, LeavesAGraphPage) {
   EXPECT_EQ(folder.entries(), (std::set<std::string>{"out", "out/deep", "out/deep/graph.html"}));
 }
 
+// Ops that all run on a TPU do not make a scenario right: an error stands in the badge, and the page
+// says that the batch drawn is not the one given.
+TEST(CheckVerb, AnErrorIsNotDrawnAsCompatible) {
+  if (std::system("dot -V > /dev/null 2>&1") != 0)
+    GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
+  const Folder folder;
+  twinrun(folder, {"check", "digits_mlp", "--set", "train.batch=100", "-o", "out"});
+  const std::string page = read_text(folder / "out/graph.html");
+  EXPECT_EQ(page.find("100% compatible"), std::string::npos);
+  EXPECT_NE(page.find("<span class=\"badge v-ENGINE_BUG\">1 error</span> 76 of 76 ops"),
+            std::string::npos);
+  EXPECT_NE(page.find("with a batch of 96 in place of the 100 given"), std::string::npos);
+}
+
 TEST(CheckVerb, WithoutGraphvizItSaysWhatToInstall) {
   const Folder folder;
   const Outcome o = twinrun(folder, {"check", "digits_mlp", "-o", "out"}, {{"PATH", "/nowhere"}});
