@@ -39,7 +39,7 @@ void agree_on_batch(std::vector<RuleFinding>& findings, int64_t cores) {
   for (RuleFinding& f : findings) {
     if (!f.fix.starts_with(kSet) || f.id == "data-runs-out") continue;
     proposing.push_back(&f);
-    batch = std::max(batch, std::stoll(f.fix.substr(kSet.size())));
+    batch = std::max<int64_t>(batch, std::stoll(f.fix.substr(kSet.size())));
     if (f.id == "padding") multiple = tpu::kSublanes * cores;
   }
   if (proposing.size() < 2) return;

@@ -27,10 +27,12 @@ struct Pattern {
   std::vector<std::string> literals;   // not empty, letters only
   std::vector<std::string> names;      // of the arguments
   bool leads = false, trails = false;  // begins, ends with an argument
+  std::string_view before;             // what stands before a leading argument: "The "
   size_t weight = 0;                   // letters of all literals
 };
 
-Pattern pattern_of(const Message& message, std::string_view wording) {
+Pattern pattern_of(const Message& message, std::string_view whole) {
+  std::string_view wording = whole;
   Pattern p{&message, {}, {}};
   p.leads = wording.starts_with('{');
   p.trails = wording.ends_with('}');
@@ -45,6 +47,12 @@ Pattern pattern_of(const Message& message, std::string_view wording) {
     std::string name(wording.substr(1, close - 1));
     p.names.push_back(name.empty() ? std::to_string(p.names.size() + 1) : std::move(name));
     wording.remove_prefix(close + 1);
+  }
+  // What is too short to be looked up belongs to the argument after it.
+  if (p.literals[0].size() < kKey) {
+    p.before = whole.substr(0, whole.find('{'));
+    p.leads = true;
+    p.literals.erase(p.literals.begin());
   }
   return p;
 }
@@ -167,7 +175,11 @@ std::optional<Match> match(const Pattern& p, const Window& w, size_t from) {
   const auto add = [&](std::string value) {
     m.arguments.push_back({p.names[m.arguments.size()], std::move(value)});
   };
-  if (p.leads) add(first_argument(w.before(from)));
+  if (p.leads) {
+    std::string value = first_argument(w.before(from));
+    if (value.starts_with(p.before)) value.erase(0, p.before.size());
+    add(trimmed(value));
+  }
   for (size_t i = 1; i < p.literals.size(); ++i) {
     const std::string& literal = p.literals[i];
     const size_t found = letters.substr(m.to, kMaxArgument + literal.size()).find(literal);
@@ -260,7 +272,8 @@ class LogReader {
     const Message* message = m.pattern->message;
     auto f = std::ranges::find(out_.findings, message, &LogFinding::message);
     std::string text = w.text(m.from, m.to);
-    if (m.pattern->leads) text = m.arguments.front().value + " " + text;
+    if (m.pattern->leads)
+      text = std::string(m.pattern->before) + m.arguments.front().value + " " + text;
     if (m.pattern->trails) text += " " + m.arguments.back().value;
     if (f == out_.findings.end()) {
       LogFinding first;

@@ -68,7 +68,7 @@ std::string plain(std::string_view raw) {
 // Prefixes of messages. '#' is a digit, '+' digits, '^' the letter of a level, '~' anything but
 // spaces up to the next character of the shape, '_' spaces.
 constexpr std::string_view kPrefixes[] = {
-    "^####_##:##:##.+_+_~]_",        // glog, absl: I0902 03:33:36.516501 1400 basic.py:260]
+    "^####_##:##:+.+_+_~]_",         // glog, absl: I0902 03:33:36.516501 1400 basic.py:260]
     "####-##-##_##:##:##.+:_^_~]_",  // TensorFlow: 2020-04-03 09:00:45.480838: W a/b.cc:157]
     "####-##-##_##:##:##.+:_^_+_~]_",
     "####-##-##T##:##:##.+Z_",
@@ -100,7 +100,7 @@ size_t prefix_length(std::string_view text, std::string_view shape) {
   };
   for (size_t i = 0; i < shape.size(); ++i) {
     const char s = shape[i];
-    const char next = i + 1 < shape.size() ? shape[i + 1] : ' ';
+    const char next = i + 1 == shape.size() || shape[i + 1] == '_' ? ' ' : shape[i + 1];
     bool fits = true;
     if (s == '+') {
       fits = run(is_digit);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace twinrun {
 namespace check {
@@ -49,12 +48,6 @@ std::span<const Message> messages() {
     return rows;
   }();
   return all;
-}
-
-const Message& find_message(std::string_view id) {
-  const auto found = std::ranges::find(messages(), id, &Message::id);
-  if (found == messages().end()) throw std::logic_error("no message " + std::string(id));
-  return *found;
 }
 
 std::vector<std::string_view> rules_of(const Message& message) {

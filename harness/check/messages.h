@@ -2,8 +2,8 @@
 // means and what to do. A row names the rules (rules.cc) that find the same before a run; where a
 // rule quotes the message already, the words are kept there alone. Used by read_log (log.h).
 //
-//   messages()[0].id;                  // "batch-size-missing"
-//   wordings(find_message("hbm-full"));  // with {name} or {} for each argument
+//   messages()[0].id;         // "batch-size-missing"
+//   wordings(messages()[0]);  // with {name} or {} for each argument
 #pragma once
 
 #include <span>
@@ -31,7 +31,6 @@ struct Message {
 };
 
 std::span<const Message> messages();
-const Message& find_message(std::string_view id);  // `id` must be in the table
 std::vector<std::string_view> rules_of(const Message& message);
 std::vector<std::string_view> wordings(const Message& message);  // those of its rules first
 std::string_view meaning_of(const Message& message);
