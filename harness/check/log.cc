@@ -122,13 +122,12 @@ struct Window {
     if (out.size() > kMaxShown) out.resize(kMaxShown);
     return out;
   }
-  // The rest of the line in which the letter before `from` is.
+  // The rest of the line after the letter before `from`.
   std::string rest(size_t from) const {
-    const auto line =
-        std::ranges::upper_bound(begins, from == 0 ? 0 : from - 1) - begins.begin() - 1;
+    const auto line = std::ranges::upper_bound(begins, from - 1) - begins.begin() - 1;
     const LogLine& l = *lines[static_cast<size_t>(line)];
     const size_t used = from - begins[static_cast<size_t>(line)];
-    return used >= l.at.size() ? "" : l.text.substr(l.at[used], kMaxShown);
+    return l.text.substr(l.at[used - 1] + 1, kMaxShown);
   }
   // What stands before a letter of the first line.
   std::string before(size_t to) const {
@@ -151,15 +150,18 @@ std::string trimmed(std::string_view s) {
 // An argument at the end of a message: a number ends at a space, other words at the explanations and
 // names of nodes that TensorFlow appends.
 std::string last_argument(const std::string& rest) {
-  if (!rest.empty() && rest[0] >= '0' && rest[0] <= '9')
-    return trimmed(rest.substr(0, rest.find(' ')));
-  return trimmed(rest.substr(0, std::min(rest.find(" [["), rest.find(" ("))));
+  const size_t from = rest.find_first_not_of(' ');
+  if (from == std::string::npos) return "";
+  const bool number = rest[from] >= '0' && rest[from] <= '9';
+  const size_t end =
+      number ? rest.find(' ', from) : std::min(rest.find(" [[", from), rest.find(" (", from));
+  return trimmed(std::string_view(rest).substr(0, end));
 }
 
-// An argument at the begin of a message: what follows the name of the exception.
-std::string first_argument(const std::string& before) {
+// What follows the name of the exception.
+std::string after_exception(const std::string& before) {
   const size_t colon = before.rfind(": ");
-  return trimmed(colon == std::string::npos ? before : before.substr(colon + 2));
+  return colon == std::string::npos ? before : before.substr(colon + 2);
 }
 
 struct Match {
@@ -176,7 +178,7 @@ std::optional<Match> match(const Pattern& p, const Window& w, size_t from) {
     m.arguments.push_back({p.names[m.arguments.size()], std::move(value)});
   };
   if (p.leads) {
-    std::string value = first_argument(w.before(from));
+    std::string value = after_exception(w.before(from));
     if (value.starts_with(p.before)) value.erase(0, p.before.size());
     add(trimmed(value));
   }
@@ -272,9 +274,11 @@ class LogReader {
     const Message* message = m.pattern->message;
     auto f = std::ranges::find(out_.findings, message, &LogFinding::message);
     std::string text = w.text(m.from, m.to);
-    if (m.pattern->leads)
-      text = std::string(m.pattern->before) + m.arguments.front().value + " " + text;
-    if (m.pattern->trails) text += " " + m.arguments.back().value;
+    if (m.pattern->leads) text = after_exception(w.before(m.from)) + text;
+    if (m.pattern->trails) {
+      const std::string rest = w.rest(m.to), &value = m.arguments.back().value;
+      text += rest.substr(0, rest.find(value) + value.size());
+    }
     if (f == out_.findings.end()) {
       LogFinding first;
       first.message = message;
