@@ -44,8 +44,12 @@ void agree_on_batch(std::vector<RuleFinding>& findings, int64_t cores) {
   }
   if (proposing.size() < 2) return;
   batch = (batch + multiple - 1) / multiple * multiple;
-  for (RuleFinding* f : proposing)
-    f->fix.replace(0, end_of_number(f->fix), fmt::format("{}{}", kSet, batch));
+  for (RuleFinding* f : proposing) {
+    const std::string alone = f->fix.substr(kSet.size(), end_of_number(f->fix) - kSet.size());
+    if (alone == std::to_string(batch)) continue;
+    f->fix.replace(0, end_of_number(f->fix),
+                   fmt::format("{}{} ({} would do for this rule alone)", kSet, batch, alone));
+  }
 }
 
 void in_order(std::vector<RuleFinding>& findings) {

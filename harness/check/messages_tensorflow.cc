@@ -195,8 +195,8 @@ constexpr Message kTensorFlow[] = {
      "An error was raised. This may be due to a preemption in a connected worker or parameter "
      "server",
      "the session with the TPU's host broke and is opened again, endlessly if its cause stays",
-     "look for the first error above, in the log of the TPU's host as well: out of memory of the "
-     "device or the host, a preemption, or another process on the same TPU",
+     "look for the first error that is not about a session, in the log of the TPU's host as well: "
+     "memory of the device or the host, a preemption, another process on the same TPU",
      "tensorflow python/training/monitored_session.py; tensorflow/models#5633"},
     {"session-closed", kConsequence, "",
      "Closing session due to error {error}\n"

@@ -41,7 +41,7 @@ TEST(CheckVerb, TextNamesRulePlaceAndFix) {
   const Folder folder;
   const Outcome o = twinrun(folder, {"check", "digits_cnn", "--set", "train.batch=100"});
   EXPECT_TRUE(o.prints("error batch-not-divisible  --set train.batch")) << o.out;
-  EXPECT_TRUE(o.prints("--set train.batch=104"));
+  EXPECT_TRUE(o.prints("--set train.batch=256 (104 would do for this rule alone)")) << o.out;
   EXPECT_TRUE(o.prints("train batch size 100 must be divisible by number of replicas 8"));
   EXPECT_TRUE(o.prints("1 error, 1 warning, 1 note")) << o.out;
 }
@@ -151,7 +151,7 @@ TEST(CheckLog, TextNamesMeaningFixRuleAndPlace) {
   const Outcome beside =
       twinrun(folder, {"check", "digits_cnn", "--set", "train.batch=100", "--log", "error.log"});
   EXPECT_TRUE(beside.prints("which check finds, too: --set train.batch")) << beside.out;
-  EXPECT_TRUE(beside.prints("--set train.batch=104")) << beside.out;
+  EXPECT_TRUE(beside.prints("--set train.batch=256")) << beside.out;
   const Outcome other = twinrun(folder, {"check", "digits_cnn", "--log", "error.log"});
   EXPECT_TRUE(other.prints("not found in")) << other.out;
 }
@@ -187,7 +187,7 @@ TEST(CheckLog, Json) {
 TEST(CheckLog, StandardInputAndHostileBytes) {
   const Folder folder;
   write_text(folder / "raw.log",
-             std::string("\x1b[31mGradient for w\x1b]0;x\x07\x9b\xe2\x80\xae\xff is NaN\0\n", 41));
+             std::string("\x1b[31mGradient for w\x1b]0;x\x07\x9b\xe2\x80\xae\xff is NaN\0\n", 39));
   const std::string command = std::string(TWINRUN_BINARY) + " check --log - < " +
                               (folder / "raw.log") + " > " + (folder / "out");
   EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
