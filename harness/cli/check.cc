@@ -161,8 +161,13 @@ Result<int> check_verb(const Args& args) {
                  tpu::find_generation(parsed.get<std::string>("generation")));
   TWINRUN_ASSIGN(const auto fail_on, find_severity(parsed.get<std::string>("fail-on")));
   if (parsed.has("log")) {
+    const bool alone = !parsed.has("?SCENARIO") && !parsed.has("program");
+    if (parsed.has("out") || (alone && parsed.has("set")))
+      return Error{
+          "a log is not drawn and has no keys", parsed.has("out") ? "-o" : "--set",
+          "leave it out, or check the scenario that the log is of: twinrun check SCENARIO"};
     std::optional<Checked> beside;
-    if (parsed.has("?SCENARIO") || parsed.has("program")) {
+    if (!alone) {
       TWINRUN_ASSIGN(beside, checked(parsed));
     }
     return print_log(parsed.get<std::string>("log"), beside, generation, parsed.get<bool>("json"));

@@ -1,7 +1,9 @@
 // twinrun check --log: prints what an error or a log says, as text or JSON.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +12,7 @@
 
 #include "harness/check/log.h"
 #include "harness/cli/check.h"
+#include "harness/cli/cli.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {

@@ -28,6 +28,8 @@ TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
       {{"check", "--program", kFixtures + "mlp_sgd.hlo", "--set", "train.steps=2"},
        "a program has no keys"},
       {{"check", "digits_mlp", "-o", "/proc/nothing"}, "/proc/nothing"},
+      {{"check", "--log", "x.log", "--set", "train.steps=2"}, "a log is not drawn and has no keys"},
+      {{"check", "digits_mlp", "--log", "x.log", "-o", "out"}, "a log is not drawn"},
   };
   for (const auto& [words, says] : wrong) {
     const Outcome o = twinrun(folder, words);
