@@ -169,6 +169,20 @@ TEST(CheckLog, CausesFirstAndWhatWouldSaveMemory) {
   EXPECT_TRUE(o.prints("--set train.batch=")) << o.out;
 }
 
+// The example in the documentation is a real run: its log stands before what is printed.
+TEST(CheckLog, TheDocumentationShowsARealRun) {
+  const std::string page = read_text(TWINRUN_SOURCE_DIR "/docs/guides/check.md");
+  const auto block_after = [&](const std::string& words) {
+    const size_t from = page.find("```\n", page.find(words)) + 4;
+    return page.substr(from, page.find("```\n", from) - from);
+  };
+  const Folder folder;
+  write_text(folder / "train.log", block_after("A run that ended with these two lines"));
+  const Outcome o =
+      twinrun(folder, {"check", "resnet50", "--set", "data.dir=gs://b", "--log", "train.log"});
+  EXPECT_EQ(o.out, block_after("--log train.log` then says:"));
+}
+
 TEST(CheckLog, Json) {
   const Folder folder;
   write_text(folder / "full.log", kFull);

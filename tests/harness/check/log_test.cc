@@ -266,6 +266,13 @@ TEST(Log, PlacesInAScenario) {
       << r.findings[0].places[0];
   EXPECT_TRUE(r.findings[0].agreeing.empty());
   EXPECT_EQ(r.findings[1].agreeing, std::vector<std::string_view>{"batch-not-divisible"});
+  // The ops of the largest allocations are looked up as well.
+  LogReading full = reading_of(
+      "Ran out of memory in memory space hbm. Used 9G of 8G hbm. Exceeded hbm capacity by 1G\n"
+      "  1. Size: 2.00G\n     Operator: op_type=\"Conv2D\" op_name=\"digits_cnn/conv2/Conv2D\"\n");
+  find_places(*checked, full);
+  ASSERT_EQ(full.findings.at(0).places.size(), 1U);
+  EXPECT_NE(full.findings[0].places[0].find("conv2"), std::string::npos);
 }
 
 TEST(Log, PlacesInAProgram) {
