@@ -147,8 +147,8 @@ std::string trimmed(std::string_view s) {
   return std::string(s);
 }
 
-// An argument at the end of a message: a number ends at a space, other words at the explanations and
-// names of nodes that TensorFlow appends.
+// An argument at the end of a message: a number ends at a space, other words where TensorFlow
+// appends explanations and names of nodes.
 std::string last_argument(const std::string& rest) {
   const size_t from = rest.find_first_not_of(' ');
   if (from == std::string::npos) return "";
