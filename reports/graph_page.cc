@@ -32,6 +32,7 @@ class Page {
  public:
   explicit Page(const GraphPage& page) : p_(page) {
     for (const DrawnOp& op : p_.ops) wrong_ += op.compatible ? 0 : 1;
+    for (const GraphPage::Remark& r : p_.remarks) errors_ += r.severity == "error" ? 1 : 0;
   }
 
   std::string render() const {
@@ -57,13 +58,19 @@ class Page {
                                       10);
   }
 
+  // Ops may all be compatible while an error stops the run.
+  std::string badge() const {
+    if (wrong_ > 0 || errors_ == 0) return percent() + " compatible";
+    return errors_ == 1 ? "1 error" : fmt::format("{} errors", errors_);
+  }
+
   std::string header() const {
     return fmt::format(
-        "<header>\n<p class=\"about\">twinrun check on {}{}</p>\n<h1><span class=\"badge {}\">{} "
-        "compatible</span> {} of {} ops run on a "
+        "<header>\n<p class=\"about\">twinrun check on {}{}</p>\n<h1><span class=\"badge "
+        "{}\">{}</span> {} of {} ops run on a "
         "TPU{}</h1>\n{}</header>\n",
         html::code(p_.title, 120), p_.about.empty() ? "" : ": " + html::text(p_.about, 300),
-        wrong_ == 0 ? "v-NOISE" : "v-ENGINE_BUG", percent(), compatible(), p_.ops.size(),
+        wrong_ + errors_ == 0 ? "v-NOISE" : "v-ENGINE_BUG", badge(), compatible(), p_.ops.size(),
         wrong_ == 0 ? "" : fmt::format(", {} not", wrong_),
         p_.memory.empty() ? ""
                           : fmt::format("<p class=\"memory{}\">{}</p>\n", p_.fits ? "" : " over",
@@ -204,7 +211,7 @@ class Page {
   }
 
   const GraphPage& p_;
-  size_t wrong_ = 0;
+  size_t wrong_ = 0, errors_ = 0;
 };
 
 }  // namespace

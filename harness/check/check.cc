@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "device/machine.h"
 #include "harness/check/rules.h"
 
 namespace twinrun {
@@ -25,6 +26,32 @@ std::string first_line(const Error& e) {
   return text.substr(0, text.find('\n'));
 }
 
+// Rules that propose a batch know nothing of each other. Gives all of them the smallest batch that
+// satisfies each: none below what a rule asks for, in multiples of the cores, or of 8 a core if
+// one asks for whole tiles.
+void agree_on_batch(std::vector<RuleFinding>& findings, int64_t cores) {
+  constexpr std::string_view kSet = "--set train.batch=";
+  const auto end_of_number = [&](const std::string& fix) {
+    return std::min(fix.find_first_not_of("0123456789", kSet.size()), fix.size());
+  };
+  int64_t batch = 0, multiple = cores;
+  std::vector<RuleFinding*> proposing;
+  for (RuleFinding& f : findings) {
+    if (!f.fix.starts_with(kSet) || f.id == "data-runs-out") continue;
+    proposing.push_back(&f);
+    batch = std::max<int64_t>(batch, std::stoll(f.fix.substr(kSet.size())));
+    if (f.id == "padding") multiple = tpu::kSublanes * cores;
+  }
+  if (proposing.size() < 2) return;
+  batch = (batch + multiple - 1) / multiple * multiple;
+  for (RuleFinding* f : proposing) {
+    const std::string alone = f->fix.substr(kSet.size(), end_of_number(f->fix) - kSet.size());
+    if (alone == std::to_string(batch)) continue;
+    f->fix.replace(0, end_of_number(f->fix),
+                   fmt::format("{}{} ({} would do for this rule alone)", kSet, batch, alone));
+  }
+}
+
 void in_order(std::vector<RuleFinding>& findings) {
   const auto place = [](const RuleFinding& f) { return &rule(f.id) - rules().data(); };
   std::ranges::stable_sort(findings, [&](const RuleFinding& a, const RuleFinding& b) {
@@ -43,7 +70,11 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
   TWINRUN_ASSIGN(const ReadScenario read, read_scenario(name_or_path, overrides));
   Checked c;
   c.name = read.scenario.name;
+  c.batch = read.scenario.train.batch;
   c.experiment.scenario = read.scenario;
+  for (const LayerSpec& layer : read.scenario.model.layers)
+    c.layer_places.emplace_back(layer.name,
+                                read.source.where_layer(c.layer_places.size(), layer, "name"));
   check::check_keys(read, c.findings);
   if (read.scenario.train.batch == 0) {
     c.no_step = "without a batch there are no shapes";
@@ -62,6 +93,7 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
       c.no_step = check::first_line(sample.error());  // a rule covers it, so it is no error
     }
   }
+  check::agree_on_batch(c.findings, read.scenario.tpu.cores);
   check::in_order(c.findings);
   return c;
 }

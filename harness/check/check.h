@@ -53,9 +53,12 @@ struct Checked {
   std::string name;
   // Of a scenario. If no program could be built, only its member `scenario` is set.
   Experiment experiment;
-  std::optional<Program> step;        // what one core runs
-  std::optional<HloModule> text;      // of --program
-  std::string no_step;                // why there is no `step`
+  int64_t batch = 0;            // of a scenario, as given; `step` has one that its cores can share
+  std::optional<Program> step;  // what one core runs
+  std::optional<HloModule> text;  // of --program
+  std::string no_step;            // why there is no `step`
+  // Of a scenario: each layer and where it is, "digits.toml:31: model.layers.dense1".
+  std::vector<std::pair<std::string, std::string>> layer_places;
   std::vector<RuleFinding> findings;  // errors, then warnings, then notes; each in rules() order
   size_t count(Severity severity) const;
 };

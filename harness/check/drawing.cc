@@ -176,6 +176,14 @@ Result<GraphPage> draw(const Checked& checked) {
     page.about = checked.step->sharding.cores == 1
                      ? "the step of one core"
                      : fmt::format("the step of each of {} cores", checked.step->sharding.cores);
+  if (checked.step && checked.batch > 0) {
+    const int64_t drawn = checked.step->batch * checked.step->sharding.cores;
+    if (drawn != checked.batch)
+      page.about += fmt::format(
+          ", with a batch of {} in place of the {} given, which they cannot "
+          "share",
+          drawn, checked.batch);
+  }
   for (const RuleFinding& f : checked.findings)
     page.remarks.push_back(
         {std::string(to_string(f.severity)), std::string(f.id), f.where, f.found, f.fix});

@@ -98,12 +98,17 @@ class TextRules {
 
   void tell_types() {
     if (!dynamic_.of.empty()) {
-      const HloInstruction& first = *dynamic_.of[0];
+      // The message that is known is about a Reshape; other ops of unknown size have none.
+      const auto reshape = std::ranges::find_if(dynamic_.of, [](const HloInstruction* in) {
+        return in->opcode == "reshape" || in->opcode == "dynamic-reshape";
+      });
+      const HloInstruction& told = reshape == dynamic_.of.end() ? *dynamic_.of[0] : **reshape;
       add("dynamic-shape", dynamic_,
-          "a size that is known only at run time, " + to_string(first.shape),
+          "a size that is known only at run time, " + to_string(told.shape),
           "a step is compiled for known shapes",
           "fix the batch: batch(n, drop_remainder=True), jit with concrete shapes; pad to a bound",
-          first.name);
+          told.name);
+      if (reshape == dynamic_.of.end()) out_.back().stack_message.clear();
     }
     for (const auto& [t, g] : by_type_) {
       if (is_narrow_float(t)) {

@@ -10,11 +10,30 @@
 #include "checkpoints/container/atomic_file.h"
 #include "device/machine.h"
 #include "harness/check/drawing.h"
+#include "harness/cli/check.h"
 #include "harness/cli/options.h"
 #include "harness/experiment/memory.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
+
+void print_line(std::string label, const std::string& words) {
+  constexpr int kLabel = 13;
+  const int width = std::max(40, terminal_width() - kLabel);
+  if (words.empty()) return;
+  for (const std::string& part : text::wrap(text::clean(words, unicode_wanted()), width)) {
+    print("  {:<{}}{}\n", label, kLabel - 2, part);
+    label.clear();
+  }
+}
+
+std::optional<MemoryReport> memory_of(const Checked& c, const tpu::Generation& generation,
+                                      bool fit) {
+  if (!c.step) return std::nullopt;
+  const Experiment* experiment = c.text ? nullptr : &c.experiment;
+  return report_memory(*c.step, generation, experiment, {.fit = fit, .host = true});
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -50,20 +69,11 @@ Json json_of(const Checked& c, const tpu::Generation& generation,
 }
 
 void show(const RuleFinding& f) {
-  constexpr int kLabel = 13;
-  const int width = std::max(40, terminal_width() - kLabel);
-  const auto line = [&](std::string label, const std::string& words) {
-    if (words.empty()) return;
-    for (const std::string& part : text::wrap(text::clean(words, unicode_wanted()), width)) {
-      print("  {:<{}}{}\n", label, kLabel - 2, part);
-      label.clear();
-    }
-  };
   print("\n{} {}  {}\n", to_string(f.severity), f.id, text::clean(f.where));
-  line("found", f.found);
-  line("why", f.why);
-  line("fix", f.fix);
-  line("a TPU says", f.stack_message);
+  print_line("found", f.found);
+  print_line("why", f.why);
+  print_line("fix", f.fix);
+  print_line("a TPU says", f.stack_message);
 }
 
 void show(const Checked& c) {
@@ -87,13 +97,6 @@ void show(const Checked& c) {
   };
   print("\n{}, {}, {}\n", counted(Severity::kError), counted(Severity::kWarning),
         counted(Severity::kNote));
-}
-
-std::optional<MemoryReport> memory_of(const Checked& c, const tpu::Generation& generation,
-                                      bool fit) {
-  if (!c.step) return std::nullopt;
-  const Experiment* experiment = c.text ? nullptr : &c.experiment;
-  return report_memory(*c.step, generation, experiment, {.fit = fit, .host = true});
 }
 
 void show(const MemoryReport& memory) {
@@ -124,8 +127,9 @@ Result<Checked> checked(const Parsed& parsed) {
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   const bool scenario = parsed.has("?SCENARIO"), program = parsed.has("program");
   if (scenario == program)
-    return Error{scenario ? "a scenario and a program" : "neither a scenario nor a program", "",
-                 "usage: twinrun check SCENARIO, or twinrun check --program FILE"};
+    return Error{
+        scenario ? "a scenario and a program" : "neither a scenario nor a program", "",
+        "usage: twinrun check SCENARIO, twinrun check --program FILE, or twinrun check --log FILE"};
   if (scenario) return check_scenario(parsed.get<std::string>("?SCENARIO"), overrides);
   if (!overrides.empty())
     return Error{"a program has no keys", "--set", "leave --set out, or check a scenario"};
@@ -142,6 +146,7 @@ Result<int> check_verb(const Args& args) {
   add_scenario_options(options);
   options.text("program", "instead of a scenario: a training step as HLO or StableHLO text");
   options.text("binding", "of that program: what each parameter is");
+  options.text("log", "an error or a log of the software around a TPU, - for stdin: what it means");
   options.one_of("generation", "the TPU", generation_choices(), "v2");
   options.text("out,o", "folder for graph.html, the program drawn (needs Graphviz)");
   options.one_of("fail-on", "exit with 1 if there is a finding of this severity or worse",
@@ -149,12 +154,24 @@ Result<int> check_verb(const Args& args) {
   options.flag("fit", "find the largest batch that fits into a core's memory");
   options.flag("json", "one JSON document on stdout");
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
+                 parse(args, "twinrun check SCENARIO|--program FILE|--log FILE [OPTIONS]",
                        "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const auto generation,
                  tpu::find_generation(parsed.get<std::string>("generation")));
   TWINRUN_ASSIGN(const auto fail_on, find_severity(parsed.get<std::string>("fail-on")));
+  if (parsed.has("log")) {
+    const bool alone = !parsed.has("?SCENARIO") && !parsed.has("program");
+    if (parsed.has("out") || (alone && parsed.has("set")))
+      return Error{
+          "a log is not drawn and has no keys", parsed.has("out") ? "-o" : "--set",
+          "leave it out, or check the scenario that the log is of: twinrun check SCENARIO"};
+    std::optional<Checked> beside;
+    if (!alone) {
+      TWINRUN_ASSIGN(beside, checked(parsed));
+    }
+    return print_log(parsed.get<std::string>("log"), beside, generation, parsed.get<bool>("json"));
+  }
   TWINRUN_ASSIGN(const auto c, checked(parsed));
   const std::optional<MemoryReport> memory = memory_of(c, generation, parsed.get<bool>("fit"));
   std::string page;

@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "harness/check/messages.h"
 #include "harness/diagnose/classify.h"
 #include "harness/identify/formulas.h"
 #include "scenarios/keys.h"
@@ -85,6 +86,10 @@ TEST(GeneratedDocs, TableOfVerdicts) {
 
 TEST(GeneratedDocs, CatalogueOfFormulas) {
   expect_block(kDocs / "reference/formulas.md", "catalogue", formula_table_markdown());
+}
+
+TEST(GeneratedDocs, TableOfMessages) {
+  expect_block(kDocs / "guides/check.md", "messages", message_table_markdown());
 }
 
 }  // namespace

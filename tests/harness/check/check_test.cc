@@ -120,10 +120,10 @@ const std::vector<Case>& cases() {
        "shape=(1024, ?)",
        "data.shape"},
       {"dynamic-shape",
-       {.text = mlir("tensor<?x8xf32>")},
-       {.text = mlir("tensor<4x8xf32>")},
-       "a size that is known only at run time, f32[?,8]",
-       ".hlo:2"},
+       {.text = hlo("f32[<=8,4]", "r = f32[<=32] reshape(x)")},
+       {.text = hlo("f32[8,4]", "r = f32[32] reshape(x)")},
+       "XLA can't infer the output dimension r",
+       ".hlo:11: x"},
       {"data-runs-out",
        {"digits_mlp",
         {{"data.repeat", "false"},
@@ -413,6 +413,34 @@ std::string ids(const Checked& c) {
   std::string out;
   for (const RuleFinding& f : c.findings) out += (out.empty() ? "" : " ") + std::string(f.id);
   return out;
+}
+
+// The message that a TPU's stack prints is one about a Reshape.
+TEST(Check, OnlyAReshapeOfUnknownSizeIsToldAboutAReshape) {
+  const Checked c = checked({.text = mlir("tensor<?x16xf32>")});
+  const RuleFinding* f = found(c, "dynamic-shape");
+  ASSERT_NE(f, nullptr);
+  EXPECT_EQ(f->stack_message, "");
+  EXPECT_NE(f->found.find("f32[?,16]"), std::string::npos) << f->found;
+}
+
+// All rules that propose a batch propose the same one, and with it none of them has a finding.
+TEST(Check, RulesAgreeOnOneBatch) {
+  for (const char* batch : {"100", "36", "7"}) {
+    const Checked c = checked({"mlp_bn", {{"train.batch", batch}}});
+    std::set<std::string> proposed, rules;
+    for (const RuleFinding& f : c.findings) {
+      if (!f.fix.starts_with("--set train.batch=")) continue;
+      proposed.insert(f.fix.substr(18, f.fix.find_first_of(", ", 18) - 18));
+      rules.insert(std::string(f.id));
+    }
+    EXPECT_TRUE(rules.contains("batch-not-divisible"));
+    EXPECT_TRUE(rules.contains("small-batch-norm"));
+    ASSERT_EQ(proposed.size(), 1U) << batch;
+    const Checked again = checked({"mlp_bn", {{"train.batch", *proposed.begin()}}});
+    for (const RuleFinding& f : again.findings)
+      EXPECT_FALSE(f.fix.starts_with("--set train.batch=")) << f.id << ": " << f.fix;
+  }
 }
 
 TEST(Check, TheLibrary) {
