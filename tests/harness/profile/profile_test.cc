@@ -105,8 +105,9 @@ TEST(Profile, SharesFollowFromThePrintedTimes) {
     EXPECT_NEAR(printed_percent(text, "the device waits "), parts[2] / step, near) << text;
     EXPECT_NEAR(printed_percent(text, "idle          device "), (parts[2] + parts[3]) / step, near)
         << text;
-    const double host = printed_seconds(text.substr(text.find("the device waits")), "step, ");
-    EXPECT_NEAR(printed_percent(text, ", host "), std::max(0.0, 1 - (host + parts[3]) / step), near)
+    const size_t unit = text.rfind(' ', text.find(" per batch on the host") - 1);
+    const double host = printed_seconds(text.substr(text.rfind(' ', unit - 1)), " ");
+    EXPECT_NEAR(printed_percent(text, "%, host "), std::max(0.0, 1 - (host + parts[3]) / step), near)
         << text;
   }
 }
