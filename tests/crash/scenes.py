@@ -44,7 +44,7 @@ VERBS = {v.name: v for v in [
 
 DOCUMENTED = {0, 1, 10, 15, 20, 30, 125, 128, 130}  # exit codes
 OF_MACHINE = {125, 128}  # those of an error that the machine has caused
-VOLATILE = re.compile(r"seconds|^kept$|^threads$|^reproduce$|^date$|^command$|^bytes$|xxh3|^original/")
+VOLATILE = re.compile(r"seconds|^kept$|^threads$|^reproduce$|^date$|^command$|^bytes$|xxh3|^checksum$|^original/")
 
 
 def rounded(value):
