@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 namespace twinrun {
 namespace {
@@ -87,19 +89,23 @@ void* copy(void* to, const void* from, size_t size, H5FD_file_image_op_t /*op*/,
   return std::memcpy(to, from, size);
 }
 
-void* copy_folder(void* folder) { return new std::string(*static_cast<std::string*>(folder)); }
+void* same_folder(void* folder) { return folder; }
+herr_t keep_folder(void* /*folder*/) { return 0; }
 
-herr_t free_folder(void* folder) {
-  delete static_cast<std::string*>(folder);
-  return 0;
+// Names that stay until the process ends: HDF5 releases what a list of access properties holds when
+// the list is closed, and calls back with it as long as the file is open.
+std::string* kept_name(const std::string& folder) {
+  static std::mutex one_at_a_time;
+  static std::set<std::string>& names = *new std::set<std::string>;
+  const std::lock_guard lock(one_at_a_time);
+  return const_cast<std::string*>(&*names.insert(folder).first);
 }
 
 }  // namespace
 
 bool use_image_memory(int64_t access_list, const std::string& folder) {
-  std::string name = folder;  // HDF5 copies it
-  H5FD_file_image_callbacks_t callbacks = {allocate,    copy,        resize, release,
-                                           copy_folder, free_folder, &name};
+  H5FD_file_image_callbacks_t callbacks = {allocate,    copy,        resize,           release,
+                                           same_folder, keep_folder, kept_name(folder)};
   return H5Pset_file_image_callbacks(access_list, &callbacks) >= 0;
 }
 
