@@ -91,7 +91,7 @@ class Command:
             out.seek(0)
             text = out.read()
             out.close()
-            if child.returncode < 0 or child.returncode > 3:
+            if child.returncode < 0 or child.returncode == 128:
                 self.digests[f"exit {child.returncode}: {text[-200:]}"] += 1
                 return
             self.digests[self.digest(pathlib.Path(folder), text)] += 1
