@@ -5,10 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <span>
 
 namespace twinrun::exec {
 namespace {
@@ -57,17 +57,11 @@ Status write_session_file(const std::string& folder, const std::string& name,
   // O_EXCL never writes through a link, into a pipe or over a file that the other side has created
   // since.
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  int failed = fd < 0 ? errno : 0;
-  while (failed == 0 && !bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{1} << 30));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) failed = errno;
-    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
-  }
+  int failed = fd < 0 ? errno : write_all(fd, std::as_bytes(std::span(bytes)));
   if (fd >= 0 && ::close(fd) != 0 && failed == 0) failed = errno;
   if (failed == 0) return Ok{};
   return Error{std::string("cannot write: ") + std::strerror(failed), path,
-               "free space, or set TMPDIR"};
+               "free space, or set TMPDIR", Error::Kind::kMachine};
 }
 
 }  // namespace twinrun::exec

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <set>
 
+#include "checkpoints/container/open_file.h"
+
 namespace twinrun {
 namespace {
 
@@ -35,12 +37,9 @@ void* content_of(void* mapping, size_t bytes, int fd) {
 // An unnamed file with room for `bytes`, or -1. The room is taken now: a mapped page that finds the
 // disk full would end the process.
 int file_of(const std::string& folder, size_t bytes) {
-  const int fd =
-      ::open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) return -1;
-  if (::posix_fallocate(fd, 0, static_cast<off_t>(bytes)) == 0) return fd;
-  ::close(fd);
-  return -1;
+  Descriptor file = unnamed_file(folder);
+  if (file.get() < 0 || ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) != 0) return -1;
+  return file.release();
 }
 
 // In a file of the folder if it is large, else, and where that fails, in memory.

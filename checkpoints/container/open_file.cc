@@ -1,6 +1,7 @@
 // Reads a regular file through its descriptor, and writes.
 #include "checkpoints/container/open_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +40,11 @@ Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::
     return Error{std::string("cannot read: ") + std::strerror(code), where, "",
                  kind_of_failure(code)};
   return bytes;
+}
+
+Descriptor unnamed_file(const std::string& folder) {
+  const char* const place = folder.empty() ? "." : folder.c_str();
+  return Descriptor(::open(place, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
 }
 
 int write_all(int fd, std::span<const std::byte> content) {

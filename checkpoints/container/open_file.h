@@ -27,6 +27,7 @@ class Descriptor {
   }
   ~Descriptor();
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }  // the caller closes it
 
  private:
   int fd_;
@@ -37,5 +38,9 @@ Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::
 
 // Writes all of it at the descriptor's position. Returns 0 or an errno.
 int write_all(int fd, std::span<const std::byte> content);
+
+// A file without a name in this folder ("": the current one), to be written and read, which is gone
+// when it is closed. get() is -1 if the file system has none.
+Descriptor unnamed_file(const std::string& folder);
 
 }  // namespace twinrun

@@ -264,10 +264,10 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
                         const RunOptions& options) {
   const Scenario& s = experiment.scenario;
   const Capabilities capabilities = backend.capabilities();
+  const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   if (capabilities.ours) {
-    const int64_t end = options.steps > 0 ? options.steps : s.train.steps;
     const int64_t every = options.spill_folder ? 0 : s.train.checkpoint_every;
-    const int64_t kept = every > 0 ? (end - options.first_step) / every : 0;
+    const int64_t kept = every > 0 ? (last - options.first_step) / every : 0;
     TWINRUN_RETURN_IF_ERROR(check_memory(experiment, program, kept));
   }
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
@@ -289,7 +289,6 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
 
   file.environment[std::string(kInitialState)] =
       digest_of_weights(program, run.loop.states.front()).hex();
-  const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   const auto begin = std::chrono::steady_clock::now();
   if (options.progress != nullptr) {
     if (const std::string note = loop.note(s.train); !note.empty()) options.progress->note(note);
