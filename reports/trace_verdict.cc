@@ -62,7 +62,7 @@ Json located_json(const T& f) {
 
 std::string TraceVerdict::word() const {
   if (outside_calls > 0) return "ENGINE_BUG";
-  return judged > 0 ? "NOISE" : "INCONCLUSIVE";
+  return judged > unrecorded ? "NOISE" : "INCONCLUSIVE";
 }
 
 std::string TraceVerdict::headline() const {
@@ -72,6 +72,8 @@ std::string TraceVerdict::headline() const {
                        f.op, f.step, f.call);
   }
   if (judged == 0) return "no call could be judged";
+  if (judged <= unrecorded)
+    return fmt::format("{} calls were judged and {} could not be recorded", judged, unrecorded);
   return fmt::format("every result of the {} judged calls is within its bound{}", judged,
                      ill_conditioned_results > 0 ? ", some without a correct digit" : "");
 }

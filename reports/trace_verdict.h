@@ -45,7 +45,7 @@ struct IllConditioned {
 
 struct TraceOp {
   int64_t calls = 0, judged = 0, outside = 0, elements = 0;
-  double worst = 0;  // the largest |result - expected| / bound
+  double worst = 0;        // the largest |result - expected| / bound
   // The largest of each call with elements that were compared.
   std::vector<double> ratios;
   double median() const;  // of `ratios`; NaN without any
@@ -60,6 +60,7 @@ struct TraceVerdict {
   int64_t ill_conditioned_results = 0;          // all of them
   std::map<std::string, TraceOp> ops;
   std::map<std::pair<std::string, std::string>, int64_t> unjudged;  // {op, why}: calls
+  int64_t unrecorded = 0;  // calls that the recorder could not record
   std::vector<std::string> notes;
   std::vector<std::pair<std::string, std::string>> settings;  // of the framework
   std::string observer;  // whether recording changed what the script computes; "" if not examined

@@ -323,9 +323,9 @@ def _plain_optimizers(objects):
                 )
             if g.get("dampening"):
                 raise Refused("SGD with dampening treats its first step differently from all others; set dampening=0")
-        for slots in o.state.values():
-            if isinstance(slots.get("step"), torch.Tensor):
-                slots["step"] = slots["step"].double()
+        for p, slots in o.state.items():
+            if isinstance(slots.get("step"), torch.Tensor):  # on the CPU, unless the optimizer was capturable before
+                slots["step"] = slots["step"].to(p.device, torch.float64)
     try:
         yield
     finally:

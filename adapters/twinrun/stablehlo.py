@@ -32,7 +32,7 @@ def _array(t):
         if t.numel() and (int(t.max()) >= 2**31 or int(t.min()) < -(2**31)):
             raise Refused(f"an integer of the batch or state is {int(t.abs().max())}; allowed: 32 bits")
         t = t.to(torch.int32)
-    return t.contiguous().numpy()
+    return t.contiguous().cpu().numpy()
 
 
 def write(c, stem, batches, draws):

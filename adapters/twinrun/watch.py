@@ -82,6 +82,25 @@ def _devices():
     return "; ".join(_lines("/proc/cpuinfo", "model name")[:1] + sum(cards, []))
 
 
+def _convolves_in_tf32():
+    """Whether cuDNN may round the operands of convolutions. Since 2.9 a script may say so in two ways, and asking in one what was
+    said in the other is an error."""
+    cudnn = torch.backends.cudnn
+    try:
+        return bool(cudnn.allow_tf32)
+    except RuntimeError:
+        said = [getattr(place, "fp32_precision", "none") for place in (cudnn.conv, cudnn, torch.backends)]
+        return next((word for word in said if word != "none"), "ieee") != "ieee"
+
+
+def _multiplies_in_tf32(matmul):
+    try:
+        return bool(matmul.allow_tf32)
+    except RuntimeError:
+        said = [getattr(place, "fp32_precision", "none") for place in (matmul, torch.backends)]
+        return next((word for word in said if word != "none"), "ieee") != "ieee"
+
+
 def _settings():
     matmul = getattr(getattr(torch.backends, "cuda", None), "matmul", None)
     asked = {
@@ -90,7 +109,8 @@ def _settings():
         "deterministic": lambda: torch.are_deterministic_algorithms_enabled(),
         "bf16_reduced_precision_reduction": lambda: bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),
-        "allow_tf32": lambda: bool(matmul.allow_tf32),
+        "allow_tf32": lambda: _multiplies_in_tf32(matmul),
+        "convolution_tf32": _convolves_in_tf32,
         "devices": _devices,
         "instruction_set": lambda: torch.backends.cpu.get_cpu_capability(),
         "onednn_bfloat16": lambda: bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())}
@@ -102,6 +122,16 @@ def _settings():
         except Exception:    # a setting that this version does not have
             found[name] = {"float32_matmul_precision": "highest", "devices": "", "instruction_set": ""}.get(name, False)
     return found
+
+
+# What permits kernels to be less accurate, from strict to loose.
+PERMISSIONS = {"float32_matmul_precision": ["highest", "high", "medium"],
+               **dict.fromkeys(["bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "allow_tf32", "convolution_tf32"], [False, True])}
+
+
+def _loosest(before, now):
+    """The settings now, and each permission as it was given at either time."""
+    return {**now, **{name: max(before[name], now[name], key=order.index) for name, order in PERMISSIONS.items()}}
 
 
 class watch:
@@ -125,9 +155,10 @@ class watch:
 
     def __enter__(self):
         file = TraceFile(self.path)
+        self.settings = _settings()
         self.recorder = Recorder(file, self.budget, sees_all=not older.needed())
         meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
-                "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": _settings()}
+                "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": self.settings}
         file.record(META, 0, json.dumps(meta).encode())
         self.places, self.modules = Places(), Modules()
         self.counter = Steps(self._step_ends)
@@ -182,7 +213,7 @@ class watch:
         if error is not None and not (isinstance(error, SystemExit) and not error.code):
             text = f"{type(error).__name__}: {error}"
         end = {"calls": r.calls, "steps": min(max(self.counter.steps - self.first, 0), self.steps), "bytes": r.file.size, "exception": text,
-               "left_out": dict(r.left_out), "observer": None}
+               "left_out": dict(r.left_out), "observer": None, "settings": self.settings}
         if r.error is not None:
             end["left_out"]["first_error"] = r.error
         try:
@@ -255,6 +286,8 @@ class watch:
 
     def _step_ends(self):
         done = self.counter.steps    # those that are complete
+        if self.on:
+            self.settings = _loosest(self.settings, _settings())    # scripts change them after they were started
         if self.done:
             if self.modes:
                 self._unwind()

@@ -194,15 +194,22 @@ Expected hardswish_backward(const Arguments& a) {
 }
 Expected sigmoid_backward(const Arguments& a) {
   // PyTorch's CPU kernel computes in binary16, step by step.
-  const bool steps = a.view(1, "output").element == Element::kF16;
-  const auto step = [&](Estimate e) { return steps ? stored(e, Element::kF16) : e; };
+  // Those of CUDA do so in bfloat16, too.
+  const Element type = a.view(1, "output").element;
+  const bool steps = type == Element::kF16 || (a.m.gpu && is_half(type));
+  const auto step = [&](Estimate e) { return steps ? stored(e, type) : e; };
   return backward(a, [&](double dy, double y) {
     return a.m.mul(step(a.m.mul({dy}, step(a.m.sub({1}, {y})))), {y});
   });
 }
 Expected tanh_backward(const Arguments& a) {
-  return backward(
-      a, [&](double dy, double y) { return a.m.mul({dy}, a.m.sub({1}, a.m.mul({y}, {y}))); });
+  // CUDA's kernel computes in half precision, step by step.
+  const Element type = a.view(1, "output").element;
+  const bool steps = a.m.gpu && is_half(type);
+  const auto step = [&](Estimate e) { return steps ? stored(e, type) : e; };
+  return backward(a, [&](double dy, double y) {
+    return a.m.mul({dy}, step(a.m.sub({1}, step(a.m.mul({y}, {y})))));
+  });
 }
 Expected log_sigmoid_forward(const Arguments& a) {
   Expected out = unary(a, [&](double x) {

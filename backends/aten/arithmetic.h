@@ -47,9 +47,17 @@ struct Arithmetic {
   double elementary = 8;
   // exp inside softmax and attention: PyTorch's exp_u20 promises 20 ulps.
   double fast_exp = 42;
-  // Relative error of an operand of a matrix product or convolution: 0, or 2^-11 (TF32), 2^-8
-  // (bfloat16) where the user allowed such products for binary32.
-  double operand = 0;
+  // Relative error of an operand of a matrix product, and of one of a convolution: 0, or where the
+  // user allowed such products for binary32, 2^-11 (TF32; 2^-10 on a GPU, whose matrix units may
+  // cut the last bits off) or 2^-8 (bfloat16).
+  double operand = 0, convolved = 0;
+  // Whether a GPU computed the call.
+  bool gpu = false;
+  // Whether it is about tensors of half precision, which a GPU's matrix units multiply.
+  bool half = false;
+  // Whether a GPU may store parts of a product of bfloat16, or binary16, in that type before it
+  // adds them up (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction).
+  bool bfloat16_parts = false, float16_parts = false;
   // Whether convolutions of bfloat16 may run in PyTorch's own kernels, which add up in bfloat16: on
   // CPUs where oneDNN has none, such as those without AVX-512.
   bool bfloat16_steps = false;
@@ -142,6 +150,18 @@ struct Arithmetic {
     const double worst = oracle::gamma(terms - 1, unit);
     return (equal ? worst : std::fmin(worst, 8 * std::sqrt(terms) * unit)) + terms * 0x1p-53 +
            0x1p-52;
+  }
+
+  // The same of a matrix product or convolution over n terms whose operands err by `rounded`. A
+  // GPU's matrix units align some terms and what was summed before, cut each at 24 bits and add: an
+  // error of 2^-23 of the largest for each term and each group's sum, always towards zero, so that
+  // the worst case alone holds (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA
+  // tensor cores, 2021). Groups have four terms at least.
+  double of_products(int64_t n, double rounded) const {
+    const double cut = gpu && !binary64() && (half || rounded > 0)
+                           ? oracle::gamma(1.25 * static_cast<double>(n + 1), 2 * unit)
+                           : of_sum(n);
+    return cut + 2 * rounded + rounded * rounded;
   }
 
   template <typename F>

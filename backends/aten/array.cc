@@ -279,7 +279,7 @@ Array largest(const Arithmetic& m, const Array& x, Dims dims, bool keep) {
   return out;
 }
 
-Array matmul(const Arithmetic& m, const Array& a, const Array& b) {
+Array matmul(const Arithmetic& m, const Array& a, const Array& b, double added) {
   const size_t ra = a.dims.size(), rb = b.dims.size();
   if (ra < 2 || rb < 2) throw Undefined("a product of arrays with fewer than two dimensions");
   const int64_t rows = a.dims[ra - 2], k = a.dims[ra - 1], columns = b.dims[rb - 1];
@@ -300,7 +300,7 @@ Array matmul(const Arithmetic& m, const Array& a, const Array& b) {
   oracle::Product product;
   product.m = rows, product.n = columns, product.k = k;
   // Both operands may have been rounded where the user allowed that.
-  const double relative = m.of_sum(k + 1) + 2 * m.operand + m.operand * m.operand;
+  const double relative = m.of_products(k + 1, m.operand) + added;
   const double lost = static_cast<double>(k) * m.smallest;
   const int64_t stacks = count(lead), na = rows * k, nb = k * columns, nc = rows * columns;
   const auto one = [&](int64_t s, ThreadPool* pool) {

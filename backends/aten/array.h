@@ -126,7 +126,8 @@ Array largest(const Arithmetic& m, const Array& x, Dims dims, bool keep = false)
 // The dimensions of x without `dims` ({}: without all), or with size 1 in their place.
 Dims reduced_dims(const Dims& of, const Dims& dims, bool keep);
 
-// [.., m, k] times [.., k, n]; leading dimensions broadcast.
-Array matmul(const Arithmetic& m, const Array& a, const Array& b);
+// [.., m, k] times [.., k, n]; leading dimensions broadcast. `added` is an error relative to the sum
+// of the terms' magnitudes that the kernel may make besides.
+Array matmul(const Arithmetic& m, const Array& a, const Array& b, double added = 0);
 
 }  // namespace twinrun::aten

@@ -18,7 +18,6 @@ double unit_of(Element e) {
       return oracle::kUnit;
   }
 }
-bool is_half(Element e) { return e == Element::kBF16 || e == Element::kF16; }
 
 // One more rounding, to the precision of `element`.
 Estimate narrowed(const Arithmetic& m, Estimate e, Element element) {
@@ -134,18 +133,25 @@ Expected softmax_backward(const Arguments& a) {
   if (y.dims.empty()) y = reshaped(std::move(y), {1});
   const Array dy = reshaped(a.array(0, "grad_output"), y.dims);
   const int64_t axis = axis_of(a.integer(2, "dim", -1), static_cast<int64_t>(y.dims.size()));
-  const Array inner = sum(m,
-                          map(
-                              m, [&](Estimate d, Estimate p) { return m.mul(d, p); }, dy, y),
-                          {axis}, true);
+  // CUDA's kernel begins with y dy as a tensor of its own.
+  const Element type = a.view(0, "grad_output").element;
+  const bool keeps = m.gpu && is_half(type);
+  const Array products = map(
+      m,
+      [&](Estimate d, Estimate p) {
+        const Estimate e = m.mul(d, p);
+        return keeps ? stored(e, type) : e;
+      },
+      dy, y);
   Array out = map(
       m,
-      [&](Estimate d, Estimate p, Estimate s) {
+      [&](Estimate d, Estimate p, Estimate yd, Estimate s) {
         Estimate e = Arithmetic::product(p, {d.value - s.value, s.radius});
+        if (keeps) e.radius += yd.radius;
         e.radius += 3 * m.unit * std::fabs(p.value) * (std::fabs(d.value) + std::fabs(s.value));
         return m.rounded(e);
       },
-      dy, y, inner);
+      dy, y, products, sum(m, products, {axis}, true));
   return reshaped(std::move(out), a.view(1, "output").dims);
 }
 Expected log_softmax_backward(const Arguments& a) {
@@ -304,21 +310,70 @@ Attended attend(const Arithmetic& m, const Attention& t, bool fused) {
 void need_added_mask(const Attention& t) {
   if (t.mask_is_bool) throw Undefined("an attention kernel with a mask of truth values");
 }
-Expected flash(const Arguments& a) {
-  const Attention t = attention(a, 0, 99, 4, 3, 99);
+// Heads of key and value, repeated for groups of heads of the query.
+Array repeated(const Array& x, int64_t heads) {
+  const size_t rank = x.dims.size();
+  if (rank < 3 || x.dims[rank - 3] == heads || x.dims[rank - 3] == 0) return x;
+  const int64_t times = heads / x.dims[rank - 3];
+  if (times * x.dims[rank - 3] != heads) throw Undefined("groups of heads that do not fit");
+  Dims one = x.dims, many = x.dims, result = x.dims;
+  const auto at = static_cast<int64_t>(rank) - 2;
+  one.insert(one.begin() + at, 1);
+  many.insert(many.begin() + at, times);
+  result[rank - 3] = heads;
+  return reshaped(broadcast(reshaped(x, one), many), result);
+}
+// Where kernels have the arguments besides query, key and value, of which `first` is the first. 99:
+// by name alone, or none.
+struct Places {
+  size_t first = 0, mask = 99, dropout = 99, causal = 99, output = 99, log_sum = 99;
+};
+Attention attention(const Arguments& a, const Places& at) {
+  Attention t = attention(a, at.first, at.mask, at.causal, at.dropout, 99);
   need_added_mask(t);
+  return t;
+}
+// A kernel's output; of its other results only the logarithms that the CPU's gives are defined, which
+// others keep to another base or with padding.
+Expected kernel(const Arguments& a, const Places& at, bool logarithms) {
+  Attention t = attention(a, at);
+  if (t.query.dims.size() > 2) {
+    const int64_t heads = t.query.dims[t.query.dims.size() - 3];
+    t.key = repeated(t.key, heads), t.value = repeated(t.value, heads);
+  }
   Attended done = attend(a.m, t, true);
   Expected out(std::move(done.output));
-  out.results.emplace_back(std::move(done.log_sum));
+  if (logarithms) out.results.emplace_back(std::move(done.log_sum));
   return out;
 }
-Expected flash_backward(const Arguments& a) {
+Expected cpu_flash(const Arguments& a) { return kernel(a, {.dropout = 3, .causal = 4}, true); }
+Expected flash(const Arguments& a) { return kernel(a, {.dropout = 3, .causal = 4}, false); }
+Expected efficient(const Arguments& a) {
+  return kernel(a, {.mask = 3, .dropout = 5, .causal = 6}, false);
+}
+// The sum of the gradients of a head's repetitions, each of which a kernel may have stored.
+Array of_groups(const Arithmetic& m, Array x, int64_t heads, Element element) {
+  const size_t rank = x.dims.size();
+  if (rank < 3 || x.dims[rank - 3] == heads) return x;
+  Dims groups = x.dims;
+  groups[rank - 3] = heads;
+  groups.insert(groups.begin() + static_cast<int64_t>(rank) - 2, x.dims[rank - 3] / heads);
+  x = map(
+      m, [&](Estimate e) { return stored(e, element); }, x);
+  return sum(m, reshaped(std::move(x), groups), {static_cast<int64_t>(rank) - 2});
+}
+Expected kernel_backward(const Arguments& a, const Places& at) {
   const Arithmetic& m = a.m;
-  const Attention t = attention(a, 1, 99, 7, 6, 99);
-  need_added_mask(t);
-  const Array dy = a.array(0, "grad_out"), y = a.array(4, "out");
-  Array log_sum = a.array(5, "logsumexp");
-  need_finite(dy, "grad_out"), need_finite(y, "out"), need_finite(log_sum, "logsumexp");
+  Attention t = attention(a, at);
+  const int64_t kept = t.key.dims.size() > 2 ? t.key.dims[t.key.dims.size() - 3] : 1;
+  if (t.query.dims.size() > 2) {
+    const int64_t heads = t.query.dims[t.query.dims.size() - 3];
+    t.key = repeated(t.key, heads), t.value = repeated(t.value, heads);
+  }
+  const Array dy = a.array(0, "grad_out"), y = a.array(at.output, "out");
+  Array log_sum = at.log_sum == 99 ? attend(m, t, true).log_sum : a.array(at.log_sum, "logsumexp");
+  need_finite(dy, "grad_out"), need_finite(y, "out");
+  if (at.log_sum != 99) need_finite(log_sum, "logsumexp");
   const Array s = scores_of(m, t);
   Dims column = s.dims;
   column.back() = 1;
@@ -369,28 +424,29 @@ Expected flash_backward(const Arguments& a) {
         // P may have been rounded before.
         Estimate e = operand(m.rounded(Arithmetic::product(operand(probability), d)));
         e.value *= t.scale, e.radius *= std::fabs(t.scale);
-        return m.more(e, 3 * m.unit);
+        e = m.more(e, 3 * m.unit);
+        return m.gpu ? operand(e) : e;  // or after it is scaled
       },
       p, matmul(m, dy, transposed(t.value)), inner);
   Expected out(tiled(ds, t.key, across));
-  out.results.emplace_back(tiled(transposed(ds), t.query, down));
-  out.results.emplace_back(dv);
+  out.results.emplace_back(of_groups(m, tiled(transposed(ds), t.query, down), kept, t.element));
+  out.results.emplace_back(of_groups(m, dv, kept, t.element));
   return out;
 }
-
-// Heads of key and value, repeated for groups of heads of the query.
-Array repeated(const Array& x, int64_t heads) {
-  const size_t rank = x.dims.size();
-  if (rank < 3 || x.dims[rank - 3] == heads || x.dims[rank - 3] == 0) return x;
-  const int64_t times = heads / x.dims[rank - 3];
-  if (times * x.dims[rank - 3] != heads) throw Undefined("groups of heads that do not fit");
-  Dims one = x.dims, many = x.dims, result = x.dims;
-  const auto at = static_cast<int64_t>(rank) - 2;
-  one.insert(one.begin() + at, 1);
-  many.insert(many.begin() + at, times);
-  result[rank - 3] = heads;
-  return reshaped(broadcast(reshaped(x, one), many), result);
+Expected cpu_flash_backward(const Arguments& a) {
+  return kernel_backward(a, {.first = 1, .dropout = 6, .causal = 7, .output = 4, .log_sum = 5});
 }
+Expected flash_backward(const Arguments& a) {
+  return kernel_backward(a, {.first = 1, .dropout = 10, .causal = 11, .output = 4});
+}
+// Without the gradient of the mask.
+Expected efficient_backward(const Arguments& a) {
+  return kernel_backward(a, {.first = 1, .mask = 4, .dropout = 9, .causal = 11, .output = 5});
+}
+Expected cudnn_backward(const Arguments& a) {
+  return kernel_backward(a, {.first = 1, .mask = 8, .dropout = 13, .causal = 14, .output = 4});
+}
+
 Expected composed(const Arguments& a, size_t mask, size_t dropout, size_t causal, bool kernel) {
   Attention t = attention(a, 0, mask, causal, dropout, 99);
   if (kernel) need_added_mask(t);
@@ -418,8 +474,14 @@ constexpr Definition kDefinitions[] = {
     {"aten.log_softmax", log_softmax},
     {"aten._softmax_backward_data", softmax_backward},
     {"aten._log_softmax_backward_data", log_softmax_backward},
-    {"aten._scaled_dot_product_flash_attention_for_cpu", flash},
-    {"aten._scaled_dot_product_flash_attention_for_cpu_backward", flash_backward},
+    {"aten._scaled_dot_product_flash_attention_for_cpu", cpu_flash},
+    {"aten._scaled_dot_product_flash_attention_for_cpu_backward", cpu_flash_backward},
+    {"aten._scaled_dot_product_flash_attention", flash},
+    {"aten._scaled_dot_product_flash_attention_backward", flash_backward},
+    {"aten._scaled_dot_product_efficient_attention", efficient},
+    {"aten._scaled_dot_product_efficient_attention_backward", efficient_backward},
+    {"aten._scaled_dot_product_cudnn_attention", efficient},
+    {"aten._scaled_dot_product_cudnn_attention_backward", cudnn_backward},
     {"aten._scaled_dot_product_attention_math", math},
     {"torch.nn.functional.scaled_dot_product_attention", functional_attention},
     {"torch.nn.functional.softmax", functional_softmax},

@@ -36,6 +36,7 @@ enum class Element : uint8_t {
 std::string_view name_of(Element e);  // "float32"
 int64_t size_of(Element e);           // bytes; 0 for kOther
 inline bool is_float(Element e) { return e >= Element::kF16 && e <= Element::kF64; }
+inline bool is_half(Element e) { return e == Element::kF16 || e == Element::kBF16; }
 inline bool is_integer(Element e) { return e <= Element::kI64; }  // bool included
 double f16_to_double(uint16_t bits);
 // The number at `p`; NaN for elements that are not real numbers.
@@ -49,6 +50,7 @@ struct TensorView {
   Element element = Element::kOther;
   bool changed_unseen = false;  // since its last use, without a recorded call
   bool parameter = false;
+  bool on_device = false;  // in the memory of an accelerator
   uint64_t storage = 0;
   uint32_t version = 0;
   Dims dims, strides;

@@ -102,7 +102,7 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   const double added = static_cast<double>(parts) * s.half;
   // Below its normal numbers binary16 errs by half its smallest number.
   const double least = s.half == 0x1p-11 ? static_cast<double>(parts) * 0x1p-25 : 0;
-  const double relative = m.of_sum(terms + 1) + 2 * m.operand + m.operand * m.operand + added;
+  const double relative = m.of_products(terms + 1, m.convolved) + added;
   const double lost = static_cast<double>(terms) * m.smallest;
   for (int64_t i = 0; i < out.size(); ++i) {
     const auto u = static_cast<size_t>(i);
@@ -255,8 +255,15 @@ Expected convolution(const Arguments& a) {
   // A kernel may begin the sum with the bias, which then takes part in every rounding of the sum.
   const int64_t inputs = s.transposed ? w.dims[0] / s.groups : w.dims[1];
   const double relative = a.m.of_sum(inputs * count(Dims(w.dims.begin() + 2, w.dims.end())) + 1);
+  // On a GPU the bias may be added to what the convolution stored.
+  const Element type = a.result(0).element;
+  const bool twice = a.m.gpu && is_half(type);
   return map(
-      a.m, [&](Estimate p, Estimate q) { return a.m.add(p, a.m.more(q, relative)); }, y, bias);
+      a.m,
+      [&](Estimate p, Estimate q) {
+        return a.m.add(twice ? stored(p, type) : p, a.m.more(q, relative));
+      },
+      y, bias);
 }
 
 Expected convolution_backward(const Arguments& a) {

@@ -96,9 +96,9 @@ Value item_of(const Value& value, size_t i, size_t items) {
 }
 
 Expected for_each(Define define, const Call& call, const Arithmetic& arithmetic) {
-  if (call.args.empty() || call.args[0].kind != Value::Kind::kList)
-    throw Undefined("a _foreach_ call without a list");
-  const size_t items = call.args[0].items.size();
+  const auto list = std::ranges::find(call.args, Value::Kind::kList, &Value::kind);
+  if (list == call.args.end()) throw Undefined("a _foreach_ call without a list");
+  const size_t items = list->items.size();
   Expected all;
   for (size_t i = 0; i < items; ++i) {
     Call one;

@@ -46,7 +46,7 @@ Estimate euclidean(const Arithmetic& m, const Pairs& k, int64_t i, int64_t j, bo
   const Estimate direct = total.of(m, 0);
   if (!by_products) return m.sqrt(direct);
   const double size = squares + 2 * products;
-  const double relative = m.of_sum(k.d + 3) + 2 * m.operand + m.operand * m.operand;
+  const double relative = m.of_products(k.d + 3, m.operand);
   Estimate e{direct.value, relative * size + (m.of_sum(k.d) + m.unit) * squares};
   e.radius = std::fmax(direct.radius, e.radius * oracle::kOutward) +
              3 * static_cast<double>(k.d) * m.smallest;

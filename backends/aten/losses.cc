@@ -415,7 +415,14 @@ Expected cross_entropy(const Arguments& a) {
   const int64_t ignore = a.integer(4, "ignore_index", -100), reduction = reduction_named(a, 6);
   const double smoothing = a.number(7, "label_smoothing", 0),
                each = smoothing / static_cast<double>(k.classes);
-  const Array weight = weights_of(a, 2, k.classes), logs = log_probabilities(m, k);
+  const Array weight = weights_of(a, 2, k.classes);
+  Array logs = log_probabilities(m, k);
+  // Autocast of CUDA stores the logarithms in the type of the input, and computes the rest in binary32.
+  const Element kept = a.view(0, "input").element;
+  if (m.gpu && is_half(kept)) {
+    logs = map(
+        m, [&](Estimate e) { return stored(e, kept); }, logs);
+  }
   const TensorView& target = a.view(1, "target");
   const auto cost = [&](int64_t cell, int64_t c) {
     const Estimate l = logs.at(k.index(cell, c));

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "backends/aten/definitions.h"
@@ -163,12 +164,13 @@ struct Sums {
 // compute it as rstd g + b x + c with one b, so that b's error counts by |d|, but roundings by
 // |x| + |mean|. Without `centred` the last sum is missing.
 inline Estimate input_gradient(const Arithmetic& m, double n, const Sums& s, double g, double x,
-                               Estimate mean, Estimate rstd, bool apart, bool centred) {
+                               Estimate mean, Estimate rstd, bool apart, bool centred,
+                               double coarse) {
   const double d = x - mean.value, r = rstd.value, cube = r * r * r / n;
   const double slope = cube * s.gd, shift = centred ? r / n * s.g : 0.0;
   const double v = r * g - slope * d - shift;
   if (!finite(v)) return {v, 0};
-  const double relative = m.of_sum(static_cast<int64_t>(n)) + 8 * m.unit;
+  const double relative = m.of_sum(static_cast<int64_t>(n)) + 8 * m.unit + coarse;
   const double off = std::fabs(cube) * (relative * (apart ? s.spread : s.abs_gd) +
                                         8 * m.unit * s.abs_gd + mean.radius * s.abs_g);
   const double size = apart ? std::fabs(x) + std::fabs(mean.value) : std::fabs(d);
@@ -197,6 +199,7 @@ struct Backward {
   bool apart = true;         // sums of g x and g apart, for the input's gradient
   bool weight_apart = true;  // and for the weight's
   double buffer = 0;  // unit of the type in which the gradients of weight and bias are summed
+  double tree = 0;    // unit of the type in which all sums are added up pair by pair
 };
 // The gradients of input, weight and bias that `wanted` asks for.
 inline Expected gradients(const Arithmetic& m, const Backward& b, const std::vector<bool>& wanted) {
@@ -213,6 +216,7 @@ inline Expected gradients(const Arithmetic& m, const Backward& b, const std::vec
   if (wanted[0]) {
     Array out = empty_array(b.x.dims);
     const auto n = static_cast<double>(b.groups.size());
+    const double coarse = b.tree * (1 + std::log2(n));
     each(m, b.groups.groups, [&](int64_t group) {
       const Estimate mean = b.mean[static_cast<size_t>(group)];
       const Estimate rstd = b.rstd[static_cast<size_t>(group)];
@@ -228,7 +232,7 @@ inline Expected gradients(const Arithmetic& m, const Backward& b, const std::vec
         const int64_t i = b.groups.at(group, k);
         if (b.project) {
           out.set(i, input_gradient(m, n, s, dy(i) * weight.of(i), x(i), mean, rstd, b.apart,
-                                    b.centred));
+                                    b.centred, coarse));
         } else {
           out.set(i, m.more(Arithmetic::product({dy(i) * weight.of(i), 0}, rstd), 4 * m.unit));
         }
@@ -243,7 +247,8 @@ inline Expected gradients(const Arithmetic& m, const Backward& b, const std::vec
   const int64_t n = b.weights.size();
   Arithmetic buffer = m;
   buffer.unit = b.buffer;
-  const double coarse = b.buffer > 0 ? buffer.of_sum(n + 1) : 0.0;
+  const double coarse = (b.buffer > 0 ? buffer.of_sum(n + 1) : 0.0) +
+                        b.tree * (1 + std::log2(static_cast<double>(std::max<int64_t>(1, n))));
   each(m, b.weights.groups, [&](int64_t w) {
     double value = 0, size = 0, spread = 0, given = 0, total = 0, abs_total = 0;
     for (int64_t k = 0; k < n; ++k) {

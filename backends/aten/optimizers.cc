@@ -45,7 +45,9 @@ Estimate negated(Estimate x) { return {-x.value, x.radius}; }
 // momentum), which differ by the roundings of the longer terms.
 Estimate moved(const Arithmetic& m, Estimate from, Estimate to, double beta) {
   const double w = 1 - beta;
-  const Estimate sum = m.add(m.mul(from, taken(m, beta)), m.mul(to, taken(m, w)));
+  // CUDA's kernels take 1 - beta of a beta that they have rounded.
+  const Estimate weight{w, m.unit * (std::fabs(w) + (m.gpu ? std::fabs(beta) : 0))};
+  const Estimate sum = m.add(m.mul(from, taken(m, beta)), m.mul(to, weight));
   const double reach = std::fabs(w) < 0.5 ? std::fabs(w) : 1;
   if (!finite(sum.value)) return sum;
   const double more = 4 * m.unit * (std::fabs(from.value) + reach * std::fabs(to.value));
@@ -70,8 +72,15 @@ Expected adam(const Arguments& a, bool decoupled) {
       // when they use them. 1 - beta^t with -expm1: t is up to 10^6, beta^t near 1 for t = 1.
       const double correction1 = -std::expm1(step * std::log(beta1));
       const double correction2 = -std::expm1(step * std::log(beta2));
-      const Estimate rate = m.more(exactly(lr / correction1), 4 * m.unit);
-      const Estimate root = m.more(exactly(std::sqrt(correction2)), 3 * m.unit);
+      // Those of CUDA compute them in binary32, from betas that they have rounded.
+      const auto single = [&](double beta, double correction) {
+        const double power = 1 - correction;
+        return m.gpu ? m.unit * (1 + (step * beta + 4) * power) / correction : 0;
+      };
+      const Estimate rate =
+          m.more(exactly(lr / correction1), 4 * m.unit + single(beta1, correction1));
+      const Estimate root =
+          m.more(exactly(std::sqrt(correction2)), 3 * m.unit + single(beta2, correction2));
       Array& p = params[i];
       const Array gradient = map(
           m,

@@ -41,7 +41,6 @@ Element type_of_result(const Arguments& a) {
   return self != nullptr && self->kind == Value::Kind::kTensor ? self->tensor.element
                                                                : Element::kOther;
 }
-bool is_half(Element e) { return is_float(e) && size_of(e) == 2; }
 
 // An operand. Promotion rounds a tensor without dimensions to the shorter type of the result, and a
 // number to half precision, or a kernel takes it as it is.

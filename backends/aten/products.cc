@@ -7,7 +7,23 @@
 namespace twinrun::aten {
 namespace {
 
-Expected product(const Arguments& a) { return matmul(a.m, a.array(0, "self"), a.array(1, "mat2")); }
+constexpr int64_t kMostParts = 8;
+
+// A GPU may split a product of half precision over its terms, store the parts' sums in the type of
+// the result and add them up in it: roundings of each part and of each addition.
+double of_parts(const Arguments& a, const Array& left) {
+  const Element type = a.result(0).element;
+  const bool allowed = type == Element::kBF16  ? a.m.bfloat16_parts
+                       : type == Element::kF16 ? a.m.float16_parts
+                                               : false;
+  if (!allowed || left.dims.empty()) return 0;
+  const auto parts = static_cast<double>(std::min<int64_t>(kMostParts, left.dims.back()));
+  return parts * (type == Element::kBF16 ? oracle::kUnitBf16 : 0x1p-11);
+}
+Expected product(const Arguments& a) {
+  const Array left = a.array(0, "self");
+  return matmul(a.m, left, a.array(1, "mat2"), of_parts(a, left));
+}
 
 // A scalar of the call, which a kernel rounds to its arithmetic.
 Estimate factor(const Arithmetic& m, double x) {
@@ -39,7 +55,7 @@ Array added(const Arguments& a, const Array& bias, Array left, const Array& righ
     left = map(
         m, [&](Estimate x) { return kept(m.mul(alpha, x)); }, left);
   }
-  const Array y = reshaped(matmul(m, left, right), dims);
+  const Array y = reshaped(matmul(m, left, right, of_parts(a, left)), dims);
   if (beta.value == 0) return y;  // The input is not read: its NaN does not count.
   return map(
       m,
@@ -71,26 +87,26 @@ Expected dot(const Arguments& a) {
 }
 
 // Vectors count as one row or one column, which the result does not have.
-Array general(const Arithmetic& m, Array left, Array right) {
+Array general(const Arguments& a, Array left, Array right) {
   if (left.dims.empty() || right.dims.empty()) throw Undefined("a product with a scalar");
   const bool row = left.dims.size() == 1, column = right.dims.size() == 1;
   if (row) left = reshaped(std::move(left), {1, left.size()});
   if (column) right = reshaped(std::move(right), {right.size(), 1});
-  Array y = matmul(m, left, right);
+  Array y = matmul(a.m, left, right, of_parts(a, left));
   Dims dims = y.dims;
   if (column) dims.pop_back();
   if (row) dims.erase(dims.end() - (column ? 1 : 2));
   return reshaped(std::move(y), dims);
 }
 Expected matmul_of_any_rank(const Arguments& a) {
-  return general(a.m, a.array(0, "self"), a.array(1, "other"));
+  return general(a, a.array(0, "self"), a.array(1, "other"));
 }
 Expected linear(const Arguments& a) {
   Array x = a.array(0, "input");
   const Array w = a.array(1, "weight");
   if (w.dims.size() != 2 || x.dims.empty()) throw Undefined("weights of another rank");
   const Array right = permuted(w, {1, 0});
-  if (!a.has(2, "bias")) return general(a.m, std::move(x), right);
+  if (!a.has(2, "bias")) return general(a, std::move(x), right);
   Dims dims = x.dims;
   dims.back() = w.dims[0];
   const int64_t rows = x.dims.back() == 0 ? 0 : x.size() / x.dims.back();
@@ -150,8 +166,8 @@ Expected trilinear(const Arguments& a) {
   const Element type = a.result(0).element;
   const double half = type == Element::kBF16 ? 0x1p-8 : type == Element::kF16 ? 0x1p-11 : 0;
   const double parts = 3 + (adds ? static_cast<double>(all[static_cast<size_t>(unroll)]) : 0);
-  const double relative =
-      m.of_sum(terms + 1) + 3 * m.unit + parts * half + 4 * m.operand + 6 * m.operand * m.operand;
+  const double relative = m.of_products(terms + 1, m.operand) + 3 * m.unit + parts * half +
+                          2 * m.operand + 5 * m.operand * m.operand;
   if (type == Element::kF16) throw Undefined("a product of three tensors of binary16");
   Array out = empty_array(dims);
   in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {

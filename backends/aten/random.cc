@@ -21,7 +21,6 @@ Expected taken_as_given() {
 const TensorView& drawn(const Arguments& a) {
   return a.call().written.empty() ? a.result(0) : a.call().written[0];
 }
-bool is_half(Element e) { return e == Element::kBF16 || e == Element::kF16; }
 // Relative spacing of the numbers that a tensor holds: they are rounded, or drawn with few bits.
 double spacing_of(Element e) {
   return e == Element::kBF16 ? 0x1p-7 : e == Element::kF16 ? 0x1p-10 : 0x1p-23;

@@ -83,7 +83,13 @@ Expected group(const Arguments& a, int64_t groups, size_t weight_at, double eps)
   if (groups < 1 || channels.groups % groups != 0) throw Undefined("groups that do not divide");
   if (x.size() == 0) return nothing(x, 3);
   const Layout layout{1, channels.outer * groups, x.size() / (channels.outer * groups)};
-  const Statistics s = statistics(a.m, x, layout, eps, !channels_first(a.view(0, "input")));
+  Statistics s = statistics(a.m, x, layout, eps, !channels_first(a.view(0, "input")));
+  // CUDA's kernel stores mean and factor in the input's type, and reads them again.
+  const Element type = a.view(0, "input").element;
+  if (a.m.gpu && is_half(type)) {
+    for (std::vector<Estimate>* part : {&s.mean, &s.inv})
+      for (Estimate& e : *part) e = stored(e, type);
+  }
   Expected e(apply(a.m, x, layout, s, factors(a.maybe(weight_at, "weight"), 1, channels),
                    factors(a.maybe(weight_at + 1, "bias"), 0, channels)));
   e.results.emplace_back(array_from(s.mean, {channels.outer, groups}));

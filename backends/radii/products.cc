@@ -46,8 +46,9 @@ Operand absolute(Operand x) {
 // sizes, because operands are rounded. Three passes keep h + l of each, with |l| < 2^-7 and an error
 // of 2^-15, where h may be cut, and leave out l l: 2^-14 + 2 2^-15. Six keep h + m + l, with |l| <
 // 2^-14 and an error of 2^-22, and leave out m l twice and l l: 2 2^-21 + 2^-28 + 2 2^-22.
-double operand_error(DotPrecision precision) {
-  switch (precision) {
+double operand_error(const FusedArithmetic& may) {
+  if (may.tf32) return 0x1p-9 + 0x1p-20;
+  switch (may.dots) {
     case DotPrecision::kBf16:
       return 0x1p-7 + 0x1p-16;
     case DotPrecision::kBf16x3:
@@ -97,8 +98,10 @@ void product(const Site& site, const Op& op, const std::vector<Tensor>& values,
   const Rules rules = site.rules(), f32(site.may, DType::kF32);
   const double passes = passes_of(site.may.dots), k = static_cast<double>(shape.k);
   // Every product rounds, and passes through up to k - 1 additions in any order.
-  const double relative =
-      (f32.of_sum(k * passes) + operand_error(site.may.dots) + (k + 8) * 0x1p-51) * kOutward;
+  const double summed = site.may.tf32 && !site.may.independent
+                            ? oracle::gamma(1.25 * (k + 1), 2 * f32.unit())
+                            : f32.of_sum(k * passes);
+  const double relative = (summed + operand_error(site.may) + (k + 8) * 0x1p-51) * kOutward;
   // Sums and products below the normal range; and parts of rounded operands there.
   double lost = passes * 2 * (k + 1) * f32.lost();
   bool may_overflow = false;

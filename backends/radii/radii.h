@@ -29,6 +29,9 @@ struct FusedArithmetic {
   bool flush = true;           // denormals may be taken as zero, or not
   // How the operands of dots and convolutions may be rounded. kBf16x3 and kBf16x6: several passes.
   DotPrecision dots = DotPrecision::kF32;
+  // One pass of TF32 instead of bfloat16, on a GPU: operands of 11 bits, which may be cut, and sums
+  // whose terms are cut at 24 bits (Arithmetic::of_products of backends/aten has the source).
+  bool tf32 = false;
   // Sums err by what independent roundings of their terms may add up to, 2 sqrt(n) units, instead of
   // the worst case of n. Only for likely_values.
   bool independent = false;

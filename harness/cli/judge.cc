@@ -10,10 +10,13 @@
 namespace twinrun::cli {
 namespace {
 
-// The words of tpu.precision.
+// The words of tpu.precision, and that of GPUs.
 const std::vector<Choice>& precisions() {
-  static const std::vector<Choice> all = {
-      {"f32"}, {"default", "one pass of bf16"}, {"high", "three"}, {"highest", "six"}};
+  static const std::vector<Choice> all = {{"f32"},
+                                          {"default", "one pass of bf16"},
+                                          {"high", "three"},
+                                          {"highest", "six"},
+                                          {"tf32", "as a GPU"}};
   return all;
 }
 DotPrecision precision_of(const std::string& word) {
@@ -32,7 +35,9 @@ Result<int> judge_compiled(const Parsed& parsed, int threads) {
   if (!(request.may.elementary_ulps >= 0) || request.may.elementary_ulps > 1e6)
     return Error{"--elementary-ulps: allowed: 0 to 1000000", "", ""};
   request.may.flush = parsed.get<std::string>("flush") == "yes";
-  request.may.dots = precision_of(parsed.get<std::string>("precision"));
+  const auto precision = parsed.get<std::string>("precision");
+  request.may.tf32 = precision == "tf32";
+  request.may.dots = request.may.tf32 ? DotPrecision::kBf16 : precision_of(precision);
   request.samples = parsed.get<int>("samples");
   if (request.samples != 0 && (request.samples < kSamples || request.samples > 1000))
     return Error{fmt::format("--samples: allowed: 0, and {} to 1000", kSamples), "", ""};

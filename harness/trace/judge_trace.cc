@@ -136,6 +136,10 @@ class Judge {
     note_changes(call);
     largest_ = -1;
     if (call.op == "torch.compile.inductor") return judge_region(call, op);
+    std::vector<const TensorView*> given;
+    aten::collect(call.result, given);
+    if (given.empty() && call.written.empty())
+      return count_judged(op);  // there is nothing to compare
     try {
       const Arithmetic m = arithmetic(call);
       const Expected expected = aten::expected_of(call, m);
@@ -205,8 +209,11 @@ class Judge {
     for (const Value& v : call.args) aten::collect(v, tensors);
     for (const auto& [name, v] : call.kwargs) aten::collect(v, tensors);
     aten::collect(call.result, tensors);
+    const Permitted& permitted = trace_.permitted;
     bool wide = false, narrow = false;
     for (const TensorView* t : tensors) {
+      m.gpu = m.gpu || t->on_device;
+      m.half = m.half || aten::is_half(t->element);
       wide = wide || t->element == Element::kF64;
       narrow =
           narrow || (aten::is_float(t->element) && t->element != Element::kF64 && !t->dims.empty());
@@ -217,10 +224,13 @@ class Judge {
       m.unit = 0x1p-52;
       m.smallest = 0x1p-1022;
       m.overflow = std::numeric_limits<double>::max();
-    } else if (trace_.matmul_precision == "high") {
-      m.operand = 0x1p-11;
-    } else if (trace_.matmul_precision == "medium") {
-      m.operand = 0x1p-8;
+    } else if (m.gpu) {
+      m.operand = permitted.tf32_products ? 0x1p-10 : 0;
+      m.convolved = permitted.tf32_convolutions ? 0x1p-10 : 0;
+      m.bfloat16_parts = permitted.bfloat16_parts, m.float16_parts = permitted.float16_parts;
+    } else {
+      m.operand = permitted.bfloat16_products ? 0x1p-8 : permitted.tf32_products ? 0x1p-11 : 0;
+      m.convolved = m.operand;
     }
     return m;
   }
@@ -371,6 +381,7 @@ class Judge {
       v.notes.emplace_back("the trace was cut short; what is complete was judged");
     if (!trace_.exception.empty())
       v.notes.push_back(fmt::format("the script ended with {}", trace_.exception));
+    v.unrecorded = trace_.errors;
     if (trace_.errors > 0)
       v.notes.push_back(fmt::format("{} calls could not be recorded", trace_.errors));
     v.settings = trace_.settings;

@@ -149,6 +149,29 @@ class Reader {
     return value.is_string() ? value.get<std::string>() : value.dump();
   }
 
+  // What the script's settings permit its kernels, at any time. The defaults of PyTorch where the
+  // trace does not say.
+  void permit(const Json& settings) {
+    Permitted& p = trace_.permitted;
+    const std::string products = settings.value("float32_matmul_precision", "highest");
+    p.tf32_products =
+        p.tf32_products || products != "highest" || settings.value("allow_tf32", false);
+    p.bfloat16_products = p.bfloat16_products || products == "medium";
+    p.tf32_convolutions = p.tf32_convolutions || settings.value("convolution_tf32", true);
+    p.bfloat16_parts = p.bfloat16_parts || settings.value("bf16_reduced_precision_reduction", true);
+    p.float16_parts = p.float16_parts || settings.value("fp16_reduced_precision_reduction", true);
+    trace_.onednn_bfloat16 = settings.value("onednn_bfloat16", false);
+  }
+  // A setting at the end of the trace, which may be another than at its beginning.
+  void changed(const std::string& key, std::string value) {
+    for (auto& [name, first] : trace_.settings) {
+      if (name != key) continue;
+      if (first != value) first += ", later " + std::move(value);
+      return;
+    }
+    trace_.settings.emplace_back(key, std::move(value));
+  }
+
   void record(uint32_t kind, uint64_t id, Bytes payload) {
     if (kind != kMeta && !seen_meta_) throw Malformed{"the first record is not the meta record"};
     switch (kind) {
@@ -166,8 +189,7 @@ class Reader {
         if (!meta.contains("settings") || !meta["settings"].is_object()) return;
         for (const auto& [key, value] : meta["settings"].items())
           trace_.settings.emplace_back(key, shown(value));
-        trace_.matmul_precision = meta["settings"].value("float32_matmul_precision", "highest");
-        trace_.onednn_bfloat16 = meta["settings"].value("onednn_bfloat16", false);
+        permit(meta["settings"]);
         return;
       }
       case kString:
@@ -184,6 +206,10 @@ class Reader {
         ended_ = true;
         const Json end = json(payload);
         trace_.steps = count(end, "steps");
+        if (end.contains("settings") && end["settings"].is_object()) {
+          for (const auto& [key, value] : end["settings"].items()) changed(key, shown(value));
+          permit(end["settings"]);
+        }
         if (end.contains("exception") && end["exception"].is_string())
           trace_.exception = end["exception"].get<std::string>();
         if (end.contains("left_out") && end["left_out"].is_object())
@@ -398,7 +424,8 @@ class Reader {
     if (element > static_cast<uint8_t>(Element::kOther))
       throw Malformed{fmt::format("a tensor of unknown dtype {}", element)};
     t.element = static_cast<Element>(element);
-    trace_.on_accelerator = c.take<uint8_t>() != 0 || trace_.on_accelerator;
+    t.on_device = c.take<uint8_t>() != 0;
+    trace_.on_accelerator = t.on_device || trace_.on_accelerator;
     const auto flags = c.take<uint8_t>();
     t.parameter = (flags & 2) != 0;
     t.changed_unseen = (flags & 4) != 0;

@@ -16,10 +16,17 @@
 
 namespace twinrun {
 
+// What the script's settings permit the kernels of a framework.
+struct Permitted {
+  bool tf32_products = false, bfloat16_products = false;  // of binary32
+  bool tf32_convolutions = false;                         // on a GPU
+  bool bfloat16_parts = false, float16_parts = false;     // of products of half precision, on a GPU
+};
+
 struct TraceFile {
   std::string path;
   std::string framework, version, script;
-  std::string matmul_precision;                               // "highest", "high", "medium"
+  Permitted permitted;
   std::vector<std::pair<std::string, std::string>> settings;  // all that the recorder noted
   bool onednn_bfloat16 = false;  // oneDNN has kernels for bfloat16 on that CPU
   std::vector<aten::Call> calls;

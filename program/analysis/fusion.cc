@@ -240,7 +240,7 @@ class Planner {
         if (groups(reader) && extent(reader) == elements(source)) clusters.push_back(c);
       }
       std::ranges::sort(clusters);
-      clusters.erase(std::ranges::unique(clusters).begin(), clusters.end());
+      clusters.erase(std::unique(clusters.begin(), clusters.end()), clusters.end());
       for (size_t i = 0; i < clusters.size(); ++i) {
         for (size_t j = i + 1; j < clusters.size(); ++j) {
           const ValueId a = clusters[i], b = clusters[j];

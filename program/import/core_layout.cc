@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -161,7 +162,9 @@ int64_t devices_in(const HloInstruction& in) {
     const std::string text = text_attribute(in, key);
     if (text.empty()) continue;
     for (const auto& list : device_lists(text, key)) {
-      for (int64_t id : list) most = std::max(most, id + 1);
+      for (int64_t id : list) {
+        if (id < std::numeric_limits<int64_t>::max()) most = std::max(most, id + 1);
+      }
     }
   }
   const std::string sharding = text_attribute(in, "sharding");

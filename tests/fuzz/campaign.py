@@ -1,5 +1,7 @@
 """Runs the fuzz targets under libFuzzer, two at a time, and prints a table (./dev fuzz).
 
+With --parts N each reader's executions are divided among N processes with other seeds.
+
 Each reader has its own folders below build/fuzz: seeds (made anew), corpus (kept from run to run) and findings.
 With --write the table goes into docs/results/reliability.md.
 """
@@ -20,7 +22,9 @@ DRIVER = BUILD / "tests/fuzz_readers"
 PAGE = ROOT / "docs/results/reliability.md"
 # What the page promises: executions for each kind of reader.
 CAMPAIGN = {"text": 1_000_000, "json": 1_000_000, "binary": 1_000_000, "hdf5": 100_000}
-TIMEOUT_S, MEMORY_MB = 10, 1024
+# The sanitizers slow a reader down ten to twenty times: 60 s are some seconds without them.
+TIMEOUT_S, MEMORY_MB = 60, 1024
+reader_folders = {}
 # An isolated reader of libhdf5 is ended after 4 s of CPU time, which take longer where others use the machine.
 ISOLATED_TIMEOUT_S = 60
 
@@ -36,29 +40,36 @@ def figure(text, pattern, default="0"):
     return found[-1] if found else default
 
 
-def run(reader, args):
-    """Runs one reader; returns its row of the table."""
-    name, kind, longest, reads = reader
+def prepare(reader):
+    """Makes a reader's folders and seeds."""
+    name = reader[0]
     folders = {part: BUILD / part / name for part in ("seeds", "corpus", "findings", "logs")}
     shutil.rmtree(folders["seeds"], ignore_errors=True)
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ, TWINRUN_FUZZ_READER=name)
     subprocess.run([DRIVER, "--seeds", folders["seeds"]], env=environment, check=True)
-    command = [DRIVER, f"-max_len={longest}", f"-timeout={ISOLATED_TIMEOUT_S if kind == 'hdf5' else TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MB}", "-seed=1",
-               "-print_final_stats=1", "-print_funcs=0", f"-artifact_prefix={folders['findings']}/", f"-dict={BUILD}/words.dict"]
+    return folders, environment
+
+
+def run(reader, part, args):
+    """Runs one of the parts of a reader's executions; returns its row of the table."""
+    name, kind, longest, reads = reader
+    folders, environment = reader_folders[name]
+    command = [DRIVER, f"-max_len={longest}", f"-timeout={ISOLATED_TIMEOUT_S if kind == 'hdf5' else TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MB}", f"-seed={part + 1}",
+               "-print_final_stats=1", "-print_funcs=0", f"-artifact_prefix={folders['findings']}/{part}-", f"-dict={BUILD}/words.dict"]
     if args.seconds:
         command.append(f"-max_total_time={args.seconds}")
-    else:
-        command.append(f"-runs={args.runs or CAMPAIGN[kind]}")
-    before = set(folders["findings"].iterdir())
+    if args.runs or args.campaign:
+        command.append(f"-runs={-(-(args.runs or CAMPAIGN[kind]) // args.parts)}")
+    before = set(folders["findings"].glob(f"{part}-*"))
     start = time.monotonic()
     done = subprocess.run([*command, folders["corpus"], folders["seeds"]], env=environment, cwd=ROOT,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
     took = time.monotonic() - start
     log = done.stderr
-    (folders["logs"] / "last.txt").write_text(log[:100_000] + "\n...\n" + log[-100_000:])
-    new = sorted(set(folders["findings"].iterdir()) - before)
+    (folders["logs"] / f"{part}.txt").write_text(log[:100_000] + "\n...\n" + log[-100_000:])
+    new = sorted(set(folders["findings"].glob(f"{part}-*")) - before)
     if done.returncode == 0:
         # The signal handler that a child inherits leaves a file when an isolated reader of libhdf5 crashes there, as it may.
         for file in new:
@@ -74,6 +85,17 @@ def run(reader, args):
             "findings": [str(f.relative_to(ROOT)) for f in new] or ([] if done.returncode == 0 else ["no file"]),
             "last": next((line for line in log.splitlines() if "VIOLATION" in line or "ERROR: " in line
                           or "runtime error" in line), "")}
+
+
+def together(rows):
+    """The row of a reader from those of its parts, which ran side by side or one after another."""
+    whole = dict(rows[0])
+    for row in rows[1:]:
+        whole.update({key: whole[key] + row[key] for key in ("executions", "rate", "findings")},
+                     **{key: max(whole[key], row[key]) for key in ("coverage", "new", "slowest", "memory")},
+                     last=whole["last"] or row["last"])
+    whole["findings"] = sorted(set(whole["findings"]))
+    return whole
 
 
 COLUMNS = ("reader", "reads", "executions", "per second", "coverage", "of it new", "slowest input", "peak memory", "findings")
@@ -119,7 +141,8 @@ def main():
     parser.add_argument("--campaign", action="store_true",
                         help="a million executions of each, a hundred thousand where libhdf5 reads")
     parser.add_argument("--write", action="store_true", help="write the table into docs/results/reliability.md")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time; default: 2")
+    parser.add_argument("--parts", type=int, default=1, help="processes for each reader; default: 1")
     args = parser.parse_args()
     if not (args.runs or args.campaign):
         args.seconds = args.seconds or 60
@@ -129,8 +152,10 @@ def main():
     if unknown:
         sys.exit(f"./dev fuzz: no reader {', '.join(sorted(unknown))} (known: {', '.join(r[0] for r in known)})")
     chosen = [reader for reader in known if not args.readers or reader[0] in args.readers]
+    reader_folders.update((reader[0], prepare(reader)) for reader in chosen)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        rows = list(pool.map(lambda reader: run(reader, args), chosen))
+        parts = [[pool.submit(run, reader, part, args) for reader in chosen] for part in range(args.parts)]
+        rows = [together([future.result() for future in of_reader]) for of_reader in zip(*parts)]
     printed(rows)
     for row in rows:
         for finding in row["findings"]:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from ..refused import Refused
-from ..xla.compat import MESHES, inner_jaxpr, is_key
+from ..xla.compat import MESHES, inner_jaxpr, is_key, scan_counts
 from . import collectives
 from .layout import joint, lead, lift, merge, names_by_dimension, split, spread, xp
 from .plain import PLAIN
@@ -224,7 +224,7 @@ class Evaluator:
     def scan_loop(self, equation, inputs, axes):
         p, k = equation.params, len(axes)
         body, constants = inner_jaxpr(p["jaxpr"])
-        nc, carries = p["num_consts"], p["num_carry"]
+        nc, carries = scan_counts(p)
         given, carry, xs = inputs[:nc], inputs[nc : nc + carries], inputs[nc + carries :]
         xs = [jnp.moveaxis(x, k, 0) for x in xs]
 

@@ -12,7 +12,7 @@ import sysconfig
 
 import numpy as np
 
-from ..xla.compat import MESHES, inner_jaxpr
+from ..xla.compat import MESHES, inner_jaxpr, scan_counts
 from .collectives import COLLECTIVES
 from .evaluate import CALLS, SAME, Evaluator, enter, inner_of, is_float, leave, mesh_part, widened
 from .layout import lift, spread, xp
@@ -143,7 +143,7 @@ class _Flattener:
     def loop(self, equation, inputs, axes):
         p, k, program = equation.params, len(axes), self.program
         body, constants = inner_jaxpr(p["jaxpr"])
-        nc, carries, length = p["num_consts"], p["num_carry"], p["length"]
+        (nc, carries), length = scan_counts(p), p["length"]
         given, carry, xs = inputs[:nc], inputs[nc : nc + carries], inputs[nc + carries :]
         constants = [self.constant(c, v.aval, axes) for v, c in zip(body.constvars, constants)]
         columns = [[None] * length for _ in body.outvars[carries:]]

@@ -92,6 +92,14 @@ def inner_jaxpr(jaxpr):
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, [])
 
 
+def scan_counts(params):
+    """Returns how many of a scan's inputs are constants and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carried, _ = params["ft_in"].unpack()  # since 0.11
+    return len(constants), len(carried)
+
+
 def sharding_of(value):
     """Returns a NamedSharding or other sharding of several devices, or None."""
     devices = getattr(value, "device_set", None)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from .compat import bound, inner_jaxpr, place_of, sharding_of
+from .compat import bound, inner_jaxpr, place_of, scan_counts, sharding_of
 
 _INLINED = {
     "pjit", "jit", "closed_call", "core_call", "xla_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
@@ -153,7 +153,7 @@ def _bind(e, values, after, alone):
         return [values[0]] if alone else [lax.with_sharding_constraint(values[0], e.params["sharding"])]
     p = e.params
     if e.name == "scan":
-        nc, carried = p["num_consts"], p["num_carry"]
+        nc, carried = scan_counts(p)
         constants, first, over = values[:nc], values[nc : nc + carried], values[nc + carried :]
 
         def body(carry, x):

@@ -94,8 +94,16 @@ def _number(x):
 
 def _rounding():
     """Returns how products may round on the devices of this process."""
-    # By default JAX multiplies in bfloat16 on a TPU and in TF32, which is finer, on a GPU.
-    return [] if jax.default_backend() == "cpu" else ["--precision", "bf16"]
+    # By default JAX multiplies in bfloat16 on a TPU and in TF32 on a GPU.
+    asked = str(getattr(jax.config, "jax_default_matmul_precision", None) or "default").lower()
+    full = asked in ("highest", "float32", "f32_f32_f32")
+    if jax.default_backend() == "cpu":
+        word = "f32"
+    elif jax.default_backend() in ("gpu", "cuda", "rocm"):
+        word = "f32" if full else "tf32"
+    else:
+        word = "highest" if full else {"high": "high", "tensorfloat32": "high"}.get(asked, "default")
+    return ["--precision", word]
 
 
 def judge(text, arguments, results, folder, stem, labels=(), timeout=120):

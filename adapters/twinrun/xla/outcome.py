@@ -18,6 +18,13 @@ def outcome(seen):
         verdict = "ENGINE_BUG"
         headline = "the step's results are outside the bounds of binary64; the ops that do it were not found"
         findings.append({"cause": "step", "sentence": whole.sentence()})
+    elif seen["triggered"] is not None and culprit and seen["platform"] != "cpu" and _tight(culprit.answer):
+        verdict = "NOISE"
+        headline = "what XLA compiles gives what its equations give one by one, but for the rounding of products' operands"
+        seen["notes"].append(
+            "this device rounds the operands of products (TF32, bfloat16), which hides what is smaller; "
+            "jax.config.update('jax_default_matmul_precision', 'highest') before the diagnosis makes the bounds tight"
+        )
     elif seen["triggered"] is not None:
         verdict = "INCONCLUSIVE"
         headline = "the compiled step and its equations one by one differ by more than rounding explains, but nothing is proven"
@@ -71,6 +78,13 @@ def outcome(seen):
         "versions": seen["versions"], "devices": seen["devices"], "platform": seen["platform"],
         "seconds": seen["seconds"],
     }  # fmt: skip
+
+
+def _tight(answer):
+    """Whether a group was judged, is right, and its bounds are small beside its numbers: at most a sixteenth in the median."""
+    if not answer or answer.refused or answer.outside or answer.unlikely:
+        return False
+    return all((r.get("median_relative_radius") or 0.0) <= 1 / 16 for r in answer.results)
 
 
 def _accusation(seen, culprit):

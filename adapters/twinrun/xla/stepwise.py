@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .compat import is_key, key_data, key_impl, wrap_key
+from .compat import is_key, key_data, key_impl, scan_counts, wrap_key
 from .equations import _bind
 
 # A loop of more equations than this is compiled as a whole.
@@ -35,7 +35,7 @@ def _stacked(rows):
 def iterations(e, values):
     """Yields the inputs of a scan's body, in the order of its steps; takes the results by send()."""
     p = e.params
-    nc, carried = p["num_consts"], p["num_carry"]
+    nc, carried = scan_counts(p)
     constants, carry, over = values[:nc], list(values[nc : nc + carried]), values[nc + carried :]
     order = range(p["length"])
     for i in reversed(order) if p["reverse"] else order:
@@ -49,18 +49,19 @@ def _loop(e, values):
     if e.name == "scan":
         if p["length"] == 0 or p["length"] * size[0] > _LONGEST_LOOP:
             return None
+        _, carried = scan_counts(p)
         rows, out, steps = [], None, iterations(e, values)
         given = next(steps)
         while True:
             out = results(e.bodies[0], given)
-            rows.append(out[p["num_carry"] :])
+            rows.append(out[carried:])
             try:
                 given = steps.send(out)
             except StopIteration:
                 break
         if p["reverse"]:
             rows.reverse()
-        return [*out[: p["num_carry"]], *(_stacked(list(column)) for column in zip(*rows))]
+        return [*out[:carried], *(_stacked(list(column)) for column in zip(*rows))]
     if e.name == "while":
         nc, nb = p["cond_nconsts"], p["body_nconsts"]
         of_cond, of_body, carry = values[:nc], values[nc : nc + nb], list(values[nc + nb :])

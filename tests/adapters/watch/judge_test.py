@@ -121,6 +121,20 @@ class Judge(unittest.TestCase):
                 with self.subTest(plant):
                     self.check(judged(folder / f"{plant}.twin"), expected)
 
+    @unittest.skipUnless(COMPILES, "these kernels are replaced in PyTorch 2")
+    def test_what_a_gpu_may_round_is_allowed_to_a_gpu_alone(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            run(HERE / "gpu.py", folder)
+            for kernel, op in json.loads((folder / "expected.json").read_text()).items():
+                with self.subTest(kernel):
+                    on_gpu, on_cpu = (judged(folder / f"{kernel}-{device}.twin") for device in ("gpu", "cpu"))
+                    self.assertEqual((on_gpu["verdict"], on_gpu["findings"]), ("NOISE", []))
+                    self.assertGreater(on_gpu["judged"], 100)
+                    self.assertEqual({f["op"] for f in on_cpu["findings"] if not f["composed"]}, {op})
+            wrong = judged(folder / "wrong-gpu.twin")
+            self.assertEqual({f["op"] for f in wrong["findings"]}, {"aten.mm.default"})
+
     def check(self, report, expected):
         """Compares the findings of one plant with its row of expected.json."""
         self.assertEqual(report["verdict"], "ENGINE_BUG")
