@@ -17,12 +17,19 @@
 namespace twinrun::oracle {
 
 // An allocator that leaves elements uninitialised, so that their memory is not touched before they
-// are written.
+// are written. Its memory begins at a multiple of 64, because the order in which Eigen adds depends
+// on the alignment.
 struct Untouched : std::allocator<double> {
   template <typename>
   struct rebind {
     using other = Untouched;
   };
+  double* allocate(size_t n) {
+    return static_cast<double*>(::operator new(n * sizeof(double), std::align_val_t{64}));
+  }
+  void deallocate(double* at, size_t n) {
+    ::operator delete(at, n * sizeof(double), std::align_val_t{64});
+  }
   template <typename... Args>
   void construct(double* at, Args... args) {
     if constexpr (sizeof...(args) > 0) ::new (static_cast<void*>(at)) double(args...);
