@@ -10,6 +10,7 @@
 #include "harness/cli/progress_printer.h"
 #include "harness/profile/measured.h"
 #include "harness/profile/modelled.h"
+#include "harness/xplane/write.h"
 
 namespace twinrun::cli {
 namespace {
@@ -21,7 +22,8 @@ Status write_profile(const Profile& profile, const ChromeTrace& trace, const std
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/profile.json", to_profile_json(profile)));
   TWINRUN_RETURN_IF_ERROR(
       write_file_atomically(dir + "/profile.html", to_profile_html(profile, "trace.json")));
-  return write_file_atomically(dir + "/trace.json", to_chrome_trace(trace));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/trace.json", to_chrome_trace(trace)));
+  return write_xplane(profile, dir);
 }
 
 Result<MeasuredProfile> profile_of(const Scenario& scenario, const Parsed& parsed) {

@@ -1,0 +1,273 @@
+// Writes a profile as an XSpace: a plane for each core with its steps, layers and ops, and one for
+// the host with the stages of its input.
+#include "harness/xplane/write.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <xplane.pb.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "checkpoints/container/atomic_file.h"
+#include "harness/xplane/schema.h"
+
+namespace twinrun {
+namespace {
+
+using xplane::XEvent;
+using xplane::XEventMetadata;
+using xplane::XLine;
+using xplane::XPlane;
+using xplane::XStat;
+
+constexpr int64_t kProgram = 1;  // of the one program that a profile is of
+constexpr size_t kModelledSteps = 10;
+constexpr int kMaxCores = 8;                   // all cores of a modelled profile do the same
+constexpr size_t kMaxEvents = 1'000'000;       // of ops: some 30 MB
+constexpr std::string_view kHost = "twinrun";  // the name of the host, and of the file
+
+int64_t picoseconds(double seconds) { return std::llround(std::max(0.0, seconds) * 1e12); }
+
+// A plane whose stats and events refer to their names by number.
+class Plane {
+ public:
+  Plane(XPlane& plane, int64_t id, std::string_view name) : plane_(plane) {
+    plane_.set_id(id);
+    plane_.set_name(std::string(name));
+  }
+  // One more stat of a plane, an event or the metadata of an event.
+  template <typename Owner>
+  XStat& stat(Owner& owner, std::string_view name) {
+    XStat& stat = *owner.add_stats();
+    auto [at, fresh] = stats_.try_emplace(std::string(name), stats_.size() + 1);
+    if (fresh) {
+      auto& metadata = (*plane_.mutable_stat_metadata())[at->second];
+      metadata.set_id(at->second);
+      metadata.set_name(at->first);
+    }
+    stat.set_metadata_id(at->second);
+    return stat;
+  }
+  template <typename Owner>
+  void text(Owner& owner, std::string_view name, const std::string& value) {
+    stat(owner, name).set_str_value(value);
+  }
+  template <typename Owner>
+  void number(Owner& owner, std::string_view name, int64_t value) {
+    stat(owner, name).set_int64_value(value);
+  }
+  XEventMetadata& metadata() {
+    const int64_t id = static_cast<int64_t>(plane_.event_metadata_size()) + 1;
+    auto& metadata = (*plane_.mutable_event_metadata())[id];
+    metadata.set_id(id);
+    return metadata;
+  }
+  XLine& line(std::string_view name) {
+    XLine& line = *plane_.add_lines();
+    line.set_id(plane_.lines_size());
+    line.set_name(std::string(name));
+    line.set_display_name(std::string(name));
+    return line;
+  }
+  XPlane& get() { return plane_; }
+
+ private:
+  XPlane& plane_;
+  std::map<std::string, int64_t> stats_;
+};
+
+XEvent& add_event(XLine& line, const XEventMetadata& metadata, int64_t begin, int64_t end) {
+  XEvent& event = *line.add_events();
+  event.set_metadata_id(metadata.id());
+  event.set_offset_ps(begin);
+  event.set_duration_ps(end - begin);
+  return event;
+}
+
+// The steps that are written. A modelled profile shows some around the end of a loop; XProf averages
+// over what it sees, so each of its steps is the average one.
+std::vector<ProfileStep> written_steps(const Profile& p) {
+  if (p.source != "modelled") {
+    const size_t most = std::max<size_t>(1, kMaxEvents / std::max<size_t>(1, p.ops.size()));
+    return {p.steps.begin(),
+            p.steps.begin() + static_cast<int64_t>(std::min(most, p.steps.size()))};
+  }
+  std::vector<ProfileStep> steps(kModelledSteps, p.average);
+  const int64_t first = p.steps.empty() ? 0 : p.steps.front().step;
+  for (size_t i = 0; i < steps.size(); ++i) steps[i].step = first + static_cast<int64_t>(i);
+  return steps;
+}
+
+class Writer {
+ public:
+  explicit Writer(const Profile& p) : p_(p), steps_(written_steps(p)) {
+    for (const ProfileOp& op : p.ops) op_seconds_ += op.seconds;
+  }
+  xplane::XSpace run();
+
+ private:
+  void core(XPlane& plane, int index);
+  void host(XPlane& plane);
+  XEventMetadata& op_metadata(Plane& plane, const ProfileOp& op, int64_t symbol) const;
+
+  const Profile& p_;
+  std::vector<ProfileStep> steps_;
+  double op_seconds_ = 0;
+};
+
+XEventMetadata& Writer::op_metadata(Plane& plane, const ProfileOp& op, int64_t symbol) const {
+  XEventMetadata& m = plane.metadata();
+  m.set_name(op.expression);
+  m.set_display_name(op.name);
+  plane.number(m, xplane::kProgramId, kProgram);
+  plane.number(m, xplane::kSymbolId, symbol);
+  plane.text(m, xplane::kCategory, op.category);
+  plane.text(m, xplane::kFrameworkOp, op.name + ":" + op.kind);
+  if (op.flops > 0) {
+    plane.number(m, xplane::kFlops, std::llround(op.flops));
+    plane.number(m, xplane::kModelFlops, std::llround(op.flops));
+  }
+  if (op.bytes > 0) {
+    plane.number(m, xplane::kBytes, std::llround(op.bytes));
+    xplane::MemoryAccessBreakdown breakdown;
+    auto& all = *breakdown.add_memory_accessed();
+    all.set_operation_type(1);
+    all.set_memory_space(1);
+    all.set_bytes_accessed(static_cast<uint64_t>(std::llround(op.bytes)));
+    plane.stat(m, xplane::kBytesOf).set_bytes_value(breakdown.SerializeAsString());
+  }
+  return m;
+}
+
+void Writer::core(XPlane& into, int index) {
+  Plane plane(into, index, fmt::format("{}{}", xplane::kTpuPlane, index));
+  plane.text(into, xplane::kDeviceType, p_.machine);
+  plane.stat(into, xplane::kPeakTeraflops).set_double_value(p_.peak_flops / 1e12);
+  plane.stat(into, xplane::kPeakGigabytes).set_double_value(p_.peak_bandwidth / 1e9);
+  xplane::CoreDetails details;
+  details.set_hostname(std::string(kHost));
+  const auto core = static_cast<uint32_t>(index);
+  details.set_device_ordinal(core);
+  details.set_core_num(core % 2);
+  details.set_local_chip_id(core / 2);
+  details.set_global_chip_id(core / 2);
+  details.set_global_core_id(core);
+  plane.stat(into, xplane::kCoreDetails).set_bytes_value(details.SerializeAsString());
+
+  ProfileOp wait;
+  wait.name = wait.kind = wait.category = std::string(xplane::kInfeed);
+  wait.expression = "waiting for input";
+  const XEventMetadata& infeed = op_metadata(plane, wait, 1);
+  std::vector<const XEventMetadata*> ops, layers;
+  for (const ProfileOp& op : p_.ops) {
+    ops.push_back(&op_metadata(plane, op, static_cast<int64_t>(ops.size()) + 2));
+    XEventMetadata& layer = plane.metadata();
+    layer.set_name(op.layer);
+    layers.push_back(&layer);
+  }
+  XEventMetadata& module = plane.metadata();
+  module.set_name(fmt::format("{}({})", p_.scenario, kProgram));
+  plane.number(module, xplane::kProgramId, kProgram);
+
+  XLine &step_line = plane.line(xplane::kSteps), &module_line = plane.line(xplane::kModules);
+  XLine &scope_line = plane.line(xplane::kScopes), &op_line = plane.line(xplane::kOps);
+  double begin = 0;
+  for (const ProfileStep& step : steps_) {
+    const auto grouped = [&](XEvent& event) { plane.number(event, xplane::kGroupId, step.step); };
+    XEventMetadata& number = plane.metadata();
+    number.set_name(std::to_string(step.step));
+    const int64_t end = picoseconds(begin + step.seconds());
+    XEvent& whole = add_event(step_line, number, picoseconds(begin), end);
+    plane.number(whole, xplane::kStepNum, step.step);
+    grouped(whole);
+    double now = begin + step.input;
+    if (step.input > 0) grouped(add_event(op_line, infeed, picoseconds(begin), picoseconds(now)));
+    const double busy = step.compute + step.all_reduce;
+    const double scale = op_seconds_ > 0 ? busy / op_seconds_ : 0;
+    grouped(add_event(module_line, module, picoseconds(now), picoseconds(now + busy)));
+    size_t layer_first = 0;
+    double layer_begin = now;
+    for (size_t i = 0; i < p_.ops.size(); ++i) {
+      const double next = now + p_.ops[i].seconds * scale;
+      const int64_t op_end = std::min(end, picoseconds(next));
+      grouped(add_event(op_line, *ops[i], std::min(end, picoseconds(now)), op_end));
+      now = next;
+      if (i + 1 == p_.ops.size() || p_.ops[i + 1].layer != p_.ops[i].layer) {
+        grouped(add_event(scope_line, *layers[layer_first], std::min(end, picoseconds(layer_begin)),
+                          op_end));
+        layer_first = i + 1;
+        layer_begin = now;
+      }
+    }
+    begin += step.seconds();
+  }
+}
+
+// The category of a stage in XProf's input-pipeline analyzer.
+std::string_view input_category(const InputStage& stage) {
+  if (stage.name == "read" || stage.name == "cache") return "Read";
+  return stage.name == "enqueue" ? "Enqueue" : "Preprocessing";
+}
+
+// What is done once lies before the first step and belongs to no share, hence has no stage.
+void Writer::host(XPlane& into) {
+  Plane plane(into, kMaxCores + 1, xplane::kHostPlane);
+  int64_t id = 0;
+  for (const InputStage& stage : p_.input.stages) {
+    XLine& line = plane.line("input: " + stage.name);
+    XEventMetadata& m = plane.metadata();
+    m.set_name(stage.once ? stage.name + ", once" : stage.name);
+    ++id;
+    double begin = 0;
+    for (const ProfileStep& step : steps_) {
+      XEvent& event = add_event(line, m, picoseconds(begin), picoseconds(begin + stage.seconds));
+      plane.text(event, "what", stage.what);
+      if (stage.once) break;
+      plane.number(event, xplane::kStageId, id);
+      plane.text(event, xplane::kStageName, stage.name);
+      plane.text(event, xplane::kStageCategory, std::string(input_category(stage)));
+      begin += std::max(step.seconds(), stage.seconds);
+    }
+  }
+}
+
+xplane::XSpace Writer::run() {
+  xplane::XSpace space;
+  space.add_hostnames(std::string(kHost));
+  // Measured cores take turns on the machine's threads: their times are of all cores together.
+  const int cores = p_.source == "modelled" ? std::clamp(p_.cores, 1, kMaxCores) : 1;
+  for (int i = 0; i < cores; ++i) core(*space.add_planes(), i);
+  host(*space.add_planes());
+  return space;
+}
+
+}  // namespace
+
+std::string to_xplane(const Profile& profile) {
+  const xplane::XSpace space = Writer(profile).run();
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream out(&stream);
+  out.SetSerializationDeterministic(true);  // maps in the order of their keys
+  space.SerializeToCodedStream(&out);
+  out.Trim();
+  return bytes;
+}
+
+std::string xplane_path(const Profile& profile) {
+  return fmt::format("plugins/profile/{}/{}.xplane.pb", profile.source, kHost);
+}
+
+Status write_xplane(const Profile& profile, const std::string& dir) {
+  const std::filesystem::path path = std::filesystem::path(dir) / xplane_path(profile);
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  if (failed)
+    return Error{failed.message(), path.parent_path().string(), "name a folder that can be made"};
+  return write_file_atomically(path.string(), to_xplane(profile));
+}
+
+}  // namespace twinrun
