@@ -27,6 +27,7 @@ inline constexpr std::string_view kFlops = "flops";
 inline constexpr std::string_view kModelFlops = "model_flops";
 inline constexpr std::string_view kBytes = "bytes_accessed";
 inline constexpr std::string_view kBytesOf = "memory_access_breakdown";
+inline constexpr std::string_view kHloProto = "Hlo Proto";
 inline constexpr std::string_view kDeviceType = "device_type_string";
 inline constexpr std::string_view kPeakTeraflops = "peak_teraflops_per_second";
 inline constexpr std::string_view kPeakGigabytes = "peak_hbm_bw_gigabytes_per_second";

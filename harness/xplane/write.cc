@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/xplane/schema.h"
@@ -32,9 +33,9 @@ constexpr std::string_view kHost = "twinrun";  // the name of the host, and of t
 int64_t picoseconds(double seconds) { return std::llround(std::max(0.0, seconds) * 1e12); }
 
 // A plane whose stats and events refer to their names by number.
-class Plane {
+class PlaneBuilder {
  public:
-  Plane(XPlane& plane, int64_t id, std::string_view name) : plane_(plane) {
+  PlaneBuilder(XPlane& plane, int64_t id, std::string_view name) : plane_(plane) {
     plane_.set_id(id);
     plane_.set_name(std::string(name));
   }
@@ -111,14 +112,15 @@ class Writer {
  private:
   void core(XPlane& plane, int index);
   void host(XPlane& plane);
-  XEventMetadata& op_metadata(Plane& plane, const ProfileOp& op, int64_t symbol) const;
+  XEventMetadata& op_metadata(PlaneBuilder& plane, const ProfileOp& op, int64_t symbol) const;
 
   const Profile& p_;
   std::vector<ProfileStep> steps_;
   double op_seconds_ = 0;
 };
 
-XEventMetadata& Writer::op_metadata(Plane& plane, const ProfileOp& op, int64_t symbol) const {
+XEventMetadata& Writer::op_metadata(PlaneBuilder& plane, const ProfileOp& op,
+                                    int64_t symbol) const {
   XEventMetadata& m = plane.metadata();
   m.set_name(op.expression);
   m.set_display_name(op.name);
@@ -143,7 +145,7 @@ XEventMetadata& Writer::op_metadata(Plane& plane, const ProfileOp& op, int64_t s
 }
 
 void Writer::core(XPlane& into, int index) {
-  Plane plane(into, index, fmt::format("{}{}", xplane::kTpuPlane, index));
+  PlaneBuilder plane(into, index, fmt::format("{}{}", xplane::kTpuPlane, index));
   plane.text(into, xplane::kDeviceType, p_.machine);
   plane.stat(into, xplane::kPeakTeraflops).set_double_value(p_.peak_flops / 1e12);
   plane.stat(into, xplane::kPeakGigabytes).set_double_value(p_.peak_bandwidth / 1e9);
@@ -214,7 +216,7 @@ std::string_view input_category(const InputStage& stage) {
 
 // What is done once lies before the first step and belongs to no share, hence has no stage.
 void Writer::host(XPlane& into) {
-  Plane plane(into, kMaxCores + 1, xplane::kHostPlane);
+  PlaneBuilder plane(into, kMaxCores + 1, xplane::kHostPlane);
   int64_t id = 0;
   for (const InputStage& stage : p_.input.stages) {
     XLine& line = plane.line("input: " + stage.name);
