@@ -46,7 +46,7 @@ struct CaptureComparison {
   double uncertainty = 1;
   // The capture is of a TPU, as the model is. If not, only shares can be compared.
   bool same_kind = false;
-  std::vector<CaptureMatch> matches;   // those slower than expected first, then by time lost
+  std::vector<CaptureMatch> matches;   // those slower than expected first, by time lost
   double measured = 0, predicted = 0;  // seconds of a step in matches
   // Seconds of a step that have no counterpart on the other side.
   double only_measured = 0, only_predicted = 0;

@@ -115,7 +115,8 @@ void compare_with(Capture& capture, const Profile& profile) {
     return times > 0 ? match.measured - match.measured / times : 0;
   };
   std::ranges::stable_sort(out.matches, [&](const CaptureMatch& a, const CaptureMatch& b) {
-    return out.slower(a) != out.slower(b) ? out.slower(a) : lost(a) > lost(b);
+    if (out.slower(a) != out.slower(b)) return out.slower(a);
+    return out.slower(a) ? lost(a) > lost(b) : a.measured > b.measured;
   });
   capture.comparison = {std::move(out)};
 }

@@ -14,8 +14,6 @@ namespace {
 
 using wire::Fields;
 
-constexpr size_t kMaxPlaces = 64;  // of one op
-
 struct Instruction {
   std::string_view name, opcode, framework_op;
   std::vector<int64_t> called;
@@ -43,10 +41,11 @@ Instruction instruction_of(std::string_view bytes) {
   return in;
 }
 
-void add_place(std::vector<std::string>& places, std::string place) {
-  if (!place.empty() && places.size() < kMaxPlaces &&
-      std::ranges::find(places, place) == places.end())
-    places.push_back(std::move(place));
+void add_places(std::vector<std::string>& places, const std::vector<std::string>& more) {
+  for (const std::string& place : more) {
+    if (places.size() < kMaxPlaces && std::ranges::find(places, place) == places.end())
+      places.push_back(place);
+  }
 }
 
 template <typename Visit>
@@ -59,14 +58,20 @@ void for_instructions(std::string_view computation, Visit visit) {
 
 }  // namespace
 
-std::string place_of(std::string_view framework_op) {
+std::vector<std::string> places_of(std::string_view framework_op) {
   // TensorFlow and XProf append a type: "dense1/MatMul:MatMul".
   if (const size_t type = framework_op.rfind(':');
       type != framework_op.npos && framework_op.find('/', type) == framework_op.npos)
     framework_op = framework_op.substr(0, type);
-  const SourcePath source = source_path(framework_op);
-  if (source.path.empty()) return "";
-  return text::clean(source.path) + (source.gradient ? ".grad" : "");
+  std::vector<std::string> places;
+  for (size_t at = 0; at < framework_op.size() && places.size() < kMaxPlaces;) {
+    const size_t end = std::min(framework_op.find(';', at), framework_op.size());
+    const SourcePath source = source_path(framework_op.substr(at, end - at));
+    if (!source.path.empty())
+      add_places(places, {text::clean(source.path) + (source.gradient ? ".grad" : "")});
+    at = end + 1;
+  }
+  return places;
 }
 
 void add_hlo_names(std::string_view hlo_proto, const std::map<std::string, CaptureOp*>& ops) {
@@ -85,12 +90,12 @@ void add_hlo_names(std::string_view hlo_proto, const std::map<std::string, Captu
       }
     }
   }
-  std::unordered_map<int64_t, std::vector<std::string>> places_in;  // computations
-  const auto places_of = [&](int64_t id) -> const std::vector<std::string>& {
-    const auto [at, fresh] = places_in.try_emplace(id);
+  std::unordered_map<int64_t, std::vector<std::string>> known;  // of computations
+  const auto places_in = [&](int64_t id) -> const std::vector<std::string>& {
+    const auto [at, fresh] = known.try_emplace(id);
     if (const auto found = by_id.find(id); fresh && found != by_id.end()) {
       for_instructions(found->second, [&](const Instruction& in) {
-        if (!in.framework_op.empty()) add_place(at->second, place_of(in.framework_op));
+        add_places(at->second, places_of(in.framework_op));
       });
     }
     return at->second;
@@ -101,11 +106,9 @@ void add_hlo_names(std::string_view hlo_proto, const std::map<std::string, Captu
       if (found == ops.end()) return;
       CaptureOp& op = *found->second;
       if (op.category.empty()) op.category = text::clean(in.opcode.substr(0, kMaxPlaces));
-      if (!in.framework_op.empty()) add_place(op.paths, place_of(in.framework_op));
+      add_places(op.paths, places_of(in.framework_op));
       if (in.opcode != "fusion") return;
-      for (const int64_t id : in.called) {
-        for (const std::string& place : places_of(id)) add_place(op.paths, place);
-      }
+      for (const int64_t id : in.called) add_places(op.paths, places_in(id));
     });
   }
 }

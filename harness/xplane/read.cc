@@ -108,7 +108,7 @@ void Reader::add_op(Device& device, const Line& line, const Event& event, std::s
     op.category = kept(event.stats.category);
     op.flops = event.stats.flops;
     op.bytes = event.stats.bytes;
-    if (!event.stats.framework_op.empty()) op.paths = {place_of(event.stats.framework_op)};
+    op.paths = places_of(event.stats.framework_op);
     out_.ops.push_back(std::move(op));
     programs_.push_back(event.stats.program);
   }
