@@ -125,12 +125,18 @@ class Writer {
 XEventMetadata& Writer::op_metadata(PlaneBuilder& plane, const ProfileOp& op,
                                     int64_t symbol) const {
   XEventMetadata& m = plane.metadata();
-  m.set_name(text::printable(op.expression));
+  // XProf takes what stands before the first " = " for the name.
+  const bool named = op.expression.starts_with(op.name + " = ");
+  m.set_name(text::printable(
+      named ? op.expression : fmt::format("{} = {} of\n{}", op.name, op.category, op.expression)));
   m.set_display_name(text::printable(op.name));
   plane.number(m, xplane::kProgramId, kProgram);
   plane.number(m, xplane::kSymbolId, symbol);
   plane.text(m, xplane::kCategory, op.category);
-  plane.text(m, xplane::kFrameworkOp, op.name + ":" + op.kind);
+  // XProf reads name:type, and accepts no other colon.
+  std::string framework_op = op.name;
+  std::ranges::replace(framework_op, ':', '_');
+  plane.text(m, xplane::kFrameworkOp, framework_op + ":" + op.kind);
   if (op.flops > 0) {
     plane.number(m, xplane::kFlops, std::llround(op.flops));
     plane.number(m, xplane::kModelFlops, std::llround(op.flops));
@@ -180,13 +186,15 @@ void Writer::core(XPlane& into, int index) {
   XLine &step_line = plane.line(xplane::kSteps), &module_line = plane.line(xplane::kModules);
   XLine &scope_line = plane.line(xplane::kScopes), &op_line = plane.line(xplane::kOps);
   int64_t first = 0;  // of the step, in picoseconds
-  for (const ProfileStep& step : steps_) {
+  for (size_t index = 0; index < steps_.size(); ++index) {
+    const ProfileStep& step = steps_[index];
     const int64_t end = first + picoseconds(step.seconds());
     const auto at = [&](double seconds) { return std::min(end, first + picoseconds(seconds)); };
     const auto add = [&](XLine& line, const XEventMetadata& metadata, double begin,
                          double stop) -> XEvent& {
       XEvent& event = add_event(line, metadata, at(begin), at(stop));
-      plane.number(event, xplane::kGroupId, step.step);
+      // XProf numbers the events in the line of steps from 0 and looks for that number in ops.
+      plane.number(event, xplane::kGroupId, static_cast<int64_t>(index));
       return event;
     };
     XEventMetadata& number = plane.metadata();

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""`twinrun profile --xplane` reads what JAX's profiler records of a training on the CPU, and XProf agrees.
+
+    record_jax.py TWINRUN
+
+TWINRUN_PARITY_JAX names an interpreter that has JAX, TWINRUN_XPROF one that has xprof; exit status 77 without them.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+STEPS = 9
+
+
+def main():
+    twinrun, jax, xprof = sys.argv[1], os.environ.get("TWINRUN_PARITY_JAX", ""), os.environ.get("TWINRUN_XPROF", "")
+    for python, package in ((jax, "jax"), (xprof, "xprof")):
+        if not python or subprocess.run([python, "-c", f"import {package}"], capture_output=True).returncode != 0:
+            print(f"SKIPPED: TWINRUN_PARITY_JAX and TWINRUN_XPROF name no interpreter with {package}")
+            return 77
+    failed = []
+
+    def expect(holds, what):
+        if not holds:
+            failed.append(what)
+            print(f"FAILED: {what}")
+
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([jax, HERE / "jax_steps.py", folder, str(STEPS)], check=True)
+        truth = json.loads(pathlib.Path(folder, "truth.json").read_text())
+        read = subprocess.run([twinrun, "profile", "--xplane", folder, "--json"], check=True, capture_output=True, text=True)
+        expect(read.stderr == "", read.stderr)
+        capture = json.loads(read.stdout)
+        expect(capture["device"] == "CPU" and capture["devices"] == 1, f"{capture['devices']} {capture['device']}")
+        expect([step["step"] for step in capture["steps"]] == truth["steps"], f"steps {capture['steps']}")
+
+        # Every op that ran is an instruction of the compiled step and ran once a step; all dots of the step ran.
+        ops = {op["name"]: op for op in capture["ops"]}
+        expect(set(ops) <= set(truth["instructions"]), f"ops {set(ops) - set(truth['instructions'])}")
+        for op in ops.values():
+            expect(op["count"] == STEPS, f"{op['name']} ran {op['count']} times")
+            expect(op["program"] == "jit_step", f"{op['name']} of {op['program']}")
+        places = {place for op in ops.values() for place in op["places"]}
+        expect({"dense1/dot_general", "dense2/dot_general", "dense2/dot_general.grad"} <= places, f"places {sorted(places)}")
+        whole = capture["busy_share"] + capture["input_share"] + capture["idle_share"]
+        expect(abs(whole - 1) < 1e-9, f"shares add up to {whole}")
+        expect(sum(step["seconds"] for step in capture["steps"]) / STEPS == capture["step_seconds"], "the mean step")
+
+        # XProf shows two digits of a millisecond of the same steps.
+        run = subprocess.run([xprof, HERE / "convert.py", folder, "input_pipeline_analyzer"], check=True, capture_output=True, text=True)
+        figures = next(t["p"] for t in json.loads(run.stdout)["input_pipeline_analyzer"] if "steptime_ms_average" in t.get("p", {}))
+        for ours, theirs in (("step_seconds", "average"), ("shortest", "minimum"), ("longest", "maximum")):
+            shown = float(figures["steptime_ms_" + theirs])
+            expect(abs(1e3 * capture[ours] - shown) <= 0.005 + 1e-9, f"{ours} {capture[ours]} here, {shown} ms in XProf")
+
+        # Text is made of the same; a broken capture is refused in one line.
+        shown = subprocess.run([twinrun, "profile", "--xplane", folder], check=True, capture_output=True, text=True).stdout
+        expect(f"{STEPS} of them, from step annotations of the host" in " ".join(shown.split()), shown)
+        file = next(pathlib.Path(folder).rglob("*.xplane.pb"))
+        file.write_bytes(file.read_bytes()[:-7])
+        broken = subprocess.run([twinrun, "profile", "--xplane", str(file)], capture_output=True, text=True)
+        expect(broken.returncode == 128 and "cut short" in broken.stderr, broken.stderr)
+    print(f"{len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
