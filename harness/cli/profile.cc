@@ -11,13 +11,24 @@
 #include "harness/profile/measured.h"
 #include "harness/profile/modelled.h"
 #include "harness/xplane/compare.h"
+#include "harness/xplane/hlo_module.h"
 #include "harness/xplane/read.h"
 #include "harness/xplane/write.h"
 
 namespace twinrun::cli {
 namespace {
 
-Status write_profile(const Profile& profile, const ChromeTrace& trace, const std::string& dir) {
+// The modelled step as XProf's graph and memory viewer show it. What is measured runs on this machine
+// and has no memory plan of a TPU.
+Result<std::string> hlo_of(const Scenario& scenario, const Profile& profile) {
+  if (profile.source != "modelled") return std::string();
+  TWINRUN_ASSIGN(const Program step, modelled_step(scenario));
+  return to_hlo_proto(scenario.name, step, tpu::plan_hbm(step));
+}
+
+Status write_profile(const Scenario& scenario, const Profile& profile, const ChromeTrace& trace,
+                     const std::string& dir) {
+  TWINRUN_ASSIGN(const std::string hlo, hlo_of(scenario, profile));
   std::error_code failed;
   std::filesystem::create_directories(dir, failed);
   if (failed) return Error{failed.message(), dir, "name a folder that can be made"};
@@ -25,7 +36,7 @@ Status write_profile(const Profile& profile, const ChromeTrace& trace, const std
   TWINRUN_RETURN_IF_ERROR(
       write_file_atomically(dir + "/profile.html", to_profile_html(profile, "trace.json")));
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/trace.json", to_chrome_trace(trace)));
-  return write_xplane(profile, dir);
+  return write_xplane(profile, hlo, dir);
 }
 
 // The model of a scenario reads no data, so none is opened.
@@ -98,7 +109,7 @@ Result<int> profile_verb(const Args& args) {
   TWINRUN_ASSIGN(const auto profile, profile_of(scenario, parsed));
   if (parsed.has("out")) {
     TWINRUN_RETURN_IF_ERROR(
-        write_profile(profile.profile, profile.trace, parsed.get<std::string>("out")));
+        write_profile(scenario, profile.profile, profile.trace, parsed.get<std::string>("out")));
   }
   if (parsed.get<bool>("json")) {
     print_document(to_profile_json(profile.profile));

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "harness/xplane/hlo_names.h"
 #include "harness/xplane/schema.h"
 
 namespace twinrun {
@@ -14,7 +15,7 @@ namespace {
 // The names that a unit may have in a capture: its own, and the place in the source that it was
 // named after, without its number, iteration, line and part ("dense1/dot_general.pad[3]@a.py:31").
 std::set<std::string> names_of(const std::string& unit) {
-  std::set<std::string> names = {unit};
+  std::set<std::string> names = {unit, hlo_name(unit)};
   std::string place = unit.substr(0, unit.find('@'));
   if (const size_t number = place.find_last_of(":[");
       number != place.npos && number > place.rfind('/') + 1)

@@ -1,4 +1,4 @@
-// Reads names from the HLO modules in a capture. Field numbers: xla/service/hlo.proto in openxla/xla.
+// Reads and makes names of ops in HLO. Field numbers: xla/service/hlo.proto in openxla/xla.
 #include "harness/xplane/hlo_names.h"
 
 #include <algorithm>
@@ -57,6 +57,16 @@ void for_instructions(std::string_view computation, Visit visit) {
 }
 
 }  // namespace
+
+std::string hlo_name(std::string_view op) {
+  std::string name(op);
+  for (char& c : name) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    if (!letter && !(c >= '0' && c <= '9') && c != '.' && c != '-') c = '_';
+  }
+  if (!name.empty() && name[0] >= '0' && name[0] <= '9') name.insert(0, "_");
+  return name;
+}
 
 std::vector<std::string> places_of(std::string_view framework_op) {
   // TensorFlow and XProf append a type: "dense1/MatMul:MatMul".

@@ -1,5 +1,5 @@
-// Where the ops of a capture come from in the user's source: HLO's metadata, which captures hold for
-// each compiled program.
+// Names of ops in HLO, and where they come from in the user's source: HLO's metadata, which captures
+// hold for each compiled program.
 //
 //   places_of("jit(step)/transpose(jvp(dense1))/dot_general")   // {"dense1/dot_general.grad"}
 //   add_hlo_names(hlo_proto, {{"fusion.12", &op}});
@@ -13,6 +13,9 @@
 #include "reports/capture.h"
 
 namespace twinrun {
+
+// The name of an op as HLO accepts it: letters, digits and "_.-" (NameUniquer of openxla/xla).
+std::string hlo_name(std::string_view op);
 
 inline constexpr size_t kMaxPlaces = 64;  // of one op that are kept
 

@@ -10,6 +10,9 @@ inline constexpr std::string_view kTpuPlane = "/device:TPU:";  // and the number
 inline constexpr std::string_view kGpuPlane = "/device:GPU:";
 inline constexpr std::string_view kHostPlane = "/host:CPU";
 
+// Its events' metadata are the programs: the id is program_id.
+inline constexpr std::string_view kModulePlane = "/host:metadata";
+
 inline constexpr std::string_view kSteps = "Steps";
 inline constexpr std::string_view kModules = "XLA Modules";
 inline constexpr std::string_view kOps = "XLA Ops";

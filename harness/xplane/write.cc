@@ -13,6 +13,7 @@
 #include <map>
 
 #include "checkpoints/container/atomic_file.h"
+#include "harness/xplane/hlo_names.h"
 #include "harness/xplane/schema.h"
 #include "reports/text.h"
 
@@ -107,7 +108,7 @@ std::vector<ProfileStep> written_steps(const Profile& p) {
 
 class Writer {
  public:
-  explicit Writer(const Profile& p) : p_(p), steps_(written_steps(p)) {
+  Writer(const Profile& p, const std::string& hlo) : p_(p), hlo_(hlo), steps_(written_steps(p)) {
     for (const ProfileOp& op : p.ops) op_seconds_ += op.seconds;
   }
   xplane::XSpace run();
@@ -115,9 +116,14 @@ class Writer {
  private:
   void core(XPlane& plane, int index);
   void host(XPlane& plane);
+  void modules(XPlane& plane) const;
+  std::string module_name() const {
+    return fmt::format("{}({})", text::printable(p_.scenario), kProgram);
+  }
   XEventMetadata& op_metadata(PlaneBuilder& plane, const ProfileOp& op, int64_t symbol) const;
 
   const Profile& p_;
+  const std::string& hlo_;
   std::vector<ProfileStep> steps_;
   double op_seconds_ = 0;
 };
@@ -126,10 +132,12 @@ XEventMetadata& Writer::op_metadata(PlaneBuilder& plane, const ProfileOp& op,
                                     int64_t symbol) const {
   XEventMetadata& m = plane.metadata();
   // XProf takes what stands before the first " = " for the name.
-  const bool named = op.expression.starts_with(op.name + " = ");
-  m.set_name(text::printable(
-      named ? op.expression : fmt::format("{} = {} of\n{}", op.name, op.category, op.expression)));
-  m.set_display_name(text::printable(op.name));
+  const std::string name = hlo_name(op.name), own = op.name + " = ";
+  m.set_name(name + " = " +
+             text::printable(op.expression.starts_with(own)
+                                 ? op.expression.substr(own.size())
+                                 : fmt::format("{} of\n{}", op.category, op.expression)));
+  m.set_display_name(name);
   plane.number(m, xplane::kProgramId, kProgram);
   plane.number(m, xplane::kSymbolId, symbol);
   plane.text(m, xplane::kCategory, op.category);
@@ -180,7 +188,7 @@ void Writer::core(XPlane& into, int index) {
     layers.push_back(&layer);
   }
   XEventMetadata& module = plane.metadata();
-  module.set_name(fmt::format("{}({})", text::printable(p_.scenario), kProgram));
+  module.set_name(module_name());
   plane.number(module, xplane::kProgramId, kProgram);
 
   XLine &step_line = plane.line(xplane::kSteps), &module_line = plane.line(xplane::kModules);
@@ -264,6 +272,13 @@ void Writer::host(XPlane& into) {
   }
 }
 
+void Writer::modules(XPlane& into) const {
+  PlaneBuilder plane(into, kMaxCores + 2, xplane::kModulePlane);
+  XEventMetadata& module = plane.metadata();
+  module.set_name(module_name());
+  plane.stat(module, xplane::kHloProto).set_bytes_value(hlo_);
+}
+
 xplane::XSpace Writer::run() {
   xplane::XSpace space;
   space.add_hostnames(std::string(kHost));
@@ -271,13 +286,14 @@ xplane::XSpace Writer::run() {
   const int cores = p_.source == "modelled" ? std::clamp(p_.cores, 1, kMaxCores) : 1;
   for (int i = 0; i < cores; ++i) core(*space.add_planes(), i);
   host(*space.add_planes());
+  if (!hlo_.empty()) modules(*space.add_planes());
   return space;
 }
 
 }  // namespace
 
-std::string to_xplane(const Profile& profile) {
-  const xplane::XSpace space = Writer(profile).run();
+std::string to_xplane(const Profile& profile, const std::string& hlo_proto) {
+  const xplane::XSpace space = Writer(profile, hlo_proto).run();
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream out(&stream);
@@ -291,13 +307,13 @@ std::string xplane_path(const Profile& profile) {
   return fmt::format("plugins/profile/{}/{}.xplane.pb", profile.source, kHost);
 }
 
-Status write_xplane(const Profile& profile, const std::string& dir) {
+Status write_xplane(const Profile& profile, const std::string& hlo_proto, const std::string& dir) {
   const std::filesystem::path path = std::filesystem::path(dir) / xplane_path(profile);
   std::error_code failed;
   std::filesystem::create_directories(path.parent_path(), failed);
   if (failed)
     return Error{failed.message(), path.parent_path().string(), "name a folder that can be made"};
-  return write_file_atomically(path.string(), to_xplane(profile));
+  return write_file_atomically(path.string(), to_xplane(profile, hlo_proto));
 }
 
 }  // namespace twinrun

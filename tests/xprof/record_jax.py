@@ -51,7 +51,7 @@ def main():
         expect(sum(step["seconds"] for step in capture["steps"]) / STEPS == capture["step_seconds"], "the mean step")
 
         # XProf leaves out the first and the last of more than five such steps; the others are the same.
-        run = subprocess.run([xprof, HERE / "convert.py", folder, "input_pipeline_analyzer"], check=True, capture_output=True, text=True)
+        run = subprocess.run([xprof, HERE / "convert.py", folder, "", "input_pipeline_analyzer"], check=True, capture_output=True, text=True)
         table = next(t for t in json.loads(run.stdout)["input_pipeline_analyzer"] if "steptime_ms_average" in t.get("p", {}))
         shown = {row["c"][0]["v"]: row["c"][-1]["v"] for row in table["rows"]}
         ours = {f"train {step['step']}": 1e3 * step["seconds"] for step in capture["steps"][1:-1]}

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/xplane/compare.h"
+#include "harness/xplane/hlo_names.h"
 #include "harness/xplane/timeline.h"
 #include "harness/xplane/write.h"
 #include "tests/harness/tiny.h"
@@ -43,7 +44,7 @@ TEST(Xplane, ReadsBackAProfile) {
   EXPECT_NEAR(c.busy_share + c.input_share + c.idle_share, 1, 1e-12);
   auto ops = by_name(c);
   for (const ProfileOp& op : p.ops) {
-    const CaptureOp& read = ops[op.name];
+    const CaptureOp& read = ops[hlo_name(op.name)];
     EXPECT_NEAR(read.seconds, op.seconds, 2e-12) << op.name;
     EXPECT_EQ(read.category, op.category);
     EXPECT_EQ(read.count, 2 * 8);
@@ -237,7 +238,7 @@ TEST(Xplane, FindsTheSlowOp) {
   const CaptureComparison& m = c.comparison[0];
   ASSERT_EQ(m.matches.size(), model.ops.size());
   EXPECT_TRUE(m.same_kind);
-  EXPECT_EQ(m.matches[0].ops[0], "conv2/convolution");
+  EXPECT_EQ(m.matches[0].ops[0], "conv2_convolution");
   EXPECT_NEAR(m.against_expected(m.matches[0]), 5, 1e-6);
   EXPECT_TRUE(m.slower(m.matches[0]));
   for (size_t i = 1; i < m.matches.size(); ++i) EXPECT_FALSE(m.slower(m.matches[i])) << i;
