@@ -193,21 +193,23 @@ def text_of(browser, url, wanted):
 
 
 def check_pages(check, where, profile, address, browser, run):
-    page = f"{address}/data/plugin/profile/{{0}}?run={run}&tag={{0}}&host=twinrun".format
-    wanted = f"Average: {1e3 * profile['step_seconds']:.2f} ms"
-    text = text_of(browser, page("input_pipeline_analyzer"), wanted)
-    check.expect(wanted in text, where, f"no {wanted!r} on XProf's page of the input pipeline: {text[:600]}")
+    def shows(tool, wanted):
+        text = text_of(browser, f"{address}/data/plugin/profile/{tool}?run={run}&tag={tool}&host=twinrun", wanted)
+        check.expect(wanted in text, where, f"no {wanted!r} on XProf's page {tool}: {text[:600]}")
+        check.expect("There was an error" not in text, where, f"XProf's page {tool} has an error: {text[:900]}")
+        return text
+
+    text = shows("input_pipeline_analyzer", f"Average: {1e3 * profile['step_seconds']:.2f} ms")
     share = f"{100 * profile['input']['share']:.1f}% of the total step time sampled is waiting for input"
     check.expect(share in text, where, f"no {share!r} on that page: {text[:600]}")
-    wanted = f"Device type: {profile['machine']}"
-    text = text_of(browser, page("overview_page"), wanted)
-    check.expect(wanted in text, where, f"no {wanted!r} on XProf's overview: {text[:600]}")
+    text = shows("overview_page", f"Device type: {profile['machine']}")
+    shows("op_profile", "Overall TPU FLOPS utilization")
     if profile["source"] == "modelled":
         wanted = f"{100 * profile['matrix_utilisation']:.1f}%"
         check.expect(re.search(r"Utilization of TPU Matrix Units\s+" + re.escape(wanted), text), where, f"not {wanted}: {text[:600]}")
-    text = text_of(browser, page("op_profile"), "Overall TPU FLOPS utilization")
-    check.expect("Overall TPU FLOPS utilization" in text and "Failed" not in text, where, f"XProf's op profile: {text[:600]}")
-    text_of(browser, page("trace_viewer@"), "Trace Viewer")
+        shows("memory_viewer", f"Peak memory allocation: {profile['memory_used'] / 2**20:.2f} MiB")
+        shows("graph_viewer", f"{profile['scenario']}(1) - {hlo_name(profile['ops'][0]['name'])}")
+    shows("trace_viewer@", "Trace Viewer")
     frames = browser.run("return [...document.querySelectorAll('iframe')].map(f => f.src);")
     check.expect(any("trace_viewer_index" in frame for frame in frames), where, f"no trace viewer: {frames}")
 
