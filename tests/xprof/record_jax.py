@@ -59,6 +59,20 @@ def main():
         for name, milliseconds in ours.items():
             expect(abs(milliseconds - shown.get(name, 0)) < 1e-9, f"{name}: {milliseconds} ms here, {shown.get(name)} in XProf")
 
+        # Beside the model of the same step, every op that ran is found by its place in the source, and each in one match.
+        read = subprocess.run([twinrun, "profile", "--xplane", next(pathlib.Path(folder).rglob("*.xplane.pb")), "--program", folder + "/mine.mlir",
+                               "--json"], check=True, capture_output=True, text=True)
+        against = json.loads(read.stdout)["comparison"]
+        matched = [name for match in against["matches"] for name in match["ops"]]
+        expect(sorted(matched) == sorted(ops), f"not matched {set(ops) - set(matched)}")
+        expect(against["only_in_capture_seconds"] == 0 and not against["same_kind_of_device"], against)
+        units = {unit.partition("@")[0] for match in against["matches"] for unit in match["units"]}
+        expect({"dense1/dot_general", "dense2/dot_general", "dense1/tanh"} <= units, f"units {sorted(units)}")
+        tanh = [match for match in against["matches"] if any(unit.startswith("dense1/tanh") for unit in match["units"])]
+        expect(len(tanh) == 1 and "wrapped_tanh" in tanh[0]["ops"], tanh)
+        total = sum(match["seconds"] for match in against["matches"])
+        expect(abs(total - sum(op["seconds"] for op in capture["ops"])) < 1e-9 * total, f"{total} s are matched")
+
         # Text is made of the same; a broken capture is refused in one line.
         shown = subprocess.run([twinrun, "profile", "--xplane", folder], check=True, capture_output=True, text=True).stdout
         expect(f"{STEPS} of them, from step annotations of the host" in " ".join(shown.split()), shown)
