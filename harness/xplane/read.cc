@@ -197,7 +197,9 @@ void Reader::choose_steps(const Device& device) {
   out_.step_seconds = sum / n;
   for (const StepSpan& step : steps)
     squares += std::pow(step.end - step.begin - out_.step_seconds, 2);
-  out_.deviation = n > 1 ? std::sqrt(squares / (n - 1)) : 0;
+  // Captures count picoseconds; what is less comes from binary64.
+  const bool alike = out_.longest - out_.shortest < 1e-12;
+  out_.deviation = alike ? 0 : std::sqrt(squares / (n - 1));
   whole_ = steps.front();
   for (const StepSpan& step : steps) whole_.end = std::max(whole_.end, step.end);
 }
@@ -306,8 +308,10 @@ Result<Capture> Reader::run(std::string_view bytes) {
   };
   TWINRUN_RETURN_IF_ERROR(xplane::walk(bytes, where_, visitor));
   if (out_.ops.empty())
-    return Error{"has no ops: no events of a TPU or GPU, and none of XLA on the CPU", where_,
-                 "record some steps after the first, which compiles"};
+    return Error{
+        "has no ops: no events of a TPU or GPU, and none of XLA on the CPU", where_,
+        "record some steps after the first, which compiles; ops of TensorFlow on the CPU are read "
+        "where XLA compiles them (jit_compile=True)"};
   add_names(bytes);
   out_.file = where_;
   if (kind() != Kind::kTpu || out_.device.empty())
