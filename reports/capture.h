@@ -1,5 +1,5 @@
-// What a recorded profile (XProf, JAX, TensorBoard) shows of a training: its steps, and its ops beside
-// what the model of twinrun predicts for them. Made by harness/xplane.
+// What a recorded profile (XProf, JAX, TensorBoard) shows of a training: its steps, and its ops
+// beside what the model of twinrun predicts for them. Made by harness/xplane.
 //
 //   TWINRUN_ASSIGN(Capture capture, read_xplane("host.xplane.pb"));
 //   compare_with(capture, profile);           // optional
@@ -51,8 +51,8 @@ struct CaptureComparison {
   // Seconds of a step that have no counterpart on the other side.
   double only_measured = 0, only_predicted = 0;
 
-  // How many times the expected time a match takes: the predicted time, or on another kind of device
-  // the same share of what is matched.
+  // How many times the expected time a match takes: the predicted time, or on another kind of
+  // device the same share of what is matched.
   double against_expected(const CaptureMatch& match) const {
     const double expected = same_kind       ? match.predicted
                             : predicted > 0 ? match.predicted * measured / predicted

@@ -18,8 +18,8 @@
 namespace twinrun::cli {
 namespace {
 
-// The modelled step as XProf's graph and memory viewer show it. What is measured runs on this machine
-// and has no memory plan of a TPU.
+// The modelled step as XProf's graph and memory viewer show it. What is measured runs on this
+// machine and has no memory plan of a TPU.
 Result<std::string> hlo_of(const Scenario& scenario, const Profile& profile) {
   if (profile.source != "modelled") return std::string();
   TWINRUN_ASSIGN(const Program step, modelled_step(scenario));
@@ -66,10 +66,9 @@ Result<MeasuredProfile> profile_of(const Scenario& scenario, const Parsed& parse
 
 // A recorded profile, beside the model of a scenario or program where one is named.
 Result<int> show_capture(const Parsed& parsed) {
-  for (const char* option : {"measured", "out"}) {
-    if (option == std::string_view("measured") ? parsed.get<bool>(option) : parsed.has(option))
-      return Error{"does not go with --xplane", fmt::format("--{}", option), "leave it out"};
-  }
+  if (parsed.get<bool>("measured") || parsed.has("out"))
+    return Error{"does not go with --xplane", parsed.has("out") ? "--out" : "--measured",
+                 "leave it out"};
   TWINRUN_ASSIGN(Capture capture, read_xplane(parsed.get<std::string>("xplane")));
   if (parsed.has("?SCENARIO") || parsed.has("program")) {
     TWINRUN_ASSIGN(const Scenario scenario, profiled_scenario(parsed));

@@ -102,13 +102,14 @@ void add_hlo_names(std::string_view hlo_proto, const std::map<std::string, Captu
   }
   std::unordered_map<int64_t, std::vector<std::string>> known;  // of computations
   const auto places_in = [&](int64_t id) -> const std::vector<std::string>& {
-    const auto [at, fresh] = known.try_emplace(id);
-    if (const auto found = by_id.find(id); fresh && found != by_id.end()) {
+    const auto inserted = known.try_emplace(id);
+    std::vector<std::string>& places = inserted.first->second;
+    if (const auto found = by_id.find(id); inserted.second && found != by_id.end()) {
       for_instructions(found->second, [&](const Instruction& in) {
-        add_places(at->second, places_of(in.framework_op));
+        add_places(places, places_of(in.framework_op));
       });
     }
-    return at->second;
+    return places;
   };
   for (const std::string_view computation : computations) {
     for_instructions(computation, [&](const Instruction& in) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 
@@ -58,7 +57,6 @@ struct StepSpan : Span {
 
 // One device: a TPU core, a GPU, or all threads of a CPU.
 struct Device {
-  std::string name;
   std::map<size_t, std::vector<OpSpan>> lines;
   std::vector<StepSpan> steps;
   std::map<std::string, std::vector<StepSpan>> modules;  // executions of programs
@@ -148,7 +146,7 @@ void Reader::on_event(const Plane& plane, const Line& line, const Event& event) 
     const auto index = static_cast<int64_t>(device.steps.size());
     device.steps.push_back({{event.begin, event.end},
                             is_number(event.name) ? std::stoll(std::string(event.name))
-                                                  : event.stats.step.value_or(index)});
+                                                  : event.stats.group.value_or(index)});
   } else if (line.name == xplane::kModules) {
     std::vector<StepSpan>& runs = device.modules[kept(event.name)];
     runs.push_back({{event.begin, event.end}, static_cast<int64_t>(runs.size())});
@@ -204,8 +202,8 @@ void Reader::choose_steps(const Device& device) {
   for (const StepSpan& step : steps) whole_.end = std::max(whole_.end, step.end);
 }
 
-// Work that the host has enqueued in its last step may end after it, so what the host marks lasts to
-// the last op.
+// Work that the host has enqueued in its last step may end after it, so what the host marks lasts
+// to the last op.
 void Reader::set_whole(const std::vector<Device*>& devices) {
   const bool to_last_op = out_.steps.empty() || host_marks_;
   bool any = !out_.steps.empty();

@@ -201,7 +201,7 @@ void Walker::add_stat(Stats& stats, std::string_view bytes) const {
       stats.step = integer_of(value);
       break;
     case Known::kGroup:
-      if (!stats.step) stats.step = integer_of(value);
+      stats.group = integer_of(value);
       break;
     case Known::kFlops:
       stats.flops = number_of(value);

@@ -1,7 +1,9 @@
 // Walks through an XSpace, event by event, with the names of events and stats resolved. Keeps
 // nothing but the names of one plane at a time; texts refer to the bytes that are read.
 //
-//   Status read = walk(bytes, "host.xplane.pb", {.event = [](const Plane&, const Line&, const Event&) {}});
+//   xplane::Visitor visitor;
+//   visitor.event = [&](const Plane& plane, const Line& line, const Event& event) { ... };
+//   TWINRUN_RETURN_IF_ERROR(xplane::walk(bytes, "host.xplane.pb", visitor));
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@ inline constexpr size_t kMaxNames = 2'000'000;  // of events and stats, in one p
 struct Stats {
   std::string_view hlo_op, module, framework_op, category, hlo_proto, device_type;
   int64_t program = 0;
-  std::optional<int64_t> step;
+  std::optional<int64_t> step, group;  // XProf numbers the events of a step
   double flops = 0, bytes = 0;
   bool input_stage = false;
 };

@@ -27,8 +27,8 @@ using xplane::XPlane;
 using xplane::XStat;
 
 constexpr int64_t kProgram = 1;  // of the one program that a profile is of
-// All are alike, and the deviation of two equal numbers is 0 in every arithmetic; XProf shows that of
-// ten as the root of a rounding error, "-nan".
+// All are alike, and the deviation of two equal numbers is 0 in every arithmetic; XProf shows that
+// of ten as the root of a rounding error, "-nan".
 constexpr size_t kModelledSteps = 2;
 constexpr int kMaxCores = 8;                   // all cores of a modelled profile do the same
 constexpr size_t kMaxEvents = 1'000'000;       // of ops: some 30 MB
@@ -92,8 +92,8 @@ XEvent& add_event(XLine& line, const XEventMetadata& metadata, int64_t begin, in
   return event;
 }
 
-// The steps that are written. A modelled profile shows some around the end of a loop; XProf averages
-// over what it sees, so each of its steps is the average one.
+// The steps that are written. A modelled profile shows some around the end of a loop; XProf
+// averages over what it sees, so each of its steps is the average one.
 std::vector<ProfileStep> written_steps(const Profile& p) {
   if (p.source != "modelled") {
     const size_t most = std::max<size_t>(1, kMaxEvents / std::max<size_t>(1, p.ops.size()));
@@ -232,8 +232,8 @@ std::string_view input_category(const InputStage& stage) {
   return stage.name == "enqueue" ? "Enqueue" : "Preprocessing";
 }
 
-// One line: its stages follow one another, as the work for one batch does. What is done once belongs
-// to no share and is left out. Between two steps the host may be busy with the loop.
+// One line: its stages follow one another, as the work for one batch does. What is done once
+// belongs to no share and is left out. Between two steps the host may be busy with the loop.
 void Writer::host(XPlane& into) {
   PlaneBuilder plane(into, kMaxCores + 1, xplane::kHostPlane);
   if (p_.source == "modelled") {

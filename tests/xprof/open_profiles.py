@@ -230,14 +230,16 @@ def main():
             profiles[key] = json.loads((folder / key / "profile.json").read_text())
             of_module = ("memory_viewer", "graph_viewer")
             tools = [tool for tool in SHOWN if profiles[key]["source"] == "modelled" or tool not in of_module]
-            run = subprocess.run([PYTHON, HERE / "convert.py", folder / key, f"{profiles[key]['scenario']}(1)", *tools], capture_output=True, text=True)
+            command = [PYTHON, HERE / "convert.py", folder / key, f"{profiles[key]['scenario']}(1)", *tools]
+            run = subprocess.run(command, capture_output=True, text=True)
             if run.returncode != 0:
                 check.expect(False, key, f"XProf's converter: {run.stderr[-2000:]}")
                 continue
             check_converted(check, key, profiles[key], json.loads(run.stdout))
             check.expect(not log_trouble(run.stderr), key, f"XProf logs {log_trouble(run.stderr)[:3]}")
         for key in ("waits", "measured"):
-            command = [str(pathlib.Path(PYTHON).parent / "xprof"), "--logdir", str(folder / key), "--port", "PORT", "--grpc_port", "OTHER"]
+            xprof = str(pathlib.Path(PYTHON).parent / "xprof")
+            command = [xprof, "--logdir", str(folder / key), "--port", "PORT", "--grpc_port", "OTHER"]
             with server(command, folder / "xprof.log") as address, webdriver.Browser() as browser:
                 check_pages(check, key, profiles[key], address, browser, profiles[key]["source"])
         command = [PYTHON, "-m", "tensorboard.main", "--logdir", str(folder / "waits"), "--port", "PORT"]

@@ -60,8 +60,8 @@ def main():
             expect(abs(milliseconds - shown.get(name, 0)) < 1e-9, f"{name}: {milliseconds} ms here, {shown.get(name)} in XProf")
 
         # Beside the model of the same step, every op that ran is found by its place in the source, and each in one match.
-        read = subprocess.run([twinrun, "profile", "--xplane", next(pathlib.Path(folder).rglob("*.xplane.pb")), "--program", folder + "/mine.mlir",
-                               "--json"], check=True, capture_output=True, text=True)
+        command = [twinrun, "profile", "--xplane", next(pathlib.Path(folder).rglob("*.xplane.pb")), "--program", folder + "/mine.mlir", "--json"]
+        read = subprocess.run(command, check=True, capture_output=True, text=True)
         against = json.loads(read.stdout)["comparison"]
         matched = [name for match in against["matches"] for name in match["ops"]]
         expect(sorted(matched) == sorted(ops), f"not matched {set(ops) - set(matched)}")

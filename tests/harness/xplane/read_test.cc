@@ -1,5 +1,5 @@
-// Tests what is read of captures: what our own writer makes of a profile, a real capture of JAX, and
-// GPU and TPU captures made by hand.
+// Tests what is read of captures: what our own writer makes of a profile, a real capture of JAX,
+// and GPU and TPU captures made by hand.
 #include "harness/xplane/read.h"
 
 #include <gtest/gtest.h>
@@ -147,6 +147,7 @@ TEST(Xplane, ReadsStreamsOfAGpu) {
   host.event("train", 0, 100, "step_num", "5");
   host.event("train", 100, 100, "step_num", "6");
   host.event("IteratorGetNext", 150, 30);
+  host.event("of both steps", 0, 200, "group_id", "9");
   host.end_line();
   const Message space = Message().message(1, gpu.get()).message(1, host.get()).text(4, "node1");
   const Capture c = tiny::must(read_xplane_bytes(space.bytes, "gpu.xplane.pb"));
@@ -166,7 +167,8 @@ TEST(Xplane, ReadsStreamsOfAGpu) {
   EXPECT_NEAR(ops["Memcpy"].seconds, 10e-6, 1e-12) << "of a step";
 }
 
-// Without a line of steps the executions of the longest program are the steps. A loop holds its body.
+// Without a line of steps the executions of the longest program are the steps. A loop holds its
+// body.
 TEST(Xplane, ReadsModulesAndNestedOpsOfATpu) {
   PlaneMaker tpu("/device:TPU:0"), other("/device:TPU:0 SparseCore 1");
   tpu.begin_line("XLA Modules", 1000);
@@ -249,7 +251,7 @@ TEST(Xplane, FindsTheSlowOp) {
   EXPECT_EQ(j["comparison"]["matches"][0]["slower_than_expected"], true);
   const std::string text = to_capture_text(c, 100);
   EXPECT_NE(text.find("1 of 4 take more than 2.00 times"), std::string::npos) << text;
-  // On another kind of device an op is held against its share of the whole: 10 of 13 ms, not 2 of 5.
+  // On another kind of device an op is held against its share: 10 of 13 ms, not 2 of 5.
   c.device = "GPU";
   compare_with(c, model);
   EXPECT_NEAR(c.comparison[0].against_expected(c.comparison[0].matches[0]), (10.0 / 13) / (2.0 / 5),
