@@ -20,6 +20,8 @@ inline constexpr std::string_view kScopes = "Framework Name Scope";
 
 inline constexpr std::string_view kGroupId = "group_id";
 inline constexpr std::string_view kStepNum = "step_num";
+// The duration by the device's own clock, where it differs from that of the capture.
+inline constexpr std::string_view kDeviceDuration = "device_duration_ps";
 inline constexpr std::string_view kProgramId = "program_id";
 inline constexpr std::string_view kSymbolId = "symbol_id";
 inline constexpr std::string_view kCategory = "hlo_category";

@@ -36,9 +36,10 @@ enum class Known : uint8_t {
   kGroup,
   kFlops,
   kBytes,
-  kStage
+  kStage,
+  kDeviceDuration
 };
-constexpr std::array<std::pair<std::string_view, Known>, 13> kKnown = {
+constexpr std::array<std::pair<std::string_view, Known>, 14> kKnown = {
     {{kHloOp, Known::kHloOp},
      {kHloModule, Known::kModule},
      {kFrameworkOp, Known::kFrameworkOp},
@@ -51,7 +52,8 @@ constexpr std::array<std::pair<std::string_view, Known>, 13> kKnown = {
      {kGroupId, Known::kGroup},
      {kFlops, Known::kFlops},
      {kBytes, Known::kBytes},
-     {kStageName, Known::kStage}}};
+     {kStageName, Known::kStage},
+     {kDeviceDuration, Known::kDeviceDuration}}};
 
 struct Name {
   std::string_view text;
@@ -209,6 +211,9 @@ void Walker::add_stat(Stats& stats, std::string_view bytes) const {
     case Known::kBytes:
       stats.bytes = number_of(value);
       break;
+    case Known::kDeviceDuration:
+      stats.device_duration = integer_of(value);
+      break;
     case Known::kStage:
       stats.input_stage = true;
       break;
@@ -258,6 +263,8 @@ void Walker::line(const Plane& plane, std::string_view bytes, size_t index) {
     }
     add_stats(event.stats, fields.bytes(), 4);
     event.begin = begin + offset;
+    if (event.stats.device_duration)
+      duration = static_cast<double>(*event.stats.device_duration) * 1e-12;
     event.end = event.begin + std::max(0.0, duration);
     visitor_.event(plane, line, event);
   }

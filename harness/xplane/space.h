@@ -26,7 +26,8 @@ inline constexpr size_t kMaxNames = 2'000'000;  // of events and stats, in one p
 struct Stats {
   std::string_view hlo_op, module, framework_op, category, hlo_proto, device_type;
   int64_t program = 0;
-  std::optional<int64_t> step, group;  // XProf numbers the events of a step
+  std::optional<int64_t> device_duration;  // picoseconds
+  std::optional<int64_t> step, group;      // XProf numbers the events of a step
   double flops = 0, bytes = 0;
   bool input_stage = false;
 };
@@ -42,8 +43,9 @@ struct Line {
 };
 
 struct Event {
-  std::string_view name;      // the display name where there is one
-  double begin = 0, end = 0;  // seconds since the earliest line of the capture
+  std::string_view name;  // the display name where there is one
+  // Seconds since the earliest line of the capture; the duration is the device's, if it is known.
+  double begin = 0, end = 0;
   Stats stats;
 };
 

@@ -178,7 +178,7 @@ TEST(Xplane, ReadsModulesAndNestedOpsOfATpu) {
   tpu.begin_line("XLA Ops", 1000);
   for (uint64_t i = 0; i < 3; ++i) {
     tpu.event("while.1", 100 * i, 80);
-    tpu.event("fusion.2", 100 * i + 10, 30);
+    tpu.event("fusion.2", 100 * i + 10, 29, "device_duration_ps", "30000000");
   }
   tpu.end_line();
   other.begin_line("XLA Ops", 1000);
