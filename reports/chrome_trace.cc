@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json words(const TraceWords& words) {
+Json arguments_of(const TraceWords& words) {
   Json out = Json::object();
   for (const auto& [key, value] : words) out[key] = value;
   return out;
@@ -60,10 +60,10 @@ std::string to_chrome_trace(const ChromeTrace& trace) {
          {"dur", rounded(rounded(span->begin + span->duration) - begin)},
          {"pid", trace.tracks[static_cast<size_t>(span->track)].section + 1},
          {"tid", span->track},
-         {"args", words(span->words)}});
+         {"args", arguments_of(span->words)}});
   }
   return "{\"traceEvents\": [\n" + events + "\n],\n\"displayTimeUnit\": \"ms\",\n\"otherData\": " +
-         words(trace.notes).dump(-1, ' ', false, Json::error_handler_t::replace) + "}\n";
+         arguments_of(trace.notes).dump(-1, ' ', false, Json::error_handler_t::replace) + "}\n";
 }
 
 }  // namespace twinrun

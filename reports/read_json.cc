@@ -17,13 +17,13 @@
 namespace twinrun {
 namespace {
 
-using Json = nlohmann::json;
+using AnyJson = nlohmann::json;
 
-std::string shown(const Json& found) {
+std::string shown(const AnyJson& found) {
   if (found.is_object()) return "an object";
   if (found.is_array()) return fmt::format("an array of {}", found.size());
   const std::string text =
-      found.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 400);
+      found.dump(-1, ' ', false, AnyJson::error_handler_t::replace).substr(0, 400);
   return text::clip(text::clean(text), 60);
 }
 
@@ -31,17 +31,17 @@ class Reader {
  public:
   static constexpr bool kReads = true;
 
-  Reader(const Json& object, std::string place, std::optional<Error>& error)
+  Reader(const AnyJson& object, std::string place, std::optional<Error>& error)
       : object_(object), place_(std::move(place)), error_(error) {
     if (!object.is_object()) refuse(object, place_, "an object");
   }
 
   template <typename T>
   void operator()(const char* key, T& value) {
-    if (const Json* found = find(key)) read(*found, below(key), value);
+    if (const AnyJson* found = find(key)) read(*found, below(key), value);
   }
   void measured(const char* key, double& x) {
-    const Json* found = find(key);
+    const AnyJson* found = find(key);
     if (found == nullptr) return;
     if (found->is_null()) {
       x = -1;
@@ -51,7 +51,7 @@ class Reader {
   }
   template <typename T>
   void present(const char* key, bool& there, T& value) {
-    const Json* found = find(key);
+    const AnyJson* found = find(key);
     if (found == nullptr) return;
     there = !found->is_null();
     if (there) read(*found, below(key), value);
@@ -60,14 +60,14 @@ class Reader {
   void derived(const char*, const T&, bool = true) {}
   template <typename F>
   void group(const char* key, F&& fill) {
-    const Json* found = find(key);
+    const AnyJson* found = find(key);
     if (found == nullptr) return;
     Reader in(*found, below(key), error_);
     fill(in);
   }
 
  private:
-  const Json* find(const char* key) const {
+  const AnyJson* find(const char* key) const {
     if (error_ || !object_.is_object()) return nullptr;
     const auto at = object_.find(key);
     return at == object_.end() ? nullptr : &*at;
@@ -75,14 +75,14 @@ class Reader {
   std::string below(const std::string& key) const {
     return place_.empty() ? key : fmt::format("{}.{}", place_, key);
   }
-  void refuse(const Json& found, const std::string& place, std::string_view allowed,
+  void refuse(const AnyJson& found, const std::string& place, std::string_view allowed,
               std::string fix = "") {
     if (!error_)
       error_ = Error{fmt::format("found {}; allowed: {}", shown(found), allowed), place, fix};
   }
 
   template <typename T>
-  void read(const Json& found, const std::string& place, T& value) {
+  void read(const AnyJson& found, const std::string& place, T& value) {
     if constexpr (json::Described<Reader, T>) {
       Reader in(found, place, error_);
       json::keys(in, value);
@@ -120,19 +120,19 @@ class Reader {
     }
   }
   template <typename T>
-  void read(const Json& found, const std::string& place, std::optional<T>& value) {
+  void read(const AnyJson& found, const std::string& place, std::optional<T>& value) {
     value.reset();
     if (!found.is_null()) read(found, place, value.emplace());
   }
   template <typename T>
-  void read(const Json& found, const std::string& place, std::vector<T>& items) {
+  void read(const AnyJson& found, const std::string& place, std::vector<T>& items) {
     if (!found.is_array()) return refuse(found, place, "an array");
     items.assign(found.size(), T());
     for (size_t i = 0; i < items.size() && !error_; ++i)
       read(found[i], fmt::format("{}[{}]", place, i), items[i]);
   }
   template <typename T>
-  void read(const Json& found, const std::string& place, std::map<std::string, T>& items) {
+  void read(const AnyJson& found, const std::string& place, std::map<std::string, T>& items) {
     if (!found.is_object()) return refuse(found, place, "an object");
     items.clear();
     for (const auto& [key, value] : found.items())
@@ -140,7 +140,7 @@ class Reader {
   }
 
   template <typename T>
-  void integer(const Json& found, const std::string& place, T& value) {
+  void integer(const AnyJson& found, const std::string& place, T& value) {
     using Limits = std::numeric_limits<T>;
     const bool fits =
         found.is_number_unsigned()
@@ -153,7 +153,7 @@ class Reader {
   }
 
   template <typename T>
-  void number(const Json& found, const std::string& place, T& value) {
+  void number(const AnyJson& found, const std::string& place, T& value) {
     using Limits = std::numeric_limits<T>;
     if (found == "nan") {
       value = Limits::quiet_NaN();
@@ -170,14 +170,14 @@ class Reader {
     }
   }
 
-  void run_end(const Json& found, const std::string& place, RunEnd& value) {
+  void run_end(const AnyJson& found, const std::string& place, RunEnd& value) {
     const auto end = parse_run_end(found.is_string() ? found.get<std::string>() : "");
     if (!end) return refuse(found, place, R"(completed, interrupted or "diverged: REASON")");
     value = *end;
   }
 
   // The writer replaces a byte that is not a character by U+FFFD.
-  void character(const Json& found, const std::string& place, char& value) {
+  void character(const AnyJson& found, const std::string& place, char& value) {
     const std::string text = found.is_string() ? found.get<std::string>() : "";
     if (text == "\xEF\xBF\xBD") {
       value = '\xFF';
@@ -189,7 +189,8 @@ class Reader {
   }
 
   template <typename T>
-  void word(const Json& found, const std::string& place, T& value, std::initializer_list<T> all) {
+  void word(const AnyJson& found, const std::string& place, T& value,
+            std::initializer_list<T> all) {
     std::vector<std::string> known;
     for (const T v : all) {
       if (found == std::string(to_string(v))) {
@@ -204,7 +205,7 @@ class Reader {
                              : "");
   }
 
-  const Json& object_;
+  const AnyJson& object_;
   std::string place_;
   std::optional<Error>& error_;
 };
@@ -217,11 +218,11 @@ Result<Report> report_from_json(std::string_view text, const std::string& file) 
   if (!parsed)
     return Error{"not a JSON document: it " + parsed.error().what, file,
                  "give the report.json of a diagnosis"};
-  const Json& all = *parsed;
+  const AnyJson& all = *parsed;
   if (!all.is_object() || !all.contains("schema") || !all.contains("verdict"))
     return Error{"not a report: keys `schema` and `verdict` are missing", file,
                  "give the report.json of a diagnosis, or its folder"};
-  const Json& schema = all["schema"];
+  const AnyJson& schema = all["schema"];
   if (!schema.is_number_integer() || schema.get<int64_t>() < 1)
     return Error{fmt::format("found {}; allowed: {}", shown(schema), kReportSchema), at("schema"),
                  ""};

@@ -96,14 +96,19 @@ std::vector<std::string> notes_of(const tpu::Generation& g) {
 
 }  // namespace
 
-Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions& options) {
-  TWINRUN_ASSIGN(const tpu::Generation g, tpu::find_generation(options.generation));
+Result<Program> modelled_step(const Scenario& scenario) {
   TWINRUN_RETURN_IF_ERROR(check_cores(scenario, scenario.tpu.cores));
   const bool imported = !scenario.imported.empty();
   TWINRUN_ASSIGN(const Experiment e,
                  imported ? make_experiment(scenario) : experiment_on_paper(scenario));
   TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/false));
-  const Program step = imported ? e.whole() : e.sharded(e.sharding);
+  return imported ? e.whole() : e.sharded(e.sharding);
+}
+
+Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions& options) {
+  TWINRUN_ASSIGN(const tpu::Generation g, tpu::find_generation(options.generation));
+  const bool imported = !scenario.imported.empty();
+  TWINRUN_ASSIGN(const Program step, modelled_step(scenario));
   const tpu::StepModel m =
       tpu::model_step(step, {g, passes_of(scenario.tpu.precision), options.bf16_activations});
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "program/base/result.h"
+#include "program/graph/program.h"
 #include "reports/chrome_trace.h"
 #include "reports/profile.h"
 #include "scenarios/scenario.h"
@@ -17,6 +18,9 @@ struct ModelledOptions {
   bool bf16_activations = false;  // what if they were bf16 (device/core_model.h)
   bool advice = true;             // also model the profile after each recommendation
 };
+
+// The step of one core that is modelled.
+Result<Program> modelled_step(const Scenario& scenario);
 
 // Errors: no such generation; a batch that the cores do not divide; properties that only the data
 // can tell (harness/experiment/experiment.h).

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "backends/exec/messages.h"
 #include "checkpoints/container/zip.h"
@@ -12,11 +13,16 @@
 #include "harness/foreign/event_file.h"
 #include "harness/search/session.h"
 #include "harness/trace/trace_file.h"
+#include "harness/xplane/compare.h"
+#include "harness/xplane/read.h"
+#include "harness/xplane/write.h"
 #include "reports/known.h"
+#include "reports/text.h"
 #include "reports/two_reports.h"
 #include "tests/fuzz/reader.h"
 #include "tests/fuzz/repair.h"
 #include "tests/reports/examples.h"
+#include "tests/reports/profile_examples.h"
 
 namespace twinrun::fuzz {
 namespace {
@@ -41,6 +47,30 @@ void check_events(std::string_view bytes) {
   const auto again =
       must(read_events(as_file("y.tfevents.1", written)), "a written event file is refused");
   require(again.curves.size() == events->curves.size(), "an event file with other curves");
+}
+
+// A profile of ours, small and whole, and a real capture.
+std::vector<std::string> capture_seeds() {
+  Profile small = examples::profile();
+  small.cores = 1;
+  small.ops.resize(1);
+  small.input.stages.clear();
+  return {to_xplane(small), to_xplane(examples::profile()),
+          fixture("harness/xplane/fixtures/jax_cpu.xplane.pb")};
+}
+
+void check_capture(std::string_view bytes) {
+  auto capture = read_xplane_bytes(bytes, "x.xplane.pb");
+  if (!accepted(capture)) return;
+  require(!capture->ops.empty() || capture->wall_seconds >= 0, "a capture of nothing");
+  for (const double share : {capture->busy_share, capture->input_share, capture->idle_share})
+    require(share >= 0 && share <= 1 + 1e-9, "a share outside of the whole");
+  for (const CaptureOp& op : capture->ops)
+    require(std::isfinite(op.seconds) && op.seconds >= 0 && op.count > 0, "an op without a time");
+  compare_with(*capture, examples::profile());
+  const std::string shown = to_capture_text(*capture, 80);
+  require_same(text::printable(shown), shown, "a capture is shown with control characters");
+  require(nlohmann::json::accept(to_capture_json(*capture)), "a capture that is no JSON");
 }
 
 // Reports with short lists, so that an execution takes little time.
@@ -264,6 +294,8 @@ std::vector<Reader> record_readers() {
          return std::vector<std::string>{event_file({{"loss", {0, 1, 5}, {2.5, 0.125, 1}, true}})};
        },
        &check_events},
+      {"capture", Kind::kBinary, "recorded profiles (*.xplane.pb)", 32768, &capture_seeds,
+       &check_capture},
       {"report", Kind::kJson, "report.json", 16384, &report_seeds, &check_report},
       {"manifest", Kind::kJson, "manifests of bundles", 4096,
        [] { return std::vector<std::string>{to_json(manifest())}; }, &check_manifest},

@@ -80,6 +80,7 @@ const std::vector<Layer>& layers() {
       {"harness/bundle", {"harness/diagnose"}, rooms},
       {"harness/drill", {"harness/diagnose"}, rooms},
       {"harness/profile", {"harness/lockstep"}, rooms},
+      {"harness/xplane", {"harness/host"}, rooms},
       {"harness/module", {"harness/tensors"}, rooms},
       {"harness/doctor", {"harness/run"}, rooms},
       {"harness/check", {"harness/experiment"}, rooms},
@@ -87,7 +88,8 @@ const std::vector<Layer>& layers() {
       {"harness/diff", {"harness/foreign"}, rooms},
       {"harness/cli",
        {"harness/bisect", "harness/bundle", "harness/check", "harness/diff", "harness/doctor",
-        "harness/drill", "harness/gate", "harness/module", "harness/profile", "harness/trace"},
+        "harness/drill", "harness/gate", "harness/module", "harness/profile", "harness/trace",
+        "harness/xplane"},
        rooms},
       {"tests/reference", {"program/graph"}, {}},
   };
