@@ -52,7 +52,8 @@ def pads_of(layer, sizes):
 
 # The supported forms of sharding (docs/reference/engine-protocol.md, `sharding`); any other value is refused.
 SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "batchwise": ("per_core", "gathered"),
-            "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce")}
+            "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce"),
+            "statistics": ("as_normalised",), "scaling": ("by_reduction",), "l2_terms": ("by_reduction",)}
 
 
 # The formulas that the engines here have, which are TensorFlow's: section -> key -> values. A scenario with any other value is refused
