@@ -1,6 +1,8 @@
 // Writes the tensors of a checkpoint, core by core.
 #include "harness/foreign/export_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -64,6 +66,10 @@ Result<ExportedState> export_state(const std::string& file, const std::string& f
   for (const auto& [name, tensor] : checkpoint.tensors) {
     std::vector<Tensor> values;
     const int64_t cores = tensor.replica_axis ? std::max<int64_t>(1, tensor.value.dims()[0]) : 1;
+    if (cores > kMaxReplicas)
+      return Error{
+          fmt::format("'{}' has values of {} cores; allowed: up to {}", name, cores, kMaxReplicas),
+          file, "no program has so many cores: the file is damaged, or not ours"};
     for (int64_t core = 0; core < cores; ++core) values.push_back(value_of_replica(tensor, core));
     exec::add_arrays(arrays, name, values);
   }

@@ -34,7 +34,8 @@ Tensor value_of_replica(const CheckpointTensor& tensor, int64_t core) {
 
 std::vector<ReplicaRow> replicas_of(const Checkpoint& checkpoint) {
   int64_t cores = 0;
-  for (const auto& [name, tensor] : checkpoint.tensors) cores = std::max(cores, cores_of(tensor));
+  for (const auto& [name, tensor] : checkpoint.tensors)
+    cores = std::max(cores, std::min(kMaxReplicas, cores_of(tensor)));
   std::vector<ReplicaRow> rows(static_cast<size_t>(cores));
   std::vector<DigestBuilder> digests(rows.size());
   std::vector<RelativeDistance> distances(rows.size());

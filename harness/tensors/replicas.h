@@ -25,7 +25,10 @@ struct ReplicaRow {
   std::vector<ReplicaTensor> tensors;  // those that differ between cores
 };
 
-// One row per core; empty where all cores hold the same.
+// More than any machine has; a file that says more is not ours.
+inline constexpr int64_t kMaxReplicas = 4096;
+
+// One row per core, for the first kMaxReplicas; empty where all cores hold the same.
 std::vector<ReplicaRow> replicas_of(const Checkpoint& checkpoint);
 
 // What one core holds of a tensor. A core that the tensor does not have gets the last one's.
