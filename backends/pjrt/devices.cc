@@ -1,7 +1,7 @@
 // What a plugin tells of the devices that it sees, for `twinrun doctor`.
-#include "backends/pjrt/plugin.h"
-
 #include <algorithm>
+
+#include "backends/pjrt/plugin.h"
 
 namespace twinrun::pjrt {
 namespace {

@@ -120,6 +120,13 @@ class Engine(unittest.TestCase):
         cls.addClassCleanup(cls.session.__exit__)
         cls.hello = cls.session.hello()
 
+    def test_devices(self):
+        devices = self.hello["devices"]
+        self.assertGreaterEqual(len(devices), self.hello["max_cores"])
+        for device in devices:
+            self.assertTrue(device["name"] and device["kind"], device)
+            self.assertEqual(device["trouble"], "")
+
     def compare(self, case, corner):
         dump, h = Dump(dumped(case), corner), self.session
         due, reason = dump.file[corner], NOT_THERE.get((self.framework, case))
