@@ -274,7 +274,7 @@ double all_reduce_seconds(double bytes, int cores, const Generation& g) {
   const int axes = chips >= 4 ? 2 : 1;
   const double wires = axes * 2 * g.link_bandwidth;  // links in both directions along each axis
   const double side = axes == 2 ? std::ceil(std::sqrt(chips)) : chips;
-  return on_chip + 2 * bytes / wires + 2 * axes * (side - 1) * kHop;
+  return on_chip + g.link_factor * (2 * bytes / wires + 2 * axes * (side - 1) * kHop);
 }
 
 StepModel model_step(const Program& step, const ModelOptions& options) {

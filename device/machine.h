@@ -35,6 +35,7 @@ struct Generation {
   double hbm_bandwidth = 0;  // bytes/s of one core
   // bytes/s, one way, of one of a chip's links to its neighbours in the torus.
   double link_bandwidth = 0;
+  double link_factor = 1;  // how many times as long its links take as they should
 
   double peak_flops() const {
     return 2.0 * static_cast<double>(kLanes * kLanes) * matrix_units * clock;

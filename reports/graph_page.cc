@@ -119,7 +119,12 @@ class Page {
         "class=\"swatch bad\"></i> red, "
         "dashed: not compatible</span> <span><i class=\"swatch mixed\"></i> red bar: the share "
         "that "
-        "is not</span></p>\n";
+        "is not</span>";
+    if (!p_.fusions.empty())
+      out += fmt::format(
+          " <span><i class=\"swatch fusion\"></i> inside of a layer: one of {} fusions</span>",
+          p_.fusions.size());
+    out += "</p>\n";
     for (size_t i = 0; i < p_.phases.size(); ++i) {
       const DrawnPhase& phase = p_.phases[i];
       out += fmt::format(
@@ -181,7 +186,10 @@ class Page {
     using Json = nlohmann::ordered_json;
     Json j;
     const auto drawing = [](const Drawing& d) {
-      Json boxes = Json::array(), lines = Json::array();
+      Json boxes = Json::array(), lines = Json::array(), frames = Json::array();
+      for (const Drawing::Frame& f : d.frames)
+        frames.push_back({f.fusion, std::lround(f.box.x), std::lround(f.box.y),
+                          std::lround(f.box.width), std::lround(f.box.height)});
       for (const Drawing::Box& b : d.boxes)
         boxes.push_back(
             {std::lround(b.x), std::lround(b.y), std::lround(b.width), std::lround(b.height)});
@@ -189,13 +197,17 @@ class Page {
       return Json{{"w", std::lround(d.width)},
                   {"h", std::lround(d.height)},
                   {"boxes", boxes},
-                  {"lines", lines}};
+                  {"lines", lines},
+                  {"frames", frames}};
     };
     j["ops"] = Json::array();
     for (const DrawnOp& op : p_.ops)
       j["ops"].push_back({text::clean(op.name), text::clean(op.kind), text::clean(op.shape),
                           text::clean(op.layout), op.compatible ? 1 : 0, text::clean(op.why),
-                          op.operands});
+                          op.operands, op.fusion});
+    j["fusions"] = Json::array();
+    for (const auto& [name, what] : p_.fusions)
+      j["fusions"].push_back({text::clean(name), text::clean(what)});
     j["phases"] = Json::array();
     for (const DrawnPhase& phase : p_.phases) {
       Json groups = Json::array();

@@ -13,7 +13,7 @@
 namespace twinrun {
 
 // Coordinates are in points; y grows downwards. A line is a chain of cubic Bezier curves, 3 n + 1
-// points.
+// points. A frame is around the boxes of one fusion, and no other box is inside of it.
 struct Drawing {
   struct Box {
     double x = 0, y = 0, width = 0, height = 0;  // x, y: the centre
@@ -21,6 +21,11 @@ struct Drawing {
   double width = 0, height = 0;
   std::vector<Box> boxes;
   std::vector<std::vector<std::pair<double, double>>> lines;
+  struct Frame {
+    int fusion = 0;  // index into GraphPage::fusions
+    Box box;
+  };
+  std::vector<Frame> frames;
   bool drawn() const { return width > 0; }
 };
 
@@ -30,6 +35,7 @@ struct DrawnOp {
   bool compatible = true;     // with a TPU
   std::string why;            // why it is not compatible
   std::vector<int> operands;  // indices of other ops
+  int fusion = -1;            // index into GraphPage::fusions; -1: it runs by itself
 };
 
 struct DrawnGroup {
@@ -49,6 +55,8 @@ struct GraphPage {
   std::string memory;  // one line on a core's memory use; "" where it is not known
   bool fits = true;    // whether that use fits into the memory
   std::vector<DrawnOp> ops;
+  // Ops that run as one, with one pass over memory: each fusion's name and what is known of it.
+  std::vector<std::pair<std::string, std::string>> fusions;
   std::vector<DrawnPhase> phases;
   struct Remark {
     std::string severity, id, where, found, fix;

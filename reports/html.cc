@@ -62,6 +62,7 @@ class Document {
     sections_.add("interaction", "Interaction", html::paragraph(text::interaction_of(r_)));
     sections_.add("ruled-out", "Ruled out", html::bullets(r_.ruled_out));
     add("controls", tables::controls(r_));
+    add("checklist", tables::checklist(r_));
     sections_.add("notes", "Notes", html::bullets(r_.notes));
     sections_.add("program", "Ops around the finding",
                   r_.program_excerpt.empty() ? "" : html::block(r_.program_excerpt));

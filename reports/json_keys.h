@@ -242,6 +242,14 @@ void keys(A& a, Of<A, EnsembleRow>& e) {
   a("outcome", e.outcome);
 }
 
+template <typename A>
+void keys(A& a, Of<A, ChecklistRow>& c) {
+  a("point", c.point);
+  a("done", c.done);
+  a("what", c.what);
+  a("command", c.command);
+}
+
 // Every key but `schema`, which comes first.
 template <typename A>
 void keys(A& a, Of<A, Report>& r) {
@@ -288,6 +296,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("unexplained", r.unexplained);
   a("smallest_effect", r.smallest_effect);
   a("ruled_out", r.ruled_out);
+  a("checklist", r.checklist);
   a("next_steps", r.next_steps);
   a("notes", r.notes);
   a("program", r.program_excerpt);

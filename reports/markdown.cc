@@ -212,7 +212,20 @@ class Page {
     section("Interaction (one seed, not tested)", words.empty() ? "" : words + "\n");
     section("Ruled out", md_.bullets(r_.ruled_out, 32));
     section("What to run next", md_.bullets(r_.next_steps, 16));
+    checklist();
     section("Notes", md_.bullets(r_.notes, 24));
+  }
+
+  void checklist() {
+    std::string body;
+    const size_t shown = std::min(r_.checklist.size(), md_.rows(16));
+    for (size_t i = 0; i < shown; ++i) {
+      const ChecklistRow& row = r_.checklist[i];
+      body += fmt::format("- [{}] {}: {}{}\n", row.done ? "x" : " ", md_.prose(row.point, 120),
+                          md_.prose(row.what, 400),
+                          row.command.empty() ? "" : "; run " + md_.code(row.command, 1000));
+    }
+    section("Before filing", body);
   }
 
   void environment() {

@@ -18,6 +18,13 @@ Json json_of(const ProfileStep& s) {
           {"input", s.input},     {"host", s.host}};
 }
 
+Json json_of(const ProfileCore& c) {
+  return {{"core", c.core},
+          {"compute", c.compute},
+          {"waiting", c.waiting},
+          {"all_reduce", c.all_reduce}};
+}
+
 Json json_of(const ProfileOp& op) {
   return {{"category", op.category},
           {"layer", op.layer},
@@ -122,6 +129,12 @@ std::string to_profile_json(const Profile& p) {
             {"memory_utilisation", p.memory_utilisation},
             {"idle_device", p.idle_device},
             {"idle_host", p.idle_host}};
+  j["slow_core"] = p.slow_core < 0 ? Json() : Json(p.slow_core);
+  j["slow_core_factor"] = p.slow_core_factor;
+  j["link_factor"] = p.link_factor;
+  j["even_step_seconds"] = p.even_step_seconds;
+  j["cores_of_step"] = Json::array();
+  for (const ProfileCore& c : p.core_times) j["cores_of_step"].push_back(json_of(c));
   j["steps"] = Json::array();
   for (const ProfileStep& s : p.steps) j["steps"].push_back(json_of(s));
   Json stages = Json::array();

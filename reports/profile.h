@@ -80,6 +80,14 @@ struct Recommendation {
   double gain() const { return before > 0 ? after / before : 0; }
 };
 
+// One core in an average step, in seconds. Input and the host are as in the profile's average.
+struct ProfileCore {
+  int core = 0;
+  double compute = 0;
+  double waiting = 0;     // for a slower core, at all-reduces; without any, at the step's end
+  double all_reduce = 0;  // without waiting
+};
+
 struct PublishedFigure {
   std::string what, source;
   double samples_per_second = 0;
@@ -96,7 +104,15 @@ struct Profile {
   double step_seconds = 0;
   // Modelled only: a real step takes between step_seconds divided by this and times this.
   double uncertainty = 1;
+  // Where a core is slower than the others, `average` and `steps` are of one of the others, which
+  // waits for it at all-reduces: all_reduce includes that, as a trace of a TPU shows it.
   ProfileStep average;
+  // A core that takes slow_core_factor times as long, -1: none; and links that take link_factor
+  // times as long. Modelled only.
+  int slow_core = -1;
+  double slow_core_factor = 1, link_factor = 1;
+  double even_step_seconds = 0;         // a step if no core and no link were slow
+  std::vector<ProfileCore> core_times;  // of every core, where one of them or the links are slow
   // Of a step: modelled, of one core; measured, of all.
   double flops = 0, matrix_flops = 0, bytes = 0, unpadded_bytes = 0;
   // Peak use and size of a core's memory in bytes; 0: not known.

@@ -111,6 +111,8 @@ class ProfilePage {
                                                text::percent(p_.idle_device, 1),
                                                text::percent(p_.idle_host, 1))));
     out += term("Input", html::text(words::input(p_)));
+    if (const std::string cores = words::cores(p_); !cores.empty())
+      out += term("Cores", html::text(cores));
     return out + "</dl>\n</header>\n";
   }
 
@@ -127,9 +129,19 @@ class ProfilePage {
     std::string out = fmt::format(
         "<div class=\"parts\" aria-hidden=\"true\">{}</div>\n<ul class=\"key\">{}</ul>\n", bar,
         key);
-    return out + groups("By category", categories(p_)) +
+    return out + by_core() + groups("By category", categories(p_)) +
            html::folded("By layer", groups("By layer", grouped(p_, &ProfileOp::layer))) +
            table_of("Top ten ops", top_ops(p_, kTopOps), kTopOps, true);
+  }
+
+  std::string by_core() const {
+    if (p_.core_times.empty()) return "";
+    html::Table t("By core, of a step",
+                  {{"core", true}, {"compute", true}, {"waiting", true}, {"all-reduce", true}});
+    for (const ProfileCore& c : p_.core_times)
+      t.add({std::to_string(c.core), html::text(seconds(c.compute)), html::text(seconds(c.waiting)),
+             html::text(seconds(c.all_reduce))});
+    return t.str();
   }
 
   static std::string groups(const std::string& caption, const std::vector<ProfileCategory>& all) {

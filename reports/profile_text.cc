@@ -49,11 +49,29 @@ std::string to_profile_text(const Profile& p, int width) {
   t.row("idle", fmt::format("device {}, host {}", text::percent(p.idle_device, 1),
                             text::percent(p.idle_host, 1)));
   t.row("input", words::input(p));
+  if (const std::string cores = words::cores(p); !cores.empty()) t.row("cores", cores);
   for (const PublishedFigure& f : p.published)
     t.paragraph(fmt::format("{} samples/s, the {} {:.2f} times that: {} ({})",
                             words::three_digits(f.samples_per_second), p.source,
                             p.samples_per_second() / f.samples_per_second, f.what, f.source),
                 16, "  published");
+
+  if (!p.core_times.empty()) {
+    constexpr size_t kShown = 16;
+    t.line("\nby core, of a step");
+    text::Table cores({{.title = "core", .right = true},
+                       {.title = "compute", .right = true},
+                       {.title = "waiting", .right = true},
+                       {.title = "all-reduce", .right = true}});
+    for (size_t i = 0; i < std::min(p.core_times.size(), kShown); ++i) {
+      const ProfileCore& c = p.core_times[i];
+      cores.add(
+          {std::to_string(c.core), seconds(c.compute), seconds(c.waiting), seconds(c.all_reduce)});
+    }
+    t.table(cores);
+    if (p.core_times.size() > kShown)
+      t.line(fmt::format("  and {} more cores", p.core_times.size() - kShown));
+  }
 
   t.line("\nby category");
   text::Table by({{.title = "category"},

@@ -67,6 +67,32 @@ std::string memory(const Profile& p) {
   return out;
 }
 
+std::string cores(const Profile& p) {
+  if (p.core_times.empty()) return "";
+  std::string out;
+  if (p.slow_core >= 0) {
+    const ProfileCore& slow = p.core_times.at(static_cast<size_t>(p.slow_core));
+    out = fmt::format("core {} takes {} for its own work, {} times as long as the others",
+                      slow.core, seconds(slow.compute), three_digits(p.slow_core_factor));
+    for (const ProfileCore& other : p.core_times) {
+      if (other.waiting <= 0) continue;
+      out += fmt::format("; each of them waits {} of a step for it {}",
+                         text::percent(other.waiting / p.step_seconds, 1),
+                         other.all_reduce > 0 ? "at the all-reduces" : "at its end");
+      break;
+    }
+  }
+  if (p.link_factor > 1)
+    out += fmt::format("{}links take {} times as long: {} of all-reduce in a step",
+                       out.empty() ? "" : "; ", three_digits(p.link_factor),
+                       seconds(p.core_times.front().all_reduce));
+  if (p.even_step_seconds > 0)
+    out += fmt::format("; a step takes {} times the {} that it takes without",
+                       three_digits(p.step_seconds / p.even_step_seconds),
+                       seconds(p.even_step_seconds));
+  return out;
+}
+
 std::string input(const Profile& p) {
   std::string out = fmt::format("{}: the device waits {} of a step", to_string(p.input.bound),
                                 text::percent(p.input.share, 1));

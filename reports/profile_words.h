@@ -13,6 +13,8 @@ std::string rate(double per_second, const char* unit);  // "7.76 TFLOP/s"
 std::string step(const Profile& profile);               // time, samples per second, uncertainty
 std::string matrix(const Profile& profile);
 std::string memory(const Profile& profile);
+// What a slow core or slow links cost; "" where there are none.
+std::string cores(const Profile& profile);
 std::string input(const Profile& profile);
 
 }  // namespace twinrun::words

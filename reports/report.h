@@ -299,6 +299,15 @@ struct AskedOf {
   std::map<std::string, std::string> files = {};
 };
 
+// A point of the list of what to try before a bug is filed (the Cloud TPU guide "Debugging drops in
+// model accuracy"), and whether this diagnosis did it.
+struct ChecklistRow {
+  std::string point;  // "one core"
+  bool done = false;
+  std::string what;     // what was run, with its result; or why the point stays open
+  std::string command;  // what to run, where it is open
+};
+
 struct Report {
   std::string scenario_name, scenario_description, scenario_digest, scenario_toml;
   std::string subject;  // "tpu, 8 cores, precision default"
@@ -333,6 +342,7 @@ struct Report {
   std::string smallest_effect;  // the smallest effect that this diagnosis could have detected
   std::vector<std::string> next_steps;  // what to run next
   std::vector<std::string> ruled_out;   // causes, each with the reason
+  std::vector<ChecklistRow> checklist;  // before filing; empty in reports of older versions
   std::vector<std::string> notes;
   std::string program_excerpt;  // text form of the ops that matter
   std::map<std::string, std::string> environment;

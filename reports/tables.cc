@@ -223,6 +223,17 @@ Section controls(const Report& r) {
   return section("Controls", std::move(t));
 }
 
+Section checklist(const Report& r) {
+  Table t{.columns = {left("point"), left("done"), wraps("what was run"), wraps("what to run")},
+          .limits = {.markdown = 16}};
+  for (const ChecklistRow& row : r.checklist) {
+    Cell done = row.done ? "yes" : "no";
+    if (row.done) done.mark = Mark::kPassed;
+    t.add({words(row.point, 120), done, words(row.what, 400), code(row.command, 1000)});
+  }
+  return section("Before filing", std::move(t));
+}
+
 Section environment(const Report& r) {
   Table t{.columns = {left("key"), left("value")},
           .limits = {.markdown = 40, .html = 60, .open_markdown = 12}};

@@ -105,6 +105,7 @@ Section probes(const Report& report, size_t most);  // of the first `most` engin
 // The module that the engine compiles of the whole step.
 Section compiled_step(const Report& report);
 Section controls(const Report& report);  // failed ones first
+Section checklist(const Report& report);
 Section environment(const Report& report);
 // The findings that are not shown in full.
 Section other_findings(const Report& report);

@@ -193,10 +193,12 @@ const Key<TrainSpec> kTrain[] = {
 const Key<TpuSpec> kTpu[] = {
     {"cores", &TpuSpec::cores, between(1, 512),
      "replicas that share a batch (a v2-8 or v3-8 has 8)"},
-    {"reduction", &TpuSpec::reduction, one_of("mean|sum"),
-     "reduction of gradients across cores (CrossShardOptimizer's `reduction`)"},
-    {"batchnorm", &TpuSpec::batchnorm, one_of("per_core|synced"),
-     "batch statistics from one core's samples, or from all cores'"},
+    {"reduction", &TpuSpec::reduction, one_of("mean|sum|none"),
+     "reduction of gradients across cores (CrossShardOptimizer's `reduction`); `none`, a mistake: "
+     "without that optimizer nothing is reduced, and each core trains on its own gradients"},
+    {"batchnorm", &TpuSpec::batchnorm, one_of("per_core|synced|averaged"),
+     "batch statistics from one core's samples, or from all cores'; `averaged`, a mistake: the "
+     "variance is the mean of the cores' own variances"},
     {"batchnorm_group", &TpuSpec::batchnorm_group, between(0, 512),
      "with `synced`: number of neighbouring cores that share statistics; 0: all cores"},
     {"batchwise", &TpuSpec::batchwise, one_of("per_core|gathered"),
@@ -215,6 +217,32 @@ const Key<TpuSpec> kTpu[] = {
     {"clipping", &TpuSpec::clipping, one_of("after_all_reduce|before_all_reduce"),
      "where gradients are clipped; `before_all_reduce`: each core clips its own, which a mean "
      "reduction has already scaled by 1/cores"},
+    {"statistics", &TpuSpec::statistics, one_of("as_normalised|per_core|global|averaged"),
+     "samples that batch norm's running statistics are of: those of the batch statistics, one "
+     "core's, all cores', or the average of the cores' own"},
+    {"scaling", &TpuSpec::scaling, one_of("by_reduction|once_more|never"),
+     "how often gradients are divided by the cores: as `reduction` says; mistakes: once more than "
+     "that, or `never` though the reduction is a mean"},
+    {"l2_terms", &TpuSpec::l2_terms, one_of("by_reduction|every_core|once"),
+     "L2 terms in the reduced gradient: scaled as each core's loss is; under a mean `every_core`, "
+     "a mistake: as many as there are cores; under a sum `once`: one"},
+    {"shards", &TpuSpec::shards, one_of("own|first|first_twice"),
+     "samples that each core is fed: its own; mistakes: the first core's, or the first core's to "
+     "core 1 as well"},
+    {"remainder", &TpuSpec::remainder, one_of("real|padded|repeated|dropped"),
+     "the last core's last samples: real ones; mistakes: zeros that count, the batch's first "
+     "samples again, or none"},
+    {"streams", &TpuSpec::streams, one_of("global|one|per_core"),
+     "random numbers of a core's samples: those that they have in the whole batch; mistakes: the "
+     "same on all cores, or from a stream of each core's own"},
+    {"rate_scaling", &TpuSpec::rate_scaling, one_of("none|times_cores|over_cores"),
+     "mistakes with the learning rate: multiplied or divided by the number of cores"},
+    {"slow_core", &TpuSpec::slow_core, between(-1, 511),
+     "number of a core that is slower than the others, in modelled profiles only; -1: none"},
+    {"slow_core_factor", &TpuSpec::slow_core_factor, between(1, 1000),
+     "how many times as long that core takes for its own work"},
+    {"link_factor", &TpuSpec::link_factor, between(1, 1000),
+     "how many times as long the links between chips take, in modelled profiles only"},
 };
 
 const Key<DiagnoseSpec> kDiagnose[] = {

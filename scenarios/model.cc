@@ -213,14 +213,40 @@ Result<Program> build_inference(const Scenario& scenario, const SampleType& samp
 Sharding sharding_of(const Scenario& s) {
   Sharding sharding;
   sharding.cores = s.tpu.cores;
-  sharding.reduction = s.tpu.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
-  sharding.batchnorm =
-      s.tpu.batchnorm == "synced" ? BatchNormSync::kSynced : BatchNormSync::kPerCore;
+  // Without CrossShardOptimizer, the loss is not scaled by 1/cores either.
+  sharding.reduction = s.tpu.reduction == "mean" ? Reduction::kMean : Reduction::kSum;
+  sharding.reduce_gradients = s.tpu.reduction != "none";
+  sharding.batchnorm = s.tpu.batchnorm == "synced"     ? BatchNormSync::kSynced
+                       : s.tpu.batchnorm == "averaged" ? BatchNormSync::kAveraged
+                                                       : BatchNormSync::kPerCore;
   sharding.batchnorm_group = s.tpu.batchnorm_group;
   sharding.batchwise = s.tpu.batchwise == "gathered" ? Scope::kGlobal : Scope::kPerCore;
   sharding.token_mean = s.tpu.token_mean == "global" ? Scope::kGlobal : Scope::kPerCore;
   sharding.clipping = s.tpu.clipping == "before_all_reduce" ? Clipping::kBeforeAllReduce
                                                             : Clipping::kAfterAllReduce;
+  sharding.statistics = s.tpu.statistics == "per_core"   ? Statistics::kPerCore
+                        : s.tpu.statistics == "global"   ? Statistics::kGlobal
+                        : s.tpu.statistics == "averaged" ? Statistics::kAveraged
+                                                         : Statistics::kAsNormalised;
+  sharding.scaling = s.tpu.scaling == "once_more" ? Scaling::kOnceMore
+                     : s.tpu.scaling == "never"   ? Scaling::kNever
+                                                  : Scaling::kByReduction;
+  sharding.l2_once = s.tpu.l2_terms == "once";
+  sharding.l2_every_core = s.tpu.l2_terms == "every_core";
+  Feeding& fed = sharding.feeding;
+  fed.shards = s.tpu.shards == "first"         ? Feeding::Shards::kFirst
+               : s.tpu.shards == "first_twice" ? Feeding::Shards::kFirstTwice
+                                               : Feeding::Shards::kOwn;
+  fed.remainder = s.tpu.remainder == "padded"     ? Feeding::Remainder::kPadded
+                  : s.tpu.remainder == "repeated" ? Feeding::Remainder::kRepeated
+                  : s.tpu.remainder == "dropped"  ? Feeding::Remainder::kDropped
+                                                  : Feeding::Remainder::kReal;
+  fed.streams = s.tpu.streams == "one"        ? Feeding::Streams::kOne
+                : s.tpu.streams == "per_core" ? Feeding::Streams::kPerCore
+                                              : Feeding::Streams::kGlobal;
+  fed.rate = s.tpu.rate_scaling == "times_cores"  ? Feeding::Rate::kTimesCores
+             : s.tpu.rate_scaling == "over_cores" ? Feeding::Rate::kOverCores
+                                                  : Feeding::Rate::kAsGiven;
   return sharding;
 }
 

@@ -8,9 +8,12 @@
 namespace twinrun {
 namespace {
 
-// False for keys that only name a run, locate its data or set how fast the data is read.
+// False for keys that only name a run, locate its data, set how fast the data is read or are of a
+// modelled profile.
 bool decides_bits(std::string_view section, std::string_view key) {
   if (section.empty()) return key != "name" && key != "description";
+  if (section == "tpu" && contains_name("slow_core|slow_core_factor|link_factor", key))
+    return false;
   return section != "data" || !contains_name("dir|cache|parallel_calls|prefetch", key);
 }
 
@@ -23,7 +26,9 @@ constexpr std::string_view kAddedKeys =
     "schedule_offset|count_padding|flipped|order|scaled|keeps|variance|statistics|unbiased|"
     "transposed|label_offset|fill|unused|scaled_by|head_units|terms|factor|padding_index|epsilon_"
     "to|"
-    "axes|stopped|trust|ema_of|nesterov_form|metric|accuracy_margin|max_seeds";
+    "axes|stopped|trust|ema_of|nesterov_form|metric|accuracy_margin|max_seeds|scaling|l2_terms|"
+    "shards|"
+    "remainder|streams|rate_scaling";
 template <typename Owner>
 bool added_later(const Owner& owner, const Key<Owner>& key) {
   static const Owner initial;

@@ -198,17 +198,32 @@ struct TrainSpec {
   LossReduction accumulate_reduction = LossReduction::kMean;  // over those steps' gradients
 };
 
+// How a step is spread over cores. Members that say "a mistake" try what a suspected script may do
+// (docs/reference/faults.md, "Sharding causes"); none of them changes the reference.
 struct TpuSpec {
   int cores = 8;
-  LossReduction reduction = LossReduction::kMean;  // CrossShardOptimizer's `reduction`
-  std::string batchnorm = "per_core";              // per_core | synced
-  int batchnorm_group = 0;                         // synced: cores that share statistics; 0: all
-  std::string batchwise = "per_core";              // per_core | gathered
-  std::string token_mean = "per_core";             // per_core | global
-  std::string precision = "default";               // f32 | default | high | highest
-  int64_t iterations_per_loop = 0;                 // 0: one loop over all steps
-  bool poison = false;                             // fill padding cells with NaN
-  std::string clipping = "after_all_reduce";       // after_all_reduce | before_all_reduce
+  std::string reduction = "mean";             // mean | sum | none (a mistake: no all-reduce)
+  std::string batchnorm = "per_core";         // per_core | synced | averaged (a mistake)
+  int batchnorm_group = 0;                    // synced: cores that share statistics; 0: all
+  std::string batchwise = "per_core";         // per_core | gathered
+  std::string token_mean = "per_core";        // per_core | global
+  std::string precision = "default";          // f32 | default | high | highest
+  int64_t iterations_per_loop = 0;            // 0: one loop over all steps
+  bool poison = false;                        // fill padding cells with NaN
+  std::string clipping = "after_all_reduce";  // after_all_reduce | before_all_reduce
+  std::string statistics = "as_normalised";   // as_normalised | per_core | global | averaged
+  // Mistakes.
+  std::string scaling = "by_reduction";   // by_reduction | once_more | never
+  std::string l2_terms = "by_reduction";  // by_reduction | every_core | once
+  std::string shards = "own";             // own | first | first_twice
+  std::string remainder = "real";         // real | padded | repeated | dropped
+  std::string streams = "global";         // global | one | per_core
+  std::string rate_scaling = "none";      // none | times_cores | over_cores
+  // Of the modelled profile only: a core that takes `slow_core_factor` times as long, -1: none; and
+  // links that do.
+  int slow_core = -1;
+  double slow_core_factor = 1.5;
+  double link_factor = 1;
 };
 
 struct DiagnoseSpec {

@@ -265,6 +265,14 @@ Status validate_ensemble(const Source& source, const Scenario& s) {
       source.where("diagnose", "ensemble"), fmt::format("ensemble = {}", kFewest)};
 }
 
+Status validate_slow_core(const Source& source, const Scenario& s) {
+  if (s.tpu.slow_core < s.tpu.cores) return Ok{};
+  return Error{fmt::format("slow_core is {}, but there are {} cores (tpu.cores); allowed: -1 "
+                           "(none), or 0 to {}",
+                           s.tpu.slow_core, s.tpu.cores, s.tpu.cores - 1),
+               source.where("tpu", "slow_core"), fmt::format("slow_core = {}", s.tpu.cores - 1)};
+}
+
 }  // namespace
 
 Status validate(const Source& source, Scenario& s) {
@@ -275,6 +283,7 @@ Status validate(const Source& source, Scenario& s) {
   TWINRUN_RETURN_IF_ERROR(validate_schedule(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_optimizer(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_ensemble(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_slow_core(source, s));
   return validate_batch(source, s);
 }
 

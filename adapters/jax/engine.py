@@ -13,6 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 from twinrun_engine import Unsupported, alive, serve  # noqa: E402
+from twinrun_engine.devices import jax_devices  # noqa: E402
 
 
 def arguments():
@@ -42,7 +43,7 @@ class Engine:
         self.hello = {"name": "jax", "version": jax.__version__, "precision": "f32" if on_cpu else options.precision,
                       "max_cores": len(jax.devices()), "settings": f"platform={options.platform} optax={optax.__version__}",
                       "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu, "activations": True,
-                      "programs": True}
+                      "programs": True, "devices": jax_devices(jax)}
 
     def prepare(self, program):
         if program.step_text is None and (reasons := self.models.unsupported(program)):

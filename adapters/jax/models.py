@@ -14,9 +14,12 @@ import numpy as np
 import optax
 from jax import lax
 from twinrun_engine.jax import SLOTS, field_of, largest_dims
-from twinrun_engine.model import Counters, features_of, missing, of_cores, pads_of, stride_of, walk
+from twinrun_engine.model import SHARDING, Counters, features_of, missing, of_cores, pads_of, stride_of, walk
 
 jax.config.update("jax_default_matmul_precision", "highest")
+
+# The forms of sharding that only a mistaken script has are there as well, so that it can be tried.
+MISTAKES = SHARDING | {"reduction": ("mean", "sum", "none"), "scaling": ("by_reduction", "never", "once_more")}
 
 
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
@@ -312,7 +315,7 @@ OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adade
 
 def unsupported(program):
     """Lists what JAX and optax compute otherwise than the program, as texts for Unsupported."""
-    o, found = program.optimizer, missing(program, LAYERS, LOSSES, OPTIMIZERS)
+    o, found = program.optimizer, missing(program, LAYERS, LOSSES, OPTIMIZERS, MISTAKES)
     if o["kind"] == "adagrad" and o["epsilon"] > 0:
         found.append("adagrad with an epsilon is not supported: optax adds it inside the root")
     if o["kind"] == "adamax" and o["epsilon"] > 0:
@@ -440,7 +443,12 @@ class OneCore(Alone):
         return lax.pmean(weight, "cores") if self.sharding.get("token_mean") == "global" else weight
 
     def reduced(self, gradients):
-        mean = self.sharding["reduction"] == "mean"
+        scaling = self.sharding.get("scaling", "by_reduction")
+        mean = self.sharding["reduction"] == "mean" and scaling != "never"
+        if scaling == "once_more":
+            gradients = jax.tree.map(lambda g: g / self.cores, gradients)
+        if self.sharding["reduction"] == "none":    # as a script without pmean: each core descends its own gradients
+            return clipped(self.program, gradients)
         if self.sharding.get("clipping") == "before_all_reduce":
             own = jax.tree.map(lambda g: g / self.cores, gradients) if mean else gradients
             return lax.psum(clipped(self.program, own), "cores")

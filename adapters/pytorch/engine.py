@@ -14,6 +14,7 @@ sys.path.append(str(HERE.parent))
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")    # required for deterministic products on a GPU
 
 from twinrun_engine import Unsupported, serve  # noqa: E402
+from twinrun_engine.devices import torch_devices  # noqa: E402
 
 import torch  # noqa: E402
 from models import Training, unsupported  # noqa: E402
@@ -41,7 +42,7 @@ class Engine:
         self.hello = {"name": "pytorch", "version": str(torch.__version__), "precision": declared, "max_cores": 1,
                       "settings": f"threads={options.threads} device={self.device}" + (" autocast=bf16" if self.bf16 else ""),
                       "elementary_ulps": 6, "flush": False, "contracts": True, "deterministic": True,
-                      "activations": True}
+                      "activations": True, "devices": torch_devices(torch, self.device)}
 
     def autocast(self):
         return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16, enabled=self.bf16)

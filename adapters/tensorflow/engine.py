@@ -15,6 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 from twinrun_engine import Unsupported, alive, serve  # noqa: E402
+from twinrun_engine.devices import tensorflow_devices  # noqa: E402
 
 
 def arguments():
@@ -71,7 +72,8 @@ class Engine:
             self.cores, self.make = options.cores, models.cpus
         self.hello = {"name": "tensorflow", "version": tf.__version__, "precision": "default" if address else "f32",
                       "max_cores": self.cores, "settings": f"tpu={address}" if address else f"cpu threads={options.threads}",
-                      "elementary_ulps": 6, "flush": bool(address), "contracts": True, "deterministic": not address, "activations": True}
+                      "elementary_ulps": 6, "flush": bool(address), "contracts": True, "deterministic": not address, "activations": True,
+                      "devices": tensorflow_devices(tf)}
 
     def prepare(self, program):
         reasons = self.models.unsupported(program)

@@ -52,7 +52,8 @@ def pads_of(layer, sizes):
 
 # The supported forms of sharding (docs/reference/engine-protocol.md, `sharding`); any other value is refused.
 SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "batchwise": ("per_core", "gathered"),
-            "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce")}
+            "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce"),
+            "statistics": ("as_normalised",), "scaling": ("by_reduction",), "l2_terms": ("by_reduction",)}
 
 
 # The formulas that the engines here have, which are TensorFlow's: section -> key -> values. A scenario with any other value is refused
@@ -94,8 +95,8 @@ def other_formulas(program):
     return found
 
 
-def missing(program, layers, losses, optimizers):
-    """Lists what a framework's tables lack, as texts for Unsupported."""
+def missing(program, layers, losses, optimizers, sharding=SHARDING):
+    """Lists what a framework's tables lack, as texts for Unsupported. `sharding`: the forms that it has, if these are others."""
     kinds = dict.fromkeys(layer["kind"] for layer in program.layers)
     found = [f"layer kind '{kind}' is not supported" for kind in kinds if kind not in layers]
     if program.loss["kind"] not in {*losses, "gan"}:
@@ -106,7 +107,7 @@ def missing(program, layers, losses, optimizers):
         found.append("accumulation of gradients is not supported")
     found += other_formulas(program)
     if program.cores > 1:
-        found += [f"{key} '{program.sharding[key]}' is not supported" for key, words in SHARDING.items()
+        found += [f"{key} '{program.sharding[key]}' is not supported" for key, words in sharding.items()
                   if program.sharding.get(key, words[0]) not in words]
     return found
 

@@ -162,10 +162,22 @@ class Engine {
   }
 };
 
+// A device that an engine sees, for people.
+struct DeviceFacts {
+  std::string name;             // "TPU_0(process=0,(0,0,0,0))"
+  std::string kind;             // "TPU v2", "cpu"
+  std::optional<int64_t> used;  // bytes of its memory; nullopt: it does not tell
+  std::optional<int64_t> memory;
+  std::string trouble;  // why it cannot be used; "": it can
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual Capabilities capabilities() const = 0;
+  // In the order of the replicas that run on them; empty for engines that run on the host alone or
+  // do not tell.
+  virtual std::vector<DeviceFacts> devices() { return {}; }
   // Errors: ops or dtypes that the engine lacks, more cores than it has; all of them listed at
   // once.
   virtual Result<std::unique_ptr<Engine>> prepare(const Program& program) = 0;

@@ -198,6 +198,7 @@ class ExecBackend : public Backend {
       : session_(std::move(session)), threads_(threads) {}
   ~ExecBackend() override { Session::leave(std::move(session_)); }
   Capabilities capabilities() const override { return session_->declared(); }
+  std::vector<DeviceFacts> devices() override { return session_->devices(); }
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     if (program.sharding.cores > session_->declared().max_cores) {
       return Error{"has " + std::to_string(session_->declared().max_cores) +

@@ -48,6 +48,29 @@ const char* word_of(Scope scope, const char* global) {
   return scope == Scope::kPerCore ? "per_core" : global;
 }
 
+// What several replicas mean. A member that came later is there only where it says something else
+// than older engines assume. What cores are fed is not told: it is in their inputs.
+json sharding_json(const Sharding& s) {
+  json all = {{"reduction", !s.reduce_gradients               ? "none"
+                            : s.reduction == Reduction::kMean ? "mean"
+                                                              : "sum"},
+              {"batchnorm", s.batchnorm == BatchNormSync::kPerCore  ? "per_core"
+                            : s.batchnorm == BatchNormSync::kSynced ? "synced"
+                                                                    : "averaged"},
+              {"batchnorm_group", s.batchnorm_group},
+              {"batchwise", word_of(s.batchwise, "gathered")},
+              {"token_mean", word_of(s.token_mean, "global")},
+              {"clipping",
+               s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce" : "before_all_reduce"}};
+  static constexpr const char* kStatistics[] = {"", "per_core", "global", "averaged", "from_first"};
+  static constexpr const char* kScaling[] = {"", "once_more", "never", "by_group"};
+  if (s.statistics != Statistics::kAsNormalised)
+    all["statistics"] = kStatistics[static_cast<size_t>(s.statistics)];
+  if (s.scaling != Scaling::kByReduction) all["scaling"] = kScaling[static_cast<size_t>(s.scaling)];
+  if (s.l2_once || s.l2_every_core) all["l2_terms"] = s.l2_once ? "once" : "every_core";
+  return all;
+}
+
 }  // namespace
 
 std::string shown(std::string_view text) {
@@ -83,20 +106,12 @@ std::string program_json(const Program& p, const std::string& scenario, const St
     if (is_asked_for(output)) outputs.push_back(one);
     if (output.of_layer) activations.push_back(one);
   }
-  const Sharding& s = p.sharding;
   json all = {{"protocol", kProtocol},
               {"scenario", scenario},
-              {"cores", s.cores},
+              {"cores", p.sharding.cores},
               {"batch", p.batch},
               {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
-              {"sharding",
-               {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
-                {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
-                {"batchnorm_group", s.batchnorm_group},
-                {"batchwise", word_of(s.batchwise, "gathered")},
-                {"token_mean", word_of(s.token_mean, "global")},
-                {"clipping", s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce"
-                                                                     : "before_all_reduce"}}},
+              {"sharding", sharding_json(p.sharding)},
               {"state", state},
               {"inputs", inputs},
               {"random", random},
@@ -228,6 +243,44 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   }
   TWINRUN_RETURN_IF_ERROR(take("stochastic", c.stochastic, any, "true or false"));
   return c;
+}
+
+Result<std::vector<DeviceFacts>> parse_devices(const std::string& line, const std::string& engine) {
+  const json message = parse_line(line);
+  const json hello = message.is_object() ? message.value("hello", json()) : json();
+  if (!hello.is_object() || !hello.contains("devices")) return std::vector<DeviceFacts>{};
+  const json& listed = hello["devices"];
+  const auto bad = [&](const std::string& what, const std::string& expected) {
+    return Error{"hello: " + what + "; expected " + expected, engine,
+                 "docs/reference/engine-protocol.md#hello"};
+  };
+  if (!listed.is_array() || listed.size() > kMaxDevices)
+    return bad("'devices' is " + shown_value(listed),
+               "a list of at most " + std::to_string(kMaxDevices) + " devices");
+  std::vector<DeviceFacts> devices;
+  for (const json& one : listed) {
+    const std::string place = "device " + std::to_string(devices.size());
+    if (!one.is_object()) return bad(place + " is " + shown_value(one), "an object");
+    DeviceFacts& facts = devices.emplace_back();
+    for (const auto& [key, text] : {std::pair{"name", &facts.name}, std::pair{"kind", &facts.kind},
+                                    std::pair{"trouble", &facts.trouble}}) {
+      const json value = one.value(key, json(""));
+      if (!value.is_string() || value.get_ref<const std::string&>().size() > 2000)
+        return bad("'" + std::string(key) + "' of " + place + " is " + shown_value(value),
+                   "text of at most 2000 bytes");
+      *text = value.get<std::string>();
+    }
+    for (const auto& [key, bytes] :
+         {std::pair{"used", &facts.used}, std::pair{"memory", &facts.memory}}) {
+      const json value = one.value(key, json());
+      if (value.is_null()) continue;
+      if (!value.is_number_integer() || value < 0 || value > int64_t{1} << 60)
+        return bad("'" + std::string(key) + "' of " + place + " is " + shown_value(value),
+                   "bytes, or null");
+      *bytes = value.get<int64_t>();
+    }
+  }
+  return devices;
 }
 
 }  // namespace twinrun::exec

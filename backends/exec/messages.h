@@ -45,5 +45,8 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
 // What the answer to hello declares. Keys that are missing get the defaults of
 // docs/reference/engine-protocol.md.
 Result<Capabilities> parse_hello(const std::string& line, const std::string& engine);
+// The devices that a hello lists, at most kMaxDevices of them; empty where it lists none.
+inline constexpr size_t kMaxDevices = 512;
+Result<std::vector<DeviceFacts>> parse_devices(const std::string& line, const std::string& engine);
 
 }  // namespace twinrun::exec

@@ -63,6 +63,8 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
   TWINRUN_ASSIGN(const Reply reply, s->ask(hello(), "hello", "", options.slow));
   TWINRUN_ASSIGN(s->declared_,
                  parse_hello(reply.line, s->name_).with_kind(Error::Kind::kForeignEngine));
+  TWINRUN_ASSIGN(s->devices_,
+                 parse_devices(reply.line, s->name_).with_kind(Error::Kind::kForeignEngine));
   return s;
 }
 

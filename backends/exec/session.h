@@ -44,6 +44,7 @@ class Session {
   const std::string& name() const { return name_; }
   const ExecOptions& options() const { return options_; }
   const Capabilities& declared() const { return declared_; }
+  const std::vector<DeviceFacts>& devices() const { return devices_; }
   int next_program() { return ++programs_; }
   int next_request() { return requests_++; }
 
@@ -57,6 +58,7 @@ class Session {
   std::optional<TemporaryFolder> folder_;  // removed after the child has ended
   std::unique_ptr<Child> child_;
   Capabilities declared_;
+  std::vector<DeviceFacts> devices_;
   int programs_ = 0, requests_ = 0, asked_ = 0;
   bool broken_ = false;
 };

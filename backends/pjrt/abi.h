@@ -41,7 +41,9 @@ enum class Slot : size_t {
   kClientBufferFromHostBuffer = 22,
   kDeviceDescriptionId = 23,
   kDeviceDescriptionKind = 26,
+  kDeviceDescriptionToString = 28,  // may be missing
   kDeviceGetDescription = 29,
+  kDeviceMemoryStats = 34,  // may be missing
   kLoadedExecutableDestroy = 50,
   kLoadedExecutableExecute = 55,
   kBufferDestroy = 58,
@@ -134,10 +136,22 @@ struct DeviceDescriptionId : Head {
   DeviceDescription* description = nullptr;
   int id = 0;  // out
 };
-struct DeviceDescriptionKind : Head {
+struct DeviceDescriptionKind : Head {  // also its name
   DeviceDescription* description = nullptr;
   const char* text = nullptr;  // out; owned by the device
   size_t size = 0;
+};
+// A number that a device may not tell.
+struct MaybeBytes {
+  int64_t bytes = 0;
+  bool is_set = false;
+};
+struct DeviceMemoryStats : Head {
+  Device* device = nullptr;
+  int64_t in_use = 0;                     // out
+  MaybeBytes peak, allocations, largest;  // out
+  MaybeBytes limit;                       // out
+  MaybeBytes rest[6];                     // out
 };
 
 struct CodeText : Head {

@@ -167,6 +167,20 @@ Result<Event*> fetch(const Client& client, Buffer* buffer, const Dims& dims, std
 
 }  // namespace
 
+Status there_and_back(const Client& client, size_t device) {
+  Buffers buffers(client.plugin(), 1, 1);
+  const Tensor sent = Tensor::scalar(1.5F);
+  Tensor back = Tensor::zeros(sent.type());
+  TWINRUN_RETURN_IF_ERROR(
+      put(client, client.devices()[device], sent, std::nullopt, buffers.at(0, 0)));
+  TWINRUN_ASSIGN(Event* const done,
+                 fetch(client, buffers.at(0, 0), sent.dims(), back.raw(), back.bytes()));
+  TWINRUN_RETURN_IF_ERROR(client.plugin().await(done, "give back a result"));
+  if (back.as<float>()[0] == sent.as<float>()[0]) return Ok{};
+  return Error{"1.5 was sent to it, and " + std::to_string(back.as<float>()[0]) + " came back",
+               client.plugin().place(), ""};
+}
+
 std::string compile_options(const std::vector<int>& devices) {
   const auto replicas = static_cast<int64_t>(devices.size());
   // DeviceAssignmentProto: replica_count, computation_count, computation_devices.

@@ -218,6 +218,8 @@ class PjrtBackend : public Backend {
     return c;
   }
 
+  std::vector<DeviceFacts> devices() override { return pjrt::facts_of_devices(*client_); }
+
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     const int cores = program.sharding.cores;
     if (on_cpu() && cores > static_cast<int>(client_->devices().size())) {

@@ -36,6 +36,8 @@ class Plugin {
     argument.struct_size = sizeof argument;
     return checked(reinterpret_cast<Function>(at(slot))(&argument), doing);
   }
+  // Whether the plugin has a function that it may lack.
+  bool has(Slot slot) const { return at(slot) != nullptr; }
   // Waits for an event and destroys it.
   Status await(Event* event, const char* doing) const;
   // For destructors: ignores errors.
@@ -110,6 +112,13 @@ class Executable {
   LoadedExecutable* handle_;
   ArrayTypes types_;
 };
+
+// Sends four bytes to a device and fetches them. Errors: the plugin's own, or other bytes come
+// back.
+Status there_and_back(const Client& client, size_t device);
+
+// What the plugin tells of each device, and whether four bytes come back from it.
+std::vector<DeviceFacts> facts_of_devices(const Client& client);
 
 // A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto) that puts replica r on
 // the device with id devices[r].

@@ -88,7 +88,10 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
       c.step = made.sharding.cores > 1 ? made.sharded(made.sharding)
                                        : made.whole(Experiment::Stack::kTpu);
       check::check_couplings(read, made.forward, c.findings);
-      check::check_collectives(*c.step, read.source.where("tpu", "cores"), c.findings);
+      check::check_collectives(
+          *c.step,
+          read.source.where("tpu", read.scenario.tpu.reduction == "none" ? "reduction" : "cores"),
+          c.findings);
     } else {
       c.no_step = check::first_line(sample.error());  // a rule covers it, so it is no error
     }
@@ -103,11 +106,14 @@ Result<Checked> check_program(const ProgramFiles& files) {
   c.name = std::filesystem::path(files.program).stem().string();
   TWINRUN_ASSIGN(ProgramText text, read_program_text(files));
   check::check_text(text.module, text.state, c.findings);
-  Result<ImportedStep> step = import_program(files);
+  std::vector<ImportProblem> problems;
+  Result<ImportedStep> step = import_program(files, &problems);
   if (step) {
     c.step = std::move(step->program);
   } else {
     c.no_step = check::first_line(step.error());
+    if (problems.empty()) problems.push_back({c.no_step, {}});
+    check::check_import(problems, files.program, c.findings);
   }
   c.text = std::move(text.module);
   check::in_order(c.findings);

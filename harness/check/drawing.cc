@@ -8,6 +8,8 @@
 
 #include "device/layout.h"
 #include "harness/check/rules.h"
+#include "program/analysis/fusion.h"
+#include "program/graph/liveness.h"
 #include "program/import/names.h"
 
 namespace twinrun {
@@ -44,6 +46,12 @@ class Sorter {
     return index;
   }
 
+  int add_fusion(std::string name, std::string what) {
+    page_.fusions.emplace_back(std::move(name), std::move(what));
+    return static_cast<int>(page_.fusions.size()) - 1;
+  }
+  DrawnOp& op(int index) { return page_.ops[static_cast<size_t>(index)]; }
+
   Result<GraphPage> laid_out() {
     std::erase_if(page_.phases, [](const DrawnPhase& p) { return p.groups.empty(); });
     std::vector<int> phase_of(page_.ops.size()), group_of(page_.ops.size()),
@@ -62,7 +70,11 @@ class Sorter {
     std::vector<Sketch> sketches;
     for (const DrawnPhase& phase : page_.phases) {
       sketches.push_back(boxes(phase.groups.size()));
-      for (const DrawnGroup& g : phase.groups) sketches.push_back(boxes(g.ops.size()));
+      for (const DrawnGroup& g : phase.groups) {
+        sketches.push_back(boxes(g.ops.size()));
+        for (const int op : g.ops)
+          sketches.back().fusions.push_back(page_.ops[static_cast<size_t>(op)].fusion);
+      }
     }
     std::vector<size_t> first;  // index of each phase's sketch; those of its groups follow it
     for (size_t p = 0, at = 0; p < page_.phases.size(); ++p) {
@@ -98,12 +110,28 @@ class Sorter {
 
  private:
   static Sketch boxes(size_t count) {
-    return {std::vector<Drawing::Box>(count, {0, 0, kBoxWidth, kBoxHeight}), {}};
+    return {std::vector<Drawing::Box>(count, {0, 0, kBoxWidth, kBoxHeight}), {}, {}};
   }
 
   GraphPage page_;
   std::map<std::pair<int, std::string>, size_t> known_;
 };
+
+// The fusion units in which the step runs (program/analysis/fusion.h), as the profile has them.
+void add_plan(const Program& program, Sorter& to) {
+  const FusionPlan plan = plan_fusion(program, constant_values(program));
+  for (const FusionGroup& group : plan.groups) {
+    if (group.ops.size() < 2) continue;
+    const int fusion = to.add_fusion(
+        program.graph.op(group.ops.back().id).name,
+        fmt::format("{} ops in one pass over {} elements: {} arrays read, {} written",
+                    group.ops.size(), group.elements, group.sources.size(), group.stored.size()));
+    for (const FusedOp& op : group.ops) {
+      // What several fusions compute, each for itself, is drawn in the first.
+      if (to.op(op.id).fusion < 0) to.op(op.id).fusion = fusion;
+    }
+  }
+}
 
 void add_program(const Program& program, Sorter& to) {
   for (const Op& op : program.graph.ops()) {
@@ -121,25 +149,46 @@ void add_program(const Program& program, Sorter& to) {
             {op.operands.begin(), op.operands.end()}},
            std::move(place));
   }
+  add_plan(program, to);
 }
 
 // Adds the instructions of a text, grouped by their path in the source if the text gives one, else
-// by computation.
+// by computation. The instructions of a computation that a `fusion` calls are that fusion.
 void add_text(const HloModule& module, const std::vector<RuleFinding>& findings, Sorter& to) {
   std::map<std::string, const RuleFinding*> wrong;
   for (const RuleFinding& f : findings) {
     if (f.severity != Severity::kError) continue;
     for (const std::string& op : f.ops) wrong.try_emplace(op, &f);
   }
+  std::map<std::string, const HloInstruction*> fused;  // by the computation that is called
+  for (const HloComputation& c : module.computations) {
+    for (const HloInstruction& in : c.instructions) {
+      if (in.opcode != "fusion") continue;
+      const auto calls = in.attributes.find("calls");
+      if (calls == in.attributes.end()) continue;
+      fused.try_emplace(calls->second.substr(calls->second.starts_with('%') ? 1 : 0), &in);
+    }
+  }
   for (const HloComputation& c : module.computations) {
     const bool entry = &c == &module.entry();
+    int fusion = -1;
+    if (const auto by = fused.find(c.name); by != fused.end()) {
+      const auto kind = by->second->attributes.find("kind");
+      fusion = to.add_fusion(
+          by->second->name,
+          fmt::format("{} instructions, {}", c.instructions.size(),
+                      kind == by->second->attributes.end() ? "of no kind" : kind->second));
+    }
     std::vector<int> drawn;
     for (const HloInstruction& in : c.instructions) {
       const SourcePath source = source_path(in.op_name);
       Place place{source.gradient ? 1 : 0, first_part(source.path)};
       if (place.group.empty())
         place.group = !entry ? c.name : in.opcode == "parameter" ? "inputs" : "main";
+      // A fusion is drawn together, wherever its instructions come from.
+      if (fusion >= 0) place = {place.phase, fused.at(c.name)->name};
       DrawnOp op;
+      op.fusion = fusion;
       op.name = place.group + "/" + in.name;
       op.kind = in.opcode;
       op.shape = to_string(in.shape);

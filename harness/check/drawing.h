@@ -15,9 +15,11 @@ Result<GraphPage> draw(const Checked& checked);
 
 namespace check {
 
-// A picture before it is laid out: the sizes of its boxes, and arrows between their indices.
+// A picture before it is laid out: the sizes of its boxes, the fusion that each is part of (-1:
+// none; empty: none at all), and arrows between their indices.
 struct Sketch {
   std::vector<Drawing::Box> boxes;  // width and height
+  std::vector<int> fusions;
   std::vector<std::pair<int, int>> arrows;
 };
 // Lays out all sketches in one run of dot. Names are not passed to it. A sketch that is too large,

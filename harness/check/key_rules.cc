@@ -115,8 +115,8 @@ class KeyRules {
   }
 
   void reductions() {
-    if (cores() == 1 || s_.loss.reduction == s_.tpu.reduction) return;
     const bool sum = s_.loss.reduction == LossReduction::kSum;
+    if (cores() == 1 || s_.tpu.reduction == "none" || (s_.tpu.reduction == "sum") == sum) return;
     add("reduction-mismatch", source_.where("tpu", "reduction"),
         sum ? fmt::format("loss.reduction is \"sum\", tpu.reduction \"mean\": the gradient is 1/{} "
                           "of the whole batch's sum{}",
@@ -134,7 +134,7 @@ class KeyRules {
   void clipping() {
     const OptimizerConfig& o = s_.optimizer;
     if (cores() == 1 || o.clip == "none" || s_.tpu.clipping != "before_all_reduce") return;
-    const bool mean = s_.tpu.reduction == LossReduction::kMean;
+    const bool mean = s_.tpu.reduction == "mean";
     add("clip-before-all-reduce", source_.where("tpu", "clipping"),
         fmt::format("each of {} cores clips its own gradient ({} at {}) before the all-reduce",
                     cores(), o.clip, o.clip_at),

@@ -2,7 +2,9 @@
 // https://graphviz.org/docs/outputs/plain/.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "checkpoints/container/temporary.h"
@@ -13,22 +15,59 @@ namespace twinrun::check {
 namespace {
 
 constexpr double kPoints = 72;  // per inch
-constexpr size_t kMaxBoxes = 700, kMaxArrows = 6000;
+constexpr size_t kMaxBoxes = 700, kMaxArrows = 6000, kMaxFramed = 100;
 constexpr double kSeconds = 120;
 
 bool small_enough(const Sketch& s) {
   return !s.boxes.empty() && s.boxes.size() <= kMaxBoxes && s.arrows.size() <= kMaxArrows;
 }
 
+// The boxes of each fusion of which a sketch has two or more. A large sketch has no frames: its
+// unconnected parts must be put into rows, which dot does not do with frames.
+std::map<int, std::vector<size_t>> framed(const Sketch& s) {
+  std::map<int, std::vector<size_t>> all;
+  if (s.boxes.size() > kMaxFramed) return all;
+  for (size_t i = 0; i < s.fusions.size(); ++i) {
+    if (s.fusions[i] >= 0) all[s.fusions[i]].push_back(i);
+  }
+  std::erase_if(all, [](const auto& fusion) { return fusion.second.size() < 2; });
+  return all;
+}
+
+// Clusters keep other boxes out; the plain format does not say where they are.
+void add_frames(const Sketch& s, Drawing& d) {
+  constexpr double kAround = 6;  // less than the 8 points that dot leaves around a cluster's boxes
+  for (const auto& [fusion, boxes] : framed(s)) {
+    double left = d.width, top = d.height, right = 0, bottom = 0;
+    for (const size_t i : boxes) {
+      const Drawing::Box& b = d.boxes[i];
+      left = std::min(left, b.x - b.width / 2);
+      right = std::max(right, b.x + b.width / 2);
+      top = std::min(top, b.y - b.height / 2);
+      bottom = std::max(bottom, b.y + b.height / 2);
+    }
+    d.frames.push_back({fusion,
+                        {(left + right) / 2, (top + bottom) / 2, right - left + 2 * kAround,
+                         bottom - top + 2 * kAround}});
+  }
+}
+
 std::string graph_text(const Sketch& s) {
-  // The pack options put unconnected parts beside each other in rows, not in one line.
-  std::string out =
-      "digraph g {\nnode [shape=box fixedsize=true label=\"\"]\ngraph [nslimit=4 nslimit1=4 "
-      "mclimit=0.6 nodesep=0.2 ranksep=0.35 "
-      "pack=16 packmode=array_i6]\n";
+  // The pack options put unconnected parts beside each other in rows, not in one line. With frames,
+  // dot 2.43 crashes on them.
+  const auto frames = framed(s);
+  std::string out = fmt::format(
+      "digraph g {{\nnode [shape=box fixedsize=true label=\"\"]\ngraph [nslimit=4 nslimit1=4 "
+      "mclimit=0.6 nodesep=0.2 ranksep=0.35{}]\n",
+      frames.empty() ? " pack=16 packmode=array_i6" : "");
   for (size_t i = 0; i < s.boxes.size(); ++i)
     out += fmt::format("{} [width={:.3f} height={:.3f}]\n", i, s.boxes[i].width / kPoints,
                        s.boxes[i].height / kPoints);
+  for (const auto& [fusion, boxes] : frames) {
+    out += fmt::format("subgraph cluster_{} {{ ", fusion);
+    for (const size_t box : boxes) out += fmt::format("{}; ", box);
+    out += "}\n";
+  }
   for (const auto& [from, to] : s.arrows) out += fmt::format("{}->{}\n", from, to);
   return out + "}\n";
 }
@@ -65,6 +104,7 @@ bool read_drawing(std::istream& in, const Sketch& s, Drawing& d) {
       auto& points = d.lines.emplace_back(n);
       for (auto& [x, y] : points) point(x, y);
     } else if (word == "stop") {
+      add_frames(s, d);
       return true;
     }
     if (!words) return false;
@@ -72,9 +112,8 @@ bool read_drawing(std::istream& in, const Sketch& s, Drawing& d) {
   return false;
 }
 
-}  // namespace
-
-Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
+// One run of dot. `finished`: whether it ended as it should.
+Result<std::vector<Drawing>> run_dot(const std::vector<Sketch>& sketches, bool& finished) {
   TWINRUN_ASSIGN(const TemporaryFolder work, TemporaryFolder::make("graph"));
   const std::string in = work.path() + "/in.dot", out = work.path() + "/out.txt";
   std::ofstream text(in);
@@ -90,6 +129,7 @@ Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
   if (!ran)
     return Error{"the graph page needs Graphviz, which cannot be run: " + ran.error().what, "dot",
                  "apt-get install graphviz (or leave out -o)"};
+  finished = ran->ended == CommandResult::Ended::kExit;
   std::ifstream places(out);
   std::vector<Drawing> drawings(sketches.size());
   for (size_t i = 0; i < sketches.size(); ++i) {
@@ -102,6 +142,18 @@ Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
     }
   }
   return drawings;
+}
+
+}  // namespace
+
+Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
+  bool finished = false;
+  Result<std::vector<Drawing>> drawings = run_dot(sketches, finished);
+  if (!drawings || finished) return drawings;
+  // dot has crashed on frames before; a picture without them is better than none.
+  std::vector<Sketch> plain = sketches;
+  for (Sketch& s : plain) s.fusions.clear();
+  return run_dot(plain, finished);
 }
 
 }  // namespace twinrun::check

@@ -36,6 +36,8 @@ const Names& known() {
 
 }  // namespace
 
+std::vector<std::string_view> known_opcodes() { return {known().begin(), known().end()}; }
+
 bool is_known(std::string_view opcode) {
   return known().contains(opcode) || opcode.starts_with("chlo.") ||
          opcode.starts_with("stablehlo.") || opcode.starts_with("mhlo.") ||

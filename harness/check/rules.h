@@ -31,6 +31,9 @@ void check_keys(const ReadScenario& read, Findings& out);
 void check_couplings(const ReadScenario& read, const Program& forward, Findings& out);
 // Rules about the sharded step: that gradients are reduced over the cores.
 void check_collectives(const Program& step, const std::string& where, Findings& out);
+// What import refuses, so that the step cannot be diagnosed, where no error says it already.
+void check_import(const std::vector<ImportProblem>& problems, const std::string& file,
+                  Findings& out);
 // The name of an instruction in findings: "fft.3:41", with its line, as names may repeat between
 // functions.
 std::string op_id(const HloInstruction& in);

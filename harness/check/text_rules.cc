@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "harness/check/opcodes.h"
 #include "harness/check/rules.h"
@@ -32,8 +33,11 @@ class TextRules {
   void run() {
     infeed();
     for (const HloComputation& c : module_.computations) {
-      for (const HloInstruction& in : c.instructions) {
-        types(in, in.shape);
+      const std::vector<bool> own = made_by_jax(c);
+      for (size_t i = 0; i < c.instructions.size(); ++i) {
+        const HloInstruction& in = c.instructions[i];
+        if (!keeps_f64_to_constants(c, in)) by_type_["f64"].of.push_back(&in);
+        if (!own[i]) types(in, in.shape);
         op(in);
       }
     }
@@ -81,11 +85,33 @@ class TextRules {
       Group g{{&in}};
       const bool real = is_wide_float(t) || is_narrow_float(t);
       add("infeed-type", g, fmt::format("an input of {}", to_string(in.shape)),
-          "batches reach a core through its infeed, which takes few types",
+          "TensorFlow feeds batches through the infeed, which takes few types; JAX and PyTorch/XLA "
+          "copy arrays of this type to a core",
           real ? "cast on the host: tf.cast(x, tf.float32) (or tf.bfloat16)"
                : "cast on the host: tf.cast(x, tf.int32)",
           in.name + " of " + t, kInfeedNames);
     }
+  }
+
+  // Instructions of 64-bit integers that JAX writes for its random numbers: a count for each word,
+  // and the keys of XLA's generator. Every TPU runs them, and no user can avoid them.
+  static std::vector<bool> made_by_jax(const HloComputation& c) {
+    constexpr std::string_view kMakers[] = {"iota_2x32_shape", "rng_bit_generator"};
+    std::vector<bool> own(c.instructions.size()), read(own.size()), by_others(own.size());
+    for (size_t i = own.size(); i-- > 0;) {
+      const HloInstruction& in = c.instructions[i];
+      const bool constant = in.opcode == "constant" || in.opcode == "broadcast";
+      own[i] = std::ranges::any_of(kMakers,
+                                   [&](std::string_view maker) {
+                                     return in.op_name.find(maker) != std::string::npos;
+                                   }) ||
+               (constant && read[i] && !by_others[i]);
+      for (const int o : in.operands) {
+        read[static_cast<size_t>(o)] = true;
+        if (!own[i]) by_others[static_cast<size_t>(o)] = true;
+      }
+    }
+    return own;
   }
 
   void types(const HloInstruction& in, const HloShape& shape) {
@@ -93,6 +119,7 @@ class TextRules {
     if (shape.dynamic) dynamic_.of.push_back(&in);
     if (in.opcode == "tuple" || in.opcode == "get-tuple-element") return;
     const std::string& t = shape.dtype;
+    if (t == "f64" && in.opcode != "parameter") return;  // run() looks at what reads it, too
     if (is_wide_float(t) || is_wide_integer(t) || is_narrow_float(t)) by_type_[t].of.push_back(&in);
   }
 
@@ -203,6 +230,33 @@ void check_text(const HloModule& module, size_t state, Findings& out) {
   TextRules(module, state, out).run();
 }
 
+void check_import(const std::vector<ImportProblem>& problems, const std::string& file,
+                  Findings& out) {
+  std::set<std::string> wrong;
+  for (const RuleFinding& f : out) {
+    if (f.severity == Severity::kError) wrong.insert(f.ops.begin(), f.ops.end());
+  }
+  for (const ImportProblem& problem : problems) {
+    std::vector<std::string> ops;
+    for (const auto& [name, line] : problem.of) ops.push_back(fmt::format("{}:{}", name, line));
+    if (!ops.empty() &&
+        std::ranges::all_of(ops, [&](const std::string& op) { return wrong.contains(op); }))
+      continue;
+    RuleFinding f =
+        finding("not-replayed",
+                problem.of.empty()
+                    ? file
+                    : fmt::format("{}:{}: {}", file, problem.of[0].second, problem.of[0].first),
+                problem.what,
+                "a diagnosis repeats every op of a step to judge it, and has no form of this one; "
+                "a TPU may "
+                "well run it",
+                "docs/guides/import.md lists what can be repeated");
+    f.ops = std::move(ops);
+    out.push_back(std::move(f));
+  }
+}
+
 void check_collectives(const Program& step, const std::string& where, Findings& out) {
   if (step.sharding.cores == 1) return;
   const bool summed = std::ranges::any_of(step.graph.ops(), [](const Op& op) {
@@ -215,7 +269,8 @@ void check_collectives(const Program& step, const std::string& where, Findings& 
       "each core applies its own gradients: the cores' weights diverge from the first step on, and "
       "the "
       "checkpoint has those of core 0",
-      "reduce the gradients: CrossShardOptimizer, xm.optimizer_step, jax.lax.pmean"));
+      "--set tpu.reduction=mean, which is what CrossShardOptimizer, xm.optimizer_step and "
+      "jax.lax.pmean do"));
 }
 
 }  // namespace twinrun::check

@@ -16,6 +16,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/temporary.h"
 #include "harness/cli/cli.h"
+#include "harness/host/command.h"
 #include "program/base/json_checksum.h"
 #include "program/base/names.h"
 #include "program/base/os_error.h"
@@ -46,22 +47,11 @@ void on_signal(int) {
   _exit(kExitInterrupted);
 }
 
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string_view("-_=./,:@%+").find(c) != std::string_view::npos;
-  });
-  if (plain) return word;
-  std::string out = "'";
-  for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 }  // namespace
 
 void remember_command_line(int argc, char** argv) {
   typed = "twinrun";
-  for (int i = 1; i < argc; ++i) typed += " " + quoted(argv[i]);
+  for (int i = 1; i < argc; ++i) typed += " " + shell_word(argv[i]);
 }
 std::string command_line() { return typed; }
 

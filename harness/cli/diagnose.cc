@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/temporary.h"
+#include "harness/check/check.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/cli/two_sides.h"
@@ -118,6 +119,24 @@ std::optional<bool> wrong_without(const Args& args, const std::string& pass, int
   return ran->code == 0 ? std::optional(false) : std::nullopt;
 }
 
+// What `twinrun check` finds of a program, so that a diagnosis of it says the same.
+Result<std::vector<std::string>> notes_of_check(const ProgramFiles& files) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> notes;
+  if (files.program.empty()) return notes;
+  TWINRUN_ASSIGN(const Checked checked, check_program(files));
+  for (const RuleFinding& f : checked.findings) {
+    if (f.severity == Severity::kNote) continue;
+    if (notes.size() == kShown) {
+      notes.push_back("twinrun check finds more.");
+      break;
+    }
+    notes.push_back(fmt::format("twinrun check: {} {} ({}): {}; {}.", to_string(f.severity), f.id,
+                                f.where, f.found, f.fix));
+  }
+  return notes;
+}
+
 }  // namespace
 
 Result<int> diagnose_verb(const Args& args) {
@@ -160,6 +179,7 @@ Result<int> diagnose_verb(const Args& args) {
   o.quick = parsed.get<bool>("quick");
   o.cure = parsed.get<bool>("cure");
   o.command = command_line();
+  TWINRUN_ASSIGN(o.notes, notes_of_check(scenario.program_files));
   o.cache = reference_cache_folder();
   o.fresh = parsed.get<bool>("fresh");
   TWINRUN_ASSIGN(o.threads, threads_of(parsed));

@@ -1,31 +1,69 @@
-// twinrun export: writes a training step as StableHLO text, with arguments and results.
+// twinrun export: writes a training step as StableHLO text, with arguments and results; or the
+// tensors of a checkpoint, core by core.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/program.h"
+#include "harness/foreign/export_state.h"
 #include "harness/foreign/export_step.h"
 #include "harness/run/engine_setup.h"
 
 namespace twinrun::cli {
+namespace {
+
+Result<int> export_tensors(const Parsed& parsed) {
+  const auto file = parsed.get<std::string>("tensors");
+  const std::string folder = parsed.has("out")
+                                 ? parsed.get<std::string>("out")
+                                 : std::filesystem::path(file).stem().string() + "-state";
+  TWINRUN_ASSIGN(const ExportedState done, export_state(file, folder));
+  if (parsed.get<bool>("json")) {
+    const nlohmann::ordered_json j = {
+        {"schema", 1},
+        {"files", done.files},
+        {"tensors", done.tensors},
+        {"replicas", nlohmann::ordered_json::parse(replicas_json(done.replicas))}};
+    print_document(j.dump() + "\n");
+  } else {
+    print("{}: {} tensors, {}\n", folder, done.tensors,
+          done.replicas.empty()
+              ? "the same on all cores"
+              : fmt::format("{} of them one for each of {} cores",
+                            done.replicas.front().tensors.size(), done.replicas.size()));
+  }
+  return 0;
+}
+
+}  // namespace
 
 Result<int> export_verb(const Args& args) {
   Options options;
   add_program_options(options);
-  options.flag("stablehlo", "as StableHLO text (MLIR); the only form");
+  options.flag("stablehlo", "the step as StableHLO text (MLIR)");
+  options.text("tensors",
+               "a checkpoint or run file: its tensors, one array for each core where cores differ");
   options.number<int>("cores", "1: the whole batch; N: the sharded step, N replicas of one module",
                       1);
   options.flag("values", "make the value of every op a result");
-  options.text("out,o", "folder (default NAME-stablehlo)");
+  options.text("out,o", "folder (default NAME-stablehlo, NAME-state)");
   options.number<int>("threads", "host threads (default: all cores); never changes a bit");
   options.flag("json", "one JSON document on stdout");
-  TWINRUN_ASSIGN(
-      const Parsed parsed,
-      parse(args, "twinrun export SCENARIO|--program FILE --stablehlo [-o FOLDER] [--cores N]",
-            "twinrun export digits_mlp --stablehlo --cores 8", options, {"?SCENARIO"}));
+  TWINRUN_ASSIGN(const Parsed parsed,
+                 parse(args,
+                       "twinrun export SCENARIO|--program FILE|--tensors FILE [--stablehlo] [-o "
+                       "FOLDER] [--cores N]",
+                       "twinrun export digits_mlp --stablehlo --cores 8", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
+  if (parsed.has("tensors")) {
+    if (parsed.get<bool>("stablehlo"))
+      return Error{"a checkpoint has no step to write as StableHLO", "--stablehlo",
+                   "give one of --stablehlo and --tensors"};
+    return export_tensors(parsed);
+  }
   if (!parsed.get<bool>("stablehlo"))
-    return Error{"no form is given", "", "add --stablehlo, the only form"};
+    return Error{"no form is given", "", "add --stablehlo, or --tensors FILE"};
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   TWINRUN_ASSIGN(const auto experiment, experiment_of(parsed));
   const Scenario& scenario = experiment.scenario;

@@ -9,6 +9,7 @@
 #include "checkpoints/run.h"
 #include "harness/cli/program.h"
 #include "harness/experiment/experiment.h"
+#include "harness/foreign/export_state.h"
 #include "program/graph/liveness.h"
 #include "reports/text.h"
 
@@ -34,7 +35,27 @@ Json json_of(const Checkpoint& c) {
           {"cores", c.cores},
           {"scenario_digest", c.scenario_digest},
           {"root_digest", c.root_digest().hex()},
-          {"tensors", tensors}};
+          {"tensors", tensors},
+          {"replicas", Json::parse(replicas_json(replicas_of(c)))}};
+}
+
+// Core by core: what it holds, and how far that is from core 0.
+void show_replicas(const Checkpoint& c) {
+  const std::vector<ReplicaRow> replicas = replicas_of(c);
+  if (replicas.empty()) return;
+  constexpr size_t kShown = 64;
+  print(
+      "after {} steps cores differ in {} of {} tensors; of each core the digest, how far it is "
+      "from core 0, and the tensor that is farthest\n",
+      c.step, replicas.front().tensors.size(), c.tensors.size());
+  for (size_t i = 0; i < std::min(replicas.size(), kShown); ++i) {
+    const ReplicaRow& row = replicas[i];
+    const auto farthest = std::ranges::max_element(row.tensors, {}, &ReplicaTensor::distance);
+    print(
+        "  core {:<4} {}  {:>9.3g}{}\n", row.core, row.digest, row.distance,
+        i == 0 ? "" : fmt::format("  {} {:.3g}", text::clean(farthest->name), farthest->distance));
+  }
+  if (replicas.size() > kShown) print("  and {} more cores\n", replicas.size() - kShown);
 }
 
 void show(const Checkpoint& c) {
@@ -45,6 +66,7 @@ void show(const Checkpoint& c) {
     print("  {:<34} {:<10} {:<24} {}{}\n", name, t.role, to_string(t.value.type()),
           digest(t.value).hex(), t.replica_axis ? "  (replicas differ)" : "");
   }
+  show_replicas(c);
 }
 
 void show(const RunFile& r) {
@@ -58,6 +80,7 @@ void show(const RunFile& r) {
   }
   for (const auto& c : r.checkpoints)
     print("checkpoint after {} steps: {}\n", c.step, c.root_digest().hex());
+  if (const Checkpoint* c = checkpoint_of_cores(r)) show_replicas(*c);
 }
 
 std::string batches_text(const ImportedRun& run) {
@@ -200,6 +223,9 @@ Result<int> inspect_verb(const Args& args) {
     j["checkpoints"] = Json::array();
     for (const auto& c : r.checkpoints)
       j["checkpoints"].push_back({{"step", c.step}, {"root_digest", c.root_digest().hex()}});
+    const Checkpoint* const of_cores = checkpoint_of_cores(r);
+    j["replicas"] =
+        of_cores == nullptr ? Json::array() : Json::parse(replicas_json(replicas_of(*of_cores)));
     print_document(j.dump(2) + "\n");
   } else {
     show(r);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "checkpoints/container/atomic_file.h"
+#include "harness/diagnose/checklist.h"
 #include "harness/diagnose/findings.h"
 #include "harness/diagnose/ruled_out.h"
 #include "harness/diagnose/runs.h"
@@ -23,7 +24,9 @@ std::string settings_of(const Program& p) {
   if (p.sharding.cores == 1) return fmt::format("batch {}", p.batch);
   if (p.recipe == nullptr) return fmt::format("{} cores, sharded by its user", p.sharding.cores);
   return fmt::format("{} cores x {}, {} all-reduce, batch norm {}{}", p.sharding.cores, p.batch,
-                     p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
+                     !p.sharding.reduce_gradients               ? "no"
+                     : p.sharding.reduction == Reduction::kMean ? "mean"
+                                                                : "sum",
                      p.sharding.batchnorm == BatchNormSync::kPerCore  ? "per core"
                      : p.sharding.batchnorm == BatchNormSync::kSynced ? "synced"
                                                                       : "of averaged variances",
@@ -207,6 +210,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
                         r.injected.empty() ? "file it: report.md is made to be pasted"
                                            : "nothing to file: the fault was put there on purpose");
   r.notes = j.notes;
+  r.notes.insert(r.notes.end(), diagnosis.options.notes.begin(), diagnosis.options.notes.end());
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
     r.notes.push_back(coverage);
   if (!e.recomputed.empty())
@@ -296,6 +300,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   if (diagnosis.programs.contains("S"))
     r.program_excerpt =
         excerpt(diagnosis.programs["S"], diagnosis.experiment.forward.couplings, j.findings);
+  r.checklist = checklist(diagnosis, r);
   return r;
 }
 

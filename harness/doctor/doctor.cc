@@ -70,6 +70,24 @@ class Examination {
     doctor.checks.push_back(
         {"starts", true, fmt::format("{}; {:.2f} s", declaration(declared), seconds)});
 
+    doctor.devices = (*backend)->devices();
+    // Devices after these are listed, but no replica runs on them.
+    const auto used = std::min(std::ssize(doctor.devices), std::ptrdiff_t{declared.max_cores});
+    const auto broken =
+        std::count_if(doctor.devices.begin(), doctor.devices.begin() + used,
+                      [](const DeviceFacts& device) { return !device.trouble.empty(); });
+    if (used > 0) {
+      doctor.checks.push_back({"devices", broken == 0,
+                               broken == 0 ? fmt::format("{} usable", used)
+                                           : fmt::format("{} of {} cannot be used", broken, used)});
+    }
+    if (broken > 0) {
+      doctor.answer =
+          "A device that the engine runs on cannot be used: it is the machine, or another process "
+          "that holds the device, not a model or data.";
+      return Ok{};
+    }
+
     std::vector<int> cores = {1};
     for (const int several : {8, 4, 2}) {
       if (several <= declared.max_cores && cores.size() == 1) cores.push_back(several);

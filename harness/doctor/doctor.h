@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/core/backend.h"
 #include "harness/host/progress.h"
 #include "program/base/result.h"
 
@@ -22,11 +23,13 @@ struct DoctorRow {
 
 struct Doctor {
   std::vector<DoctorRow> machine, checks;
-  std::string answer;  // what this means for a training that goes wrong
+  std::vector<DeviceFacts> devices;  // that the engine sees
+  std::string answer;                // what this means for a training that goes wrong
   bool good() const;
 };
 
-// Runs the checks, each only if those before it passed: the engine starts; a step of small
+// Runs the checks, each only if those before it passed: the engine starts; one of the devices that
+// it lists can be used; a step of small
 // integers, which every precision holds exactly, on one core and on several; a step from the state
 // that the engine kept has the bits of a step from the same state given to it; for an engine of
 // ours, the bits of three steps are the same with 1 and 2 threads and poisoned memory. Error: no

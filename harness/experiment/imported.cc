@@ -351,11 +351,12 @@ Result<ProgramText> read_program_text(const ProgramFiles& files) {
   return out;
 }
 
-Result<ImportedStep> import_program(const ProgramFiles& files) {
+Result<ImportedStep> import_program(const ProgramFiles& files,
+                                    std::vector<ImportProblem>* problems) {
   TWINRUN_ASSIGN(const std::string text, text_of(files.program));
   TWINRUN_ASSIGN(const HloModule module, parse_program(text, files.program));
   TWINRUN_ASSIGN(const StepBinding binding, binding_of(files, module));
-  TWINRUN_ASSIGN(ImportedStep step, import_step(module, binding));
+  TWINRUN_ASSIGN(ImportedStep step, import_step(module, binding, problems));
   TWINRUN_RETURN_IF_ERROR(check_names(step.program));
   return step;
 }

@@ -24,7 +24,9 @@ struct ProgramText {
 Result<ProgramText> read_program_text(const ProgramFiles& files);
 
 // The step and its notes, without state or batches. A missing binding is guessed (default_binding).
-Result<ImportedStep> import_program(const ProgramFiles& files);
+// `problems` gets what has no form here, if that is the error.
+Result<ImportedStep> import_program(const ProgramFiles& files,
+                                    std::vector<ImportProblem>* problems = nullptr);
 
 // Errors name the file and the place in it; all arrays of state or batches that are missing,
 // surplus or of another shape are listed together. The files in the result's scenario are those

@@ -37,6 +37,9 @@ struct CommandResult {
 Result<CommandResult> run_command(const std::vector<std::string>& words,
                                   const CommandOptions& options, const StopFlag* stop);
 
+// A word as a shell reads it: in quotes where it needs them.
+std::string shell_word(const std::string& word);
+
 // The last line of a log that is not blank and does not begin with `but`; "" if there is none.
 std::string last_line(const std::string& log, std::string_view but = "\n");
 

@@ -38,7 +38,7 @@ std::map<std::string, std::string> environment() {
           {"compiler", fmt::format("g++ {}", __VERSION__)},
           {"isa", std::string(to_string(active_isa()))},
           {"cpu", cpu_model()},
-          {"cores", std::to_string(std::thread::hardware_concurrency())},
+          {"host CPU cores", std::to_string(std::thread::hardware_concurrency())},
           {"os", fmt::format("{} {} {}", os.sysname, os.release, os.machine)}};
 }
 

@@ -68,25 +68,38 @@ ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::Unit
 }
 
 // Consecutive steps around the end of a loop, or the first steps.
-std::vector<ProfileStep> steps_of(const Profile& p, const Scenario& s, const tpu::StepModel& m,
-                                  double waits) {
+std::vector<ProfileStep> steps_of(const Profile& p, const Scenario& s) {
   const int64_t loop = p.iterations_per_loop, count = std::min(kSteps, s.train.steps);
   const int64_t first =
       loop > kSteps / 2 && loop + kSteps / 2 <= s.train.steps ? loop - count / 2 : 0;
   std::vector<ProfileStep> steps;
   for (int64_t i = first; i < first + count; ++i) {
     const bool ends = (i + 1) % loop == 0;
-    steps.push_back({i, m.seconds - m.all_reduce, m.all_reduce, waits, ends ? kLoopSeconds : 0});
+    steps.push_back(
+        {i, p.average.compute, p.average.all_reduce, p.average.input, ends ? kLoopSeconds : 0});
   }
   return steps;
 }
 
-std::vector<std::string> notes_of(const tpu::Generation& g) {
+// The cores of a step in which one of them takes `factor` times as long for its own work.
+std::vector<ProfileCore> cores_of(int cores, int slow, double factor, double compute,
+                                  double all_reduce) {
+  std::vector<ProfileCore> all;
+  const double longest = slow < 0 ? compute : compute * factor;
+  for (int core = 0; core < cores; ++core) {
+    const double own = core == slow ? longest : compute;
+    all.push_back({core, own, longest - own, all_reduce});
+  }
+  return all;
+}
+
+std::vector<std::string> notes_of(const Profile& p, const tpu::Generation& g) {
   return {
-      fmt::format(
-          "modelled, not measured: one {} core of {:.1f} TFLOP/s and {:.0f} GB/s; every core "
-          "does the same, so the range over cores is a point",
-          g.name, g.peak_flops() / 1e12, g.hbm_bandwidth / 1e9),
+      fmt::format("modelled, not measured: one {} core of {:.1f} TFLOP/s and {:.0f} GB/s; {}",
+                  g.name, g.peak_flops() / 1e12, g.hbm_bandwidth / 1e9,
+                  p.slow_core < 0
+                      ? "every core does the same, so the range over cores is a point"
+                      : fmt::format("every core but core {} does the same", p.slow_core)),
       "fusion is this program's own (elementwise ops and their reductions): a TPU's compiler also "
       "fuses them into convolutions and dots, which saves traffic that is counted here",
       "rates of the host, the start of an op and the time between loops are assumptions; "
@@ -106,7 +119,8 @@ Result<Program> modelled_step(const Scenario& scenario) {
 }
 
 Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions& options) {
-  TWINRUN_ASSIGN(const tpu::Generation g, tpu::find_generation(options.generation));
+  TWINRUN_ASSIGN(tpu::Generation g, tpu::find_generation(options.generation));
+  g.link_factor = scenario.tpu.link_factor;
   const bool imported = !scenario.imported.empty();
   TWINRUN_ASSIGN(const Program step, modelled_step(scenario));
   const tpu::StepModel m =
@@ -126,10 +140,21 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
       tpu::plan_hbm(step, {.bf16_activations = options.bf16_activations}).used());
   p.memory_limit = static_cast<double>(g.hbm_usable());
   p.input = modelled_input(scenario, step);
-  const double waits = p.input.overlapped ? std::max(0.0, p.input.host - m.seconds) : p.input.host;
-  const double loop = kLoopSeconds / static_cast<double>(p.iterations_per_loop);
-  p.average = {0, m.seconds - m.all_reduce, m.all_reduce, waits, loop};
+  p.slow_core = scenario.tpu.slow_core < p.cores ? scenario.tpu.slow_core : -1;
+  p.slow_core_factor = p.slow_core < 0 ? 1 : scenario.tpu.slow_core_factor;
+  p.link_factor = g.link_factor;
+  const double own = m.seconds - m.all_reduce;
+  // What the other cores wait for the slow one. A single core waits for nobody.
+  const double behind = own * (p.slow_core_factor - 1);
+  const bool alone = p.cores == 1;
+  const double device = m.seconds + behind;
+  const double waits = p.input.overlapped ? std::max(0.0, p.input.host - device) : p.input.host;
+  const auto steps_in_loop = static_cast<double>(p.iterations_per_loop);
+  const double loop = kLoopSeconds / steps_in_loop;
+  p.average = {0, own + (alone ? behind : 0), m.all_reduce + (alone ? 0 : behind), waits, loop};
   p.step_seconds = p.average.seconds();
+  if (p.slow_core >= 0 || p.link_factor > 1)
+    p.core_times = cores_of(p.cores, p.slow_core, p.slow_core_factor, own, m.all_reduce);
   p.flops = m.flops;
   p.matrix_flops = m.matrix_flops;
   p.bytes = m.bytes;
@@ -139,10 +164,13 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   p.idle_device = (waits + loop) / p.step_seconds;
   p.idle_host = std::max(0.0, 1 - (p.input.host + loop) / p.step_seconds);
   for (const tpu::UnitModel& u : m.units) p.ops.push_back(op_of(step.graph, m, u, g));
-  p.steps = steps_of(p, scenario, m, waits);
+  if (alone) {
+    for (ProfileOp& op : p.ops) op.seconds *= p.slow_core_factor;
+  }
+  p.steps = steps_of(p, scenario);
   set_input_shares(p);
   p.uncertainty = kUncertainty;
-  p.notes = notes_of(g);
+  p.notes = notes_of(p, g);
   if (!p.fits())
     p.notes.insert(p.notes.begin(),
                    "this step does not fit into a core's memory: twinrun check says what fills it, "
@@ -150,6 +178,16 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   p.environment = environment();
   p.environment["precision"] = scenario.tpu.precision;
   p.published = published_figures(scenario, options.generation);
+  p.even_step_seconds = p.step_seconds;
+  if (!p.core_times.empty()) {
+    Scenario even = scenario;
+    even.tpu.slow_core = -1;
+    even.tpu.link_factor = 1;
+    ModelledOptions plain = options;
+    plain.advice = false;
+    TWINRUN_ASSIGN(const Profile other, modelled_profile(even, plain));
+    p.even_step_seconds = other.step_seconds;
+  }
   // Advice is about keys of a scenario.
   if (options.advice && !imported) {
     TWINRUN_ASSIGN(p.recommendations, recommendations(scenario, p, options));

@@ -119,7 +119,9 @@ Overrides batch_norm_settings(E e) {
 }
 
 const Row kRows[] = {
-    {"reduction", "scale", always, [](E e, S s) { return s.reduction != fitting(e); },
+    {"reduction", "scale", always,
+     // Where nothing is reduced, that is another cause.
+     [](E e, S s) { return s.reduce_gradients && s.reduction != fitting(e); },
      [](E e, Sharding& s) { s.reduction = fitting(e); },
      [](E e, Sharding& s) { s.reduction = mean_loss(e) ? Reduction::kSum : Reduction::kMean; },
      [](E e) {
@@ -152,7 +154,10 @@ const Row kRows[] = {
                           e.sharding.cores);
      },
      [](E e) { return fmt::format("scale each replica's loss by 1/{}", e.sharding.cores); },
-     kGradient, kScaleTwin},
+     kGradient, kScaleTwin,
+     [](E) {
+       return Overrides{{"tpu.scaling", "by_reduction"}};
+     }},
     {"scaled_twice", "scale", always, [](E, S s) { return s.scaling == Scaling::kOnceMore; },
      scale_as_reduction, [](E, Sharding& s) { s.scaling = Scaling::kOnceMore; },
      [](E e) {
@@ -160,7 +165,10 @@ const Row kRows[] = {
                           e.sharding.cores);
      },
      [](E) -> std::string { return "divide once: by the optimizer or in the loss, not in both"; },
-     kGradient, kScaleTwin},
+     kGradient, kScaleTwin,
+     [](E) {
+       return Overrides{{"tpu.scaling", "by_reduction"}};
+     }},
     {"batch_norm", "batchnorm", has_batch_norm,
      [](E e, S s) {
        return has_batch_norm(e) && (s.batchnorm == BatchNormSync::kPerCore ||
@@ -196,7 +204,10 @@ const Row kRows[] = {
      [](E) -> std::string {
        return "add the variance of the cores' means, or reduce the mean of squares";
      },
-     "a step whose cores' means differ", ""},
+     "a step whose cores' means differ", "",
+     [](E) {
+       return Overrides{{"tpu.batchnorm", "synced"}};
+     }},
     {"statistics", "statistics", has_batch_norm,
      [](E e, S s) { return has_batch_norm(e) && own_statistics(e, s); },
      [](E, Sharding& s) { s.statistics = Statistics::kGlobal; },
@@ -208,7 +219,13 @@ const Row kRows[] = {
      },
      [](E) -> std::string { return "average the running statistics over the cores"; },
      "the running statistics after the step, or held-out samples evaluated by them",
-     "an engine that leaves out the all-reduce of batch statistics that the program has"},
+     "an engine that leaves out the all-reduce of batch statistics that the program has",
+     // Statistics that follow the layer are cured with it.
+     [](E e) {
+       return e.sharding.statistics == Statistics::kPerCore
+                  ? Overrides{{"tpu.statistics", "global"}}
+                  : Overrides();
+     }},
     {"averaged_statistics", "statistics", has_batch_norm,
      [](E e, S s) { return has_batch_norm(e) && s.statistics == Statistics::kAveraged; },
      [](E, Sharding& s) { s.statistics = Statistics::kGlobal; },
@@ -224,7 +241,10 @@ const Row kRows[] = {
        return "nothing, if held-out samples are evaluated as well as they should be; else take the "
               "variance over all cores' samples, or let each core keep its own statistics";
      },
-     "the running statistics after the step, or held-out samples evaluated by them", ""},
+     "the running statistics after the step, or held-out samples evaluated by them", "",
+     [](E) {
+       return Overrides{{"tpu.statistics", "global"}};
+     }},
     {"batch_wise", "batchwise", [](E e) { return !coupled_by(e, "batch_wise").empty(); },
      [](E e, S s) {
        return !coupled_by(e, "batch_wise").empty() && s.batchwise == Scope::kPerCore;
@@ -306,7 +326,10 @@ const Row kRows[] = {
      [](E e) {
        return fmt::format("divide optimizer.l2 by {}, or make the loss a mean", e.sharding.cores);
      },
-     "a step from weights that are not zero", ""},
+     "a step from weights that are not zero", "",
+     [](E e) {
+       return Overrides{{"tpu.l2_terms", mean_loss(e) ? "by_reduction" : "once"}};
+     }},
     {"rate_times_cores", "rate", takes_rate,
      [](E, S s) { return feeds(s, Feeding::Rate::kTimesCores); }, given_rate,
      [](E, Sharding& s) { s.feeding.rate = Feeding::Rate::kTimesCores; },
@@ -318,7 +341,10 @@ const Row kRows[] = {
        return "give the optimizer the rate of the total batch: a mean over the cores needs no "
               "larger one";
      },
-     "the update; the gradient is the same", kScaleTwin},
+     "the update; the gradient is the same", kScaleTwin,
+     [](E) {
+       return Overrides{{"tpu.rate_scaling", "none"}};
+     }},
     {"rate_over_cores", "rate", takes_rate,
      [](E, S s) { return feeds(s, Feeding::Rate::kOverCores); }, given_rate,
      [](E, Sharding& s) { s.feeding.rate = Feeding::Rate::kOverCores; },
@@ -330,14 +356,20 @@ const Row kRows[] = {
        return "give the optimizer the rate of the total batch: a mean over the cores needs no "
               "smaller one";
      },
-     "the update; the gradient is the same", kScaleTwin},
+     "the update; the gradient is the same", kScaleTwin,
+     [](E) {
+       return Overrides{{"tpu.rate_scaling", "none"}};
+     }},
     {"one_stream", "streams", draws, [](E, S s) { return feeds(s, Feeding::Streams::kOne); },
      global_streams, [](E, Sharding& s) { s.feeding.streams = Feeding::Streams::kOne; },
      [](E) -> std::string { return "all cores draw the same random numbers"; },
      [](E) -> std::string {
        return "fold the core's number into the seed, so that cores draw different numbers";
      },
-     "a step with random ops", "an engine that seeds every core alike"},
+     "a step with random ops", "an engine that seeds every core alike",
+     [](E) {
+       return Overrides{{"tpu.streams", "global"}};
+     }},
     {"stream_per_core", "streams", draws,
      [](E, S s) { return feeds(s, Feeding::Streams::kPerCore); }, global_streams,
      [](E, Sharding& s) { s.feeding.streams = Feeding::Streams::kPerCore; },
@@ -349,7 +381,10 @@ const Row kRows[] = {
               "seeds";
      },
      "a step with random ops; means over many steps agree",
-     "an engine that seeds every core by its number"},
+     "an engine that seeds every core by its number",
+     [](E) {
+       return Overrides{{"tpu.streams", "global"}};
+     }},
     {"same_shard", "shards", always, [](E, S s) { return feeds(s, Feeding::Shards::kFirst); },
      own_shards, [](E, Sharding& s) { s.feeding.shards = Feeding::Shards::kFirst; },
      [](E e) {
@@ -359,22 +394,30 @@ const Row kRows[] = {
      [](E) -> std::string {
        return "give each core its own rows of the batch (shard the input by the core's number)";
      },
-     kFed, "a feed that hands one buffer to all cores"},
+     kFed, "a feed that hands one buffer to all cores",
+     [](E) {
+       return Overrides{{"tpu.shards", "own"}};
+     }},
     {"shard_twice", "shards", always, [](E, S s) { return feeds(s, Feeding::Shards::kFirstTwice); },
      own_shards, [](E, Sharding& s) { s.feeding.shards = Feeding::Shards::kFirstTwice; },
      [](E) -> std::string { return "core 1 is fed core 0's samples, and its own are lost"; },
      [](E) -> std::string {
        return "give core 1 its own rows: look at how the input function maps cores to shards";
      },
-     kFed, "a feed that hands core 0's buffer to core 1"},
+     kFed, "a feed that hands core 0's buffer to core 1",
+     [](E) {
+       return Overrides{{"tpu.shards", "own"}};
+     }},
     {"remainder_padded", "remainder", always,
      [](E, S s) { return feeds(s, Feeding::Remainder::kPadded); }, real_remainder,
      [](E, Sharding& s) { s.feeding.remainder = Feeding::Remainder::kPadded; },
      [](E e) {
        return fmt::format("the last core's last {} zeros, and averaged in", last_rows(e));
      },
-     [](E) -> std::string { return "drop the remainder, or weight padded samples by 0"; }, kFed,
-     ""},
+     [](E) -> std::string { return "drop the remainder, or weight padded samples by 0"; }, kFed, "",
+     [](E) {
+       return Overrides{{"tpu.remainder", "real"}};
+     }},
     {"remainder_repeated", "remainder", always,
      [](E, S s) { return feeds(s, Feeding::Remainder::kRepeated); }, real_remainder,
      [](E, Sharding& s) { s.feeding.remainder = Feeding::Remainder::kRepeated; },
@@ -382,7 +425,10 @@ const Row kRows[] = {
        return fmt::format("the last core's last {} the batch's first once more", last_rows(e));
      },
      [](E) -> std::string { return "drop the remainder, or weight repeated samples by 0"; }, kFed,
-     ""},
+     "",
+     [](E) {
+       return Overrides{{"tpu.remainder", "real"}};
+     }},
     {"remainder_dropped", "remainder", [](E e) { return per_core(e) > 1; },
      [](E, S s) { return feeds(s, Feeding::Remainder::kDropped); }, real_remainder,
      [](E, Sharding& s) { s.feeding.remainder = Feeding::Remainder::kDropped; },
@@ -394,9 +440,15 @@ const Row kRows[] = {
        return "choose a batch that the cores divide, or weight each core's mean by its number of "
               "samples";
      },
-     kFed, ""},
+     kFed, "",
+     [](E) {
+       return Overrides{{"tpu.remainder", "real"}};
+     }},
     {"no_all_reduce", "all_reduce", always, [](E, S s) { return !s.reduce_gradients; },
-     [](E, Sharding& s) { s.reduce_gradients = true; },
+     [](E e, Sharding& s) {
+       s.reduce_gradients = true;
+       s.reduction = fitting(e);  // nothing else was to be reduced either
+     },
      [](E, Sharding& s) { s.reduce_gradients = false; },
      [](E) -> std::string {
        return "gradients are never all-reduced, so the replicas' weights diverge after the first "
@@ -406,7 +458,10 @@ const Row kRows[] = {
        return "wrap the optimizer (CrossShardOptimizer), or all-reduce each gradient";
      },
      "every replica's weights, not replica 0's alone",
-     "an engine that does not perform the all-reduce that the program has"},
+     "an engine that does not perform the all-reduce that the program has",
+     [](E e) {
+       return Overrides{{"tpu.reduction", mean_loss(e) ? "mean" : "sum"}};
+     }},
 };
 
 const Row& row_of(const std::string& cause) {

@@ -56,6 +56,18 @@ class Importer {
   // `step`: false for a module that need not be a training step.
   Importer(const HloModule& module, bool step) : module_(module), step_(step), shared_(graph()) {}
 
+  std::vector<ImportProblem> problems() const {
+    std::vector<ImportProblem> all;
+    for (const auto& [what, of] : problems_) {
+      ImportProblem& problem = all.emplace_back(ImportProblem{what, {}});
+      for (const HloInstruction* in : of) {
+        if (std::pair at(in->name, in->line); std::ranges::find(problem.of, at) == problem.of.end())
+          problem.of.push_back(std::move(at));
+      }
+    }
+    return all;
+  }
+
   Result<ImportedStep> run(const StepBinding& binding) {
     const HloComputation& entry = module_.entry();
     TWINRUN_RETURN_IF_ERROR(count_cores(binding));
@@ -138,20 +150,19 @@ class Importer {
   }
 
   void problem(const HloInstruction& in, std::string what) {
-    auto& lines = problems_[std::move(what)];
-    lines.push_back(in.line);
+    problems_[std::move(what)].push_back(&in);
     ++refused_;
   }
 
   Error all_problems() const {
     std::vector<std::pair<int, std::string>> listed;
     size_t count = 0;
-    for (const auto& [what, lines] : problems_) {
-      const int first = *std::ranges::min_element(lines);
-      count += lines.size();
-      listed.emplace_back(
-          first, fmt::format("{}:{}: {}{}", module_.file, first, what,
-                             lines.size() > 1 ? fmt::format(" ({} times)", lines.size()) : ""));
+    for (const auto& [what, of] : problems_) {
+      const int first = (*std::ranges::min_element(of, {}, &HloInstruction::line))->line;
+      count += of.size();
+      listed.emplace_back(first,
+                          fmt::format("{}:{}: {}{}", module_.file, first, what,
+                                      of.size() > 1 ? fmt::format(" ({} times)", of.size()) : ""));
     }
     std::ranges::sort(listed);
     constexpr size_t kMax = 60;
@@ -349,14 +360,8 @@ class Importer {
                                                                      : here.path;
   }
 
-  // f64 is for constants that become narrower.
   static void check_f64(const HloComputation& c, const HloInstruction& in) {
-    static const std::set<std::string_view> moves = {"constant", "broadcast", "reshape", "convert"};
-    const auto is_f64 = [&](int o) {
-      return c.instructions[static_cast<size_t>(o)].shape.dtype == "f64";
-    };
-    const bool reads = std::ranges::any_of(in.operands, is_f64), writes = in.shape.dtype == "f64";
-    if ((reads || writes) && (!moves.contains(in.opcode) || (writes && in.opcode == "convert")))
+    if (!keeps_f64_to_constants(c, in))
       throw Unsupported{
           fmt::format("{} of f64; allowed: constants that are converted to f32; compute without "
                       "jax_enable_x64",
@@ -494,7 +499,7 @@ class Importer {
   const HloModule& module_;
   const bool step_;
   ImportedStep out_;
-  std::map<std::string, std::vector<int>> problems_;
+  std::map<std::string, std::vector<const HloInstruction*>> problems_;
   Shared shared_;
   std::unordered_map<const HloInstruction*, ValueId> literal_ids_;
   bool full_ = false;
@@ -502,6 +507,19 @@ class Importer {
   int64_t refused_ = 0;  // instructions, counted each time
   int64_t visited_ = 0;  // the work so far: instructions, and values that they copied
 };
+
+}  // namespace
+
+bool keeps_f64_to_constants(const HloComputation& c, const HloInstruction& in) {
+  static const std::set<std::string_view> moves = {"constant", "broadcast", "reshape", "convert"};
+  const auto is_f64 = [&](int o) {
+    return c.instructions[static_cast<size_t>(o)].shape.dtype == "f64";
+  };
+  const bool reads = std::ranges::any_of(in.operands, is_f64), writes = in.shape.dtype == "f64";
+  return (!reads && !writes) || (moves.contains(in.opcode) && !(writes && in.opcode == "convert"));
+}
+
+namespace {
 
 Status check_binding(const HloModule& module, const StepBinding& binding) {
   const size_t parameters = module.entry().parameters.size();
@@ -526,9 +544,13 @@ Status check_binding(const HloModule& module, const StepBinding& binding) {
 
 }  // namespace
 
-Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding) {
+Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding,
+                                 std::vector<ImportProblem>* problems) {
   TWINRUN_RETURN_IF_ERROR(check_binding(module, binding));
-  return Importer(module, true).run(binding);
+  Importer importer(module, true);
+  Result<ImportedStep> step = importer.run(binding);
+  if (problems != nullptr) *problems = importer.problems();
+  return step;
 }
 
 Result<ImportedStep> import_module(const HloModule& module) {

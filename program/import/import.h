@@ -50,8 +50,20 @@ struct ImportedStep {
 inline constexpr ValueId kMaxImportedOps = 200'000;
 inline constexpr int64_t kMaxImportedCores = 512;  // as many as tpu.cores allows
 
+// What has no form here, and the instructions that it concerns.
+struct ImportProblem {
+  std::string what;                             // "sort of (f32[8], s32[8]); allowed: ..."
+  std::vector<std::pair<std::string, int>> of;  // name and line
+};
+
 // An error lists everything that is not supported: file:line, what was found, what is allowed.
-Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding);
+// `problems` gets the same, if the error is that.
+Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding,
+                                 std::vector<ImportProblem>* problems = nullptr);
+
+// Whether an instruction has nothing to do with f64, or only passes on a constant that becomes
+// narrower.
+bool keeps_f64_to_constants(const HloComputation& computation, const HloInstruction& instruction);
 
 // Any module, which need not be a training step: its parameters become the inputs "argument/0",
 // "argument/1", ..., its results the outputs "result/0", "result/1", ... There is no state and no

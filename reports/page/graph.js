@@ -5,7 +5,7 @@
   const picture = document.querySelector('.picture');
   const side = document.querySelector('aside');
   const SVG = 'http://www.w3.org/2000/svg';
-  const [NAME, KIND, SHAPE, LAYOUT, COMPATIBLE, WHY, OPERANDS] = [0, 1, 2, 3, 4, 5, 6];
+  const [NAME, KIND, SHAPE, LAYOUT, COMPATIBLE, WHY, OPERANDS, FUSION] = [0, 1, 2, 3, 4, 5, 6, 7];
   const place = new Map();  // op -> [phase, group]
   data.phases.forEach((phase, p) => phase.groups.forEach((group, g) => group.ops.forEach(op => place.set(op, [p, g]))));
 
@@ -135,6 +135,7 @@
     line(list, 'On a TPU', o[COMPATIBLE] ? 'compatible (green)' : 'not compatible (red): ' + o[WHY]);
     line(list, 'Shape', o[SHAPE]);
     line(list, 'Layout', o[LAYOUT]);
+    if (o[FUSION] >= 0) line(list, 'Fusion', data.fusions[o[FUSION]].join(': '));
     if (o[OPERANDS].length) {
       make('dt', 'Reads', list);
       const dd = make('dd', '', list);
@@ -177,6 +178,10 @@
       const tip = draw('marker', { id: 'tip', viewBox: '0 0 10 8', refX: 0, refY: 4, markerWidth: 10, markerHeight: 8,
         markerUnits: 'userSpaceOnUse', orient: 'auto' }, svg);
       draw('path', { class: 'tip', d: 'M0 0L10 4L0 8z' }, tip);
+      inside.frames.forEach(([fusion, x, y, w, h]) => {
+        const frame = draw('rect', { class: 'fusion', 'data-fusion': fusion, x: x - w / 2, y: y - h / 2, width: w, height: h, rx: 8 }, svg);
+        draw('title', {}, frame).textContent = 'fusion ' + data.fusions[fusion].join(': ');
+      });
       inside.lines.forEach(d => draw('path', { class: 'edge', 'marker-end': 'url(#tip)', d }, svg));
       ops.forEach((op, i) => nodeOf(svg, op, inside.boxes[i]));
       innerView = new View(svg);

@@ -45,9 +45,14 @@ CASES = {
     "average": ("digits_mlp", ["tpu.cores=4", "optimizer.ema=0.9"]),
     "example": ("adapters/examples/mnist.toml", []),
     "clipped": ("digits_mlp", ["tpu.cores=4", "optimizer.clip=global_norm", "optimizer.clip_at=0.5"]),
+    "unscaled": ("digits_mlp", ["tpu.cores=4", "tpu.scaling=never"]),
+    "scaled_twice": ("digits_mlp", ["tpu.cores=4", "tpu.scaling=once_more"]),
+    "alone": ("digits_mlp", ["tpu.cores=4", "tpu.reduction=none"]),
 }
 NOT_THERE = {("pytorch", "rmsprop"): "rmsprop is not supported", ("pytorch", "lamb"): "optimizer 'lamb' is not supported",
-             ("pytorch", "adafactor"): "optimizer 'adafactor' is not supported"}
+             ("pytorch", "adafactor"): "optimizer 'adafactor' is not supported",
+             ("tensorflow", "unscaled"): "scaling 'never' is not supported",
+             ("tensorflow", "scaled_twice"): "scaling 'once_more' is not supported"}
 
 
 def interpreter(framework):
@@ -115,6 +120,13 @@ class Engine(unittest.TestCase):
         cls.addClassCleanup(cls.session.__exit__)
         cls.hello = cls.session.hello()
 
+    def test_devices(self):
+        devices = self.hello["devices"]
+        self.assertGreaterEqual(len(devices), self.hello["max_cores"])
+        for device in devices:
+            self.assertTrue(device["name"] and device["kind"], device)
+            self.assertEqual(device["trouble"], "")
+
     def compare(self, case, corner):
         dump, h = Dump(dumped(case), corner), self.session
         due, reason = dump.file[corner], NOT_THERE.get((self.framework, case))
@@ -147,9 +159,11 @@ def test_of(case, corner):
     return lambda self: self.compare(case, corner)
 
 
-for case_name in CASES.keys() - {"example"}:
+ONLY_S = ("unscaled", "scaled_twice")
+for case_name in CASES.keys() - {"example", "alone"}:
     for which in ("R", "S"):
-        if which == "R" or case_name in ("mlp", "batch_norm", "adam", "adamw", "average", "clipped", "rmsprop", "adagrad"):
+        in_s = case_name in ("mlp", "batch_norm", "adam", "adamw", "average", "clipped", "rmsprop", "adagrad", *ONLY_S)
+        if in_s if which == "S" else case_name not in ONLY_S:
             setattr(Engine, f"test_{case_name}_{which}", test_of(case_name, which))
 
 
@@ -245,6 +259,19 @@ class Several(Engine):
 
 class Jax(Several):
     framework = "jax"
+
+    def test_nothing_is_reduced(self):
+        """Each core descends the gradient of its own loss: the mean of these is what is reduced otherwise."""
+        found = {}
+        for case in ("mlp", "alone"):
+            dump, h = Dump(dumped(case), "S"), self.session
+            found[case] = h.step(h.prepare(program_of(dump)), dump.cores, 0, *dump.step(0), dump.state())
+        own, mean = found["alone"]["output/dense1/kernel.grad"], found["mlp"]["output/dense1/kernel.grad"]
+        self.assertEqual(own.shape[0], 4)
+        self.assertGreater(np.abs(own[0] - own[1]).max(), 1e-4)
+        np.testing.assert_allclose(own.mean(0), mean if mean.ndim == 2 else mean[0], atol=1e-6)
+        weights = state_of(found["alone"])["dense1/kernel"]
+        self.assertGreater(np.abs(weights[0] - weights[1]).max(), 0)
 
 
 class Imported(unittest.TestCase):

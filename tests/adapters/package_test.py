@@ -15,6 +15,7 @@ import numpy as np
 from harness import Failed, Harness, described
 
 from twinrun_engine import Damaged, Program, load, save
+from twinrun_engine.devices import jax_devices
 from twinrun_engine.model import Counters, flattened_images, missing, pads_of, same_padding, walk
 from twinrun_engine.names import Ambiguous, Candidate, Form, Unit, leaves_of, matched
 from twinrun_engine.protocol import Refused, Unsupported, Variable
@@ -354,6 +355,38 @@ class Parts(unittest.TestCase):
         self.assertEqual(p.of_role("counter", {"w": 1, "count": 2}), {"count": 2})
         with self.assertRaisesRegex(Refused, "unknown dtype"):
             Program("program-1.json", {**program(), "state": [{"name": "a", "dtype": "X", "shape": []}]})
+
+
+class Accelerator:
+    """A stand-in for a device of JAX."""
+    def __init__(self, name, memory=None, fails=None):
+        self.name, self.memory, self.fails, self.device_kind = name, memory, fails, "ACC v1"
+
+    def __str__(self):
+        return self.name
+
+    def memory_stats(self):
+        if self.memory is None:
+            raise RuntimeError("not implemented")
+        return self.memory
+
+
+def put(value, device):
+    if isinstance(device.fails, Exception):
+        raise device.fails
+    return value if device.fails is None else device.fails
+
+
+class Devices(unittest.TestCase):
+    def test_what_is_said_of_each(self):
+        devices = [Accelerator("ACC_0", {"bytes_limit": 800, "bytes_in_use": 3}), Accelerator("ACC_1", fails=RuntimeError("held by 17\nstack")),
+                   Accelerator("ACC_2", fails=7.0), Accelerator("ACC_3", fails=ValueError())]
+        found = jax_devices(types.SimpleNamespace(devices=lambda: devices, device_put=put))
+        self.assertEqual([d["name"] for d in found], ["ACC_0", "ACC_1", "ACC_2", "ACC_3"])
+        self.assertEqual((found[0]["memory"], found[0]["used"], found[0]["trouble"], found[0]["kind"]), (800, 3, "", "ACC v1"))
+        self.assertEqual((found[1]["memory"], found[1]["trouble"]), (None, "held by 17"))
+        self.assertIn("another number", found[2]["trouble"])
+        self.assertEqual(found[3]["trouble"], "ValueError")
 
 
 if __name__ == "__main__":

@@ -115,6 +115,20 @@ class Checks(run.Checks):
         browser.run("document.querySelector('.wrong button').click();")
         self.expect("not compatible (red)" in browser.run(CARD), page, browser.run(CARD))
 
+    def frames_fusions(self, page):
+        """Opens an op of a fusion: the layer has a frame around it with a name, and the card names the fusion."""
+        browser = self.browser
+        browser.open(page, width=1280)
+        name = browser.run("const data = JSON.parse(document.getElementById('data').textContent);"
+                           "const groups = data.phases.flatMap(p => p.groups).filter(g => g.inside.frames.length > 0);"
+                           "return data.ops[groups[0].ops.find(op => data.ops[op][7] === groups[0].inside.frames[0][0])][0];")
+        browser.run("const s = document.querySelector('input[type=search]'); s.value = arguments[0]; s.dispatchEvent(new Event('input'));", name)
+        browser.run("document.querySelector('.hits button').click();")
+        self.expect(browser.run(run.SHOWN, ".inside rect.fusion") > 0, page, "no frame in the layer")
+        named = browser.run("return document.querySelector('.inside rect.fusion title').textContent;")
+        self.expect(named.startswith("fusion ") and "in one pass over" in named, page, f"a frame says {named!r}")
+        self.expect("Fusion" in browser.run(CARD) and "in one pass over" in browser.run(CARD), page, browser.run(CARD))
+
     def without_script_or_on_paper(self, page):
         self.browser.open(page, width=1280, media="print")
         self.expect(self.browser.run(run.SHOWN, ".tools") == 0, page, "on paper there are buttons")
@@ -152,6 +166,7 @@ def main():
             checks.without_script_or_on_paper(page)
         checks.opens(good, "conv2/conv", "conv2/convolution", ["f32[32,14,14,32]", "f32[32,14,14,32]{3,2,1,0:T(8,128)}", "compatible (green)"])
         checks.opens(bad, "dense1", "dense1/a", ["f16[8,300]", "not compatible (red)"])
+        checks.frames_fusions(good)
         checks.tells_what_is_not_compatible(bad)
         if options.shots:
             options.shots.mkdir(parents=True, exist_ok=True)

@@ -434,6 +434,59 @@ TEST_F(ExecDoctor, AWrongEngine) {
   EXPECT_EQ(twinrun(folder_, {"doctor", "--engine", "tpx"}).code, 128);
 }
 
+// An engine whose hello lists devices, of which one can be used only where `state` is "-".
+std::string with_devices(const Folder& folder, const std::string& state,
+                         const std::string& more = "") {
+  std::ofstream(folder / "devices.py") << R"(
+import json, subprocess, sys
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+devices = [{"name": "ACC_0", "kind": "acc v1", "memory": 8 << 30, "used": 1 << 20, "trouble": ""},
+           {"name": "ACC_1\u001b[31m", "kind": "acc v1", "trouble": sys.argv[1].strip("-")}]
+for line in sys.stdin:
+    child.stdin.write(line)
+    child.stdin.flush()
+    reply = json.loads(child.stdout.readline())
+    if "hello" in reply:
+        reply["hello"]["devices"] = )" + (more.empty() ? "devices" : more) +
+                                              R"(
+    print(json.dumps(reply), flush=True)
+)";
+  return "exec:/usr/bin/python3 '" + (folder / "devices.py") + "' '" + state + "' '" +
+         TWINRUN_BINARY + "' serve --engine tpu";
+}
+
+TEST_F(ExecDoctor, ListsTheDevicesOfAnEngine) {
+  const auto good = examine(with_devices(folder_, "-"), 0);
+  ASSERT_EQ(good["devices"].size(), 2U);
+  EXPECT_EQ(good["devices"][0]["name"], "ACC_0");
+  EXPECT_EQ(good["devices"][0]["memory"], int64_t{8} << 30);
+  EXPECT_EQ(good["devices"][0]["usable"], true);
+  EXPECT_EQ(good["devices"][1]["memory"], nullptr);
+  EXPECT_EQ(examine("cpu", 0)["devices"].size(), 0U);
+  const std::string engine = with_devices(folder_, "held by process 17");
+  const auto broken = examine(engine, 1);
+  EXPECT_EQ(failed(broken), "devices");
+  EXPECT_EQ(broken["devices"][1]["usable"], false);
+  EXPECT_EQ(broken["devices"][1]["trouble"], "held by process 17");
+  const Outcome people = twinrun(folder_, {"doctor", "--engine", engine});
+  EXPECT_TRUE(people.prints("ACC_0 (acc v1), 1 MiB of 8 GiB in use")) << people.out;
+  EXPECT_TRUE(people.prints("held by process 17")) << people.out;
+  EXPECT_EQ(people.out.find('\x1b'), std::string::npos) << people.out;
+}
+
+TEST_F(ExecDoctor, RefusesDevicesThatAreNone) {
+  for (const auto& [devices, says] :
+       {std::pair{"3", "'devices' is 3"}, std::pair{"[3]", "device 0 is 3"},
+        std::pair{"[{\"name\": 3}]", "'name' of device 0 is 3"},
+        std::pair{"[{\"memory\": -1}]", "'memory' of device 0 is -1"},
+        std::pair{"[{}] * 513", "at most 512 devices"}}) {
+    const auto report = examine(with_devices(folder_, "-", devices), 1);
+    EXPECT_EQ(failed(report), "starts");
+    const std::string detail = report["checks"][0]["detail"];
+    EXPECT_NE(detail.find(says), std::string::npos) << detail;
+  }
+}
+
 // The command that README and bisect.md recommend for `git bisect run`. git skips a commit on 125,
 // so a good commit must not give 125, and a commit whose engine fails must give nothing else.
 TEST_F(Exec, TheBisectionThatIsDocumentedKnowsAGoodCommit) {

@@ -48,6 +48,43 @@ TEST(ImportedProgram, AFaultIsNamedByThePlaceInTheSource) {
   EXPECT_EQ(report["findings"][0]["step"], 3);
 }
 
+// A file of safetensors with one array.
+void write_array(const std::string& path, const std::string& name, const std::string& dtype,
+                 const std::string& shape, const std::string& bytes) {
+  std::string header = "{\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+                       ",\"data_offsets\":[0," + std::to_string(bytes.size()) + "]}}";
+  while (header.size() % 8 != 0) header += ' ';
+  std::string size(8, '\0');
+  for (size_t i = 0; i < 2; ++i) size[i] = static_cast<char>(header.size() >> (8 * i));
+  std::ofstream(path, std::ios::binary) << size << header << bytes;
+}
+
+// `check` and `diagnose` say the same of an input of u8: a warning, and the step is diagnosed.
+TEST(ImportedProgram, WhatCheckFindsIsInTheReport) {
+  const Folder folder;
+  std::ofstream(folder / "step.hlo")
+      << "HloModule jit_step\n\nENTRY main {\n  w = f32[4] parameter(0)\n"
+         "  x = u8[4] parameter(1)\n  c = f32[4] convert(x)\n  k = f32[4] multiply(w, c)\n"
+         "  w2 = f32[4] subtract(w, k)\n  loss = f32[] constant(1)\n"
+         "  ROOT out = (f32[4], f32[]) tuple(w2, loss)\n}\n";
+  write_array(folder / "step.state.safetensors", "w", "F32", "[4]", std::string(16, '\x3d'));
+  write_array(folder / "step.batch.safetensors", "x", "U8", "[2,4]", std::string(8, '\x01'));
+  const Words step = {"--program", "step.hlo"};
+  const auto found = json_of(twinrun(folder, with({"check", "--json"}, step)).out);
+  ASSERT_EQ(found["rules"].size(), 1U) << found;
+  EXPECT_EQ(found["rules"][0]["id"], "infeed-type");
+  EXPECT_EQ(found["errors"], 0);
+  const Outcome o =
+      twinrun(folder, with({"diagnose", "--state", "step.state.safetensors", "--batch",
+                            "step.batch.safetensors", "--json", "-q", "-o", "out"},
+                           step));
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string notes = json_of(o.out)["notes"].dump();
+  EXPECT_NE(notes.find("twinrun check: warning infeed-type (step.hlo:5: x): an input of u8[4]"),
+            std::string::npos)
+      << notes;
+}
+
 // A Flax transformer under AdamW with dropout, and layers under nn.scan, as people write them.
 TEST(ImportedProgram, ModelsOfPeopleGetAVerdict) {
   const Folder folder;

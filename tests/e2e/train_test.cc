@@ -46,6 +46,48 @@ TEST(Train, EnginesAndCores) {
   EXPECT_EQ(train(folder, {"--engine", "cpu:f64", "-o", "f64.h5"})["engine"], "cpu:f64");
 }
 
+// Where gradients are not reduced, each core has weights of its own: `inspect` shows each, and
+// `export --tensors` writes each.
+TEST(Train, CoresThatDifferAreShownAndExported) {
+  const Folder folder;
+  train(folder, {"--cores", "4", "--set", "tpu.reduction=none", "--set", "train.checkpoint_every=2",
+                 "-o", "t.h5"});
+  const auto shown = json_of(twinrun(folder, {"inspect", "t.h5", "--json"}).out);
+  ASSERT_EQ(shown["replicas"].size(), 4U);
+  EXPECT_EQ(shown["replicas"][0]["distance"], 0.0);
+  for (size_t core = 1; core < 4; ++core) {
+    const auto& row = shown["replicas"][core];
+    EXPECT_EQ(row["core"], core);
+    EXPECT_GT(row["distance"], 0.0);
+    EXPECT_NE(row["digest"], shown["replicas"][0]["digest"]);
+    EXPECT_GT(row["tensors"]["dense1/kernel"]["distance"], 0.0);
+  }
+  const Outcome people = twinrun(folder, {"inspect", "t.h5"});
+  EXPECT_TRUE(people.prints("after 4 steps cores differ in 4 of 4 tensors")) << people.out;
+  EXPECT_TRUE(people.prints("  core 3 ")) << people.out;
+
+  const Outcome o = twinrun(folder, {"export", "--tensors", "t.h5", "-o", "out", "--json"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(json_of(o.out)["tensors"], 4);
+  const auto state = nlohmann::json::parse(read_text(folder / "out/state.json"));
+  EXPECT_EQ(state["replicas"], shown["replicas"]);
+  EXPECT_EQ(state["cores"], 4);
+  EXPECT_EQ(state["step"], 4) << "after the last step all cores get core 0's variables";
+  // The header of a safetensors file is JSON after eight bytes of its size.
+  const std::string file = read_text(folder / "out/state.safetensors");
+  for (const char* name : {"dense1/kernel@0", "dense1/kernel@3", "dense2/bias@2"})
+    EXPECT_NE(file.find("\"" + std::string(name) + "\":"), std::string::npos) << name;
+  EXPECT_EQ(file.find("\"dense1/kernel\":"), std::string::npos);
+
+  train(folder, {"--cores", "4", "-o", "same.h5"});
+  EXPECT_EQ(json_of(twinrun(folder, {"inspect", "same.h5", "--json"}).out)["replicas"].size(), 0U);
+  EXPECT_TRUE(twinrun(folder, {"export", "--tensors", "same.h5"}).prints("the same on all cores"));
+  const std::string same = read_text(folder / "same-state/state.safetensors");
+  EXPECT_NE(same.find("\"dense1/kernel\":"), std::string::npos);
+  EXPECT_EQ(same.find("@0\":"), std::string::npos);
+  EXPECT_EQ(twinrun(folder, {"export", "--tensors", "none.h5"}).code, 128);
+}
+
 // How samples are cached, decoded and read ahead changes no bit of the run. A note says whether the
 // cache was used.
 TEST(Train, TheInputPipelineChangesNoBit) {

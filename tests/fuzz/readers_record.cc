@@ -136,7 +136,8 @@ std::vector<std::string> bundle_seeds() {
 std::vector<std::string> reply_seeds() {
   return {R"({"hello":{"protocol":1,"name":"e","version":"1","settings":"threads=1","max_cores":8,)"
           R"("precision":"high","elementary_ulps":2,"flush":true,"contracts":false,)"
-          R"("deterministic":true,"gradients":"bf16","programs":true}})",
+          R"("deterministic":true,"gradients":"bf16","programs":true,)"
+          R"("devices":[{"name":"A_0","kind":"a","memory":8,"used":1,"trouble":""}]}})",
           R"({"prepared":"program-1.json"})", R"({"stepped":0,"result":"result-0.safetensors"})",
           R"({"alive":"compiling"})", R"({"error":"no layer kind 'gather'"})"};
 }
@@ -152,6 +153,9 @@ void check_reply(std::string_view bytes) {
   if (!accepted(hello)) return;
   require(!hello->name.empty() && !hello->op_trace, "a hello without a name");
   require(hello->max_cores >= 1 && hello->max_cores <= 1 << 20, "a number of cores");
+  const auto devices = exec::parse_devices(line, "exec:e");
+  if (accepted(devices))
+    require(devices->size() <= exec::kMaxDevices, "more devices than are read");
   require(hello->elementary_ulps >= 0.5 && hello->elementary_ulps <= 1 << 20, "ulps");
 }
 

@@ -115,6 +115,20 @@ void* description_kind(void* a) {
   as<DeviceDescriptionKind>(a).size = 8;
   return nullptr;
 }
+void* description_name(void* a) {
+  static const char* names[] = {"FAKE_0", "FAKE_1", "FAKE_N"};
+  const auto i = as<DeviceDescriptionKind>(a).description - descriptions;
+  as<DeviceDescriptionKind>(a).text = names[i > 2 ? 2 : i];
+  as<DeviceDescriptionKind>(a).size = 6;
+  return nullptr;
+}
+void* memory_stats(void* a) {
+  auto& m = as<DeviceMemoryStats>(a);
+  if (wrong == "options") return failure(12, "no statistics");
+  m.in_use = 1000;
+  m.limit = {1 << 20, true};
+  return nullptr;
+}
 void* compile(void* a) {
   auto& c = as<ClientCompile>(a);
   const std::string code(c.program->code, c.program->code_size);
@@ -127,6 +141,8 @@ void* from_host(void* a) {
   auto& b = as<BufferFromHostBuffer>(a);
   size_t bytes = b.type == ElementType::kPred ? 1 : 4;
   for (size_t i = 0; i < b.rank; ++i) bytes *= static_cast<size_t>(b.dims[i]);
+  if (wrong == "device 1" && b.device == &devices[1])
+    return failure(14, "the device is held by process 17");
   const char* data = static_cast<const char*>(b.data);
   b.buffer = made(Buffer{std::vector<char>(data, data + bytes)});
   b.done = made(Event{});
@@ -174,6 +190,8 @@ Api table() {
   set(Slot::kClientBufferFromHostBuffer, from_host);
   set(Slot::kDeviceDescriptionId, description_id);
   set(Slot::kDeviceDescriptionKind, description_kind);
+  set(Slot::kDeviceDescriptionToString, description_name);
+  set(Slot::kDeviceMemoryStats, memory_stats);
   set(Slot::kDeviceGetDescription, get_description);
   set(Slot::kLoadedExecutableDestroy, executable_destroy);
   set(Slot::kLoadedExecutableExecute, execute);
@@ -181,6 +199,9 @@ Api table() {
   set(Slot::kBufferToHostBuffer, to_host);
   if (wrong == "version") api.version.major = 1;
   if (wrong == "old") api.struct_size = 200;
+  if (wrong == "nameless")
+    api.slots[static_cast<size_t>(Slot::kDeviceDescriptionToString)] =
+        api.slots[static_cast<size_t>(Slot::kDeviceMemoryStats)] = nullptr;
   if (wrong == "hole") api.slots[static_cast<size_t>(Slot::kClientCompile)] = nullptr;
   return api;
 }

@@ -75,6 +75,45 @@ TEST(PjrtPlugin, SaysWhatItsTableLacks) {
   }
 }
 
+std::vector<DeviceFacts> facts(const Fake& fake, int devices) {
+  const auto plugin = Plugin::load(fake.path());
+  return facts_of_devices(**Client::open(*plugin, devices));
+}
+
+TEST(PjrtPlugin, TellsOfItsDevices) {
+  const Fake fake("");
+  const std::vector<DeviceFacts> all = facts(fake, 2);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[1].name, "FAKE_1");
+  EXPECT_EQ(all[1].kind, "fake one");
+  EXPECT_EQ(all[1].used, 1000);
+  EXPECT_EQ(all[1].memory, 1 << 20);
+  EXPECT_EQ(all[1].trouble, "");
+  EXPECT_EQ(fake.live(), 0);
+  const Fake busy("device 1");
+  const std::vector<DeviceFacts> held = facts(busy, 3);
+  EXPECT_EQ(held[0].trouble, "");
+  EXPECT_TRUE(has(held[1].trouble, "the device is held by process 17")) << held[1].trouble;
+  EXPECT_EQ(held[2].trouble, "");
+  EXPECT_EQ(busy.live(), 0);
+  const Fake link("copy");
+  EXPECT_TRUE(has(facts(link, 1)[0].trouble, "the link is down"));
+  EXPECT_EQ(link.live(), 0);
+}
+
+// A plugin may lack the functions that name a device and tell of its memory, or refuse them.
+TEST(PjrtPlugin, ADeviceMayTellLittle) {
+  for (const char* wrong : {"nameless", "options"}) {
+    const Fake fake(wrong);
+    const std::vector<DeviceFacts> all = facts(fake, 2);
+    ASSERT_EQ(all.size(), 2U) << wrong;
+    EXPECT_EQ(all[0].name, std::string_view(wrong) == "nameless" ? "device 100" : "FAKE_0");
+    EXPECT_EQ(all[0].memory, std::nullopt) << wrong;
+    EXPECT_EQ(all[0].used, std::nullopt) << wrong;
+    EXPECT_EQ(fake.live(), 0) << wrong;
+  }
+}
+
 TEST(PjrtPlugin, SaysWhyThereIsNoClient) {
   for (const auto& [wrong, says] :
        {std::pair{"client", "could not make a client (unavailable): the device is in use"},

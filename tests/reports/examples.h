@@ -63,6 +63,9 @@ inline Report base(const std::string& cores = "8") {
       {"T = T'", true, true, "steps 0-2 and 17 again, same bits"},
       {"R1 repeats", true, true, "first 3 steps"},
   };
+  r.checklist = {{"one core", true, "run E1, 40 steps on one core: the reference's bits", ""},
+                 {"a job that is known to be good, on the same machine", false,
+                  "not part of a diagnosis", "twinrun doctor --engine 'tpu'"}};
   r.environment = {{"twinrun", "0.1.0"},     {"contract", "0"}, {"isa", "avx512"},
                    {"compiler", "g++ 12.2"}, {"threads", "2"},  {"os", "Linux 6.1 x86_64"}};
   r.smallest_effect = "an error of 2^-8 in one element of a dot product, 0.002 of held-out loss";
@@ -374,6 +377,7 @@ inline Report hostile() {
   r.program_excerpt = r.directory = p;
   r.environment = {{p, p}};
   r.next_steps = r.ruled_out = r.notes = {p, p};
+  r.checklist = {{p, true, p, p}, {p, false, p, p}};
   for (RunSummary& run : r.runs) {
     run.name += p;
     run.engine = run.settings = run.meaning = run.root_digest = p;

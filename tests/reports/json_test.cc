@@ -27,12 +27,12 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
   EXPECT_EQ(keys_of(j),
-            (Keys{"schema",       "verdict",         "scenario",     "command",    "asked",
-                  "injected",     "findings",        "runs",         "loss_band",  "state_partings",
-                  "weight_drift", "step_coverage",   "controls",     "probes",     "module",
-                  "switches",     "proofs",          "trajectories", "cures",      "ensembles",
-                  "unexplained",  "smallest_effect", "ruled_out",    "next_steps", "notes",
-                  "program",      "environment",     "directory",    "checksum"}));
+            (Keys{"schema",       "verdict",         "scenario",     "command",   "asked",
+                  "injected",     "findings",        "runs",         "loss_band", "state_partings",
+                  "weight_drift", "step_coverage",   "controls",     "probes",    "module",
+                  "switches",     "proofs",          "trajectories", "cures",     "ensembles",
+                  "unexplained",  "smallest_effect", "ruled_out",    "checklist", "next_steps",
+                  "notes",        "program",         "environment",  "directory", "checksum"}));
   EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "row", "effect", "metric", "effect_text",
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));

@@ -77,6 +77,7 @@ Report absurd() {
   grow(r.trajectories, 500);
   r.ruled_out.assign(1000, examples::poison());
   r.next_steps = r.notes = r.ruled_out;
+  r.checklist.assign(1000, {examples::poison(), false, examples::poison(), examples::poison()});
   for (int i = 0; i < 500; ++i) r.environment[std::to_string(i)] = examples::poison();
   return r;
 }

@@ -208,6 +208,11 @@ const std::vector<Case>& cases() {
             hlo("u64[2]", "r = (u64[2], u32[4]) rng-bit-generator(x), algorithm=rng_three_fry")},
        "the default algorithm: r",
        ".hlo:12: r"},
+      {"not-replayed",
+       {.text = hlo("c64[4]", "")},
+       {.text = hlo("u8[4]", "")},
+       "parameter 'x' of c64[4]; allowed: arrays of f32, bf16, integers, pred",
+       ".hlo:11: x"},
       {"local-files",
        {"resnet50"},
        {"resnet50", {{"data.dir", "gs://bucket/imagenet"}}},
@@ -313,7 +318,7 @@ TEST(Check, WhatRunsOnTheHostIsNoFinding) {
                "t = token[] after-all()\n  i = ((f32[4]), token[]) infeed(t)\n  o = token[] "
                "outfeed(x, t), outfeed_shape=f32[4]\n"
                "  s = (f32[4], u32[], token[]) send(x, t), channel_id=1, is_host_transfer=true")});
-  EXPECT_TRUE(feeds.findings.empty()) << feeds.findings[0].id << " " << feeds.findings[0].found;
+  for (const RuleFinding& f : feeds.findings) EXPECT_EQ(f.id, "not-replayed") << f.found;
 }
 
 // A program that the compiler partitions (SPMD) gets its all-reduces there.
@@ -333,6 +338,16 @@ TEST(Check, AMissingAllReduceIsSeenInAProgram) {
   findings.clear();
   check::check_collectives(*c.step, "here", findings);
   EXPECT_TRUE(findings.empty());
+}
+
+// A scenario that tries what a script without CrossShardOptimizer does.
+TEST(Check, AScenarioWithoutAnAllReduce) {
+  const Checked c = checked({"digits_mlp", {{"tpu.reduction", "none"}}});
+  const RuleFinding* f = found(c, "no-all-reduce");
+  ASSERT_NE(f, nullptr);
+  EXPECT_NE(f->where.find("tpu.reduction"), std::string::npos) << f->where;
+  EXPECT_TRUE(f->fix.starts_with("--set tpu.reduction=mean")) << f->fix;
+  EXPECT_EQ(found(c, "reduction-mismatch"), nullptr);
 }
 
 TEST(Check, SyncedBatchNormCountsItsGroup) {

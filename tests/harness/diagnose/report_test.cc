@@ -168,6 +168,36 @@ TEST(Report, ADivergingReferenceTellsItsLosses) {
   EXPECT_FALSE(r.subject.ends_with(" ")) << r.subject;
 }
 
+const ChecklistRow& point(const Report& r, const std::string& name) {
+  const auto found = std::ranges::find_if(
+      r.checklist, [&](const ChecklistRow& row) { return row.point.starts_with(name); });
+  if (found == r.checklist.end()) throw std::runtime_error("no point " + name);
+  return *found;
+}
+
+// What is asked for before filing is ticked by what ran, and what is open has its command.
+TEST(Report, TheChecklistTicksWhatRan) {
+  const Report full = diagnosed(tiny::kDense, {{"train.steps", "6"}}, "", false);
+  for (const char* done : {"one core", "seeded", "the same initial", "beyond chance",
+                           "loss reduction", "a job", "versions"}) {
+    EXPECT_TRUE(point(full, done).done) << done << ": " << point(full, done).what;
+    EXPECT_EQ(point(full, done).command, "") << done;
+  }
+  EXPECT_FALSE(point(full, "the finest precision").done);
+  EXPECT_EQ(point(full, "the finest precision").command,
+            "twinrun diagnose tiny --set tpu.precision=highest");
+  EXPECT_FALSE(point(full, "the smallest case").done);
+  EXPECT_TRUE(point(full, "the smallest case").command.starts_with("twinrun bundle "));
+  const std::string page = to_markdown(full);
+  EXPECT_NE(page.find("- [x] one core: run E1, "), std::string::npos) << page;
+  EXPECT_NE(page.find("- [ ] the finest precision of products: "), std::string::npos) << page;
+  const Report quick =
+      diagnosed(tiny::kDense, {{"train.steps", "6"}, {"tpu.precision", "f32"}}, "", true);
+  EXPECT_TRUE(point(quick, "the finest precision").done);
+  EXPECT_FALSE(point(quick, "beyond chance").done);
+  EXPECT_FALSE(point(quick, "beyond chance").command.empty());
+}
+
 TEST(Report, TheCureIsRunAndShown) {
   const Report r = cured(tiny::kDense, {{"train.steps", "8"}, {"tpu.reduction", "sum"}});
   EXPECT_EQ(r.verdict, VerdictClass::kSharding) << r.headline;

@@ -107,7 +107,8 @@ TEST(Profile, SharesFollowFromThePrintedTimes) {
         << text;
     const size_t unit = text.rfind(' ', text.find(" per batch on the host") - 1);
     const double host = printed_seconds(text.substr(text.rfind(' ', unit - 1)), " ");
-    EXPECT_NEAR(printed_percent(text, "%, host "), std::max(0.0, 1 - (host + parts[3]) / step), near)
+    EXPECT_NEAR(printed_percent(text, "%, host "), std::max(0.0, 1 - (host + parts[3]) / step),
+                near)
         << text;
   }
 }
@@ -226,6 +227,92 @@ TEST(Profile, TraceKeepsTheRules) {
       }
     }
   }
+}
+
+// One slow core makes every core wait for it at the all-reduces. The step is longer by what that
+// core takes longer, and no other part changes.
+TEST(Profile, ASlowCoreMakesTheOthersWait) {
+  const Profile even = modelled("digits_cnn", {}, {.advice = false});
+  EXPECT_TRUE(even.core_times.empty());
+  const Profile p = modelled(
+      "digits_cnn", {{"tpu.slow_core", "3"}, {"tpu.slow_core_factor", "1.5"}}, {.advice = false});
+  ASSERT_EQ(p.core_times.size(), 8U);
+  const double own = even.average.compute, late = 0.5 * own;
+  for (const ProfileCore& c : p.core_times) {
+    EXPECT_NEAR(c.compute, c.core == 3 ? 1.5 * own : own, 1e-12);
+    EXPECT_NEAR(c.waiting, c.core == 3 ? 0 : late, 1e-12);
+    EXPECT_NEAR(c.all_reduce, even.average.all_reduce, 1e-12);
+    EXPECT_NEAR(c.compute + c.waiting + c.all_reduce, p.average.compute + p.average.all_reduce,
+                1e-12);
+  }
+  EXPECT_NEAR(p.even_step_seconds, even.step_seconds, 1e-12);
+  EXPECT_NEAR(p.step_seconds - even.step_seconds, late + p.average.input - even.average.input,
+              1e-12);
+  EXPECT_EQ(p.average.host, even.average.host);
+  const std::string text = to_profile_text(p, 100);
+  EXPECT_NE(text.find("1.50 times as long as the others"), std::string::npos) << text;
+  EXPECT_NE(text.find("by core, of a step"), std::string::npos) << text;
+  EXPECT_NE(to_profile_html(p, "").find("By core, of a step"), std::string::npos);
+  const auto j = nlohmann::json::parse(to_profile_json(p));
+  EXPECT_EQ(j["slow_core"], 3);
+  EXPECT_EQ(j["cores_of_step"].size(), 8U);
+  EXPECT_EQ(nlohmann::json::parse(to_profile_json(even))["slow_core"], nullptr);
+}
+
+// The trace shows the waiting before the all-reduces of every core but the slow one, whose ops take
+// longer; all cores end a step together.
+TEST(Profile, TheTraceShowsTheWaiting) {
+  for (const auto& [slow, cores] : {std::pair{"3", "8"}, std::pair{"12", "16"}}) {
+    const Profile p = modelled("digits_cnn",
+                               {{"tpu.cores", cores},
+                                {"tpu.slow_core", slow},
+                                {"tpu.slow_core_factor", "2"},
+                                {"train.batch", "256"}},
+                               {.advice = false});
+    const ChromeTrace trace = to_profile_trace(p);
+    std::map<int, double> waited, ends;
+    for (const TraceSpan& span : trace.spans) {
+      if (span.category == "waiting") {
+        waited[span.track / 3] += span.duration;
+        EXPECT_EQ(span.name, "wait for core " + std::string(slow));
+      }
+      if (span.track < 24 && span.track % 3 == 2)
+        ends[span.track / 3] = std::max(ends[span.track / 3], span.begin + span.duration);
+    }
+    const int at = std::string(slow) == "3" ? 3 : 7;
+    EXPECT_EQ(trace.sections[static_cast<size_t>(at)],
+              "core " + std::string(slow) + " of " + p.machine);
+    ASSERT_EQ(ends.size(), 8U);
+    const double late = p.core_times[0].waiting;
+    for (const auto& [core, end] : ends) {
+      EXPECT_NEAR(waited[core], core == at ? 0 : 2 * late * 1e6, 0.01) << core;
+      EXPECT_NEAR(end, ends.at(0), 0.01) << core;
+    }
+  }
+}
+
+TEST(Profile, SlowLinksMakeTheAllReduceLonger) {
+  const auto all_reduce = [](const char* factor) {
+    return modelled("digits_cnn", {{"tpu.link_factor", factor}}, {.advice = false});
+  };
+  const Profile even = all_reduce("1"), slow = all_reduce("2"), slower = all_reduce("3");
+  EXPECT_GT(slow.average.all_reduce, even.average.all_reduce);
+  // What links take grows in proportion; the sum of a chip's two cores in HBM does not.
+  EXPECT_NEAR(slower.average.all_reduce - slow.average.all_reduce,
+              slow.average.all_reduce - even.average.all_reduce, 1e-12);
+  EXPECT_EQ(slow.average.compute, even.average.compute);
+  EXPECT_NE(to_profile_text(slow, 100).find("links take 2.00 times as long"), std::string::npos);
+}
+
+TEST(Profile, ASlowCoreThatIsNotThereIsRefused) {
+  const auto refused = load_scenario("digits_cnn", {{"tpu.slow_core", "8"}});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("slow_core is 8, but there are 8 cores"),
+            std::string::npos)
+      << refused.error().message();
+  const Profile one = modelled("digits_cnn", {{"tpu.cores", "1"}, {"tpu.slow_core", "0"}});
+  EXPECT_EQ(one.core_times.size(), 1U);
+  EXPECT_EQ(one.core_times[0].waiting, 0);
 }
 
 TEST(Profile, MeasuredByTheClock) {
