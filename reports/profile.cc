@@ -2,6 +2,7 @@
 #include "reports/profile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace twinrun {
@@ -104,6 +105,45 @@ std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most) {
   return all;
 }
 
+double step_deviation(const Profile& p) {
+  const auto n = static_cast<double>(p.steps.size());
+  if (p.steps.size() < 2) return 0;
+  double sum = 0, squares = 0;
+  for (const ProfileStep& s : p.steps) sum += s.seconds();
+  for (const ProfileStep& s : p.steps) squares += (s.seconds() - sum / n) * (s.seconds() - sum / n);
+  return std::sqrt(squares / (n - 1));
+}
+
+size_t ops_of_most_time(const Profile& p) {
+  constexpr double kMost = 0.9;
+  double all = 0, sum = 0;
+  for (const ProfileOp& op : p.ops) all += op.seconds;
+  const std::vector<const ProfileOp*> ops = top_ops(p, p.ops.size());
+  size_t count = 0;
+  while (count < ops.size() && sum < kMost * all) sum += ops[count++]->seconds;
+  return count;
+}
+
+std::string_view host_category(const InputStage& stage) {
+  const std::string& n = stage.name;
+  if (n == "enqueue") return "Enqueue";
+  if (n.starts_with("read") || n == "cache") return "Read";
+  return n == "preprocess" || n == "shuffle" || n == "batch" ? "Preprocessing" : "Other";
+}
+
+HostTime host_time(const Profile& p) {
+  HostTime t;
+  for (const InputStage& s : p.input.stages) {
+    if (s.once) continue;
+    const std::string_view category = host_category(s);
+    (category == "Enqueue"         ? t.enqueuing
+     : category == "Read"          ? t.reading
+     : category == "Preprocessing" ? t.preprocessing
+                                   : t.other) += s.seconds;
+  }
+  return t;
+}
+
 std::string to_profile_json(const Profile& p) {
   Json j = {{"schema", 1},
             {"scenario", p.scenario},
@@ -128,7 +168,9 @@ std::string to_profile_json(const Profile& p) {
             {"matrix_utilisation", p.matrix_utilisation},
             {"memory_utilisation", p.memory_utilisation},
             {"idle_device", p.idle_device},
-            {"idle_host", p.idle_host}};
+            {"idle_host", p.idle_host},
+            {"step_deviation", step_deviation(p)},
+            {"ops_of_most_time", ops_of_most_time(p)}};
   j["slow_core"] = p.slow_core < 0 ? Json() : Json(p.slow_core);
   j["slow_core_factor"] = p.slow_core_factor;
   j["link_factor"] = p.link_factor;
@@ -155,6 +197,10 @@ std::string to_profile_json(const Profile& p) {
                 {"lowest_step", p.input.low},
                 {"highest_step", p.input.high},
                 {"host_seconds", p.input.host},
+                {"enqueuing_seconds", host_time(p).enqueuing},
+                {"reading_seconds", host_time(p).reading},
+                {"preprocessing_seconds", host_time(p).preprocessing},
+                {"other_seconds", host_time(p).other},
                 {"overlapped", p.input.overlapped},
                 {"stages", stages}};
   j["categories"] = Json::array();
@@ -171,6 +217,8 @@ std::string to_profile_json(const Profile& p) {
                                     {"set", r.setting},
                                     {"samples_per_second_before", r.before},
                                     {"samples_per_second_after", r.after},
+                                    {"flops_per_second_before", r.flops_before},
+                                    {"flops_per_second_after", r.flops_after},
                                     {"gain", r.gain()}});
   j["published"] = Json::array();
   for (const PublishedFigure& f : p.published)

@@ -29,7 +29,11 @@ struct ProfileOp {
   double utilisation = 0;         // achieved rate / peak rate of the limiting unit, at most 1
   double matrix_utilisation = 0;  // of the matrix unit's peak
   std::string limit;  // "matrix unit", "HBM", ...; empty where a measurement cannot tell
-  int ops = 1;        // number of the program's ops in this unit
+  // Of a product, modelled: how its dimensions fill the matrix unit, "k 9 padded to 128, n 128 fits
+  // exactly", and the share of the unit's cells that are of use.
+  std::string fit;
+  double fill = 1;
+  int ops = 1;  // number of the program's ops in this unit
 };
 
 // Wall-clock seconds of one step, in four parts that follow one another.
@@ -77,7 +81,12 @@ struct Recommendation {
   std::string text;              // one sentence with the number that supports it
   std::string setting;           // KEY=VALUE for --set; several are separated by blanks
   double before = 0, after = 0;  // samples per second
-  double gain() const { return before > 0 ? after / before : 0; }
+  // Of a suggestion to do more arithmetic in about the same time: FLOP/s; otherwise 0.
+  double flops_before = 0, flops_after = 0;
+  double gain() const {
+    if (flops_before > 0) return flops_after / flops_before;
+    return before > 0 ? after / before : 0;
+  }
 };
 
 // One core in an average step, in seconds. Input and the host are as in the profile's average.
@@ -144,6 +153,18 @@ std::vector<ProfileCategory> categories(const Profile& profile);
 std::vector<ProfileCategory> grouped(const Profile& profile, std::string ProfileOp::*word);
 inline constexpr size_t kTopOps = 10;  // number shown on an overview
 std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most);
+
+// Standard deviation of the shown steps' times, in seconds; 0 for fewer than two.
+double step_deviation(const Profile& p);
+// How many of the slowest ops take 90 % of the ops' time.
+size_t ops_of_most_time(const Profile& p);
+// XProf's category of a stage of the host: "Enqueue", "Read", "Preprocessing", "Other".
+std::string_view host_category(const InputStage& stage);
+// The host's work for one batch in these categories, in seconds, without what is done once.
+struct HostTime {
+  double enqueuing = 0, reading = 0, preprocessing = 0, other = 0;
+};
+HostTime host_time(const Profile& p);
 
 std::string to_profile_json(const Profile& profile);
 std::string to_profile_text(const Profile& profile, int width);

@@ -30,10 +30,15 @@ constexpr Part kParts[] = {{"compute", "compute", &ProfileStep::compute},
 std::string cell(double value, const std::string& shown) {
   return fmt::format("<span data-v=\"{:.9g}\">{}</span>", value, html::text(shown));
 }
-std::string used(double fraction) {
+// The bar of an op that wastes much of the step has another colour: waste is the share of the time
+// times what is not used.
+std::string used(double fraction, double share) {
+  constexpr double kMuch = 0.05;
+  const double used = std::clamp(fraction, 0.0, 1.0);
   return fmt::format(
-      "<span class=\"used\" aria-hidden=\"true\"><span style=\"width:{:.0f}%\"></span></span>{}",
-      100 * std::clamp(fraction, 0.0, 1.0), cell(fraction, text::percent(fraction, 0)));
+      "<span class=\"used{}\" aria-hidden=\"true\"><span style=\"width:{:.0f}%\"></span></span>{}",
+      share * (1 - used) >= kMuch ? " wasteful" : "", 100 * used,
+      cell(fraction, text::percent(fraction, 0)));
 }
 std::string term(std::string_view name, const std::string& html) {
   return html.empty() ? "" : fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, html);
@@ -50,6 +55,9 @@ std::string card(const ProfileOp& op) {
     out += term("bytes", html::text(fmt::format("{:.3f} MB, {:.2f} times the bytes without padding",
                                                 op.bytes / 1e6, op.padding)));
   out += term("matrix unit", html::text(text::percent(op.matrix_utilisation, 1) + " of its peak"));
+  if (!op.fit.empty())
+    out += term("tiles of 128 x 128", html::text(fmt::format("{}: {} of the cells are of use",
+                                                             op.fit, text::percent(op.fill, 0))));
   out += term("limit", html::text(op.limit));
   return out + "</dl>\n" + html::block(op.expression, 6000) + "</div></details>";
 }
@@ -61,16 +69,24 @@ std::string table_of(const std::string& caption, const std::vector<const Profile
                  {"category"},
                  {"time", true},
                  {"share", true},
+                 {"cumulative", true},
                  {"used", true},
                  {"GFLOP", true},
+                 {"GFLOP/s", true},
                  {"MB", true},
                  {"limit"}},
                 most);
-  for (const ProfileOp* op : ops)
+  double sum = 0;
+  for (const ProfileOp* op : ops) {
+    sum += op->share;
+    const double speed = op->seconds > 0 ? op->flops / op->seconds / 1e9 : 0;
     t.add({card(*op), with_category ? html::text(op->category) : "",
            cell(op->seconds, seconds(op->seconds)), cell(op->share, text::percent(op->share, 2)),
-           used(op->utilisation), cell(op->flops, fmt::format("{:.3f}", op->flops / 1e9)),
+           cell(sum, text::percent(sum, 1)), used(op->utilisation, op->share),
+           cell(op->flops, fmt::format("{:.3f}", op->flops / 1e9)),
+           cell(speed, words::three_digits(speed)),
            cell(op->bytes, fmt::format("{:.2f}", op->bytes / 1e6)), html::text(op->limit)});
+  }
   return t.str();
 }
 
@@ -103,6 +119,9 @@ class ProfilePage {
         html::text(p_.source), html::text(p_.machine), html::text(p_.scenario, 100),
         html::text(seconds(p_.step_seconds)), words::three_digits(p_.samples_per_second()));
     out += "<dl class=\"answer\">\n";
+    out += term("Machine", html::text(fmt::format("{}: 1 host, {}, batch {}, {} on each core",
+                                                  p_.machine, text::plural(p_.cores, "core"),
+                                                  p_.batch, p_.batch / std::max(1, p_.cores))));
     out += term("Step", html::text(words::step(p_)));
     out +=
         term(p_.source == "modelled" ? "Matrix unit" : "Arithmetic", html::text(words::matrix(p_)));
@@ -153,29 +172,44 @@ class ProfilePage {
     return by.str();
   }
 
+  // "a=1 b=2" as options.
+  static std::string settings(const std::string& all) {
+    std::string out;
+    size_t at = 0;
+    while (at <= all.size()) {
+      const size_t end = std::min(all.find(' ', at), all.size());
+      out += (out.empty() ? "" : " ") + html::code("--set " + all.substr(at, end - at), 200);
+      at = end + 1;
+    }
+    return out;
+  }
+
   std::string advice() const {
     std::string out;
     for (const Recommendation& r : p_.recommendations)
-      out += fmt::format(
-          "<li>{}{}<br><code>--set {}</code>: {} → {} samples/s, {:.2f} times</li>\n",
-          html::text(r.text), r.rule.empty() ? "" : " (rule " + html::code(r.rule) + ")",
-          html::text(r.setting), words::three_digits(r.before), words::three_digits(r.after),
-          r.gain());
+      out += fmt::format("<li>{}{}<br>{}: {}</li>\n", html::text(r.text),
+                         r.rule.empty() ? "" : " (rule " + html::code(r.rule) + ")",
+                         settings(r.setting), words::effect(r, "→"));
     return out.empty() ? "" : "<ul class=\"advice\">\n" + out + "</ul>\n";
   }
 
   std::string ops() const {
-    std::string out;
+    if (p_.ops.empty()) return "";
+    std::string out = html::paragraph(
+        fmt::format("{} of {} take 90 % of the ops' time. The bar of an op that leaves unused what "
+                    "makes 5 % of the time or more has another colour.",
+                    ops_of_most_time(p_), text::plural(static_cast<int64_t>(p_.ops.size()), "op")));
     const std::vector<const ProfileOp*> all = top_ops(p_, p_.ops.size());
-    for (const ProfileCategory& c : categories(p_)) {
+    const std::vector<ProfileCategory> all_categories = categories(p_);
+    for (const ProfileCategory& c : all_categories) {
       std::vector<const ProfileOp*> mine;
       std::ranges::copy_if(all, std::back_inserter(mine),
                            [&](const auto* op) { return op->category == c.name; });
       out += fmt::format(
           "<details class=\"category\"{}><summary>{}: {}, {} of the device's time, "
           "{}</summary>\n{}</details>\n",
-          out.empty() ? " open" : "", html::text(c.name), html::text(seconds(c.seconds)),
-          text::percent(c.share, 1), text::plural(c.count, "unit"),
+          &c == &all_categories.front() ? " open" : "", html::text(c.name),
+          html::text(seconds(c.seconds)), text::percent(c.share, 1), text::plural(c.count, "unit"),
           table_of(c.name, mine, kOpsOfCategory, false));
     }
     return out;
@@ -211,12 +245,30 @@ class ProfilePage {
         html::text(seconds(most)), kLeft, kHeight - 10, p_.steps.front().step, kWidth, kHeight - 10,
         p_.steps.back().step);
     return out +
-           html::paragraph("Parts as in the overview; the host's part marks the end of a loop.");
+           html::paragraph("Parts as in the overview; the host's part marks the end of a loop. " +
+                           words::step_range(p_) + ".");
   }
+
+  double in_host(double s) const { return p_.input.host > 0 ? s / p_.input.host : 0; }
 
   std::string input() const {
     const InputAnalysis& in = p_.input;
-    std::string out = html::paragraph(words::input(p_) + ".");
+    std::string out =
+        html::paragraph(words::input(p_) + ".") + html::paragraph(words::step_range(p_) + ".");
+    const HostTime host = host_time(p_);
+    html::Table by("Host time of one batch, by category",
+                   {{"category"}, {"time", true}, {"share", true}, {"if it is long"}});
+    const auto row = [&](const char* name, double s, const char* advice) {
+      by.add({name, html::text(seconds(s)), text::percent(in_host(s), 1), html::text(advice)});
+    };
+    row("enqueuing", host.enqueuing,
+        "pack small inputs together; feed bfloat16 where that is enough");
+    row("reading", host.reading,
+        "larger files, several at a time; data.cache=memory where they fit");
+    row("preprocessing", host.preprocessing,
+        "data.parallel_calls; prepare once and store what was prepared");
+    row("other", host.other, "");
+    out += by.str();
     html::Table t("Host side, one batch, op by op", {{"op"},
                                                      {"what"},
                                                      {"self time", true},

@@ -93,6 +93,24 @@ std::string cores(const Profile& p) {
   return out;
 }
 
+std::string effect(const Recommendation& r, std::string_view arrow) {
+  const std::string samples =
+      fmt::format("{} {} {} samples/s", three_digits(r.before), arrow, three_digits(r.after));
+  if (r.flops_before > 0)
+    return fmt::format("{} {} {}, {:.2f} times, at {}", rate(r.flops_before, "FLOP"), arrow,
+                       rate(r.flops_after, "FLOP"), r.gain(), samples);
+  return fmt::format("{}, {:.2f} times", samples, r.gain());
+}
+
+std::string step_range(const Profile& p) {
+  if (p.steps.empty()) return "no step is shown";
+  const auto [least, most] = std::ranges::minmax_element(p.steps, {}, &ProfileStep::seconds);
+  return fmt::format("{} shown: {} to {}, standard deviation {}",
+                     text::plural(static_cast<int64_t>(p.steps.size()), "step"),
+                     seconds(least->seconds()), seconds(most->seconds()),
+                     seconds(step_deviation(p)));
+}
+
 std::string input(const Profile& p) {
   std::string out = fmt::format("{}: the device waits {} of a step", to_string(p.input.bound),
                                 text::percent(p.input.share, 1));

@@ -15,6 +15,10 @@ std::string matrix(const Profile& profile);
 std::string memory(const Profile& profile);
 // What a slow core or slow links cost; "" where there are none.
 std::string cores(const Profile& profile);
+// "892000 -> 700000 samples/s, 0.78 times", or of a suggestion to do more arithmetic, FLOP/s.
+std::string effect(const Recommendation& r, std::string_view arrow);
+// "6 steps shown: 7.90 ms to 8.10 ms, standard deviation 80.0 us".
+std::string step_range(const Profile& p);
 std::string input(const Profile& profile);
 
 }  // namespace twinrun::words

@@ -1,6 +1,9 @@
 // Rules that read a scenario's keys, and rules about layers and losses across samples.
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
+#include <system_error>
+#include <vector>
 
 #include "device/machine.h"
 #include "harness/check/rules.h"
@@ -27,6 +30,7 @@ class KeyRules {
     files();
     cache();
     padding();
+    file_sizes();
     waits();
     passes();
   }
@@ -183,34 +187,75 @@ class KeyRules {
         "--set data.cache=memory, or a path in a bucket (gs://BUCKET/PATH)", path);
   }
 
+  // Layers with features, but for the last, whose features are the classes.
+  std::vector<const LayerSpec*> hidden_layers() const {
+    std::vector<const LayerSpec*> found;
+    for (const LayerSpec& layer : s_.model.layers)
+      if (layer.units + layer.filters > 0) found.push_back(&layer);
+    if (!found.empty()) found.pop_back();
+    return found;
+  }
+  static std::string first_of(std::vector<std::string> all) {
+    constexpr size_t kMax = 6;
+    const size_t more = all.size() > kMax ? all.size() - kMax : 0;
+    all.resize(all.size() - more);
+    return join(all, ", ") + (more > 0 ? fmt::format(" and {} more", more) : "");
+  }
+
+  // TensorFlow's rule of thumb: files of 10 MB at least, better of 100 MB.
+  void file_sizes() {
+    constexpr size_t kMany = 10;
+    constexpr uintmax_t kSmall = 10'000'000;
+    std::vector<uintmax_t> sizes;
+    for (const std::string& path : s_.data.files) {
+      std::error_code missing;
+      const uintmax_t size = std::filesystem::file_size(path, missing);
+      if (!missing) sizes.push_back(size);
+    }
+    if (sizes.size() < kMany) return;
+    std::ranges::nth_element(sizes, sizes.begin() + static_cast<std::ptrdiff_t>(sizes.size() / 2));
+    const uintmax_t median = sizes[sizes.size() / 2];
+    if (median >= kSmall) return;
+    add("file-sizes", source_.where("data", "files"),
+        fmt::format("{} files, half of them below {:.1f} MB", sizes.size(),
+                    static_cast<double>(median) / 1e6),
+        "every file costs a request before its first byte comes: from a bucket, files of 10 MB at "
+        "least, better of 100 MB, are read at the network's speed",
+        "join them to files of about 100 MB, ten times as many as there are hosts");
+  }
+
   // The rule of thumb of the TPU performance guide: samples per core in multiples of 8 with
   // features in multiples of 128, or samples in multiples of 128 with features in multiples of 8.
   void padding() {
     if (s_.train.batch == 0) return;
     const bool eights = per_core() % tpu::kSublanes == 0, lanes = per_core() % tpu::kLanes == 0;
-    std::vector<std::string> bad;
-    for (const LayerSpec& layer : s_.model.layers) {
+    std::vector<std::string> bad, narrow;
+    for (const LayerSpec* layer_of : hidden_layers()) {
+      const LayerSpec& layer = *layer_of;
       const int64_t features = layer.units + layer.filters;  // a layer has one of them
-      if (features == 0) continue;
+      if (features < tpu::kLanes) narrow.push_back(fmt::format("{} ({})", layer.name, features));
       const bool fits =
           (eights && features % tpu::kLanes == 0) || (lanes && features % tpu::kSublanes == 0);
       if (!fits) bad.push_back(fmt::format("{} ({})", layer.name, features));
     }
+    if (!narrow.empty())
+      add("narrow-layers", source_.where("model", "layers"),
+          fmt::format("fewer than {} features: {}", tpu::kLanes, first_of(narrow)),
+          "the matrix unit multiplies 128 x 128 at a time: a layer of 64 features takes as long as "
+          "one of 128",
+          "twinrun profile says what 128 features would cost");
     if (bad.empty()) return;
-    constexpr size_t kMax = 6;
-    const size_t more = bad.size() > kMax ? bad.size() - kMax : 0;
-    bad.resize(bad.size() - more);
     const int64_t step = tpu::kSublanes * cores();
     add("padding", source_.where(eights ? "model" : "train", eights ? "layers" : "batch"),
-        fmt::format("{} samples per core; features of {}{}", per_core(), join(bad, ", "),
-                    more > 0 ? fmt::format(" and {} more", more) : ""),
+        fmt::format("{} samples per core; features of {}", per_core(), first_of(bad)),
         "arrays are stored in tiles of 8 x 128: samples per core in multiples of 8 with features "
         "in "
         "multiples of 128, or samples in "
         "multiples of 128 with features in multiples of 8, waste nothing",
-        !eights ? fmt::format("--set train.batch={}", (s_.train.batch + step - 1) / step * step)
-                : "choose features in multiples of 128 (the last layer's are the classes': no harm "
-                  "in one small layer)");
+        !eights
+            ? fmt::format("--set train.batch={}", (s_.train.batch + step - 1) / step * step)
+            : "choose features in multiples of 128, or samples per core in multiples of 128 with "
+              "features in multiples of 8");
   }
 
   // Settings by which the device waits for the host. `twinrun profile` gives the time that this

@@ -12,13 +12,40 @@ namespace twinrun {
 namespace {
 
 constexpr double kWorthSaying = 1.01;
-constexpr int64_t kBatchSteps[] = {64,
-                                   1024};  // multiples that fit the tiles (docs/guides/profile.md)
+// Of more arithmetic: at least half as much again in the same time.
+constexpr double kWorthWidening = 1.5;
 
 struct Idea {
   std::string rule, text, setting;
   std::function<void(Scenario&)> apply;
+  bool widens = false;  // does more arithmetic, in a little more time
 };
+
+// Layers of fewer features than the matrix unit is wide, but for the last, whose features are the
+// classes.
+struct Narrow {
+  std::vector<size_t> layers;
+  std::string names;  // "conv1 (16), conv2 (32) and 3 more"
+};
+Narrow narrow_layers(const ModelSpec& model) {
+  constexpr size_t kNamed = 4;
+  Narrow found;
+  size_t last = model.layers.size();
+  for (size_t i = 0; i < model.layers.size(); ++i)
+    if (model.layers[i].units + model.layers[i].filters > 0) last = i;
+  for (size_t i = 0; i < last; ++i) {
+    const LayerSpec& layer = model.layers[i];
+    const int64_t features = layer.units + layer.filters;
+    if (features == 0 || features >= tpu::kLanes) continue;
+    if (found.layers.size() < kNamed)
+      found.names +=
+          fmt::format("{}{} ({})", found.layers.empty() ? "" : ", ", layer.name, features);
+    found.layers.push_back(i);
+  }
+  if (found.layers.size() > kNamed)
+    found.names += fmt::format(" and {} more", found.layers.size() - kNamed);
+  return found;
+}
 
 std::string percent(double share) { return text::percent(share, 1); }
 
@@ -35,9 +62,11 @@ double share_of(const Profile& p, const std::string& limit) {
 std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
   std::vector<Idea> all;
   const int64_t batch = s.train.batch;
-  for (const int64_t multiple : kBatchSteps) {
+  // Samples on a core in multiples of 8 or of 128 fill the tiles (docs/guides/profile.md).
+  for (const int64_t of_core : {tpu::kSublanes, tpu::kLanes}) {
+    const int64_t multiple = of_core * s.tpu.cores;
     const int64_t wanted = (batch + multiple - 1) / multiple * multiple;
-    if (wanted == batch || wanted % s.tpu.cores != 0) continue;
+    if (wanted == batch) continue;
     if (!all.empty() && all.back().setting == fmt::format("train.batch={}", wanted)) continue;
     const double padded = p.unpadded_bytes > 0 ? 1 - p.unpadded_bytes / p.bytes : 0;
     all.push_back(
@@ -46,8 +75,8 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
              "{} samples on a core are not a multiple of {}: {} of the bytes through HBM are "
              "padding, the matrix unit reaches {} of its peak, and {} of the time is "
              "the start of ops; a batch of {} needs another learning rate",
-             batch / s.tpu.cores, multiple / tpu::kCoresV2x8, percent(padded),
-             percent(p.matrix_utilisation), percent(share_of(p, "start")), wanted),
+             batch / s.tpu.cores, of_core, percent(padded), percent(p.matrix_utilisation),
+             percent(share_of(p, "start")), wanted),
          fmt::format("train.batch={}", wanted), [wanted](Scenario& t) { t.train.batch = wanted; }});
   }
   if (s.tpu.precision != "default") {
@@ -89,6 +118,28 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
       all.push_back({"", waits + ", and reads its samples from files in every epoch",
                      "data.cache=memory", [](Scenario& t) { t.data.cache = "memory"; }});
   }
+  const Narrow narrow = narrow_layers(s.model);
+  if (!narrow.layers.empty()) {
+    std::string setting;
+    for (const size_t i : narrow.layers)
+      setting += fmt::format("{}model.layers.{}.{}={}", setting.empty() ? "" : " ", i,
+                             s.model.layers[i].filters > 0 ? "filters" : "units", tpu::kLanes);
+    all.push_back(
+        {"narrow-layers",
+         fmt::format("the matrix unit multiplies {} x {} at a time, and {} {} fewer "
+                     "features: it reaches {} of its peak. More features cost little "
+                     "there; whether the model gains by them is another question",
+                     tpu::kLanes, tpu::kLanes, narrow.names,
+                     narrow.layers.size() == 1 ? "has" : "have", percent(p.matrix_utilisation)),
+         setting,
+         [narrow](Scenario& t) {
+           for (const size_t i : narrow.layers) {
+             LayerSpec& layer = t.model.layers[i];
+             (layer.filters > 0 ? layer.filters : layer.units) = tpu::kLanes;
+           }
+         },
+         true});
+  }
   return all;
 }
 
@@ -96,21 +147,54 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
 
 Result<std::vector<Recommendation>> recommendations(const Scenario& scenario, const Profile& now,
                                                     const ModelledOptions& options) {
-  std::vector<Recommendation> found;
   ModelledOptions alone = options;
   alone.advice = false;
-  for (const Idea& idea : ideas(scenario, now)) {
+  struct Found {
+    Recommendation said;
+    const Idea* idea;
+  };
+  std::vector<Found> found;
+  const std::vector<Idea> tried = ideas(scenario, now);
+  for (const Idea& idea : tried) {
     Scenario changed = scenario;
     idea.apply(changed);
-    TWINRUN_ASSIGN(const Profile then, modelled_profile(changed, alone));
+    const Result<Profile> then = modelled_profile(changed, alone);
+    if (!then && idea.widens) continue;  // other layers expect the features as they are
+    if (!then) return then.error();
     Recommendation r{idea.rule, idea.text, idea.setting, now.samples_per_second(),
-                     then.samples_per_second()};
+                     then->samples_per_second()};
+    if (idea.widens)
+      r.flops_before = now.flops_per_second(), r.flops_after = then->flops_per_second();
     // Do not recommend a setting that is faster but does not fit into memory.
-    if (now.fits() && !then.fits()) continue;
-    if (r.gain() >= kWorthSaying) found.push_back(std::move(r));
+    if (now.fits() && !then->fits()) continue;
+    if (r.gain() < (idea.widens ? kWorthWidening : kWorthSaying)) continue;
+    found.push_back({std::move(r), &idea});
   }
-  std::ranges::stable_sort(found, std::greater{}, &Recommendation::gain);
-  return found;
+  std::ranges::stable_sort(found, std::greater{}, [](const Found& f) { return f.said.gain(); });
+  std::vector<Recommendation> all;
+  for (Found& f : found) all.push_back(std::move(f.said));
+
+  // The best value of every setting at once.
+  Scenario together = scenario;
+  std::vector<std::string> settings;
+  for (const Found& f : found) {
+    const std::string& setting = f.idea->setting;
+    const std::string key = setting.substr(0, setting.find('=') + 1);
+    if (f.idea->widens || std::ranges::any_of(settings, [&](const std::string& other) {
+          return other.starts_with(key);
+        }))
+      continue;
+    f.idea->apply(together);
+    settings.push_back(setting);
+  }
+  if (settings.size() > 1) {
+    TWINRUN_ASSIGN(const Profile then, modelled_profile(together, alone));
+    if (then.fits() || !now.fits())
+      all.insert(all.begin(),
+                 {"", "all of these together", fmt::format("{}", fmt::join(settings, " ")),
+                  now.samples_per_second(), then.samples_per_second()});
+  }
+  return all;
 }
 
 }  // namespace twinrun

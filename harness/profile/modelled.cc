@@ -13,6 +13,7 @@
 #include "harness/profile/input_model.h"
 #include "harness/profile/published.h"
 #include "harness/run/engine_setup.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
@@ -53,6 +54,19 @@ ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::Unit
   } else {
     op.expression = expression_of(graph, u.lead);
   }
+  if (const auto product = tpu::product_of(graph, u.lead); product && u.matrix_flops > 0) {
+    const auto [k, n] = std::pair(product->k, product->n);
+    const auto tiles = [](int64_t size) {
+      return (size + tpu::kLanes - 1) / tpu::kLanes * tpu::kLanes;
+    };
+    const auto words = [&](const char* name, int64_t size) {
+      return size == tiles(size) ? fmt::format("{} {} fits exactly", name, size)
+                                 : fmt::format("{} {} padded to {}", name, size, tiles(size));
+    };
+    op.fit = words("k", k) + ", " + words("n", n);
+    op.fill = static_cast<double>(k) * static_cast<double>(n) /
+              (static_cast<double>(tiles(k)) * static_cast<double>(tiles(n)));
+  }
   op.seconds = u.seconds;
   op.share = u.seconds / model.seconds;
   op.flops = u.flops;
@@ -91,6 +105,16 @@ std::vector<ProfileCore> cores_of(int cores, int slow, double factor, double com
     all.push_back({core, own, longest - own, all_reduce});
   }
   return all;
+}
+
+// Share of the ops' time in those that this limits.
+double share_of_limit(const Profile& p, tpu::Limit limit) {
+  double mine = 0, all = 0;
+  for (const ProfileOp& op : p.ops) {
+    all += op.seconds;
+    if (op.limit == tpu::to_string(limit)) mine += op.seconds;
+  }
+  return all > 0 ? mine / all : 0;
 }
 
 std::vector<std::string> notes_of(const Profile& p, const tpu::Generation& g) {
@@ -171,6 +195,17 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   set_input_shares(p);
   p.uncertainty = kUncertainty;
   p.notes = notes_of(p, g);
+  if (const double matrix = share_of_limit(p, tpu::Limit::kMatrix); matrix < 0.5 && !p.ops.empty())
+    p.notes.insert(p.notes.begin(),
+                   fmt::format("not dominated by products: {} of the ops' time is limited by the "
+                               "matrix unit, {} by HBM, {} "
+                               "by the vector unit, {} by the start of ops, {} by links; a TPU "
+                               "pays where products dominate",
+                               text::percent(matrix, 1),
+                               text::percent(share_of_limit(p, tpu::Limit::kMemory), 1),
+                               text::percent(share_of_limit(p, tpu::Limit::kVector), 1),
+                               text::percent(share_of_limit(p, tpu::Limit::kStart), 1),
+                               text::percent(share_of_limit(p, tpu::Limit::kLinks), 1)));
   if (!p.fits())
     p.notes.insert(p.notes.begin(),
                    "this step does not fit into a core's memory: twinrun check says what fills it, "

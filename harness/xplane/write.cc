@@ -226,12 +226,6 @@ void Writer::core(XPlane& into, int index) {
   }
 }
 
-// The category of a stage in XProf's input-pipeline analyzer.
-std::string_view input_category(const InputStage& stage) {
-  if (stage.name == "read" || stage.name == "cache") return "Read";
-  return stage.name == "enqueue" ? "Enqueue" : "Preprocessing";
-}
-
 // One line: its stages follow one another, as the work for one batch does. What is done once
 // belongs to no share and is left out. Between two steps the host may be busy with the loop.
 void Writer::host(XPlane& into) {
@@ -259,7 +253,7 @@ void Writer::host(XPlane& into) {
       XEvent& event = add_event(line, *stages[i], now, end);
       plane.number(event, xplane::kStageId, static_cast<int64_t>(i) + 1);
       plane.text(event, xplane::kStageName, stage.name);
-      plane.text(event, xplane::kStageCategory, std::string(input_category(stage)));
+      plane.text(event, xplane::kStageCategory, std::string(host_category(stage)));
       plane.text(event, "what", stage.what);
       now = end;
     }
