@@ -1,6 +1,8 @@
 // Tests that wrong input ends with exit code 128 and a message that says where, what was found,
 // what is allowed and how to fix it, and that nothing is written. Cases that are plain text are in
 // tests/cases/cli/*.case; cases that need binary files are below.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tests/e2e/process.h"
@@ -350,6 +352,30 @@ TEST(BadEnvironment, MoreMemoryThanIsLeftIsRefusedBeforeTheFirstStep) {
   }
 }
 #endif
+
+// As many ops as are allowed take some seconds. Where the cost grows by their square they take
+// minutes, and the system ends the process at its limit of processor time.
+TEST(BadEnvironment, ManyOpsTakeSecondsAndNotMinutes) {
+  const Folder folder;
+  std::string text = "HloModule many\nENTRY main {\n  a0 = f32[8] parameter(0)\n";
+  constexpr int kOps = 149'000;
+  for (int i = 1; i < kOps; ++i)
+    text += fmt::format("  a{} = f32[8] add(a{}, a{})\n", i, i - 1, (i - 1) / 2);
+  text += fmt::format(
+      "  w = f32[8] subtract(a0, a{0})\n"
+      "  d = f32[] dot(a{0}, a0), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}\n"
+      "  ROOT out = (f32[8], f32[]) tuple(w, d)\n}}\n",
+      kOps - 1);
+  write_text(folder / "many.hlo", text);
+  const auto limited = [] {
+    const rlimit limit{60, 60};
+    ::setrlimit(RLIMIT_CPU, &limit);
+  };
+  const Outcome o = Process(folder, {"check", "--program", "many.hlo"}, {}, limited).finish();
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.says("0 errors")) << o.out << o.err;
+  EXPECT_FALSE(o.says("not imported")) << o.out;
+}
 
 // A soft limit of the stack is raised, for threads too; a hard one is an error and not a crash.
 TEST(BadEnvironment, ASmallStack) {
