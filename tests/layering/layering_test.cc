@@ -37,14 +37,31 @@ TEST(Tree, OnlyTheCommandLineSpeaks) { EXPECT_EQ(list(check_speech(tree())), "")
 TEST(Tree, IsaFilesSeePlainHeadersOnly) { EXPECT_EQ(list(check_isa(tree())), ""); }
 TEST(Tree, NoFileIsOvergrown) { EXPECT_EQ(list(check_length(tree())), ""); }
 
-// A promise of docs/guarantees.md stands beside the tests that hold it: `Suite.Name`.
-TEST(Guarantees, EveryLineNamesATest) {
-  std::ifstream page(TWINRUN_SOURCE_DIR "/docs/guarantees.md");
-  const std::regex test("`([A-Z]\\w*)\\.([A-Z]\\w*)`");
+// Each line of these tables stands beside the tests that hold it: `Suite.Name`, or a test of ctest
+// that is a script, `xprof.name`.
+class Guarantees : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Pages, Guarantees, testing::Values("guarantees.md", "guides/tpu-tools.md"),
+                         [](const auto& page) {
+                           std::string name = page.param;
+                           std::erase_if(name, [](char c) { return !std::isalnum(c); });
+                           return name;
+                         });
+TEST_P(Guarantees, EveryLineNamesATest) {
+  std::ifstream page(std::string(TWINRUN_SOURCE_DIR "/docs/") + GetParam());
+  const std::regex test("`([A-Z]\\w*)\\.([A-Z]\\w*)`"), script("`(xprof\\.\\w+)`");
+  std::ifstream listed(TWINRUN_SOURCE_DIR "/tests/CMakeLists.txt");
+  const std::string scripts{std::istreambuf_iterator<char>(listed), {}};
   int rows = 0;
   for (std::string line; std::getline(page, line);) {
-    if (!line.starts_with("| ") || line.starts_with("| if ") || line.starts_with("| what "))
+    if (!line.starts_with("| ") || line.starts_with("| if ") || line.starts_with("| what ") ||
+        line.starts_with("| element "))
       continue;
+    for (std::sregex_iterator it(line.begin(), line.end(), script), end; it != end; ++it)
+      EXPECT_NE(scripts.find("NAME " + (*it)[1].str() + " "), std::string::npos) << it->str();
+    if (std::regex_search(line, script) && !std::regex_search(line, test)) {
+      ++rows;
+      continue;
+    }
     ++rows;
     const std::sregex_iterator named(line.begin(), line.end(), test), none;
     EXPECT_NE(named, none) << "no test stands beside: " << line;

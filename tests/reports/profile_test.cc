@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -29,6 +30,55 @@ TEST(ProfileReport, EveryFormatHasItsNumbers) {
   EXPECT_DOUBLE_EQ(j["published"][0]["ratio"], 0.64);
   EXPECT_EQ(j["categories"][0]["name"], "convolution");
   EXPECT_EQ(j["steps"].size(), 6U);
+}
+
+// What the guides' views have: docs/guides/tpu-tools.md.
+TEST(ProfileReport, ThePageHasTheViewsElements) {
+  Profile p = examples::profile();
+  p.ops[0].fit = "k 9 padded to 128, n 128 fits exactly";
+  p.ops[0].fill = 9.0 / 128;
+  const std::string page = to_profile_html(p, "trace.json");
+  for (const char* what :
+       {"TPU v2-8: 1 host, 8 cores, batch 256, 32 on each core", "cumulative", "GFLOP/s",
+        // The slowest op takes 2 of 5 ms, the next 1.5; 10 GFLOP in 2 ms.
+        "40.0%", "70.0%", "90.0%", "5000",
+        // Steps of 7 and of 9 ms: the deviation is sqrt(6 / 5).
+        "6 steps shown: 7.00 ms to 9.00 ms, standard deviation 1.10 ms",
+        "3 of 4 ops take 90 % of the ops", "class=\"used wasteful\"", "class=\"used\"",
+        "k 9 padded to 128, n 128 fits exactly: 7% of the cells are of use", "self time", "bytes",
+        "f32[8,4]{1,0:T(8,128)}", "1.25 times the bytes without padding"})
+    EXPECT_NE(page.find(what), std::string::npos) << what;
+  EXPECT_EQ(ops_of_most_time(p), 3U);
+  EXPECT_NEAR(step_deviation(p), 1e-3 * std::sqrt(1.2), 1e-12);
+}
+
+TEST(ProfileReport, HostTimeHasTheFourCategories) {
+  Profile p = examples::profile();
+  p.input.stages = {{"read", "opened", 5, 0, true},           {"read ahead", "files", 0.001, 1e6},
+                    {"cache", "decoded", 0.002, 1e6},         {"shuffle", "order", 0.0005, 0},
+                    {"preprocess", "copy", 0.004, 3e6},       {"batch", "memory", 0.0005, 0},
+                    {"enqueue", "to each chip", 0.0015, 3e6}, {"else", "", 0.0005, 0}};
+  p.input.host = 0.01;
+  const auto j = nlohmann::json::parse(to_profile_json(p))["input"];
+  EXPECT_DOUBLE_EQ(j["reading_seconds"], 0.003);
+  EXPECT_DOUBLE_EQ(j["preprocessing_seconds"], 0.005);
+  EXPECT_DOUBLE_EQ(j["enqueuing_seconds"], 0.0015);
+  EXPECT_DOUBLE_EQ(j["other_seconds"], 0.0005);
+  const std::string page = to_profile_html(p, "");
+  for (const char* row : {"enqueuing", "15.0%", "reading", "30.0%", "preprocessing", "50.0%"})
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+}
+
+// A suggestion to do more arithmetic says what it is about, and every setting is an option.
+TEST(ProfileReport, SettingsAreOptions) {
+  Profile p = examples::profile();
+  p.recommendations = {{"narrow-layers", "narrow", "a=1 b=2", 32000, 30000, 1e12, 2e12}};
+  const std::string text = to_profile_text(p, 120), page = to_profile_html(p, "");
+  EXPECT_NE(text.find("--set a=1 --set b=2"), std::string::npos) << text;
+  EXPECT_NE(text.find("1.00 TFLOP/s -> 2.00 TFLOP/s, 2.00 times, at 32000 -> 30000 samples/s"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(page.find("<code>--set a=1</code> <code>--set b=2</code>"), std::string::npos);
 }
 
 TEST(ProfileReport, DearestFirst) {

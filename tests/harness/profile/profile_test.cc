@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "harness/check/check.h"
 #include "harness/profile/measured.h"
@@ -23,6 +24,15 @@ namespace {
 Profile modelled(const std::string& name, const Overrides& set = {},
                  const ModelledOptions& options = {}) {
   return tiny::must(modelled_profile(tiny::must(load_scenario(name, set)), options));
+}
+
+// "a=1 b=2" as settings.
+Overrides overrides_of(const std::string& text) {
+  Overrides all;
+  std::istringstream words(text);
+  for (std::string word; words >> word;)
+    all.emplace_back(word.substr(0, word.find('=')), word.substr(word.find('=') + 1));
+  return all;
 }
 
 TEST(Profile, ResNet50AsPublished) {
@@ -130,14 +140,14 @@ TEST(Profile, AdviceKeepsItsWord) {
   ASSERT_TRUE(checked);
   std::set<std::string> keys;
   for (const Recommendation& r : p.recommendations) {
-    const size_t equals = r.setting.find('=');
     EXPECT_TRUE(r.rule.empty() ||
                 std::ranges::count(checked->findings, r.rule, &RuleFinding::id) == 1)
         << r.rule;
-    keys.insert(r.setting.substr(0, equals));
     Overrides better = bad;
-    for (auto& [key, value] : better) {
-      if (key == r.setting.substr(0, equals)) value = r.setting.substr(equals + 1);
+    for (const auto& [key, value] : overrides_of(r.setting)) {
+      keys.insert(key);
+      const auto at = std::ranges::find(better, key, &Overrides::value_type::first);
+      at == better.end() ? (void)better.emplace_back(key, value) : (void)(at->second = value);
     }
     EXPECT_DOUBLE_EQ(modelled("digits_cnn", better, {.advice = false}).samples_per_second(),
                      r.after)
@@ -146,6 +156,64 @@ TEST(Profile, AdviceKeepsItsWord) {
     EXPECT_GE(r.gain(), 1.01);
   }
   EXPECT_TRUE(keys.contains("tpu.iterations_per_loop") && keys.contains("train.batch"));
+}
+
+// One proposal has the best value of every setting, and no finding is left of the rules that it is
+// about.
+TEST(Advice, EachIsModelledAndAllTogetherComeFirst) {
+  const Overrides bad = {{"train.batch", "200"}, {"data.prefetch", "0"}, {"data.cache", "none"}};
+  const Profile p = modelled("digits_cnn", bad);
+  ASSERT_GT(p.recommendations.size(), 2U);
+  const Recommendation& all = p.recommendations[0];
+  const Overrides set = overrides_of(all.setting);
+  EXPECT_GT(set.size(), 1U);
+  for (size_t i = 1; i < p.recommendations.size(); ++i) {
+    if (p.recommendations[i].flops_before == 0) {
+      EXPECT_GE(all.gain(), p.recommendations[i].gain());
+    }
+  }
+  Overrides better = set;
+  for (const auto& [key, value] : bad)
+    if (std::ranges::find(set, key, &Overrides::value_type::first) == set.end())
+      better.emplace_back(key, value);
+  const auto checked = check_scenario("digits_cnn", better);
+  ASSERT_TRUE(checked);
+  for (const Recommendation& r : p.recommendations) {
+    if (r.rule.empty() || r.flops_before > 0) continue;
+    EXPECT_EQ(std::ranges::count(checked->findings, r.rule, &RuleFinding::id), 0) << r.rule;
+  }
+}
+
+// The example of the performance guide: 64 filters take as long as 128.
+TEST(Advice, NarrowLayersAreNamedWithWhatTheyWouldCost) {
+  const Profile p = modelled("digits_cnn", {{"train.batch", "1024"}});
+  const auto r = std::ranges::find(p.recommendations, "narrow-layers", &Recommendation::rule);
+  ASSERT_NE(r, p.recommendations.end());
+  for (const char* layer : {"conv1 (16)", "conv2 (32)", "dense1 (64)"})
+    EXPECT_NE(r->text.find(layer), std::string::npos) << r->text;
+  EXPECT_EQ(r->text.find("dense2"), std::string::npos) << "the last layer's are the classes";
+  Overrides wide = overrides_of(r->setting);
+  EXPECT_EQ(wide.size(), 3U);
+  wide.emplace_back("train.batch", "1024");
+  EXPECT_DOUBLE_EQ(modelled("digits_cnn", wide, {.advice = false}).flops_per_second(),
+                   r->flops_after);
+  EXPECT_GT(r->gain(), 1.5);
+  const auto none = modelled("digits_cnn", wide).recommendations;
+  EXPECT_EQ(std::ranges::count(none, "narrow-layers", &Recommendation::rule), 0);
+}
+
+TEST(Profile, ACardSaysHowAProductFitsTheMatrixUnit) {
+  const Profile p =
+      modelled("digits_cnn", {{"model.layers.4.filters", "128"}, {"train.batch", "1024"}});
+  const auto fit = [&](const char* name) {
+    const auto op = std::ranges::find(p.ops, name, &ProfileOp::name);
+    return op == p.ops.end() ? ProfileOp{} : *op;
+  };
+  // 3 x 3 x 1 inputs of 16 filters, and 3 x 3 x 16 of 128.
+  EXPECT_EQ(fit("conv1/convolution").fit, "k 9 padded to 128, n 16 padded to 128");
+  EXPECT_DOUBLE_EQ(fit("conv1/convolution").fill, 9.0 / 128 * 16 / 128);
+  EXPECT_EQ(fit("conv2/convolution").fit, "k 144 padded to 256, n 128 fits exactly");
+  EXPECT_DOUBLE_EQ(fit("conv2/convolution").fill, 144.0 / 256);
 }
 
 // Settings that would not fit into memory are not advised, and a step that does not fit is reported
@@ -157,11 +225,9 @@ TEST(Profile, MemoryBoundsAdvice) {
   EXPECT_TRUE(small.fits() && v3.fits());
   for (const Profile* p : {&small, &v3}) {
     for (const Recommendation& r : p->recommendations) {
-      const size_t equals = r.setting.find('=');
-      const Overrides better = {{r.setting.substr(0, equals), r.setting.substr(equals + 1)}};
-      EXPECT_TRUE(
-          modelled("use_tpus", better, {.generation = p == &v3 ? "v3" : "v2", .advice = false})
-              .fits());
+      EXPECT_TRUE(modelled("use_tpus", overrides_of(r.setting),
+                           {.generation = p == &v3 ? "v3" : "v2", .advice = false})
+                      .fits());
     }
   }
   const Profile huge = modelled("use_tpus", {{"train.batch", "65536"}, {"data.train", "65536"}});
