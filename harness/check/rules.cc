@@ -53,6 +53,8 @@ constexpr Rule kRules[] = {
      "Compilation failure: Detected unsupported operations when trying to compile graph {} on "
      "XLA_TPU_JIT: {}",
      "tensorflow/tpu#176"},
+    {"pinned-device", kError, "an op of the step that is pinned to a CPU or a GPU",
+     "Cannot assign a device for operation {}", "tensorflow core/common_runtime/placer.cc"},
     {"no-all-reduce", kError, "several cores, and nothing sums their gradients",
      "CrossShardOptimizer must be used for model training on TPUs.", kEstimator},
     {"reduction-mismatch", kWarning, "the loss and the all-reduce are reduced in two ways", "",
@@ -80,6 +82,8 @@ constexpr Rule kRules[] = {
      "tensorflow/tensorflow#49177: tf.data's ops run on that host"},
     {"padding", kNote, "sizes that fill tiles of 8 x 128 badly", "",
      "cloud.google.com/tpu/docs/performance-guide"},
+    {"unknown-batch", kNote, "an input whose batch is unknown: each size is compiled anew", "",
+     "tensorflow.org/guide/tpu"},
     {"no-prefetch", kNote, "no batch is made while a step runs", "",
      "tensorflow.org/guide/data_performance"},
     {"short-loops", kNote, "the host takes over after fewer than 100 steps", "",

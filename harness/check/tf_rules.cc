@@ -1,0 +1,367 @@
+// Rules that read a TensorFlow graph, node by node.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "harness/check/rules.h"
+#include "harness/check/tpu_ops.h"
+#include "program/base/names.h"
+
+namespace twinrun::check {
+namespace {
+
+// The types that TensorFlow's infeed takes, by its names (tensorflow python/tpu/ops/tpu_ops.py).
+constexpr std::array kTfInfeedTypes = {"bool",  "int32",     "int64", "bfloat16",
+                                       "float", "complex64", "uint32"};
+constexpr const char* kTfInfeedNames =
+    "[tf.bool, tf.int32, tf.int64, tf.bfloat16, tf.float32, tf.complex64, tf.uint32]";
+
+// Draws whose state is the device's (tensorflow compiler/tf2xla/kernels/random_ops.cc).
+constexpr std::array kTfRandom = {
+    "RandomUniform", "RandomUniformInt", "RandomStandardNormal",        "TruncatedNormal",
+    "RandomShuffle", "Multinomial",      "ParameterizedTruncatedNormal"};
+
+constexpr std::array kTfAllReduces = {"CrossReplicaSum", "XlaAllReduce", "CollectiveReduceV2",
+                                      "XlaReduceScatter"};
+
+template <size_t kSize>
+bool is_one_of(const std::array<const char*, kSize>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// "float32", as Python writes it.
+std::string python_type(int type) {
+  const std::string name = tf_type_name(type);
+  return name == "float"    ? "float32"
+         : name == "double" ? "float64"
+         : name == "half"   ? "float16"
+                            : name;
+}
+
+struct TfPlace {
+  const TfBody* body;
+  const TfNode* node;
+};
+using TfPlaces = std::vector<TfPlace>;
+
+class TfRules {
+ public:
+  TfRules(const TfGraph& graph, const TfStep& step, Findings& out)
+      : graph_(graph), step_(step), out_(out) {}
+
+  void run() {
+    for (const TfFunction& f : graph_.functions) functions_.insert(f.name);
+    for (const TfBody& body : step_.bodies) {
+      for (size_t i = 0; i < body.nodes.size(); ++i) {
+        if (body.on_tpu[i]) node({&body, &body.nodes[i]});
+      }
+      arguments(body);
+    }
+    tell_ops();
+    tell_types();
+    if (step_.marked) loop();
+  }
+
+ private:
+  std::string place(const TfPlace& p) const {
+    return fmt::format("{}: {}", graph_.file, tf_node_id(*p.body, *p.node));
+  }
+  static std::string some(const TfPlaces& g) {
+    const std::string first = tf_node_id(*g[0].body, *g[0].node);
+    return g.size() == 1 ? first : fmt::format("{} nodes, the first {}", g.size(), first);
+  }
+  template <typename... Arguments>
+  RuleFinding& add(std::string_view id, const TfPlaces& g, const std::string& what,
+                   const std::string& why, const std::string& fix, const Arguments&... arguments) {
+    RuleFinding f = finding(id, place(g[0]), what + ": " + some(g), why, fix, arguments...);
+    for (const TfPlace& p : g) f.ops.push_back(tf_node_id(*p.body, *p.node));
+    out_.push_back(std::move(f));
+    return out_.back();
+  }
+
+  void node(const TfPlace& p) {
+    const TfNode& n = *p.node;
+    if (n.op == "Placeholder") input(p);
+    if (is_one_of(kTfAllReduces, n.op)) summed_ = true;
+    if (n.op.starts_with("ResourceApply") || n.op.starts_with("Apply")) updates_.push_back(p);
+    if (is_one_of(kTfRandom, n.op)) random_.push_back(p);
+    if (has_dynamic_result(n.op) || (n.op == "NonMaxSuppressionV4" && !is_padded(n)))
+      dynamic_[n.op].push_back(p);
+    if (const std::string device = pinned(n.device); !device.empty()) pinned_[device].push_back(p);
+    op(p);
+  }
+
+  static bool is_padded(const TfNode& n) {
+    const TfAttribute* const pad = n.find("pad_to_max_output_size");
+    return pad != nullptr && pad->numbers == std::vector<int64_t>{1};
+  }
+
+  // "CPU" or "GPU", if a device string names one: "/job:worker/device:GPU:0", "/gpu:0".
+  static std::string pinned(std::string_view device) {
+    const std::string lower = lower_case(device);
+    for (const char* kind : {"gpu", "cpu"}) {
+      for (const std::string& form : {fmt::format("/{}:", kind), fmt::format("device:{}:", kind)}) {
+        if (lower.find(form) != std::string::npos)
+          return kind == std::string_view("gpu") ? "GPU" : "CPU";
+      }
+    }
+    return "";
+  }
+
+  void op(const TfPlace& p) {
+    const TfNode& n = *p.node;
+    if (functions_.contains(n.op)) return;  // a call by name
+    const TpuOp* const known = find_tpu_op(n.op);
+    bool strings = false;
+    for (const TfAttribute& a : n.attributes) {
+      for (const int type : a.types) {
+        const std::string name = tf_type_name(type);
+        const bool allowed = known != nullptr && accepts(*known, a.name, name);
+        if (name == "string") {
+          strings = strings || !allowed || n.op == "Placeholder";
+        } else if (name == "complex128" || name == "double") {
+          types_[name].push_back(p);
+        } else if (name == "half" || name.starts_with("float8")) {
+          types_[name].push_back(p);
+        } else if (name == "int64" || name == "uint64") {
+          if (is_of_data(n, a.name)) types_[name].push_back(p);
+        } else if (known != nullptr && !allowed) {
+          wrong_types_[{n.op, name}].push_back(p);
+        }
+      }
+    }
+    if (strings) {
+      strings_.push_back(p);
+    } else if (known == nullptr) {
+      unknown_[n.op].push_back(p);
+    }
+  }
+
+  // Sizes and indices are 64-bit integers in many graphs, and constants when the step is compiled.
+  static bool is_of_data(const TfNode& n, std::string_view attribute) {
+    return n.op != "Const" && (attribute == "T" || attribute == "dtype" || attribute == "DstT" ||
+                               attribute == "output_type" || attribute == "Tlabels");
+  }
+
+  // An input's shape: the batch may be unknown, the rest must be known.
+  void input(const TfPlace& p) {
+    const TfAttribute* const shape = p.node->find("shape");
+    const TfAttribute* const type = p.node->find("dtype");
+    const int dtype = type != nullptr && !type->types.empty() ? type->types[0] : 0;
+    if (tf_type_name(dtype) == "string" || tf_type_name(dtype) == "resource") return;
+    input(graph_.file + ": " + tf_node_id(*p.body, *p.node), std::string(p.node->name), dtype,
+          shape != nullptr && !shape->shapes.empty() ? shape->shapes[0] : TfShape());
+  }
+
+  void arguments(const TfBody& body) {
+    if (!body.called_first || body.function == nullptr) return;
+    for (const TfPort& a : body.function->inputs) {
+      const std::string type = tf_type_name(a.type);
+      if (type == "resource" || type == "variant" || type == "string") continue;
+      input(fmt::format("{}: {}({})", graph_.file, body.name, a.name), std::string(a.name), a.type,
+            a.shape);
+    }
+  }
+
+  void input(const std::string& where, const std::string& name, int type, const TfShape& shape) {
+    const bool whole = shape && std::ranges::none_of(*shape, [](int64_t d) { return d < 0; });
+    if (whole) return;
+    std::string shown = to_string(shape);
+    std::ranges::replace(shown, '[', '(');
+    std::ranges::replace(shown, ']', ')');
+    const bool batch_only = shape && std::ranges::none_of(shape->begin() + 1, shape->end(),
+                                                          [](int64_t d) { return d < 0; });
+    if (batch_only) {
+      RuleFinding f = finding(
+          "unknown-batch", where, fmt::format("an input of shape {}", shown),
+          "a step is compiled for one size; a batch of another size, such as the last one of the "
+          "data, is compiled for again",
+          "batch(n, drop_remainder=True) with n a multiple of the cores (8 on a v2-8 or v3-8), "
+          "best of 8 times that; or the batch in the signature's tf.TensorSpec");
+      f.ops.push_back(name);
+      out_.push_back(std::move(f));
+      return;
+    }
+    RuleFinding f = finding(
+        "unknown-shape", where, fmt::format("an input of shape {}", shown),
+        "a step is compiled for known shapes; only the batch may vary, at the "
+        "price of another compilation",
+        "pad the samples to one size (padded_batch, pad_to_bounding_box), and "
+        "name it: tf.TensorSpec, tf.ensure_shape, set_shape",
+        "features",
+        fmt::format("Tensor(\"{}:0\", shape={}, dtype={})", name, shown, python_type(type)));
+    f.ops.push_back(name);
+    out_.push_back(std::move(f));
+  }
+
+  // "PyFunc (No registered 'PyFunc' OpKernel for XLA_TPU_JIT devices compatible with node {{node
+  // a}}){{node a}}"
+  static std::string no_kernel(const TfPlace& p) {
+    return fmt::format(
+        "{0} (No registered '{0}' OpKernel for XLA_TPU_JIT devices compatible with node {{{{node "
+        "{1}}}}}){{{{node {1}}}}}",
+        p.node->op, p.node->name);
+  }
+  std::string graph_name(const TfPlace& p) const {
+    return p.body->name.empty() ? "main" : p.body->name;
+  }
+
+  void tell_ops() {
+    const std::string versions =
+        fmt::format("TensorFlow {} to {}", tpu_versions().front(), tpu_versions().back());
+    for (const auto& [name, g] : unknown_) {
+      add("unsupported-op", g, std::string(name),
+          fmt::format("the TPU's compiler has no kernel for it in {}", versions), instead_of(name),
+          graph_name(g[0]), no_kernel(g[0]));
+    }
+    for (const auto& [what, g] : wrong_types_) {
+      add("unsupported-op", g, fmt::format("{} of {}", what.first, what.second),
+          fmt::format("the TPU's compiler has this op for other types only, in {}", versions),
+          "cast to float32, bfloat16 or int32 before it: tf.cast(x, tf.float32)", graph_name(g[0]),
+          no_kernel(g[0]));
+    }
+    if (!strings_.empty()) {
+      std::set<std::string> names;
+      for (const TfPlace& p : strings_) names.emplace(p.node->op);
+      add("unsupported-op", strings_, "strings in " + join({names.begin(), names.end()}, ", "),
+          "a core has no strings", instead_of("StringJoin") + ", and feed numbers",
+          graph_name(strings_[0]), no_kernel(strings_[0]));
+    }
+    for (const auto& [name, g] : dynamic_) {
+      add("dynamic-shape", g, fmt::format("the size of what {} gives depends on data", name),
+          "a step is compiled for known shapes: what follows is computed for the largest size, "
+          "or refused",
+          instead_of(name), name)
+          .stack_message.clear();
+    }
+    for (const auto& [device, g] : pinned_) {
+      add("pinned-device", g, "placed on a " + device,
+          "a step runs as one program on the TPU: an op that is placed elsewhere has no place in "
+          "it",
+          "take it out of tf.device; what the host has to do, in the input pipeline or in "
+          "tf.compat.v1.tpu.outside_compilation",
+          fmt::format("{}: could not satisfy explicit device specification '{}'", g[0].node->name,
+                      g[0].node->device));
+    }
+    if (!random_.empty()) {
+      add("stateful-random", random_, "draws of the device's own state",
+          "the state is the device's: graph and op seeds do not reach it, each core draws its own, "
+          "and a run cannot be repeated",
+          "stateless draws: tf.random.stateless_uniform(shape, seed=[seed, step])");
+    }
+  }
+
+  void tell_types() {
+    for (auto& [type, g] : types_) {
+      // A node has several attributes of one type.
+      const auto same = [](const TfPlace& a, const TfPlace& b) { return a.node == b.node; };
+      g.erase(std::unique(g.begin(), g.end(), same), g.end());
+      const std::string shown =
+          fmt::format("{{{{node {}}}}} = {}(...)", g[0].node->name, g[0].node->op);
+      if (type == "double" || type == "complex128") {
+        add("wide-dtype", g, type,
+            "there is no 64-bit arithmetic: some ops are spelt out in pairs of float32, others "
+            "refused",
+            "tf.cast(x, tf.float32); NumPy's numbers are float64 unless they are converted", shown);
+      } else if (type == "int64" || type == "uint64") {
+        add("wide-integer", g, type,
+            "a 64-bit integer is two of 32 bits: slower, and refused by some ops (sort, convert)",
+            "tf.cast(x, tf.int32); output_type=tf.int32 of tf.argmax and tf.shape", shown);
+      } else {
+        add("unsupported-dtype", g, type,
+            "the vector unit computes in float32, the matrix unit takes bfloat16",
+            "tf.bfloat16 (policy mixed_bfloat16 of Keras): it has float32's range and needs no "
+            "loss scaling",
+            shown);
+      }
+    }
+  }
+
+  // What a graph that was built for TPUs says about its cores and its infeed.
+  void loop() {
+    int64_t replicas = 1;
+    TfPlaces metadata;
+    for (const TfBody& body : step_.bodies) {
+      for (const TfNode& n : body.nodes) {
+        const TfAttribute* const count = n.find("num_replicas");
+        if (count == nullptr || count->numbers.empty() || count->numbers[0] <= replicas) continue;
+        replicas = count->numbers[0];
+        metadata = {{&body, &n}};
+      }
+      for (size_t i = 0; i < body.nodes.size(); ++i) feeds({&body, &body.nodes[i]});
+    }
+    if (replicas == 1) return;
+    if (!updates_.empty() && !summed_) {
+      add("no-all-reduce", updates_,
+          fmt::format("{} replicas, and no all-reduce before the updates", replicas),
+          "each core applies its own gradients: the cores' weights diverge from the first step on, "
+          "and the checkpoint has those of core 0",
+          "tf.compat.v1.tpu.CrossShardOptimizer(optimizer), or an optimizer of Keras within "
+          "TPUStrategy.run");
+    }
+    for (const TfNode& n : graph_.nodes) batch_of(n, replicas);
+  }
+
+  void feeds(const TfPlace& p) {
+    const TfNode& n = *p.node;
+    if (!n.op.starts_with("InfeedDequeue") && !n.op.starts_with("InfeedEnqueue")) return;
+    for (const TfAttribute& a : n.attributes) {
+      for (const int type : a.types) {
+        if (is_one_of(kTfInfeedTypes, tf_type_name(type))) continue;
+        add("infeed-type", {p}, "an infeed of " + tf_type_name(type),
+            "batches reach a core through its infeed, which takes few types",
+            "cast in the input pipeline: tf.cast(x, tf.float32), or tf.int32 for integers",
+            python_type(type), kTfInfeedNames);
+      }
+      for (const TfShape& shape : a.shapes) {
+        if (shape && std::ranges::none_of(*shape, [](int64_t d) { return d < 0; })) continue;
+        add("remainder-kept", {p}, "an infeed of shape " + to_string(shape),
+            "a step is compiled for known shapes", "batch(n, drop_remainder=True)", "features",
+            fmt::format("Tensor(\"{}:0\", shape={})", n.name, to_string(shape)));
+      }
+    }
+  }
+
+  // A batch that comes into the graph is shared by the replicas.
+  void batch_of(const TfNode& n, int64_t replicas) {
+    const bool iterator = n.op.starts_with("IteratorGetNext");
+    if (n.op != "Placeholder" && !iterator) return;
+    const TfAttribute* const shapes = n.find(iterator ? "output_shapes" : "shape");
+    if (shapes == nullptr) return;
+    for (const TfShape& shape : shapes->shapes) {
+      if (!shape || shape->empty() || shape->front() <= 0 || shape->front() % replicas == 0)
+        continue;
+      const int64_t batch = shape->front(), up = (batch + replicas - 1) / replicas * replicas;
+      RuleFinding f = finding("batch-not-divisible", fmt::format("{}: {}", graph_.file, n.name),
+                              fmt::format("a batch of {} for {} replicas", batch, replicas),
+                              "every core runs one program on as many samples",
+                              fmt::format("a batch of {}", up), batch, replicas);
+      f.ops.emplace_back(n.name);
+      out_.push_back(std::move(f));
+      return;
+    }
+  }
+
+  const TfGraph& graph_;
+  const TfStep& step_;
+  Findings& out_;
+  std::set<std::string_view> functions_;
+  bool summed_ = false;
+  TfPlaces updates_, random_, strings_;
+  std::map<std::string_view, TfPlaces> unknown_, dynamic_;
+  std::map<std::string, TfPlaces> types_, pinned_;
+  std::map<std::pair<std::string_view, std::string>, TfPlaces> wrong_types_;
+};
+
+}  // namespace
+
+std::string tf_node_id(const TfBody& body, const TfNode& node) {
+  return (body.name.empty() ? "" : body.name + ": ") + std::string(node.name);
+}
+
+void check_tf_graph(const TfGraph& graph, const TfStep& step, Findings& out) {
+  TfRules(graph, step, out).run();
+}
+
+}  // namespace twinrun::check
