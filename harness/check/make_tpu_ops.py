@@ -4,8 +4,10 @@
 In an environment of each version (numpy, protobuf and the other packages that TensorFlow names):
     pip install --no-deps tensorflow-tpu==2.20.0
     python make_tpu_ops.py kernels 2.20.json
+with a newer tensorflow-cpu, whose compiler for CPUs has the same front end:
+    python probe_constants.py > constants.txt
 and then, oldest version first:
-    python make_tpu_ops.py table 2.16.json 2.19.json 2.20.json > tpu_ops.txt
+    python make_tpu_ops.py table 2.16.json 2.19.json 2.20.json < constants.txt > tpu_ops.txt
 
 TensorFlow registers the kernels of a backend when it first compiles something. The compilation
 itself may fail, because there is no TPU.
@@ -33,7 +35,9 @@ HEADER = """\
 # tensorflow-tpu {versions} (Python package index) register for XLA_TPU_JIT at run time.
 # op NAME FIRST [ATTRIBUTE=SET]..   FIRST: the first of these versions that has it. The types of an
 #                                   attribute must be in SET; those of attributes not named are free.
-# out NAME: SOURCE                  has no kernel and needs none"""
+# out NAME: SOURCE                  has no kernel and needs none
+# constant NAME INPUT..             inputs that must be constants when the step is compiled; -1: the
+#                                   last. As probe_constants.py found in tensorflow-cpu {probed}."""
 
 
 def kernels(out):
@@ -66,7 +70,8 @@ def kernels(out):
 
 def table(files):
     builds = [json.load(open(file)) for file in files]
-    print(HEADER.format(versions=", ".join(b["version"] for b in builds)))
+    probed, *constants = sys.stdin.read().splitlines()
+    print(HEADER.format(versions=", ".join(b["version"] for b in builds), probed=probed))
     print("versions", *(b["version"] for b in builds))
     ops, first = {}, {}
     for build in builds:
@@ -81,6 +86,7 @@ def table(files):
               *(f"{a}={sets.index(tuple(t))}" for a, t in sorted(ops[name].items())))
     for name, source in TAKEN_OUT.items():
         print(f"out {name}: {source}")
+    print(*constants, sep="\n")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ constexpr Rule kRules[] = {
      "Compilation failure: Detected unsupported operations when trying to compile graph {} on "
      "XLA_TPU_JIT: {}",
      "tensorflow/tpu#176"},
+    {"not-constant", kError, "a size, an axis or a number of results that depends on data",
+     "Input {} to node `{}` with op {} must be a compile-time constant",
+     "thevasudevgupta/gsoc-wav2vec2#32, tensorflow/tensorflow#53051"},
     {"pinned-device", kError, "an op of the step that is pinned to a CPU or a GPU",
      "Cannot assign a device for operation {}", "tensorflow core/common_runtime/placer.cc"},
     {"no-all-reduce", kError, "several cores, and nothing sums their gradients",

@@ -44,5 +44,13 @@ std::string tf_node_id(const TfBody& body, const TfNode& node);
 // Rules about what of a TensorFlow graph runs on the TPU: ops, types, shapes, placement, and what
 // the loop over steps and the infeed need.
 void check_tf_graph(const TfGraph& graph, const TfStep& step, Findings& out);
+// An input of a node that must be known when the step is compiled, and depends on what is fed, on a
+// variable or on a random number.
+struct ComputedInput {
+  const TfBody* body;
+  const TfNode* node;
+  size_t input;
+};
+std::vector<ComputedInput> computed_inputs(const TfStep& step);
 
 }  // namespace twinrun::check

@@ -21,7 +21,8 @@ using wire::Message;
 constexpr size_t kMaxGraphBytes = (size_t{1} << 31) - 1;
 // A node of two bytes takes a hundred of memory, so their number is limited apart.
 constexpr size_t kMaxTfNodes = 4'000'000;
-constexpr size_t kMaxTfDims = 254;  // tensorflow core/framework/tensor_shape.h
+constexpr size_t kMaxTfName = 10'000;  // bytes; names stand in findings
+constexpr size_t kMaxTfDims = 254;     // tensorflow core/framework/tensor_shape.h
 
 constexpr std::array kTfTypes = {"",
                                  "float",
@@ -129,6 +130,14 @@ Status read_function_name(const Message& message, TfAttribute& to) {
   });
 }
 
+// The value of an entry of a map<string, string>.
+Status map_value(const Message& m, const Field& f, std::vector<std::string_view>& to) {
+  TWINRUN_ASSIGN(const Message inside, m.message(f));
+  return each(inside, [&](const Message& e, const Field& part) -> Status {
+    return part.number == 2 ? text(e, part, to) : Status(Ok{});
+  });
+}
+
 // An AttrValue, or its list: the numbers of their fields agree, but for the function's.
 Status read_value(const Message& message, bool list, TfAttribute& to) {
   return each(message, [&](const Message& m, const Field& f) -> Status {
@@ -183,6 +192,8 @@ class TfReader {
       if (p.number == 4) return text(part, p, n.device);
       return p.number == 5 ? read_attribute(part, p, n.attributes) : Status(Ok{});
     }));
+    if (std::max(n.name.size(), n.op.size()) > kMaxTfName)
+      return m.fail(f.at, fmt::format("a name of more than {} bytes", kMaxTfName));
     if (!is_op_name(n.op)) return m.fail(f.at, "a node without an op, or whose op is no name");
     return Ok{};
   }
@@ -300,11 +311,17 @@ class TfReader {
     std::map<uint64_t, TfShape> shapes;
     TWINRUN_RETURN_IF_ERROR(each(message, [&](const Message& m, const Field& f) -> Status {
       if (f.number == 3) return node(m, f, to.nodes);
+      if (f.number == 4) return map_value(m, f, to.results);
+      if (f.number == 6) return map_value(m, f, to.effects);
       if (f.number == 7) return argument_shape(m, f, shapes);
       if (f.number != 1) return Ok{};
       TWINRUN_ASSIGN(const Message head, m.message(f));
       return each(head, [&](const Message& h, const Field& part) -> Status {
-        if (part.number == 1) return text(h, part, to.name);
+        if (part.number == 1) {
+          TWINRUN_RETURN_IF_ERROR(text(h, part, to.name));
+          if (to.name.size() > kMaxTfName)
+            return h.fail(part.at, fmt::format("a name of more than {} bytes", kMaxTfName));
+        }
         if (part.number != 2) return Ok{};
         TfPort& input = to.inputs.emplace_back();
         TWINRUN_ASSIGN(const Message argument, h.message(part));
@@ -440,7 +457,7 @@ Result<TfGraph> parse_tf_graph(std::string content, std::string file) {
                  "write it with tf.io.write_graph(graph, folder, \"graph.pb\", as_text=False)"};
   // A SavedModel begins with the number of its schema, the others with a message.
   Field first;
-  TWINRUN_ASSIGN(const bool any, Message(*bytes, file).next(first));
+  const auto any = Message(*bytes, file).next(first);
   const bool saved = any && first.number == 1 && first.type == wire::Type::kVarint;
   const bool meta = file.ends_with(".meta");
   std::optional<Error> wrong;

@@ -57,6 +57,8 @@ struct TfFunction {
   std::string_view alias;  // as the user called it; "" if the file does not say
   std::vector<TfPort> inputs;
   std::vector<TfNode> nodes;
+  std::vector<std::string_view> results;  // "y:z:0"
+  std::vector<std::string_view> effects;  // nodes that run without giving a result
 };
 
 struct TfSignature {

@@ -22,6 +22,13 @@ constexpr std::array kTfRandom = {
     "RandomUniform", "RandomUniformInt", "RandomStandardNormal",        "TruncatedNormal",
     "RandomShuffle", "Multinomial",      "ParameterizedTruncatedNormal"};
 
+// So many ops without a kernel are told one by one.
+constexpr size_t kMaxUnknown = 100;
+constexpr std::string_view kFurther = "further ops";
+
+// Larger numbers of a damaged file are cut down, so that sums of them are numbers.
+constexpr int64_t kMaxReplicas = int64_t{1} << 20, kMaxBatch = int64_t{1} << 40;
+
 constexpr std::array kTfAllReduces = {"CrossReplicaSum", "XlaAllReduce", "CollectiveReduceV2",
                                       "XlaReduceScatter"};
 
@@ -37,6 +44,22 @@ std::string python_type(int type) {
          : name == "double" ? "float64"
          : name == "half"   ? "float16"
                             : name;
+}
+
+// Whether the first version is of a later release (2.19) than the second; "" and what is no version
+// is not.
+bool is_newer(std::string_view version, std::string_view than) {
+  const auto numbers = [](std::string_view v) {
+    std::array<int, 2> out{};
+    for (size_t part = 0, at = 0; part < out.size() && at < v.size(); ++part, ++at) {
+      for (; at < v.size() && v[at] >= '0' && v[at] <= '9' && out[part] < 10'000; ++at)
+        out[part] = 10 * out[part] + (v[at] - '0');
+      if (at < v.size() && v[at] != '.') break;
+    }
+    return out;
+  };
+  const auto other = numbers(than);
+  return other[0] > 0 && numbers(version) > other;
 }
 
 struct TfPlace {
@@ -58,6 +81,7 @@ class TfRules {
       }
       arguments(body);
     }
+    tell_inputs();
     tell_ops();
     tell_types();
     if (step_.marked) loop();
@@ -131,10 +155,15 @@ class TfRules {
         }
       }
     }
-    if (strings) {
+    // What the oldest known version has may be older still.
+    if (known != nullptr && known->first_version != tpu_versions().front() &&
+        is_newer(known->first_version, graph_.version)) {
+      later_[{n.op, known->first_version}].push_back(p);
+    } else if (strings) {
       strings_.push_back(p);
     } else if (known == nullptr) {
-      unknown_[n.op].push_back(p);
+      const bool room = unknown_.size() < kMaxUnknown || unknown_.contains(n.op);
+      unknown_[room ? n.op : kFurther].push_back(p);
     }
   }
 
@@ -164,35 +193,50 @@ class TfRules {
     }
   }
 
+  struct Input {
+    std::string where, name, shape, type;
+  };
+
   void input(const std::string& where, const std::string& name, int type, const TfShape& shape) {
-    const bool whole = shape && std::ranges::none_of(*shape, [](int64_t d) { return d < 0; });
-    if (whole) return;
+    const auto unknown = [](int64_t size) { return size < 0; };
+    if (shape && std::ranges::none_of(*shape, unknown)) return;
     std::string shown = to_string(shape);
     std::ranges::replace(shown, '[', '(');
     std::ranges::replace(shown, ']', ')');
-    const bool batch_only = shape && std::ranges::none_of(shape->begin() + 1, shape->end(),
-                                                          [](int64_t d) { return d < 0; });
-    if (batch_only) {
-      RuleFinding f = finding(
-          "unknown-batch", where, fmt::format("an input of shape {}", shown),
-          "a step is compiled for one size; a batch of another size, such as the last one of the "
-          "data, is compiled for again",
-          "batch(n, drop_remainder=True) with n a multiple of the cores (8 on a v2-8 or v3-8), "
-          "best of 8 times that; or the batch in the signature's tf.TensorSpec");
-      f.ops.push_back(name);
-      out_.push_back(std::move(f));
-      return;
-    }
-    RuleFinding f = finding(
-        "unknown-shape", where, fmt::format("an input of shape {}", shown),
-        "a step is compiled for known shapes; only the batch may vary, at the "
-        "price of another compilation",
-        "pad the samples to one size (padded_batch, pad_to_bounding_box), and "
-        "name it: tf.TensorSpec, tf.ensure_shape, set_shape",
-        "features",
-        fmt::format("Tensor(\"{}:0\", shape={}, dtype={})", name, shown, python_type(type)));
-    f.ops.push_back(name);
+    const bool batch_only = shape && std::none_of(shape->begin() + 1, shape->end(), unknown);
+    (batch_only ? unknown_batch_ : unknown_shape_)
+        .push_back({where, name, shown, python_type(type)});
+  }
+
+  template <typename... Arguments>
+  void add(std::string_view id, const std::vector<Input>& inputs, const std::string& why,
+           const std::string& fix, const Arguments&... arguments) {
+    if (inputs.empty()) return;
+    const Input& first = inputs[0];
+    RuleFinding f = finding(id, first.where,
+                            inputs.size() == 1 ? "an input of shape " + first.shape
+                                               : fmt::format("{} inputs, the first of shape {}",
+                                                             inputs.size(), first.shape),
+                            why, fix, arguments...);
+    for (const Input& one : inputs) f.ops.push_back(one.name);
     out_.push_back(std::move(f));
+  }
+
+  void tell_inputs() {
+    add("unknown-batch", unknown_batch_,
+        "a step is compiled for one size; a batch of another size, such as the last one of the "
+        "data, is compiled for again",
+        "batch(n, drop_remainder=True) with n a multiple of the cores (8 on a v2-8 or v3-8), best "
+        "of 8 times that; or the batch in the signature's tf.TensorSpec");
+    if (unknown_shape_.empty()) return;
+    const Input& first = unknown_shape_[0];
+    add("unknown-shape", unknown_shape_,
+        "a step is compiled for known shapes; only the batch may vary, at the price of another "
+        "compilation",
+        "pad the samples to one size (padded_batch, pad_to_bounding_box), and name it: "
+        "tf.TensorSpec, tf.ensure_shape, set_shape",
+        "features",
+        fmt::format("Tensor(\"{}:0\", shape={}, dtype={})", first.name, first.shape, first.type));
   }
 
   // "PyFunc (No registered 'PyFunc' OpKernel for XLA_TPU_JIT devices compatible with node {{node
@@ -213,6 +257,12 @@ class TfRules {
     for (const auto& [name, g] : unknown_) {
       add("unsupported-op", g, std::string(name),
           fmt::format("the TPU's compiler has no kernel for it in {}", versions), instead_of(name),
+          graph_name(g[0]), no_kernel(g[0]));
+    }
+    for (const auto& [what, g] : later_) {
+      add("unsupported-op", g, std::string(what.first),
+          fmt::format("the TPU's compiler has a kernel for it since TensorFlow {}", what.second),
+          fmt::format("TensorFlow {} or newer, on the TPU's host as well", what.second),
           graph_name(g[0]), no_kernel(g[0]));
     }
     for (const auto& [what, g] : wrong_types_) {
@@ -243,6 +293,20 @@ class TfRules {
           "tf.compat.v1.tpu.outside_compilation",
           fmt::format("{}: could not satisfy explicit device specification '{}'", g[0].node->name,
                       g[0].node->device));
+    }
+    std::map<std::string_view, std::pair<TfPlaces, size_t>> computed;
+    for (const ComputedInput& c : computed_inputs(step_)) {
+      auto& [places, input] = computed[c.node->op];
+      if (places.empty()) input = c.input;
+      places.push_back({c.body, c.node});
+    }
+    for (const auto& [op, found] : computed) {
+      const auto& [g, input] = found;
+      add("not-constant", g, fmt::format("input {} of {} depends on data", input, op),
+          "the compiler needs this value, and it depends on an argument, a variable or a random "
+          "number, which are known at run time only",
+          "compute it in Python, or from shapes (x.shape, tf.shape(x)); pad to a bound and mask",
+          input, g[0].node->name, op);
     }
     if (!random_.empty()) {
       add("stateful-random", random_, "draws of the device's own state",
@@ -281,16 +345,15 @@ class TfRules {
   // What a graph that was built for TPUs says about its cores and its infeed.
   void loop() {
     int64_t replicas = 1;
-    TfPlaces metadata;
     for (const TfBody& body : step_.bodies) {
       for (const TfNode& n : body.nodes) {
-        const TfAttribute* const count = n.find("num_replicas");
-        if (count == nullptr || count->numbers.empty() || count->numbers[0] <= replicas) continue;
-        replicas = count->numbers[0];
-        metadata = {{&body, &n}};
+        if (const TfAttribute* const count = n.find("num_replicas");
+            count && !count->numbers.empty())
+          replicas = std::clamp(count->numbers[0], replicas, kMaxReplicas);
+        feeds({&body, &n});
       }
-      for (size_t i = 0; i < body.nodes.size(); ++i) feeds({&body, &body.nodes[i]});
     }
+    tell_feeds();
     if (replicas == 1) return;
     if (!updates_.empty() && !summed_) {
       add("no-all-reduce", updates_,
@@ -300,7 +363,16 @@ class TfRules {
           "tf.compat.v1.tpu.CrossShardOptimizer(optimizer), or an optimizer of Keras within "
           "TPUStrategy.run");
     }
-    for (const TfNode& n : graph_.nodes) batch_of(n, replicas);
+    const auto uneven =
+        std::ranges::find_if(graph_.nodes, [&](const TfNode& n) { return is_uneven(n, replicas); });
+    if (uneven == graph_.nodes.end()) return;
+    const int64_t batch = batch_of(*uneven), up = (batch + replicas - 1) / replicas * replicas;
+    RuleFinding f = finding("batch-not-divisible", fmt::format("{}: {}", graph_.file, uneven->name),
+                            fmt::format("a batch of {} for {} replicas", batch, replicas),
+                            "every core runs one program on as many samples",
+                            fmt::format("a batch of {}", up), batch, replicas);
+    f.ops.emplace_back(uneven->name);
+    out_.push_back(std::move(f));
   }
 
   void feeds(const TfPlace& p) {
@@ -308,40 +380,40 @@ class TfRules {
     if (!n.op.starts_with("InfeedDequeue") && !n.op.starts_with("InfeedEnqueue")) return;
     for (const TfAttribute& a : n.attributes) {
       for (const int type : a.types) {
-        if (is_one_of(kTfInfeedTypes, tf_type_name(type))) continue;
-        add("infeed-type", {p}, "an infeed of " + tf_type_name(type),
-            "batches reach a core through its infeed, which takes few types",
-            "cast in the input pipeline: tf.cast(x, tf.float32), or tf.int32 for integers",
-            python_type(type), kTfInfeedNames);
+        if (!is_one_of(kTfInfeedTypes, tf_type_name(type)))
+          fed_types_[python_type(type)].push_back(p);
       }
       for (const TfShape& shape : a.shapes) {
-        if (shape && std::ranges::none_of(*shape, [](int64_t d) { return d < 0; })) continue;
-        add("remainder-kept", {p}, "an infeed of shape " + to_string(shape),
-            "a step is compiled for known shapes", "batch(n, drop_remainder=True)", "features",
-            fmt::format("Tensor(\"{}:0\", shape={})", n.name, to_string(shape)));
+        if (!shape || std::ranges::any_of(*shape, [](int64_t d) { return d < 0; }))
+          fed_shapes_[to_string(shape)].push_back(p);
       }
     }
   }
 
-  // A batch that comes into the graph is shared by the replicas.
-  void batch_of(const TfNode& n, int64_t replicas) {
-    const bool iterator = n.op.starts_with("IteratorGetNext");
-    if (n.op != "Placeholder" && !iterator) return;
-    const TfAttribute* const shapes = n.find(iterator ? "output_shapes" : "shape");
-    if (shapes == nullptr) return;
-    for (const TfShape& shape : shapes->shapes) {
-      if (!shape || shape->empty() || shape->front() <= 0 || shape->front() % replicas == 0)
-        continue;
-      const int64_t batch = shape->front(), up = (batch + replicas - 1) / replicas * replicas;
-      RuleFinding f = finding("batch-not-divisible", fmt::format("{}: {}", graph_.file, n.name),
-                              fmt::format("a batch of {} for {} replicas", batch, replicas),
-                              "every core runs one program on as many samples",
-                              fmt::format("a batch of {}", up), batch, replicas);
-      f.ops.emplace_back(n.name);
-      out_.push_back(std::move(f));
-      return;
+  void tell_feeds() {
+    for (const auto& [type, g] : fed_types_) {
+      add("infeed-type", g, "an infeed of " + type,
+          "batches reach a core through its infeed, which takes few types",
+          "cast in the input pipeline: tf.cast(x, tf.float32), or tf.int32 for integers", type,
+          kTfInfeedNames);
     }
+    if (fed_shapes_.empty()) return;
+    const auto& [shape, g] = *fed_shapes_.begin();
+    add("remainder-kept", g, "an infeed of shape " + shape, "a step is compiled for known shapes",
+        "batch(n, drop_remainder=True)", "features",
+        fmt::format("Tensor(\"{}:0\", shape={})", g[0].node->name, shape));
   }
+
+  // The first size of what comes into the graph, which the replicas share; 0: nothing, or unknown.
+  static int64_t batch_of(const TfNode& n) {
+    const bool iterator = n.op.starts_with("IteratorGetNext");
+    if (n.op != "Placeholder" && !iterator) return 0;
+    const TfAttribute* const shapes = n.find(iterator ? "output_shapes" : "shape");
+    if (shapes == nullptr || shapes->shapes.empty()) return 0;
+    const TfShape& first = shapes->shapes[0];
+    return !first || first->empty() ? 0 : std::clamp<int64_t>(first->front(), 0, kMaxBatch);
+  }
+  static bool is_uneven(const TfNode& n, int64_t replicas) { return batch_of(n) % replicas != 0; }
 
   const TfGraph& graph_;
   const TfStep& step_;
@@ -349,9 +421,11 @@ class TfRules {
   std::set<std::string_view> functions_;
   bool summed_ = false;
   TfPlaces updates_, random_, strings_;
+  std::vector<Input> unknown_batch_, unknown_shape_;
   std::map<std::string_view, TfPlaces> unknown_, dynamic_;
-  std::map<std::string, TfPlaces> types_, pinned_;
+  std::map<std::string, TfPlaces> types_, pinned_, fed_types_, fed_shapes_;
   std::map<std::pair<std::string_view, std::string>, TfPlaces> wrong_types_;
+  std::map<std::pair<std::string_view, std::string_view>, TfPlaces> later_;
 };
 
 }  // namespace

@@ -6,17 +6,13 @@
 #include <map>
 #include <set>
 
+#include "harness/check/tpu_ops.h"
+
 namespace twinrun {
 namespace {
 
 constexpr std::string_view kReplicated = "_tpu_replicate";
 constexpr std::string_view kOutside = "_xla_outside_compilation";
-
-// "^read", "x:1" and, in a function, "x:out:0" name the nodes read and x.
-std::string_view node_of(std::string_view input) {
-  if (input.starts_with('^')) input.remove_prefix(1);
-  return input.substr(0, input.find(':'));
-}
 
 bool is_input_pipeline(std::string_view op) {
   return op.ends_with("Dataset") || op.find("DatasetV") != std::string_view::npos ||
@@ -31,7 +27,10 @@ bool is_compiled_call(std::string_view op) {
 class Steps {
  public:
   explicit Steps(const TfGraph& graph) : graph_(graph) {
-    for (const TfFunction& f : graph.functions) functions_.emplace(f.name, &f);
+    for (const TfFunction& f : graph.functions) {
+      functions_.emplace(f.name, &f);
+      ++names_[users_name(f)];
+    }
     index_of(graph.nodes, main_);
   }
 
@@ -111,26 +110,54 @@ class Steps {
   }
 
   std::vector<bool> from_signatures() const {
-    std::vector<bool> needed(graph_.nodes.size());
     std::deque<std::string_view> open;
     for (const TfSignature& s : graph_.signatures) {
       if (s.name == "__saved_model_init_op") continue;
       for (const TfPort& out : s.outputs) open.push_back(node_of(out.tensor));
     }
+    return backwards(graph_.nodes, main_, std::move(open),
+                     [](const TfNode& n) { return beside_the_step(n.op); });
+  }
+
+  // What gives a function's results or runs for its effects: the compiler drops the rest.
+  static std::vector<bool> needed_of(const TfFunction& f) {
+    if (f.effects.empty() && f.results.empty()) return std::vector<bool>(f.nodes.size(), true);
+    Index index;
+    index_of(f.nodes, index);
+    std::deque<std::string_view> open;
+    for (const std::string_view result : f.results) open.push_back(node_of(result));
+    for (const std::string_view effect : f.effects) open.push_back(effect);
+    // Old files name no effects: what nobody reads may be one.
+    if (f.effects.empty()) {
+      std::set<std::string_view> read;
+      for (const TfNode& n : f.nodes) {
+        for (const std::string_view input : n.inputs) read.insert(node_of(input));
+      }
+      for (const TfNode& n : f.nodes) {
+        if (!read.contains(n.name) && check::find_tpu_op(n.op) == nullptr) open.push_back(n.name);
+      }
+    }
+    return backwards(f.nodes, index, std::move(open), [](const TfNode&) { return false; });
+  }
+
+  template <typename Skip>
+  static std::vector<bool> backwards(const std::vector<TfNode>& nodes, const Index& index,
+                                     std::deque<std::string_view> open, const Skip& skip) {
+    std::vector<bool> needed(nodes.size());
     while (!open.empty()) {
-      const auto found = main_.find(open.front());
+      const auto found = index.find(open.front());
       open.pop_front();
-      if (found == main_.end() || needed[found->second]) continue;
-      const TfNode& n = graph_.nodes[found->second];
-      if (beside_the_step(n.op)) continue;
+      if (found == index.end() || needed[found->second]) continue;
+      const TfNode& n = nodes[found->second];
+      if (skip(n)) continue;
       needed[found->second] = true;
       for (const std::string_view input : n.inputs) open.push_back(node_of(input));
     }
     return needed;
   }
 
-  // All nodes but those of the host, those that only feed them, and those that only take on what
-  // they give (the Identity and Assign behind RestoreV2).
+  // All nodes but those of the host or of the start, those that only feed them, and those that only
+  // take on what they give (the Identity and Assign behind RestoreV2).
   std::vector<bool> all_but_host() const {
     const std::vector<TfNode>& nodes = graph_.nodes;
     std::vector<std::vector<size_t>> readers(nodes.size());
@@ -151,7 +178,10 @@ class Steps {
       open.push_back(i);
     };
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (beside_the_step(nodes[i].op)) take(i);
+      // The first values of variables are made before the first step.
+      if (beside_the_step(nodes[i].op) ||
+          nodes[i].name.find("/Initializer/") != std::string_view::npos)
+        take(i);
     }
     for (const std::string_view name : graph_.saver) {
       if (const auto found = main_.find(node_of(name)); found != main_.end()) take(found->second);
@@ -206,12 +236,26 @@ class Steps {
                                         n.op.starts_with("InitializeTable") ||
                                         n.op.starts_with("LookupTableImport");
                                }) ||
-           std::ranges::all_of(f.nodes,
-                               [](const TfNode& n) { return n.op == "Const" || n.op == "NoOp"; });
+           std::ranges::all_of(f.nodes, [](const TfNode& n) {
+             return n.op == "Const" || n.op == "Identity" || n.op == "NoOp";
+           });
   }
 
-  static std::string name_of(const TfFunction& f) {
-    return std::string(f.alias.empty() ? f.name : f.alias);
+  // As the user called it: TensorFlow makes "__inference_step_123" of step. Where several functions
+  // would have that name, TensorFlow's.
+  std::string name_of(const TfFunction& f) const {
+    const auto found = names_.find(users_name(f));
+    return std::string(found->second == 1 ? found->first : f.name);
+  }
+  static std::string_view users_name(const TfFunction& f) {
+    constexpr std::string_view kTraced = "__inference_";
+    if (!f.alias.empty()) return f.alias;
+    std::string_view name = f.name;
+    if (!name.starts_with(kTraced)) return name;
+    name.remove_prefix(kTraced.size());
+    const size_t end = name.find_last_not_of("0123456789");
+    return end == std::string_view::npos || name[end] != '_' || end == 0 ? name
+                                                                         : name.substr(0, end);
   }
 
   // Notes the functions that a node calls.
@@ -238,9 +282,10 @@ class Steps {
   void add(const TfFunction& f, bool first) {
     seen_.insert(f.name);
     TfBody body{name_of(f), f.nodes, &f, std::vector<bool>(f.nodes.size()), first};
+    const std::vector<bool> needed = needed_of(f);
     for (size_t i = 0; i < f.nodes.size(); ++i) {
       const TfNode& n = f.nodes[i];
-      if (n.find(kOutside) != nullptr || is_input_pipeline(n.op)) continue;
+      if (!needed[i] || n.find(kOutside) != nullptr || is_input_pipeline(n.op)) continue;
       body.on_tpu[i] = true;
       call(n);
     }
@@ -250,12 +295,18 @@ class Steps {
   const TfGraph& graph_;
   TfStep step_;
   std::map<std::string_view, const TfFunction*> functions_;
+  std::map<std::string_view, size_t> names_;  // as users call functions; how many have it
   Index main_;
   std::set<std::string_view> seen_;
   std::deque<const TfFunction*> open_;
 };
 
 }  // namespace
+
+std::string_view node_of(std::string_view input) {
+  if (input.starts_with('^')) input.remove_prefix(1);
+  return input.substr(0, input.find(':'));
+}
 
 bool beside_the_step(std::string_view op) {
   return is_input_pipeline(op) || op.starts_with("Save") || op.starts_with("Restore") ||

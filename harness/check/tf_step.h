@@ -30,6 +30,9 @@ struct TfStep {
 // `graph` must outlive the result.
 TfStep tf_step(const TfGraph& graph);
 
+// The name of the node that an input is of: "^read", "x:1" and, in a function, "x:out:0" are of
+// read and x.
+std::string_view node_of(std::string_view input);
 // Whether the host runs this op, beside the step, whatever device trains.
 bool beside_the_step(std::string_view op);
 

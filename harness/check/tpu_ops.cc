@@ -125,6 +125,9 @@ struct OpTable {
       word(line);  // its number, which is its place
       sets.emplace_back();
       while (!line.empty()) sets.back().push_back(word(line));
+    } else if (kind == "constant") {
+      std::vector<int>& inputs = ops.at(word(line)).constants;
+      while (!line.empty()) inputs.push_back(std::stoi(std::string(word(line))));
     } else if (kind == "op" || kind == "out") {
       TpuOp op;
       op.name = word(line);

@@ -18,6 +18,7 @@ struct TpuOp {
   std::string_view name;
   std::string_view first_version;  // of those known; "" for what needs no kernel
   std::vector<std::pair<std::string_view, const std::vector<std::string_view>*>> types;
+  std::vector<int> constants;  // inputs that must be known when the step is compiled; -1: the last
 };
 
 std::span<const std::string_view> tpu_versions();  // "2.16.2", .. the last is the newest

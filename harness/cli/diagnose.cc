@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/temporary.h"
+#include "harness/check/check.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/cli/two_sides.h"
@@ -118,6 +119,26 @@ std::optional<bool> wrong_without(const Args& args, const std::string& pass, int
   return ran->code == 0 ? std::optional(false) : std::nullopt;
 }
 
+// What a real TPU would refuse of the scenario or program: the errors of `twinrun check`, a line
+// each. Our own engines compute it all the same.
+Result<std::vector<std::string>> refused_by_tpus(const Parsed& parsed) {
+  std::optional<Checked> checked;
+  if (parsed.has("program")) {
+    TWINRUN_ASSIGN(const ProgramFiles files, program_files_of(parsed));
+    TWINRUN_ASSIGN(checked, check_program(files));
+  } else {
+    TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
+    TWINRUN_ASSIGN(checked, check_scenario(parsed.get<std::string>("?SCENARIO"), overrides));
+  }
+  std::vector<std::string> lines;
+  for (const RuleFinding& f : checked->findings) {
+    if (f.severity == Severity::kError)
+      lines.push_back(fmt::format("A TPU would refuse this (twinrun check, {}): {}: {}; {}.", f.id,
+                                  f.where, f.found, f.fix));
+  }
+  return lines;
+}
+
 }  // namespace
 
 Result<int> diagnose_verb(const Args& args) {
@@ -178,6 +199,10 @@ Result<int> diagnose_verb(const Args& args) {
   }
   for (const auto& engine : {o.baseline, o.subject}) {
     TWINRUN_RETURN_IF_ERROR(make_engine(engine, scenario, {}, &printer));
+  }
+  if (o.subject.starts_with("tpu")) {
+    TWINRUN_ASSIGN(o.notes, refused_by_tpus(parsed));
+    for (const std::string& note : o.notes) say(note + "\n");
   }
   if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 

@@ -28,9 +28,10 @@ struct DiagnoseOptions {
   std::vector<FaultSpec> faults;  // to inject into the subject
   // Makes a subject that has no engine name (a drill's); used instead of `subject` and `faults`.
   std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)> make_subject;
-  std::string command;  // as typed, for the report
-  std::string cache;    // folder in which reference runs are kept for later diagnoses; "": none
-  bool fresh = false;   // compute reference runs again instead of reading them from the cache
+  std::string command;             // as typed, for the report
+  std::vector<std::string> notes;  // of the caller, for the report
+  std::string cache;   // folder in which reference runs are kept for later diagnoses; "": none
+  bool fresh = false;  // compute reference runs again instead of reading them from the cache
   // Whether the diagnosis finds an engine bug again in another process, where XLA leaves out this
   // pass: its step is computed at steps 0 to `last` only. nullopt: it fails otherwise. Not set: no
   // pass is looked for.

@@ -1,16 +1,18 @@
 // Reads protobuf's wire format.
 #include "program/base/protobuf_wire.h"
 
-#include <fmt/format.h>
-
+#include <bit>
 #include <cstring>
+#include <string>
 
 namespace twinrun::wire {
 namespace {
 
+static_assert(std::endian::native == std::endian::little, "fixed fields are little-endian");
+
 constexpr int kMaxVarintBytes = 10;  // 64 bits, seven a byte
 
-std::string_view type_name(Type type) {
+std::string type_name(Type type) {
   switch (type) {
     case Type::kVarint:
       return "a varint";
@@ -27,12 +29,12 @@ std::string_view type_name(Type type) {
 }  // namespace
 
 Error Message::fail(size_t at, std::string what) const {
-  return {std::move(what), fmt::format("{}: byte {}", file_, at), ""};
+  return {std::move(what), std::string(file_) + ": byte " + std::to_string(at), ""};
 }
 
 Error Message::wrong_type(const Field& field, const char* wanted) const {
-  return fail(field.at, fmt::format("field {} is {}; allowed is {}", field.number,
-                                    type_name(field.type), wanted));
+  return fail(field.at, "field " + std::to_string(field.number) + " is " + type_name(field.type) +
+                            "; allowed is " + wanted);
 }
 
 Result<uint64_t> Message::varint() {
@@ -46,7 +48,7 @@ Result<uint64_t> Message::varint() {
     value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
     if (byte < 0x80) return value;
   }
-  return fail(start_ + from, fmt::format("a number of more than {} bytes", kMaxVarintBytes));
+  return fail(start_ + from, "a number of more than " + std::to_string(kMaxVarintBytes) + " bytes");
 }
 
 Result<bool> Message::next(Field& field) {
@@ -57,7 +59,8 @@ Result<bool> Message::next(Field& field) {
   const uint64_t number = tag >> 3, type = tag & 7;
   constexpr uint64_t kMaxNumber = (uint64_t{1} << 29) - 1;
   if (number == 0 || number > kMaxNumber)
-    return fail(field.at, fmt::format("field number {}; allowed are 1 to {}", number, kMaxNumber));
+    return fail(field.at, "field number " + std::to_string(number) + "; allowed are 1 to " +
+                              std::to_string(kMaxNumber));
   field.number = static_cast<uint32_t>(number);
   field.type = static_cast<Type>(type);
   size_t size = 0;
@@ -75,20 +78,21 @@ Result<bool> Message::next(Field& field) {
     case Type::kBytes: {
       TWINRUN_ASSIGN(const uint64_t length, varint());
       if (length > bytes_.size() - at_)
-        return fail(field.at, fmt::format("field {} has {} bytes, and the message only {} more: it "
-                                          "is cut short or damaged",
-                                          number, length, bytes_.size() - at_));
+        return fail(field.at, "field " + std::to_string(number) + " has " + std::to_string(length) +
+                                  " bytes, and the message only " +
+                                  std::to_string(bytes_.size() - at_) +
+                                  " more: it is cut short or damaged");
       field.bytes = bytes_.substr(at_, static_cast<size_t>(length));
       at_ += static_cast<size_t>(length);
       return true;
     }
     default:
-      return fail(field.at, fmt::format("field {} has wire type {}; allowed are 0, 1, 2 and 5",
-                                        number, type));
+      return fail(field.at, "field " + std::to_string(number) + " has wire type " +
+                                std::to_string(type) + "; allowed are 0, 1, 2 and 5");
   }
   if (size > bytes_.size() - at_)
-    return fail(field.at, fmt::format("field {} ends after the message", number));
-  std::memcpy(&field.value, bytes_.data() + at_, size);  // both little-endian
+    return fail(field.at, "field " + std::to_string(number) + " ends after the message");
+  std::memcpy(&field.value, bytes_.data() + at_, size);
   at_ += size;
   return true;
 }
@@ -106,7 +110,8 @@ Result<uint64_t> Message::number(const Field& field) const {
 Result<Message> Message::message(const Field& field) const {
   TWINRUN_ASSIGN(const std::string_view inner, bytes(field));
   if (depth_ == kMaxDepth)
-    return fail(field.at, fmt::format("messages within messages, more than {} deep", kMaxDepth));
+    return fail(field.at,
+                "messages within messages, more than " + std::to_string(kMaxDepth) + " deep");
   // The bytes of a field are its end, so where they begin follows from this message's bytes.
   const auto from = static_cast<size_t>(inner.data() - bytes_.data());
   return Message(inner, file_, start_ + from, depth_ + 1);

@@ -180,6 +180,18 @@ def py_function(tf, folder):
     return folder
 
 
+def not_constant(tf, folder):
+    class Lengths(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((BATCH, 8)), tf.TensorSpec((BATCH,), tf.int32)])
+        def step(self, x, lengths):
+            mask = tf.sequence_mask(lengths)    # as long as the longest of the batch
+            return tf.reduce_sum(tf.cast(mask, tf.float32)) * tf.reduce_sum(x)
+
+    module = Lengths()
+    tf.saved_model.save(module, folder, signatures=module.step)
+    return folder
+
+
 def doubles(tf, folder):
     class Doubles(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec((BATCH, None, 4), tf.float64)])
@@ -285,6 +297,7 @@ MODELS = {
     "where_unique": (where_unique, {("dynamic-shape", "Where"), ("dynamic-shape", "Unique")}),
     "strings": (strings, {("unsupported-op", "LookupTableFindV2"), ("unsupported-op", "StringLower"), ("unsupported-op", "Placeholder")}),
     "py_function": (py_function, {("unsupported-op", "PyFunc"), ("unsupported-op", "PrintV2"), ("unsupported-op", "StringFormat")}),
+    "not_constant": (not_constant, {("not-constant", "Range")}),
     "doubles": (doubles, {("wide-dtype", "double"), ("unknown-shape", "")}),
     "bicubic": (bicubic, {("unsupported-op", "ResizeBicubic"), ("pinned-device", "GPU")}),
     "reference_variables": (reference_variables, {("unsupported-op", "VariableV2"), ("unsupported-op", "Assign"),
