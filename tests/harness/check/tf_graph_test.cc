@@ -23,6 +23,7 @@ using wire::graph_def;
 using wire::integer;
 using wire::meta_graph;
 using wire::node;
+using wire::Parts;
 using wire::saved_model;
 using wire::shape;
 using wire::text;
@@ -296,6 +297,58 @@ TEST(TfRules, AFunctionsArgumentsAreInputs) {
       saved_model({meta_graph(graph_def({node("a", "NoOp")}, {step}), "a", "serve", {objects})}));
   EXPECT_EQ(findings(c), "unknown-shape an input of shape (8,?)");
   EXPECT_TRUE(c.findings[0].where.ends_with(": step(x)")) << c.findings[0].where;
+}
+
+// Results of a function: what they do not need is dropped, unless it runs for its effect.
+std::string with_results(const std::string& function, const Parts& results, const Parts& effects) {
+  std::string out = function;
+  for (const std::string& r : results)
+    out += wire::bytes(4, wire::bytes(1, "r") + wire::bytes(2, r));
+  for (const std::string& e : effects)
+    out += wire::bytes(6, wire::bytes(1, "e") + wire::bytes(2, e));
+  return out;
+}
+
+std::string calling(const std::string& step) {
+  return graph_def({input("x", {8, 4}), input("n", {}, "int32"),
+                    node("y", "PartitionedCall", {"x", "n"}, {function("f", "step")})},
+                   {step});
+}
+
+TEST(TfRules, WhatGivesNoResultIsDropped) {
+  const std::string step =
+      function_def("step", {node("used", "PyFunc"), node("dropped", "LookupTableFindV2"),
+                            node("told", "PrintV2", {"text"}), node("text", "StringFormat")});
+  EXPECT_EQ(findings(calling(with_results(step, {"used:output:0"}, {"told"}))),
+            "unsupported-op PrintV2: step: told; unsupported-op PyFunc: step: used; "
+            "unsupported-op StringFormat: step: text");
+  EXPECT_EQ(findings(calling(with_results(step, {"used:output:0"}, {"used"}))),
+            "unsupported-op PyFunc: step: used");
+}
+
+// What is fed is followed into functions, but not through shapes.
+TEST(TfRules, SizesThatDependOnData) {
+  const auto step = [](const std::string& size) {
+    return wire::bytes(
+               1, wire::bytes(1, "step") + wire::bytes(2, wire::bytes(1, "x")) +
+                      wire::bytes(2, wire::bytes(1, "n") + wire::number(3, tf_type("int32")))) +
+           wire::bytes(3, node("five", "Const")) +
+           wire::bytes(3, unary("double", "AddV2", "n", "int32")) +
+           wire::bytes(3, node("shape", "Shape", {"x"})) +
+           wire::bytes(3, node("z", "Fill", {size, "x"}, {type("T", "float")}));
+  };
+  EXPECT_EQ(findings(calling(step("double:z:0"))),
+            "not-constant input 0 of Fill depends on data: step: z");
+  EXPECT_EQ(findings(calling(step("n"))), "not-constant input 0 of Fill depends on data: step: z");
+  EXPECT_EQ(findings(calling(step("shape:output:0"))), "");
+  EXPECT_EQ(findings(calling(step("five:output:0"))), "");
+  // The axis of ConcatV2 is its last input, and control inputs do not count.
+  const auto concat = [](const std::string& axis) {
+    return graph_def({input("x", {8}), node("a", "Const"), node("v", "ReadVariableOp"),
+                      node("y", "ConcatV2", {"x", "v", axis, "^v"}, {type("T", "float")})});
+  };
+  EXPECT_EQ(findings(concat("v")), "not-constant input 2 of ConcatV2 depends on data: y");
+  EXPECT_EQ(findings(concat("a")), "");
 }
 
 std::string replicated(const char* all_reduce, const std::string& feed) {
