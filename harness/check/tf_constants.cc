@@ -19,10 +19,12 @@ constexpr std::array kOfShape = {"Shape",    "ShapeN",          "Size",
 
 bool is_of_shape(std::string_view op) { return std::ranges::find(kOfShape, op) != kOfShape.end(); }
 
+// The gradient of a loop takes from a list what the loop put there in each iteration.
 bool is_source(std::string_view op) {
   return op == "Placeholder" || op == "ReadVariableOp" || op == "VariableV2" ||
-         op.starts_with("IteratorGetNext") || op.starts_with("InfeedDequeue") ||
-         op.find("Random") != std::string_view::npos || op.ends_with("TruncatedNormal");
+         op == "TensorListPopBack" || op == "StackPopV2" || op.starts_with("IteratorGetNext") ||
+         op.starts_with("InfeedDequeue") || op.find("Random") != std::string_view::npos ||
+         op.ends_with("TruncatedNormal");
 }
 
 constexpr size_t kMaxBranches = 64;  // that are followed into

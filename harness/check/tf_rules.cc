@@ -167,10 +167,15 @@ class TfRules {
     }
   }
 
-  // Sizes and indices are 64-bit integers in many graphs, and constants when the step is compiled.
+  // Sizes, indices and counters of steps are 64-bit integers in many graphs: constants when the step
+  // is compiled, or single numbers.
   static bool is_of_data(const TfNode& n, std::string_view attribute) {
-    return n.op != "Const" && (attribute == "T" || attribute == "dtype" || attribute == "DstT" ||
-                               attribute == "output_type" || attribute == "Tlabels");
+    const TfAttribute* const shapes = n.find("_output_shapes");
+    const bool single = shapes != nullptr && !shapes->shapes.empty() && shapes->shapes[0] &&
+                        shapes->shapes[0]->empty();
+    return !single && n.op != "Const" && !n.op.starts_with("Assign") &&
+           (attribute == "T" || attribute == "dtype" || attribute == "DstT" ||
+            attribute == "output_type" || attribute == "Tlabels");
   }
 
   // An input's shape: the batch may be unknown, the rest must be known.
@@ -303,9 +308,11 @@ class TfRules {
     for (const auto& [op, found] : computed) {
       const auto& [g, input] = found;
       add("not-constant", g, fmt::format("input {} of {} depends on data", input, op),
-          "the compiler needs this value, and it depends on an argument, a variable or a random "
-          "number, which are known at run time only",
-          "compute it in Python, or from shapes (x.shape, tf.shape(x)); pad to a bound and mask",
+          "the compiler needs this value, and it depends on an argument, a variable, a random "
+          "number "
+          "or what a loop put aside, which are known at run time only",
+          "compute it in Python, or from shapes (x.shape, tf.shape(x)); pad to a bound and mask; "
+          "trace the gradient of a loop for XLA: in TPUStrategy.run, or jit_compile=True",
           input, g[0].node->name, op);
     }
     if (!random_.empty()) {

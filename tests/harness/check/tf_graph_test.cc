@@ -349,6 +349,21 @@ TEST(TfRules, SizesThatDependOnData) {
   };
   EXPECT_EQ(findings(concat("v")), "not-constant input 2 of ConcatV2 depends on data: y");
   EXPECT_EQ(findings(concat("a")), "");
+  // The gradient of a loop takes sizes from a list.
+  EXPECT_EQ(findings(graph_def({node("pop", "TensorListPopBack"),
+                                node("list", "TensorListReserve", {"shape", "pop:1"})})),
+            "not-constant input 1 of TensorListReserve depends on data: list");
+}
+
+// A counter of steps is a single number, which costs nothing.
+TEST(TfRules, ASingleWideIntegerIsNoFinding) {
+  const auto cast = [](const std::vector<int64_t>& sizes) {
+    return graph_def({node(
+        "y", "Cast", {},
+        {type("SrcT", "int32"), type("DstT", "int64"), wire::shapes("_output_shapes", {sizes})})});
+  };
+  EXPECT_EQ(findings(cast({})), "");
+  EXPECT_EQ(findings(cast({8})), "wide-integer int64: y");
 }
 
 std::string replicated(const char* all_reduce, const std::string& feed) {

@@ -2,7 +2,8 @@
 
     tf_graphs.py --twinrun BINARY [--keep FOLDER] [NAME..]
 
-Each model names the errors that must be found in it, and no others may be. TWINRUN_PARITY_TF names an interpreter that has TensorFlow
+Each model names the errors that must be found in it, and no others may be. XLA's compiler for CPUs must agree: it compiles the healthy
+SavedModels, and names unsupported ops in those that have some. TWINRUN_PARITY_TF names an interpreter that has TensorFlow
 (./dev test installs one). Exit status 77 where there is none.
 """
 import argparse
@@ -26,8 +27,8 @@ def keras_model(layers, shape, dtype="float32", batch=BATCH):
     return keras.Model(inputs, x)
 
 
-def training_module(tf, model, shape, classes):
-    """A module with the model's training step, compiled once, and its prediction as the signature."""
+def training_module(tf, model, shape, classes, for_xla):
+    """A module with the model's training step and its prediction."""
     import keras
     optimizer = keras.optimizers.Adam(1e-3)
     optimizer.build(model.trainable_variables)
@@ -38,7 +39,7 @@ def training_module(tf, model, shape, classes):
             self.model, self.optimizer = model, optimizer
             self.all_variables = [v.value for v in model.variables + optimizer.variables]
 
-        @tf.function(input_signature=[tf.TensorSpec((BATCH, *shape)), tf.TensorSpec((BATCH,), tf.int32)])
+        @tf.function(input_signature=[tf.TensorSpec((BATCH, *shape)), tf.TensorSpec((BATCH,), tf.int32)], jit_compile=for_xla)
         def train_step(self, x, y):
             with tf.GradientTape() as tape:
                 logits = self.model(x, training=True)
@@ -56,8 +57,8 @@ def training_module(tf, model, shape, classes):
     return module
 
 
-def save_training(tf, model, shape, classes, folder):
-    module = training_module(tf, model, shape, classes)
+def save_training(tf, model, shape, classes, folder, for_xla=None):
+    module = training_module(tf, model, shape, classes, for_xla)
     tf.saved_model.save(module, folder, signatures=module.predict)
     return folder
 
@@ -88,10 +89,15 @@ def resnet_block(tf, folder):
     return save_training(tf, keras.Model(inputs, x), (32, 32, 16), 10, folder)
 
 
-def lstm(tf, folder):
+def lstm(tf, folder, for_xla=True):
     from keras import layers
     model = keras_model([layers.LSTM(32, return_sequences=True), layers.LSTM(16), layers.Dense(4)], (12, 8))
-    return save_training(tf, model, (12, 8), 4, folder)
+    return save_training(tf, model, (12, 8), 4, folder, for_xla)
+
+
+def lstm_for_cpus(tf, folder):
+    """Traced outside of XLA, the gradient of a loop does not know how many iterations there are."""
+    return lstm(tf, folder, for_xla=None)
 
 
 def gru(tf, folder):
@@ -297,6 +303,7 @@ MODELS = {
     "where_unique": (where_unique, {("dynamic-shape", "Where"), ("dynamic-shape", "Unique")}),
     "strings": (strings, {("unsupported-op", "LookupTableFindV2"), ("unsupported-op", "StringLower"), ("unsupported-op", "Placeholder")}),
     "py_function": (py_function, {("unsupported-op", "PyFunc"), ("unsupported-op", "PrintV2"), ("unsupported-op", "StringFormat")}),
+    "lstm_for_cpus": (lstm_for_cpus, {("not-constant", "TensorListReserve")}),
     "not_constant": (not_constant, {("not-constant", "Range")}),
     "doubles": (doubles, {("wide-dtype", "double"), ("unknown-shape", "")}),
     "bicubic": (bicubic, {("unsupported-op", "ResizeBicubic"), ("pinned-device", "GPU")}),
@@ -311,6 +318,34 @@ def check(twinrun, path):
     if ran.returncode not in (0, 1):
         raise AssertionError(f"exit code {ran.returncode}: {ran.stderr}")
     return ran.returncode, json.loads(ran.stdout)
+
+
+def refusal_of_xla(tf, folder):
+    """What XLA's compiler for CPUs, which has the same front end as a TPU's, refuses of a SavedModel's signature and training step; "" if
+    nothing."""
+    loaded = tf.saved_model.load(folder)    # owns the variables
+    functions = [loaded.signatures["serving_default"]]
+    if hasattr(loaded, "train_step"):
+        functions.append(loaded.train_step.concrete_functions[0])
+    for function in functions:
+        inputs, named = tf.nest.map_structure(lambda spec: tf.zeros([size or BATCH for size in spec.shape], spec.dtype),
+                                              function.structured_input_signature)
+        compiled = tf.function(lambda *a, **k: function(*a, **k), jit_compile=True)
+        try:
+            compiled(*inputs, **named)
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+            return str(error)
+    return ""
+
+
+def differs_from_xla(tf, folder, expected):
+    """Whether XLA compiles a model without errors, and does not compile one with an op that it lacks; "" if so."""
+    refusal = refusal_of_xla(tf, folder)
+    if not expected and refusal:
+        return f"XLA refuses what was found healthy: {refusal}"
+    if any(rule == "unsupported-op" for rule, _ in expected) and "unsupported operations" not in refusal:
+        return f"XLA does not find an op that it lacks: {refusal or 'it compiles'}"
+    return ""
 
 
 def judge(expected, code, report):
@@ -349,8 +384,11 @@ def main():
             path = make(tf, str(folder / name))
             code, report = check(options.twinrun, path)
             problem = judge(expected, code, report)
+            if report["graph"]["kind"] == "SavedModel":
+                problem = problem or differs_from_xla(tf, path, expected)
             wrong += bool(problem)
-            print(f"{name}: {report['graph']['kind']}, {report['errors']} errors, {report['warnings']} warnings: {problem or 'as expected'}")
+            counts = f"{report['errors']} errors, {report['warnings']} warnings"
+            print(f"{name}: {report['graph']['kind']}, {counts}: {problem or 'as expected'}")
     return 1 if wrong else 0
 
 
