@@ -9,6 +9,7 @@
 #include <map>
 
 #include "checkpoints/container/array.h"
+#include "harness/check/tf_text.h"
 #include "program/base/protobuf_wire.h"
 
 namespace twinrun {
@@ -411,13 +412,25 @@ class TfReader {
   size_t nodes_ = 0;
 };
 
-// protobuf's text form begins with the name of a field.
-bool looks_like_text(std::string_view bytes) {
-  for (const std::string_view name : {"node {", "node{", "library {", "versions {", "meta_info_def",
-                                      "graph_def", "saved_model_schema_version", "meta_graphs"}) {
-    if (bytes.starts_with(name)) return true;
-  }
-  return false;
+// Reads a message of this kind. Errors: it is none, or has no nodes.
+Result<TfGraph> read_as(const char* kind, std::shared_ptr<const std::string> bytes,
+                        const std::string& file) {
+  TfReader reader(file);
+  const Message message(*bytes, file);
+  const std::string_view is = kind;
+  const Status read = is == "SavedModel"     ? reader.saved_model(message)
+                      : is == "MetaGraphDef" ? reader.meta_graph(message)
+                                             : reader.graph(message);
+  Error wrong = !read            ? read.error()
+                : bytes->empty() ? Error{"an empty file", file, ""}
+                                 : Error{"no node in it", file, ""};
+  if (read && reader.nodes() > 0) return reader.take(std::move(bytes), kind);
+  wrong.what = fmt::format("not a {}: {}", kind, wrong.what);
+  if (wrong.fix.empty())
+    wrong.fix =
+        "give a SavedModel's folder, or the file of a GraphDef (.pb, .pbtxt) or "
+        "MetaGraphDef (.meta)";
+  return wrong;
 }
 
 }  // namespace
@@ -448,35 +461,25 @@ const TfAttribute* TfNode::find(std::string_view attribute) const {
 }
 
 Result<TfGraph> parse_tf_graph(std::string content, std::string file) {
+  if (const char* const kind = check::text_kind(content)) {
+    TWINRUN_ASSIGN(std::string bytes, check::text_to_wire(content, kind, file));
+    auto graph = read_as(kind, std::make_shared<const std::string>(std::move(bytes)), file);
+    if (graph) return graph;
+    Error error = graph.error();
+    error.where = file;  // the bytes are not those of the text
+    return error;
+  }
   const auto bytes = std::make_shared<const std::string>(std::move(content));
-  const std::string graph_fix =
-      "give a SavedModel's folder, or the file of a GraphDef (.pb) or MetaGraphDef (.meta)";
-  if (bytes->empty()) return Error{"an empty file", file, graph_fix};
-  if (looks_like_text(*bytes))
-    return Error{"protobuf's text form; allowed is the binary one", file,
-                 "write it with tf.io.write_graph(graph, folder, \"graph.pb\", as_text=False)"};
   // A SavedModel begins with the number of its schema, the others with a message.
   Field first;
   const auto any = Message(*bytes, file).next(first);
-  const bool saved = any && first.number == 1 && first.type == wire::Type::kVarint;
-  const bool meta = file.ends_with(".meta");
-  std::optional<Error> wrong;
-  for (const char* kind : saved  ? std::vector{"SavedModel"}
-                          : meta ? std::vector{"MetaGraphDef"}
-                                 : std::vector{"GraphDef", "MetaGraphDef"}) {
-    TfReader reader(file);
-    const Message message(*bytes, file);
-    const std::string_view is = kind;
-    const Status read = is == "SavedModel"     ? reader.saved_model(message)
-                        : is == "MetaGraphDef" ? reader.meta_graph(message)
-                                               : reader.graph(message);
-    if (read && reader.nodes() > 0) return reader.take(bytes, kind);
-    if (wrong) continue;
-    wrong = read ? Error{"no node in it", file, graph_fix} : read.error();
-    wrong->what = fmt::format("not a {}: {}", kind, wrong->what);
-    if (wrong->fix.empty()) wrong->fix = graph_fix;
-  }
-  return *wrong;
+  if (any && *any && first.number == 1 && first.type == wire::Type::kVarint)
+    return read_as("SavedModel", bytes, file);
+  if (file.ends_with(".meta")) return read_as("MetaGraphDef", bytes, file);
+  auto graph = read_as("GraphDef", bytes, file);
+  if (graph) return graph;
+  auto meta = read_as("MetaGraphDef", bytes, file);
+  return meta ? std::move(meta) : std::move(graph);
 }
 
 Result<TfGraph> read_tf_graph(const std::string& path) {
@@ -485,6 +488,7 @@ Result<TfGraph> read_tf_graph(const std::string& path) {
   std::error_code failed;
   if (fs::is_directory(path, failed)) {
     file = (fs::path(path) / "saved_model.pb").string();
+    if (!fs::exists(file, failed) && fs::exists(file + "txt", failed)) file += "txt";
     if (!fs::exists(file, failed))
       return Error{"no saved_model.pb in this folder", path,
                    "give the folder that tf.saved_model.save or model.export wrote"};

@@ -1,5 +1,5 @@
 // A TensorFlow graph as a file has it: a GraphDef (.pb, frozen or not), a MetaGraphDef (.meta) or a
-// SavedModel (its folder, or saved_model.pb). Only what `check` needs is read: no weights. The
+// SavedModel (its folder, or saved_model.pb), each in protobuf's binary or text form. Only what `check` needs is read: no weights. The
 // fields are those of tensorflow/core/protobuf/{saved_model,meta_graph,saved_object_graph}.proto
 // and tensorflow/core/framework/{graph,function,node_def,attr_value,tensor_shape}.proto.
 // On the data's path: file -> TfGraph (here) -> tf_step.h -> rules, graph page.
@@ -78,7 +78,7 @@ struct TfGraph {
   std::vector<std::string_view> saver;   // nodes that save and restore
 };
 
-// Errors: no such file; damaged, with the byte; no graph, or text in place of binary.
+// Errors: no such file; damaged, with the byte or the line; no graph.
 Result<TfGraph> read_tf_graph(const std::string& path);
 // The same of bytes. `file`: its name in errors, whose ending .meta or name saved_model.pb says
 // what it ought to be.

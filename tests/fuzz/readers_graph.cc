@@ -53,6 +53,22 @@ std::vector<std::string> graph_seeds() {
       saved_model({meta_graph(calls, "i:0", "serve", {objects}), meta_graph(small, "p", "tpu")})};
 }
 
+// A GraphDef in protobuf's text form.
+std::vector<std::string> graph_text_seeds() {
+  return {
+      "node {\n  name: \"x\"\n  op: 'Place' \"holder\"\n"
+      "  attr { key: \"dtype\" value { type: DT_DOUBLE_REF } }\n"
+      "  attr { key: \"shape\" value { shape { dim { size: -1 } dim < size: 4 > } } }\n}\n"
+      "node { name: \"y\\x41\\101\\n\" op: \"PyFunc\" input: [\"x\", \"^x\"] # a comment\n"
+      "  attr { key: \"Tin\" value { list { type: [DT_FLOAT, DT_STRING] f: 1.5e3 } } }\n"
+      "  [a.b/c] { d: -inf; e: true } attr { key: \"f\" value { func { name: \"g\" } } } }\n"
+      "library { function { signature { name: \"g\" } node_def { name: \"a\" op: \"Lu\" }\n"
+      "  ret { key: \"z\" value: \"a:0\" } } }\nversions { producer: 1 }\n",
+      "saved_model_schema_version: 1 meta_graphs { meta_info_def { tags: \"serve\" } graph_def {"
+      " node { name: \"a\" op: \"Where\" } } signature_def { key: \"s\" value { outputs {"
+      " key: \"y\" value { name: \"a:0\" dtype: DT_FLOAT } } } } }"};
+}
+
 }  // namespace
 
 std::vector<Reader> graph_readers() {
@@ -61,6 +77,12 @@ std::vector<Reader> graph_readers() {
            .reads = "a TensorFlow graph: GraphDef, MetaGraphDef, SavedModel",
            .longest = 4000,
            .seeds = &graph_seeds,
+           .check = &check_graph_bytes},
+          {.name = "tf_graph_text",
+           .kind = Kind::kText,
+           .reads = "the same in protobuf's text form",
+           .longest = 4000,
+           .seeds = &graph_text_seeds,
            .check = &check_graph_bytes}};
 }
 

@@ -141,8 +141,7 @@ TEST(TfGraph, AFolderIsASavedModel) {
 TEST(TfGraph, WhatIsNoGraphIsAnErrorThatSaysWhatToGive) {
   const std::string cut = healthy().substr(0, healthy().size() - 1);
   const std::pair<std::string, const char*> wrong[] = {
-      {"", "an empty file"},
-      {"node {\n  name: \"x\"\n", "protobuf's text form"},
+      {"", "not a GraphDef: an empty file"},
       {"\x89PNG", "not a GraphDef: "},
       {cut, "not a GraphDef: field 1 has"},
       {wire::bytes(1, wire::bytes(1, "x")), "a node without an op, or whose op is no name"},
@@ -162,6 +161,54 @@ TEST(TfGraph, WhatIsNoGraphIsAnErrorThatSaysWhatToGive) {
   EXPECT_FALSE(read_tf_graph(::testing::TempDir() + "/absent.pb"));
   EXPECT_NE(parse_tf_graph("x", "train.meta").error().what.find("not a MetaGraphDef"),
             std::string::npos);
+}
+
+constexpr const char* kGraphText =
+    "# as tf.io.write_graph writes it\n"
+    "node {\n  name: \"x\"\n  op: \"Placeholder\"\n"
+    "  attr {\n    key: \"dtype\"\n    value {\n      type: DT_FLOAT\n    }\n  }\n"
+    "  attr { key: \"shape\" value { shape { dim { size: -1 } dim < size: 4 > } } }\n}\n"
+    "node { name: 'a\\101' \"\\x62c\\n\" op: \"PyFunc\" input: [\"x\", \"^x\"]; device: \"/d\"\n"
+    "  attr { key: \"Tin\" value { list { type: [DT_FLOAT, DT_INT64_REF] f: 1.5e3 } } }\n"
+    "  attr { key: \"value\" value { tensor { dtype: DT_INT32 int_val: 3 } } } }\n"
+    "versions { producer: 27 }\n";
+
+TEST(TfGraph, ReadsTheTextForm) {
+  const auto graph = parse_tf_graph(kGraphText, "graph.pbtxt");
+  ASSERT_TRUE(graph) << graph.error().message();
+  EXPECT_STREQ(graph->kind, "GraphDef");
+  ASSERT_EQ(graph->nodes.size(), 2U);
+  EXPECT_EQ(to_string(graph->nodes[0].find("shape")->shapes[0]), "[?,4]");
+  EXPECT_EQ(graph->nodes[0].find("dtype")->types, std::vector<int>{tf_type("float")});
+  const TfNode& y = graph->nodes[1];
+  EXPECT_EQ(y.name, "aAbc\n");
+  EXPECT_EQ(y.inputs, (std::vector<std::string_view>{"x", "^x"}));
+  EXPECT_EQ(y.device, "/d");
+  EXPECT_EQ(y.find("Tin")->types, (std::vector<int>{1, tf_type("int64") + 100}));
+  EXPECT_NE(y.find("value"), nullptr);
+}
+
+TEST(TfGraph, ADamagedTextIsAnErrorThatNamesTheLine) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"node {\n  name: \"x\"\n", "x.pbtxt:3: the text ends before '}': it is cut short"},
+      {"node {\n  name: \"x\n}", "x.pbtxt:2: a string that does not end"},
+      {"node {\n  name: 5 }", "x.pbtxt:2: '5'; name is a string"},
+      {"node {\n  name { } }", "x.pbtxt:2: a message; name is a string"},
+      {"node {\n  name }", "x.pbtxt:2: a field without a value"},
+      {"node: \"x\"", "x.pbtxt:1: a string; node is a NodeDef"},
+      {"node { attr { value { i: 1e } } }", "x.pbtxt:1: '1e'; i is a number"},
+      {"node {\n } }", "x.pbtxt:2: found something else where the name of a field has to stand"},
+      {"node { name: \"x\" op: \"a b\" }",
+       "x.pbtxt: not a GraphDef: a node without an op, or whose op is no name"},
+  };
+  for (const auto& [text, says] : wrong) {
+    const auto graph = parse_tf_graph(text, "x.pbtxt");
+    ASSERT_FALSE(graph) << says;
+    EXPECT_TRUE(graph.error().message().starts_with(says)) << graph.error().message();
+  }
+  std::string deep = "node ";
+  for (int i = 0; i < 200; ++i) deep += "{ a ";
+  EXPECT_NE(parse_tf_graph(deep, "x").error().what.find("more than 100 deep"), std::string::npos);
 }
 
 TEST(TfRules, TheTableOfOps) {

@@ -320,6 +320,22 @@ def check(twinrun, path):
     return ran.returncode, json.loads(ran.stdout)
 
 
+def differs_in_text(tf, twinrun, path, report):
+    """Whether protobuf's text form of a graph is judged otherwise; "" if not."""
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    kind = report["graph"]["kind"]
+    message = {"SavedModel": saved_model_pb2.SavedModel, "MetaGraphDef": meta_graph_pb2.MetaGraphDef,
+               "GraphDef": tf.compat.v1.GraphDef}[kind]()
+    file = pathlib.Path(path) / "saved_model.pb" if kind == "SavedModel" else pathlib.Path(path)
+    message.ParseFromString(file.read_bytes())
+    text = file.parent / "graph.pbtxt"
+    text.write_text(text_format.MessageToString(message))
+    _, again = check(twinrun, text)
+    findings = [[(f["id"], f["found"], f["ops"]) for f in r["rules"]] for r in (report, again)]
+    return "" if findings[0] == findings[1] else f"its text form is judged otherwise: {findings}"
+
+
 def refusal_of_xla(tf, folder):
     """What XLA's compiler for CPUs, which has the same front end as a TPU's, refuses of a SavedModel's signature and training step; "" if
     nothing."""
@@ -384,6 +400,7 @@ def main():
             path = make(tf, str(folder / name))
             code, report = check(options.twinrun, path)
             problem = judge(expected, code, report)
+            problem = problem or differs_in_text(tf, options.twinrun, path, report)
             if report["graph"]["kind"] == "SavedModel":
                 problem = problem or differs_from_xla(tf, path, expected)
             wrong += bool(problem)
