@@ -1,12 +1,13 @@
 // A TensorFlow graph as a file has it: a GraphDef (.pb, frozen or not), a MetaGraphDef (.meta) or a
-// SavedModel (its folder, or saved_model.pb), each in protobuf's binary or text form. Only what `check` needs is read: no weights. The
-// fields are those of tensorflow/core/protobuf/{saved_model,meta_graph,saved_object_graph}.proto
-// and tensorflow/core/framework/{graph,function,node_def,attr_value,tensor_shape}.proto.
+// SavedModel (its folder, or saved_model.pb), each in protobuf's binary or text form. Only what
+// `check` needs is read: no weights. The fields are those of
+// tensorflow/core/protobuf/{saved_model,meta_graph,saved_object_graph,saver}.proto and
+// tensorflow/core/framework/{graph,function,op_def,node_def,attr_value,tensor_shape}.proto.
 // On the data's path: file -> TfGraph (here) -> tf_step.h -> rules, graph page.
 //
 //   TWINRUN_ASSIGN(TfGraph graph, read_tf_graph("export/1"));
-//   graph.nodes[0].op;                 // "MatMul"
-//   to_string(graph.inputs[0].shape);  // "[?,784]"
+//   graph.nodes[0].op;                               // "MatMul"
+//   to_string(graph.signatures[0].inputs[0].shape);  // "[?,784]"
 #pragma once
 
 #include <cstdint>

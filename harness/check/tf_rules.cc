@@ -138,20 +138,20 @@ class TfRules {
     if (functions_.contains(n.op)) return;  // a call by name
     const TpuOp* const known = find_tpu_op(n.op);
     bool strings = false;
+    const bool of_arrays = holds_arrays(n);
     for (const TfAttribute& a : n.attributes) {
       for (const int type : a.types) {
         const std::string name = tf_type_name(type);
         const bool allowed = known != nullptr && accepts(*known, a.name, name);
         if (name == "string") {
           strings = strings || !allowed || n.op == "Placeholder";
-        } else if (name == "complex128" || name == "double") {
-          types_[name].push_back(p);
-        } else if (name == "half" || name.starts_with("float8")) {
-          types_[name].push_back(p);
+        } else if (name == "complex128" || name == "double" || name == "half" ||
+                   name.starts_with("float8")) {
+          add_once(types_[name], p);
         } else if (name == "int64" || name == "uint64") {
-          if (is_of_data(n, a.name)) types_[name].push_back(p);
+          if (of_arrays && is_of_data(a.name)) add_once(types_[name], p);
         } else if (known != nullptr && !allowed) {
-          wrong_types_[{n.op, name}].push_back(p);
+          add_once(wrong_types_[{n.op, name}], p);
         }
       }
     }
@@ -167,15 +167,22 @@ class TfRules {
     }
   }
 
-  // Sizes, indices and counters of steps are 64-bit integers in many graphs: constants when the step
-  // is compiled, or single numbers.
-  static bool is_of_data(const TfNode& n, std::string_view attribute) {
+  // Sizes, indices and counters of steps are 64-bit integers in many graphs: constants when the
+  // step is compiled, or single numbers.
+  static bool holds_arrays(const TfNode& n) {
     const TfAttribute* const shapes = n.find("_output_shapes");
     const bool single = shapes != nullptr && !shapes->shapes.empty() && shapes->shapes[0] &&
                         shapes->shapes[0]->empty();
-    return !single && n.op != "Const" && !n.op.starts_with("Assign") &&
-           (attribute == "T" || attribute == "dtype" || attribute == "DstT" ||
-            attribute == "output_type" || attribute == "Tlabels");
+    return !single && n.op != "Const" && !n.op.starts_with("Assign");
+  }
+  static bool is_of_data(std::string_view attribute) {
+    return attribute == "T" || attribute == "dtype" || attribute == "DstT" ||
+           attribute == "output_type" || attribute == "Tlabels";
+  }
+
+  // A node may have several attributes of one type.
+  static void add_once(TfPlaces& to, const TfPlace& p) {
+    if (to.empty() || to.back().node != p.node) to.push_back(p);
   }
 
   // An input's shape: the batch may be unknown, the rest must be known.
@@ -324,10 +331,7 @@ class TfRules {
   }
 
   void tell_types() {
-    for (auto& [type, g] : types_) {
-      // A node has several attributes of one type.
-      const auto same = [](const TfPlace& a, const TfPlace& b) { return a.node == b.node; };
-      g.erase(std::unique(g.begin(), g.end(), same), g.end());
+    for (const auto& [type, g] : types_) {
       const std::string shown =
           fmt::format("{{{{node {}}}}} = {}(...)", g[0].node->name, g[0].node->op);
       if (type == "double" || type == "complex128") {
@@ -388,11 +392,11 @@ class TfRules {
     for (const TfAttribute& a : n.attributes) {
       for (const int type : a.types) {
         if (!is_one_of(kTfInfeedTypes, tf_type_name(type)))
-          fed_types_[python_type(type)].push_back(p);
+          add_once(fed_types_[python_type(type)], p);
       }
       for (const TfShape& shape : a.shapes) {
         if (!shape || std::ranges::any_of(*shape, [](int64_t d) { return d < 0; }))
-          fed_shapes_[to_string(shape)].push_back(p);
+          add_once(fed_shapes_[to_string(shape)], p);
       }
     }
   }

@@ -2,7 +2,8 @@
 // into the binary one that tf_graph.cc reads. Only the fields that it reads are kept.
 // Format: https://protobuf.dev/reference/protobuf/textformat-spec/.
 //
-//   if (const char* kind = text_kind(bytes)) TWINRUN_ASSIGN(bytes, text_to_wire(bytes, kind, file));
+//   const char* kind = text_kind(bytes);                                  // "GraphDef"
+//   TWINRUN_ASSIGN(std::string binary, text_to_wire(bytes, kind, "graph.pbtxt"));
 #pragma once
 
 #include <string>
