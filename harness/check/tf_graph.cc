@@ -460,7 +460,7 @@ const TfAttribute* TfNode::find(std::string_view attribute) const {
   return found == attributes.end() ? nullptr : &*found;
 }
 
-Result<TfGraph> parse_tf_graph(std::string content, std::string file) {
+Result<TfGraph> parse_tf_graph(std::string content, const std::string& file) {
   if (const char* const kind = check::text_kind(content)) {
     TWINRUN_ASSIGN(std::string bytes, check::text_to_wire(content, kind, file));
     auto graph = read_as(kind, std::make_shared<const std::string>(std::move(bytes)), file);

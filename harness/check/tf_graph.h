@@ -83,6 +83,6 @@ struct TfGraph {
 Result<TfGraph> read_tf_graph(const std::string& path);
 // The same of bytes. `file`: its name in errors, whose ending .meta or name saved_model.pb says
 // what it ought to be.
-Result<TfGraph> parse_tf_graph(std::string bytes, std::string file);
+Result<TfGraph> parse_tf_graph(std::string bytes, const std::string& file);
 
 }  // namespace twinrun
