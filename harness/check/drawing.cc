@@ -214,10 +214,10 @@ void add_graph(const TfStep& step, const WrongOps& wrong, Sorter& to) {
       colour(op, tf_node_id(body, n), wrong);
       drawn[n.name] = to.add(std::move(op), std::move(place));
     }
-    for (size_t i = 0; i < body.nodes.size(); ++i) {
-      const auto reader = drawn.find(body.nodes[i].name);
+    for (const TfNode& n : body.nodes) {
+      const auto reader = drawn.find(n.name);
       if (reader == drawn.end()) continue;
-      for (const std::string_view input : body.nodes[i].inputs) {
+      for (const std::string_view input : n.inputs) {
         if (input.starts_with('^')) continue;
         const auto read = drawn.find(node_of(input));
         if (read != drawn.end()) to.reads(reader->second, read->second);

@@ -111,7 +111,7 @@ TEST(ProtobufWire, DepthIsLimited) {
                                    ? std::string(1, static_cast<char>(bytes.size()))
                                    : std::string{static_cast<char>(bytes.size() | 0x80),
                                                  static_cast<char>(bytes.size() >> 7)};
-    bytes = "\x0a" + length + bytes;
+    bytes.insert(0, std::string("\x0a").append(length));
   }
   Message message(bytes, "x.pb");
   int depth = 0;

@@ -30,7 +30,7 @@ using wire::text;
 using wire::type;
 
 std::string graph_file(const std::string& name, const std::string& bytes) {
-  const std::string path = ::testing::TempDir() + "/" + std::to_string(getpid()) + name;
+  std::string path = ::testing::TempDir() + "/" + std::to_string(getpid()) + name;
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }
