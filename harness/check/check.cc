@@ -120,4 +120,21 @@ Result<Checked> check_program(const ProgramFiles& files) {
   return c;
 }
 
+Result<Checked> check_graph(const std::string& path) {
+  namespace fs = std::filesystem;
+  TWINRUN_ASSIGN(TfGraph graph, read_tf_graph(path));
+  Checked c;
+  // A SavedModel is known by its folder.
+  const fs::path file = fs::path(graph.file).lexically_normal();
+  c.name = file.filename() == "saved_model.pb" && file.has_parent_path()
+               ? file.parent_path().filename().string()
+               : file.stem().string();
+  c.graph = std::make_shared<const TfGraph>(std::move(graph));
+  c.tf_step = tf_step(*c.graph);
+  c.no_step = "a TensorFlow graph is checked op by op, and not run";
+  check::check_tf_graph(*c.graph, c.tf_step, c.findings);
+  check::in_order(c.findings);
+  return c;
+}
+
 }  // namespace twinrun

@@ -1,6 +1,6 @@
-// Whether a training step works on a TPU: rules over a scenario and its program, or over a step
-// given as HLO or StableHLO text. Nothing is run and no data is opened. On the data's path:
-// scenario or step.hlo -> Checked (here) -> terminal, JSON, graph page.
+// Whether a training step works on a TPU: rules over a scenario and its program, over a step given
+// as HLO or StableHLO text, or over a TensorFlow graph. Nothing is run and no data is opened. On the
+// data's path: scenario, step.hlo or saved_model.pb -> Checked (here) -> terminal, JSON, graph page.
 //
 //   TWINRUN_ASSIGN(Checked c, check_scenario("digits_cnn", {{"train.batch", "100"}}));
 //   c.findings[0].id;                     // "batch-not-divisible"
@@ -8,12 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "harness/check/tf_step.h"
 #include "harness/experiment/imported.h"
 #include "program/import/hlo_module.h"
 #include "scenarios/reader.h"
@@ -56,7 +58,10 @@ struct Checked {
   int64_t batch = 0;            // of a scenario, as given; `step` has one that its cores can share
   std::optional<Program> step;  // what one core runs
   std::optional<HloModule> text;  // of --program
-  std::string no_step;            // why there is no `step`
+  // Of --graph, and what of it runs on the TPU.
+  std::shared_ptr<const TfGraph> graph;
+  TfStep tf_step;
+  std::string no_step;  // why there is no `step`
   // Of a scenario: each layer and where it is, "digits.toml:31: model.layers.dense1".
   std::vector<std::pair<std::string, std::string>> layer_places;
   std::vector<RuleFinding> findings;  // errors, then warnings, then notes; each in rules() order
@@ -67,5 +72,7 @@ struct Checked {
 Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& overrides = {});
 // Checks a step given as text. Only `program` and `binding` are read.
 Result<Checked> check_program(const ProgramFiles& files);
+// Checks a TensorFlow graph: the path of a file, or of a SavedModel's folder.
+Result<Checked> check_graph(const std::string& path);
 
 }  // namespace twinrun

@@ -51,6 +51,9 @@ class Sorter {
     return static_cast<int>(page_.fusions.size()) - 1;
   }
   DrawnOp& op(int index) { return page_.ops[static_cast<size_t>(index)]; }
+  void reads(int op, int operand) {
+    page_.ops[static_cast<size_t>(op)].operands.push_back(operand);
+  }
 
   Result<GraphPage> laid_out() {
     std::erase_if(page_.phases, [](const DrawnPhase& p) { return p.groups.empty(); });
@@ -152,14 +155,28 @@ void add_program(const Program& program, Sorter& to) {
   add_plan(program, to);
 }
 
-// Adds the instructions of a text, grouped by their path in the source if the text gives one, else
-// by computation. The instructions of a computation that a `fusion` calls are that fusion.
-void add_text(const HloModule& module, const std::vector<RuleFinding>& findings, Sorter& to) {
-  std::map<std::string, const RuleFinding*> wrong;
+// The errors, by the ops that they name.
+using WrongOps = std::map<std::string, const RuleFinding*>;
+
+WrongOps wrong_ops(const std::vector<RuleFinding>& findings) {
+  WrongOps wrong;
   for (const RuleFinding& f : findings) {
     if (f.severity != Severity::kError) continue;
     for (const std::string& op : f.ops) wrong.try_emplace(op, &f);
   }
+  return wrong;
+}
+
+void colour(DrawnOp& op, const std::string& id, const WrongOps& wrong) {
+  const auto found = wrong.find(id);
+  if (found == wrong.end()) return;
+  op.compatible = false;
+  op.why = found->second->found;
+}
+
+// Adds the instructions of a text, grouped by their path in the source if the text gives one, else
+// by computation. The instructions of a computation that a `fusion` calls are that fusion.
+void add_text(const HloModule& module, const WrongOps& wrong, Sorter& to) {
   std::map<std::string, const HloInstruction*> fused;  // by the computation that is called
   for (const HloComputation& c : module.computations) {
     for (const HloInstruction& in : c.instructions) {
@@ -197,12 +214,62 @@ void add_text(const HloModule& module, const std::vector<RuleFinding>& findings,
         const TensorType type{*dtype, in.shape.dims};
         op.layout = tpu::to_string(type, tpu::default_layout(type));
       }
-      if (const auto found = wrong.find(op_id(in)); found != wrong.end()) {
-        op.compatible = false;
-        op.why = found->second->found;
-      }
+      colour(op, op_id(in), wrong);
       for (const int o : in.operands) op.operands.push_back(drawn[static_cast<size_t>(o)]);
       drawn.push_back(to.add(std::move(op), std::move(place)));
+    }
+  }
+}
+
+// The scope that most nodes with a scope share, "model/": it is left out.
+std::string common_scope(const TfBody& body) {
+  std::map<std::string, size_t> counts;
+  size_t scoped = 0;
+  for (const TfNode& n : body.nodes) {
+    const std::string first = first_part(std::string(n.name));
+    if (first.empty()) continue;
+    ++scoped;
+    if (n.name.find('/', first.size() + 1) != std::string_view::npos) ++counts[first];
+  }
+  for (const auto& [scope, count] : counts) {
+    if (2 * count > scoped) return scope + "/";
+  }
+  return "";
+}
+
+// Adds what of a TensorFlow graph runs on the TPU, grouped by the scopes of its names, else by
+// function.
+void add_graph(const TfStep& step, const WrongOps& wrong, Sorter& to) {
+  for (const TfBody& body : step.bodies) {
+    const std::string scope = common_scope(body);
+    std::map<std::string_view, int> drawn;
+    for (size_t i = 0; i < body.nodes.size(); ++i) {
+      if (!body.on_tpu[i]) continue;
+      const TfNode& n = body.nodes[i];
+      std::string name(n.name);
+      const bool gradient = name.find("gradient") != std::string::npos;
+      const bool update = n.op.find("Apply") != std::string_view::npos ||
+                          (n.op.starts_with("Assign") && n.op.ends_with("VariableOp"));
+      if (name.starts_with(scope)) name.erase(0, scope.size());
+      Place place{update ? 2 : gradient ? 1 : 0, first_part(name)};
+      if (place.group.empty())
+        place.group = !body.name.empty() ? body.name : n.op == "Placeholder" ? "inputs" : "main";
+      DrawnOp op;
+      op.name = first_part(name).empty() ? place.group + "/" + name : name;
+      op.kind = n.op;
+      if (const TfAttribute* shapes = n.find("_output_shapes"); shapes && !shapes->shapes.empty())
+        op.shape = to_string(shapes->shapes[0]);
+      colour(op, tf_node_id(body, n), wrong);
+      drawn[n.name] = to.add(std::move(op), std::move(place));
+    }
+    for (const TfNode& n : body.nodes) {
+      const auto reader = drawn.find(n.name);
+      if (reader == drawn.end()) continue;
+      for (const std::string_view input : n.inputs) {
+        if (input.starts_with('^')) continue;
+        const auto read = drawn.find(node_of(input));
+        if (read != drawn.end()) to.reads(reader->second, read->second);
+      }
     }
   }
 }
@@ -213,7 +280,9 @@ void add_text(const HloModule& module, const std::vector<RuleFinding>& findings,
 Result<GraphPage> draw(const Checked& checked) {
   check::Sorter sorter;
   if (checked.text) {
-    check::add_text(*checked.text, checked.findings, sorter);
+    check::add_text(*checked.text, check::wrong_ops(checked.findings), sorter);
+  } else if (checked.graph) {
+    check::add_graph(checked.tf_step, check::wrong_ops(checked.findings), sorter);
   } else if (checked.step) {
     check::add_program(*checked.step, sorter);
   } else {
@@ -221,6 +290,8 @@ Result<GraphPage> draw(const Checked& checked) {
   }
   TWINRUN_ASSIGN(GraphPage page, sorter.laid_out());
   page.title = checked.name;
+  if (checked.graph)
+    page.about = fmt::format("what of this {} runs on the TPU", checked.graph->kind);
   if (checked.step)
     page.about = checked.step->sharding.cores == 1
                      ? "the step of one core"

@@ -1,9 +1,11 @@
-// Looks up what a log names in a checked scenario or program: ops, layers, instructions.
+// Looks up what a log names in a checked scenario, program or graph: ops, layers, instructions,
+// nodes.
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "harness/check/log.h"
+#include "harness/check/rules.h"
 
 namespace twinrun {
 namespace check {
@@ -16,14 +18,18 @@ bool is_of_name(char c) {
          c == '.' || c == '-';
 }
 
+bool is_of_path(char c) { return is_of_name(c) || c == '/'; }
+
 // Names in a text, with and without what stands before a slash: "jit(f)/conv1/dot" gives "jit",
-// "f", "conv1", "dot".
+// "f/conv1/dot", "f", "conv1", "dot".
 std::vector<std::string_view> names_in(std::string_view text) {
   std::vector<std::string_view> names;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const size_t from = i;
-    while (i < text.size() && is_of_name(text[i])) ++i;
-    if (i > from) names.push_back(text.substr(from, i - from));
+  for (const auto part : {is_of_path, is_of_name}) {
+    for (size_t i = 0; i < text.size(); ++i) {
+      const size_t from = i;
+      while (i < text.size() && part(text[i])) ++i;
+      if (i > from) names.push_back(text.substr(from, i - from));
+    }
   }
   return names;
 }
@@ -31,8 +37,8 @@ std::vector<std::string_view> names_in(std::string_view text) {
 using Places = std::map<std::string, std::string, std::less<>>;  // name -> where
 
 // The names of a program: layers of a scenario; instructions of a text, and layers in their
-// metadata. A name such as "add" or "main" would be found in any text, so only names with a digit
-// or of a layer count.
+// metadata; nodes of a graph. A name such as "add" or "main" would be found in any text, so only
+// names with a digit or of a layer count.
 Places places_of(const Checked& checked) {
   Places places;
   if (checked.text) {
@@ -43,6 +49,15 @@ Places places_of(const Checked& checked) {
         if (in.name.find_first_of("0123456789") != std::string::npos)
           places.try_emplace(in.name, where);
         if (!in.op_name.empty()) places.try_emplace(in.op_name, where);
+      }
+    }
+    return places;
+  }
+  if (checked.graph) {
+    for (const TfBody& body : checked.tf_step.bodies) {
+      for (const TfNode& n : body.nodes) {
+        if (n.name.find_first_of("0123456789/") != std::string_view::npos)
+          places.try_emplace(std::string(n.name), checked.graph->file + ": " + tf_node_id(body, n));
       }
     }
     return places;

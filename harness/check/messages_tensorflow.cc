@@ -66,11 +66,11 @@ constexpr Message kTensorFlow[] = {
      "do it in the input function, which runs on the host, or write it in ops that a TPU has; ops "
      "of strings, files and Python run on a host only",
      "tensorflow/tensorflow#26214; tensorflow core/framework/op_kernel.cc"},
-    {"not-a-constant", kCause, "",
-     "Input {number} to node `{node}` with op {op} must be a compile-time constant",
+    {"not-a-constant", kCause, "not-constant",
+     "",
      "a size, an axis or an index that the compiler has to know depends on data",
      "compute it in Python, or from static shapes (x.shape instead of tf.shape(x))",
-     "thevasudevgupta/gsoc-wav2vec2#32, tensorflow/tensorflow#53051"},
+     ""},
     {"all-reduce-missing", kCause, "no-all-reduce",
      "",
      "",
@@ -208,11 +208,11 @@ constexpr Message kTensorFlow[] = {
      "connect and initialise first: tf.config.experimental_connect_to_cluster, "
      "tf.tpu.experimental.initialize_tpu_system; after a restart of the TPU restart Python, too",
      "tensorflow 2.21 libtensorflow_cc; pytorch/xla#1003"},
-    {"device-unassignable", kCause, "",
-     "Cannot assign a device for operation {op}",
+    {"device-unassignable", kCause, "pinned-device",
+     "",
      "an op is pinned to a device that is not there or has no kernel for it",
      "take it out of the device scope, or set allow_soft_placement; keep input ops on the host",
-     "tensorflow core/common_runtime/placer.cc"},
+     ""},
     {"no-shard-context", kRemark, "no-all-reduce",
      "CrossShardOptimizer should be used within a tpu_shard_context, but got unset "
      "number_of_shards\n"

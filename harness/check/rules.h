@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "harness/check/check.h"
+#include "harness/check/tf_step.h"
 
 namespace twinrun::check {
 
@@ -40,5 +41,19 @@ std::string op_id(const HloInstruction& in);
 // Rules about a text: element types, sizes, opcodes, random numbers, all-reduces. The first `state`
 // parameters are fed once, the others at every step.
 void check_text(const HloModule& module, size_t state, Findings& out);
+
+// The name of a node in findings: "main/dense/MatMul", with the function that it is in.
+std::string tf_node_id(const TfBody& body, const TfNode& node);
+// Rules about what of a TensorFlow graph runs on the TPU: ops, types, shapes, placement, and what
+// the loop over steps and the infeed need.
+void check_tf_graph(const TfGraph& graph, const TfStep& step, Findings& out);
+// An input of a node that must be known when the step is compiled, and depends on what is fed, on a
+// variable or on a random number.
+struct ComputedInput {
+  const TfBody* body;
+  const TfNode* node;
+  size_t input;
+};
+std::vector<ComputedInput> computed_inputs(const TfStep& step);
 
 }  // namespace twinrun::check

@@ -65,7 +65,24 @@ Json json_of(const Checked& c, const tpu::Generation& generation,
           {"warnings", c.count(Severity::kWarning)},
           {"notes", c.count(Severity::kNote)},
           {"rules", rules},
+          {"graph", c.graph ? Json({{"kind", c.graph->kind},
+                                    {"tensorflow", c.graph->version},
+                                    {"built_for_tpus", c.tf_step.marked}})
+                            : Json()},
           {"memory", memory ? Json::parse(memory_json(*memory)) : Json()}};
+}
+
+// "mlp: SavedModel of TensorFlow 2.21.0, 40 nodes of 61 run on the TPU, in 2 functions"
+std::string graph_line(const Checked& c) {
+  const TfGraph& graph = *c.graph;
+  size_t all = graph.nodes.size(), on_tpu = 0;
+  for (const TfFunction& f : graph.functions) all += f.nodes.size();
+  for (const TfBody& body : c.tf_step.bodies)
+    on_tpu += static_cast<size_t>(std::ranges::count(body.on_tpu, true));
+  return fmt::format(
+      "{}: {}{}, {} of {} nodes are of the step{}", text::clean(c.name), graph.kind,
+      graph.version.empty() ? "" : fmt::format(" of TensorFlow {}", text::clean(graph.version)),
+      on_tpu, all, c.tf_step.marked ? ", as the graph says" : "");
 }
 
 void show(const RuleFinding& f) {
@@ -83,6 +100,8 @@ void show(const Checked& c) {
     print("{}: {} instructions{}\n", c.name, count,
           c.text->replicas > 1 ? fmt::format(" on each of {} cores", c.text->replicas) : "");
     if (!c.step) print("not imported: {}\n", text::clean(c.no_step));
+  } else if (c.graph) {
+    print("{}\n", graph_line(c));
   } else if (c.step) {
     const int cores = c.step->sharding.cores;
     print("{}: {} ops on {}, {} samples each\n", c.name, c.step->graph.size(),
@@ -125,14 +144,19 @@ Result<std::string> write_page(const Checked& c, const std::optional<MemoryRepor
 
 Result<Checked> checked(const Parsed& parsed) {
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
-  const bool scenario = parsed.has("?SCENARIO"), program = parsed.has("program");
-  if (scenario == program)
-    return Error{
-        scenario ? "a scenario and a program" : "neither a scenario nor a program", "",
-        "usage: twinrun check SCENARIO, twinrun check --program FILE, or twinrun check --log FILE"};
+  const bool scenario = parsed.has("?SCENARIO"), graph = parsed.has("graph");
+  const int given = scenario + parsed.has("program") + graph;
+  if (given != 1)
+    return Error{given > 1 ? "two of a scenario, a program and a graph"
+                           : "neither a scenario nor a program nor a graph",
+                 "",
+                 "usage: twinrun check SCENARIO, or twinrun check with one of --program FILE, "
+                 "--graph FILE|DIR and --log FILE"};
   if (scenario) return check_scenario(parsed.get<std::string>("?SCENARIO"), overrides);
   if (!overrides.empty())
-    return Error{"a program has no keys", "--set", "leave --set out, or check a scenario"};
+    return Error{fmt::format("a {} has no keys", graph ? "graph" : "program"), "--set",
+                 "leave --set out, or check a scenario"};
+  if (graph) return check_graph(parsed.get<std::string>("graph"));
   ProgramFiles files;
   files.program = parsed.get<std::string>("program");
   if (parsed.has("binding")) files.binding = parsed.get<std::string>("binding");
@@ -146,6 +170,8 @@ Result<int> check_verb(const Args& args) {
   add_scenario_options(options);
   options.text("program", "instead of a scenario: a training step as HLO or StableHLO text");
   options.text("binding", "of that program: what each parameter is");
+  options.text("graph",
+               "a TensorFlow graph: a SavedModel's folder, or a GraphDef or MetaGraphDef file");
   options.text("log", "an error or a log of the software around a TPU, - for stdin: what it means");
   options.one_of("generation", "the TPU", generation_choices(), "v2");
   options.text("out,o", "folder for graph.html, the program drawn (needs Graphviz)");
@@ -153,15 +179,16 @@ Result<int> check_verb(const Args& args) {
                  choices(severity_names()), "error");
   options.flag("fit", "find the largest batch that fits into a core's memory");
   options.flag("json", "one JSON document on stdout");
-  TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun check SCENARIO|--program FILE|--log FILE [OPTIONS]",
-                       "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"}));
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
+      parse(args, "twinrun check SCENARIO|--program FILE|--graph PATH|--log FILE [OPTIONS]",
+            "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const auto generation,
                  tpu::find_generation(parsed.get<std::string>("generation")));
   TWINRUN_ASSIGN(const auto fail_on, find_severity(parsed.get<std::string>("fail-on")));
   if (parsed.has("log")) {
-    const bool alone = !parsed.has("?SCENARIO") && !parsed.has("program");
+    const bool alone = !parsed.has("?SCENARIO") && !parsed.has("program") && !parsed.has("graph");
     if (parsed.has("out") || (alone && parsed.has("set")))
       return Error{
           "a log is not drawn and has no keys", parsed.has("out") ? "-o" : "--set",

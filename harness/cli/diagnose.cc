@@ -119,20 +119,30 @@ std::optional<bool> wrong_without(const Args& args, const std::string& pass, int
   return ran->code == 0 ? std::optional(false) : std::nullopt;
 }
 
-// What `twinrun check` finds of a program, so that a diagnosis of it says the same.
-Result<std::vector<std::string>> notes_of_check(const ProgramFiles& files) {
+// What `twinrun check` finds, for the report. Of a program errors and warnings, so that a diagnosis
+// of it says the same. Of a scenario, and a subject that emulates a TPU, the errors: our own engines
+// compute what a real TPU refuses.
+Result<std::vector<std::string>> notes_of_check(const Parsed& parsed, const ProgramFiles& files,
+                                                const std::string& subject) {
   constexpr size_t kShown = 8;
+  const bool program = !files.program.empty();
   std::vector<std::string> notes;
-  if (files.program.empty()) return notes;
-  TWINRUN_ASSIGN(const Checked checked, check_program(files));
+  if (!program && !subject.starts_with("tpu")) return notes;
+  TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
+  TWINRUN_ASSIGN(const Checked checked,
+                 program ? check_program(files)
+                         : check_scenario(parsed.get<std::string>("?SCENARIO"), overrides));
   for (const RuleFinding& f : checked.findings) {
-    if (f.severity == Severity::kNote) continue;
+    if (f.severity == Severity::kNote || (!program && f.severity != Severity::kError)) continue;
     if (notes.size() == kShown) {
       notes.push_back("twinrun check finds more.");
       break;
     }
-    notes.push_back(fmt::format("twinrun check: {} {} ({}): {}; {}.", to_string(f.severity), f.id,
-                                f.where, f.found, f.fix));
+    notes.push_back(program
+                        ? fmt::format("twinrun check: {} {} ({}): {}; {}.", to_string(f.severity),
+                                      f.id, f.where, f.found, f.fix)
+                        : fmt::format("A TPU would refuse this (twinrun check, {}): {}: {}; {}.",
+                                      f.id, f.where, f.found, f.fix));
   }
   return notes;
 }
@@ -179,7 +189,6 @@ Result<int> diagnose_verb(const Args& args) {
   o.quick = parsed.get<bool>("quick");
   o.cure = parsed.get<bool>("cure");
   o.command = command_line();
-  TWINRUN_ASSIGN(o.notes, notes_of_check(scenario.program_files));
   o.cache = reference_cache_folder();
   o.fresh = parsed.get<bool>("fresh");
   TWINRUN_ASSIGN(o.threads, threads_of(parsed));
@@ -199,6 +208,8 @@ Result<int> diagnose_verb(const Args& args) {
   for (const auto& engine : {o.baseline, o.subject}) {
     TWINRUN_RETURN_IF_ERROR(make_engine(engine, scenario, {}, &printer));
   }
+  TWINRUN_ASSIGN(o.notes, notes_of_check(parsed, scenario.program_files, o.subject));
+  for (const std::string& note : o.notes) say(note + "\n");
   if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 
   TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));

@@ -209,8 +209,8 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
     r.next_steps.insert(r.next_steps.begin(),
                         r.injected.empty() ? "file it: report.md is made to be pasted"
                                            : "nothing to file: the fault was put there on purpose");
-  r.notes = j.notes;
-  r.notes.insert(r.notes.end(), diagnosis.options.notes.begin(), diagnosis.options.notes.end());
+  r.notes = diagnosis.options.notes;
+  r.notes.insert(r.notes.end(), j.notes.begin(), j.notes.end());
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
     r.notes.push_back(coverage);
   if (!e.recomputed.empty())

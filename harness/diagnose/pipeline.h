@@ -29,7 +29,7 @@ struct DiagnoseOptions {
   // Makes a subject that has no engine name (a drill's); used instead of `subject` and `faults`.
   std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)> make_subject;
   std::string command;             // as typed, for the report
-  std::vector<std::string> notes;  // for the report
+  std::vector<std::string> notes;  // of the caller, for the report
   std::string cache;   // folder in which reference runs are kept for later diagnoses; "": none
   bool fresh = false;  // compute reference runs again instead of reading them from the cache
   // Whether the diagnosis finds an engine bug again in another process, where XLA leaves out this

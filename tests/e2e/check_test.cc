@@ -1,5 +1,6 @@
 // Tests `twinrun check` through the binary: exit codes, text, JSON and the page that it writes.
 #include "tests/e2e/process.h"
+#include "tests/support/wire_bytes.h"
 
 namespace twinrun::e2e {
 namespace {
@@ -18,8 +19,13 @@ TEST(CheckVerb, ExitCodes) {
 TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
   const Folder folder;
   const std::pair<Words, const char*> wrong[] = {
-      {{"check"}, "neither a scenario nor a program"},
-      {{"check", "digits_mlp", "--program", "x.hlo"}, "a scenario and a program"},
+      {{"check"}, "neither a scenario nor a program nor a graph"},
+      {{"check", "digits_mlp", "--program", "x.hlo"}, "two of a scenario, a program and a graph"},
+      {{"check", "digits_mlp", "--graph", "x.pb"}, "two of a scenario, a program and a graph"},
+      {{"check", "--graph", "absent.pb"}, "absent.pb"},
+      {{"check", "--graph", "."}, "no saved_model.pb in this folder"},
+      {{"check", "--graph", kFixtures + "mlp_sgd.hlo"}, "not a GraphDef"},
+      {{"check", "--graph", "x.pb", "--set", "train.steps=2"}, "a graph has no keys"},
       {{"check", "digits_mpl"}, "digits_mlp"},
       {{"check", "digits_mlp", "--fail-on", "warn"}, "did you mean 'warning'?"},
       {{"check", "digits_mlp", "--generation", "v9"}, "did you mean 'v"},
@@ -116,6 +122,78 @@ TEST(CheckVerb, WithoutGraphvizItSaysWhatToInstall) {
   const Outcome o = twinrun(folder, {"check", "digits_mlp", "-o", "out"}, {{"PATH", "/nowhere"}});
   EXPECT_EQ(o.code, 128);
   EXPECT_TRUE(o.says("apt-get install graphviz")) << o.err;
+}
+
+// A graph with an op that no TPU has; its name is of foreign bytes.
+const std::string& foreign_graph() {
+  using namespace wire;  // NOLINT: the words of the format
+  static const std::string bytes_of_graph =
+      graph_def({node("net/x", "Placeholder", {}, {type("dtype", "float"), shape("shape", {8, 4})}),
+                 node("net/h", "Relu", {"net/x"}, {type("T", "float")}),
+                 node("net/y\x1b[31m</script>", "PyFunc", {"net/h"})});
+  return bytes_of_graph;
+}
+
+TEST(CheckGraph, TextJsonAndExitCodes) {
+  const Folder folder;
+  write_text(folder / "graph.pb", foreign_graph());
+  const Outcome o = twinrun(folder, {"check", "--graph", "graph.pb"});
+  EXPECT_EQ(o.code, 1) << o.err;
+  EXPECT_TRUE(o.prints("graph: GraphDef, 3 of 3 nodes are of the step")) << o.out;
+  EXPECT_TRUE(o.prints("error unsupported-op  graph.pb: net/y")) << o.out;
+  EXPECT_TRUE(o.prints("1 error, 0 warnings, 0 notes")) << o.out;
+  EXPECT_EQ(o.out.find('\x1b'), std::string::npos);
+  const auto j = json_of(twinrun(folder, {"check", "--graph", "graph.pb", "--json"}).out);
+  EXPECT_EQ(j["graph"]["kind"], "GraphDef");
+  EXPECT_EQ(j["graph"]["built_for_tpus"], false);
+  EXPECT_EQ(j["errors"], 1);
+  EXPECT_EQ(j["rules"][0]["id"], "unsupported-op");
+  EXPECT_TRUE(j["memory"].is_null());
+  using namespace wire;  // NOLINT: the words of the format
+  fs::create_directory(folder / "saved");
+  write_text(folder / "saved/saved_model.pb",
+             saved_model({meta_graph(graph_def({node("y", "NoOp")}), "y")}));
+  const Outcome saved = twinrun(folder, {"check", "--graph", "saved"});
+  EXPECT_EQ(saved.code, 0) << saved.err;
+  EXPECT_TRUE(saved.prints("saved: SavedModel of TensorFlow 2.19.0, 1 of 1 nodes")) << saved.out;
+}
+
+TEST(CheckGraph, IsDrawn) {
+  if (std::system("dot -V > /dev/null 2>&1") != 0)
+    GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
+  const Folder folder;
+  write_text(folder / "graph.pb", foreign_graph());
+  EXPECT_EQ(twinrun(folder, {"check", "--graph", "graph.pb", "-o", "out"}).code, 1);
+  const std::string page = read_text(folder / "out/graph.html");
+  for (const char* part : {"what of this GraphDef runs on the TPU",
+                           "2 of 3 ops run on a TPU, 1 not", "\"PyFunc\"", "</html>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(page.find('\x1b'), std::string::npos);
+}
+
+// Our own engines compute what a TPU would refuse; the user is told first.
+TEST(CheckFirst, DiagnoseTellsWhatATpuWouldRefuse) {
+  const Folder folder;
+  const std::string told =
+      "A TPU would refuse this (twinrun check, remainder-kept): --set data.drop_remainder: ";
+  const Words words = {"diagnose",
+                       "digits_mlp",
+                       "--quick",
+                       "--set",
+                       "train.steps=2",
+                       "--set",
+                       "data.drop_remainder=false",
+                       "-o",
+                       "out",
+                       "--json"};
+  const Outcome o = twinrun(folder, words);
+  EXPECT_TRUE(o.says(told)) << o.err;
+  EXPECT_EQ(json_of(o.out)["notes"][0].get<std::string>().substr(0, told.size()), told);
+  const Outcome healthy = twinrun(folder, {"diagnose", "digits_mlp", "--dry-run"});
+  EXPECT_EQ(healthy.err.find("would refuse"), std::string::npos) << healthy.err;
+  const Outcome elsewhere = twinrun(folder, {"diagnose", "digits_mlp", "--dry-run", "--subject",
+                                             "cpu", "--set", "data.drop_remainder=false"});
+  EXPECT_EQ(elsewhere.err.find("would refuse"), std::string::npos) << elsewhere.err;
 }
 
 constexpr const char* kUneven =

@@ -39,8 +39,8 @@ struct Scratch {
 const std::vector<Reader>& readers() {
   static const std::vector<Reader> all = [] {
     std::vector<Reader> out;
-    for (auto* table :
-         {&text_readers, &array_readers, &hdf5_readers, &data_readers, &record_readers}) {
+    for (auto* table : {&text_readers, &array_readers, &hdf5_readers, &data_readers,
+                        &record_readers, &graph_readers}) {
       for (const Reader& reader : table()) out.push_back(reader);
     }
     return out;

@@ -76,5 +76,6 @@ std::vector<Reader> array_readers();
 std::vector<Reader> hdf5_readers();
 std::vector<Reader> data_readers();
 std::vector<Reader> record_readers();
+std::vector<Reader> graph_readers();
 
 }  // namespace twinrun::fuzz

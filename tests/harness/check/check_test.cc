@@ -13,6 +13,7 @@
 #include "harness/check/rules.h"
 #include "program/graph/program.h"
 #include "scenarios/library.h"
+#include "tests/support/wire_bytes.h"
 
 namespace twinrun {
 namespace {
@@ -54,16 +55,29 @@ std::string mlir(const std::string& type) {
          "    return %arg0, %1 : tensor<8xf32>, tensor<f32>\n  }\n}\n";
 }
 
-// Either a scenario of the library with overrides, or the text of a program.
+// A scenario of the library with overrides, the text of a program, or the bytes of a TensorFlow
+// graph.
 struct What {
   std::string scenario;
   Overrides overrides;
   std::string text;
+  std::string graph;
 };
+
+// A graph of an input, and a node that reshapes it: to what another node gives, on a device.
+std::string graph(const std::vector<int64_t>& input, const char* device,
+                  const char* shape = "Const") {
+  return wire::graph_def(
+      {wire::node("x", "Placeholder", {},
+                  {wire::type("dtype", "float"), wire::shape("shape", input)}),
+       wire::node("s", shape, {}, {wire::type("dtype", "int32"), wire::shape("shape", {1})}),
+       wire::node("y", "Reshape", {"x", "s"}, {wire::type("T", "float"), wire::device(device)})});
+}
 
 Checked checked(const What& what) {
   static int count = 0;
-  auto c = what.text.empty()
+  auto c = !what.graph.empty() ? check_graph(file_with("check.pb", what.graph))
+           : what.text.empty()
                ? check_scenario(what.scenario, what.overrides)
                : check_program(
                      {.program = file_with("check" + std::to_string(++count) + ".hlo", what.text)});
@@ -163,6 +177,18 @@ const std::vector<Case>& cases() {
        {.text = hlo("f32[4,4]", "h = f32[4,4] custom-call(x), custom_call_target=\"Sharding\"")},
        "on XLA_TPU_JIT: lapack_spotrf_ffi",
        ".hlo:12: h"},
+      {"pinned-device",
+       {.graph = graph({8}, "/gpu:0")},
+       {.graph = graph({8}, "")},
+       "Cannot assign a device for operation y: could not satisfy explicit device specification "
+       "'/gpu:0'",
+       ".pb: y"},
+      {"not-constant",
+       {.graph = graph({8}, "", "Placeholder")},
+       {.graph = graph({8}, "")},
+       "Input 1 to node `y` with op Reshape must be a compile-time constant",
+       ".pb: y"},
+      {"unknown-batch", {.graph = graph({-1}, "")}, {.graph = graph({8}, "")}, "(?)", ".pb: x"},
       {"no-all-reduce",
        {.text = hlo("f32[8]", "", ", replica_count=8")},
        {.text = hlo("f32[8]", reduce, ", replica_count=8")},
@@ -284,7 +310,7 @@ TEST(Check, EveryRuleSparesWhatIsRight) {
 TEST(Check, FixesFix) {
   int tried = 0;
   for (const Case& c : cases()) {
-    if (!c.triggers.text.empty()) continue;
+    if (c.triggers.scenario.empty()) continue;
     const Checked result = checked(c.triggers);
     const RuleFinding* f = found(result, c.id);
     ASSERT_NE(f, nullptr) << c.id;
