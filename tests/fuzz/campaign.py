@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/fuzz"
@@ -63,10 +62,8 @@ def run(reader, part, args):
     if args.runs or args.campaign:
         command.append(f"-runs={-(-(args.runs or CAMPAIGN[kind]) // args.parts)}")
     before = set(folders["findings"].glob(f"{part}-*"))
-    start = time.monotonic()
     done = subprocess.run([*command, folders["corpus"], folders["seeds"]], env=environment, cwd=ROOT,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
-    took = time.monotonic() - start
     log = done.stderr
     (folders["logs"] / f"{part}.txt").write_text(log[:100_000] + "\n...\n" + log[-100_000:])
     new = sorted(set(folders["findings"].glob(f"{part}-*")) - before)
@@ -75,14 +72,18 @@ def run(reader, part, args):
         for file in new:
             file.unlink()
         new = []
-    executions = int(figure(log, r"stat::number_of_executed_units: +(\d+)"))
+    return row_of(reader, log, [str(f.relative_to(ROOT)) for f in new] or ([] if done.returncode == 0 else ["no file"]))
+
+
+def row_of(reader, log, findings):
+    """The row of a process from what it printed."""
     first = figure(log, r"INITED cov: (\d+)")
-    return {"name": name, "kind": kind, "reads": reads, "executions": executions,
-            "rate": executions / max(took, 1e-3), "coverage": int(figure(log, r" cov: (\d+)")),
+    return {"name": reader[0], "reads": reader[3], "executions": int(figure(log, r"stat::number_of_executed_units: +(\d+)")),
+            "rate": int(figure(log, r"exec/s: (\d+)")), "coverage": int(figure(log, r" cov: (\d+)")),
             "new": int(figure(log, r" cov: (\d+)")) - int(first),
             "slowest": int(figure(log, r"stat::slowest_unit_time_sec: +(\d+)")),
             "memory": int(figure(log, r"stat::peak_rss_mb: +(\d+)")),
-            "findings": [str(f.relative_to(ROOT)) for f in new] or ([] if done.returncode == 0 else ["no file"]),
+            "findings": findings,
             "last": next((line for line in log.splitlines() if "VIOLATION" in line or "ERROR: " in line
                           or "runtime error" in line), "")}
 
@@ -96,6 +97,18 @@ def together(rows):
                      last=whole["last"] or row["last"])
     whole["findings"] = sorted(set(whole["findings"]))
     return whole
+
+
+def collected(folders, chosen):
+    """The rows of the logs in folders of several campaigns, such as of several machines."""
+    rows = []
+    for reader in chosen:
+        logs = [file.read_text(errors="replace") for folder in folders
+                for file in sorted(pathlib.Path(folder).glob(f"{reader[0]}/*.txt"))]
+        parts = [row_of(reader, log, ["in a log"] * bool(re.search(r"ERROR: |runtime error|VIOLATION", log))) for log in logs
+                 if "stat::number_of" in log]
+        rows += [together(parts)] if parts else []
+    return rows
 
 
 COLUMNS = ("reader", "reads", "executions", "per second", "coverage", "of it new", "slowest input", "peak memory", "findings")
@@ -143,6 +156,7 @@ def main():
     parser.add_argument("--write", action="store_true", help="write the table into docs/results/reliability.md")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time; default: 2")
     parser.add_argument("--parts", type=int, default=1, help="processes for each reader; default: 1")
+    parser.add_argument("--collect", nargs="+", metavar="FOLDER", help="run nothing; sum up the logs of earlier campaigns")
     args = parser.parse_args()
     if not (args.runs or args.campaign):
         args.seconds = args.seconds or 60
@@ -152,6 +166,13 @@ def main():
     if unknown:
         sys.exit(f"./dev fuzz: no reader {', '.join(sorted(unknown))} (known: {', '.join(r[0] for r in known)})")
     chosen = [reader for reader in known if not args.readers or reader[0] in args.readers]
+    if args.collect:
+        rows = collected(args.collect, chosen)
+        printed(rows)
+        print(summary(rows))
+        if args.write:
+            write(rows, "./dev fuzz --campaign`, in parts and on two machines, added up by `./dev fuzz --collect")
+        return 0
     reader_folders.update((reader[0], prepare(reader)) for reader in chosen)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         parts = [[pool.submit(run, reader, part, args) for reader in chosen] for part in range(args.parts)]
