@@ -6,6 +6,7 @@
 
 #include "device/machine.h"
 #include "harness/profile/modelled.h"
+#include "reports/profile_words.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -127,8 +128,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
     all.push_back(
         {"narrow-layers",
          fmt::format("the matrix unit multiplies {} x {} at a time, and {} {} fewer "
-                     "features: it reaches {} of its peak. More features cost little "
-                     "there; whether the model gains by them is another question",
+                     "features: it reaches {} of its peak",
                      tpu::kLanes, tpu::kLanes, narrow.names,
                      narrow.layers.size() == 1 ? "has" : "have", percent(p.matrix_utilisation)),
          setting,
@@ -163,8 +163,14 @@ Result<std::vector<Recommendation>> recommendations(const Scenario& scenario, co
     if (!then) return then.error();
     Recommendation r{idea.rule, idea.text, idea.setting, now.samples_per_second(),
                      then->samples_per_second()};
-    if (idea.widens)
+    if (idea.widens) {
       r.flops_before = now.flops_per_second(), r.flops_after = then->flops_per_second();
+      r.text += fmt::format(
+          "; with {} each, a step does {} times the arithmetic in {} times the time. Whether the "
+          "model gains by it is another question",
+          tpu::kLanes, words::three_digits(then->flops / now.flops),
+          words::three_digits(then->step_seconds / now.step_seconds));
+    }
     // Do not recommend a setting that is faster but does not fit into memory.
     if (now.fits() && !then->fits()) continue;
     if (r.gain() < (idea.widens ? kWorthWidening : kWorthSaying)) continue;
