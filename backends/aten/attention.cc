@@ -358,8 +358,7 @@ Array of_groups(const Arithmetic& m, Array x, int64_t heads, Element element) {
   Dims groups = x.dims;
   groups[rank - 3] = heads;
   groups.insert(groups.begin() + static_cast<int64_t>(rank) - 2, x.dims[rank - 3] / heads);
-  x = map(
-      m, [&](Estimate e) { return stored(e, element); }, x);
+  x = stored(m, x, element);
   return sum(m, reshaped(std::move(x), groups), {static_cast<int64_t>(rank) - 2});
 }
 Expected kernel_backward(const Arguments& a, const Places& at) {

@@ -221,6 +221,10 @@ Estimate stored(Estimate e, Element as) {
   if (e.radius == 0 && held) return e;
   return {e.value, (e.radius + half) * oracle::kOutward};
 }
+Array stored(const Arithmetic& m, const Array& x, Element as) {
+  return map(
+      m, [&](Estimate e) { return stored(e, as); }, x);
+}
 
 Array converted(Array x, Element to) {
   if (!is_integer(to)) return x;

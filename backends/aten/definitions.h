@@ -73,6 +73,7 @@ Array array_of(const TensorView& view, ThreadPool* pool);  // Undefined if the b
 std::vector<int64_t> integers_of(const TensorView& view);
 // How an element type stores an estimate: one more rounding.
 Estimate stored(Estimate e, Element as);
+Array stored(const Arithmetic& m, const Array& x, Element as);
 // Numbers as another element type holds them: truncated to integers, true where they are not zero.
 // Rounding to a shorter floating-point type is left to `stored`.
 Array converted(Array x, Element to);

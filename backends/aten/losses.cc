@@ -38,8 +38,7 @@ int64_t reduction_named(const Arguments& a, size_t position) {
   if (name == "none") return kNone;
   if (name == "mean") return kMean;
   if (name == "sum") return kSum;
-  if (name == "batchmean") return kBatchMean;
-  throw Undefined("an unknown reduction");
+  return name == "batchmean" ? kBatchMean : throw Undefined("an unknown reduction");
 }
 void without(const Arguments& a, size_t position, std::string_view name) {
   if (a.has(position, name)) throw Undefined("a loss with " + std::string(name));
@@ -415,14 +414,10 @@ Expected cross_entropy(const Arguments& a) {
   const int64_t ignore = a.integer(4, "ignore_index", -100), reduction = reduction_named(a, 6);
   const double smoothing = a.number(7, "label_smoothing", 0),
                each = smoothing / static_cast<double>(k.classes);
-  const Array weight = weights_of(a, 2, k.classes);
-  Array logs = log_probabilities(m, k);
-  // Autocast of CUDA stores the logarithms in the type of the input, and computes the rest in binary32.
-  const Element kept = a.view(0, "input").element;
-  if (m.gpu && is_half(kept)) {
-    logs = map(
-        m, [&](Estimate e) { return stored(e, kept); }, logs);
-  }
+  Array weight = weights_of(a, 2, k.classes), logs = log_probabilities(m, k);
+  // Autocast of CUDA stores the logarithms in the type of the input.
+  if (const Element kept = a.view(0, "input").element; m.gpu && is_half(kept))
+    logs = stored(m, logs, kept);
   const TensorView& target = a.view(1, "target");
   const auto cost = [&](int64_t cell, int64_t c) {
     const Estimate l = logs.at(k.index(cell, c));

@@ -209,7 +209,8 @@ class KeyRules {
     std::vector<uintmax_t> sizes;
     for (const std::string& path : s_.data.files) {
       std::error_code missing;
-      const uintmax_t size = std::filesystem::file_size(path, missing);
+      const uintmax_t size =
+          std::filesystem::file_size(std::filesystem::path(s_.data.dir) / path, missing);
       if (!missing) sizes.push_back(size);
     }
     if (sizes.size() < kMany) return;

@@ -51,7 +51,7 @@ TEST(CheckVerb, TextNamesRulePlaceAndFix) {
   EXPECT_TRUE(o.prints("error batch-not-divisible  --set train.batch")) << o.out;
   EXPECT_TRUE(o.prints("--set train.batch=256 (104 would do for this rule alone)")) << o.out;
   EXPECT_TRUE(o.prints("train batch size 100 must be divisible by number of replicas 8"));
-  EXPECT_TRUE(o.prints("1 error, 1 warning, 1 note")) << o.out;
+  EXPECT_TRUE(o.prints("1 error, 1 warning, 2 notes")) << o.out;
 }
 
 TEST(CheckVerb, Json) {
