@@ -373,8 +373,8 @@ TEST(BadEnvironment, ManyOpsTakeSecondsAndNotMinutes) {
   };
   const Outcome o = Process(folder, {"check", "--program", "many.hlo"}, {}, limited).finish();
   EXPECT_EQ(o.code, 0) << o.err;
-  EXPECT_TRUE(o.says("0 errors")) << o.out << o.err;
-  EXPECT_FALSE(o.says("not imported")) << o.out;
+  EXPECT_TRUE(o.prints("0 errors")) << o.out << o.err;
+  EXPECT_FALSE(o.prints("not imported")) << o.out;
 }
 
 // A soft limit of the stack is raised, for threads too; a hard one is an error and not a crash.

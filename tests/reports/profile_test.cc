@@ -37,6 +37,7 @@ TEST(ProfileReport, ThePageHasTheViewsElements) {
   Profile p = examples::profile();
   p.ops[0].fit = "k 9 padded to 128, n 128 fits exactly";
   p.ops[0].fill = 9.0 / 128;
+  p.ops[1].utilisation = 0.9;  // of a tenth of the time
   const std::string page = to_profile_html(p, "trace.json");
   for (const char* what :
        {"TPU v2-8: 1 host, 8 cores, batch 256, 32 on each core", "cumulative", "GFLOP/s",
