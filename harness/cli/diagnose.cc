@@ -209,7 +209,8 @@ Result<int> diagnose_verb(const Args& args) {
     TWINRUN_RETURN_IF_ERROR(make_engine(engine, scenario, {}, &printer));
   }
   TWINRUN_ASSIGN(o.notes, notes_of_check(parsed, scenario.program_files, o.subject));
-  for (const std::string& note : o.notes) say("twinrun: " + note + "\n");
+  for (const std::string& note : o.notes)
+    say((note.starts_with("twinrun") ? "" : "twinrun: ") + note + "\n");
   if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 
   TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
