@@ -25,11 +25,9 @@ struct Untouched : std::allocator<double> {
     using other = Untouched;
   };
   double* allocate(size_t n) {
-    return static_cast<double*>(::operator new(n * sizeof(double), std::align_val_t{64}));
+    return static_cast<double*>(::operator new (n * sizeof(double), std::align_val_t{64}));
   }
-  void deallocate(double* at, size_t n) {
-    ::operator delete(at, n * sizeof(double), std::align_val_t{64});
-  }
+  void deallocate(double* at, size_t) { ::operator delete (at, std::align_val_t{64}); }
   template <typename... Args>
   void construct(double* at, Args... args) {
     if constexpr (sizeof...(args) > 0) ::new (static_cast<void*>(at)) double(args...);
