@@ -218,9 +218,11 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
       "max_cores", c.max_cores,
       [](const json& v) { return v.is_number_integer() && v >= 1 && v <= 1 << 20; },
       "an integer of at least 1"));
+  // As a double, because 2^64 - 1 is less than 2^20 to a comparison of JSON numbers.
   TWINRUN_RETURN_IF_ERROR(take(
-      "elementary_ulps", c.elementary_ulps, [](const json& v) { return v >= 0.5 && v <= 1 << 20; },
-      "a number of at least 0.5"));
+      "elementary_ulps", c.elementary_ulps,
+      [](const json& v) { return v.get<double>() >= 0.5 && v.get<double>() <= 1 << 20; },
+      "a number of 0.5 to 1048576"));
   TWINRUN_RETURN_IF_ERROR(take("flush", c.flush, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("contracts", c.contracts, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("deterministic", c.deterministic, any, "true or false"));
