@@ -10,8 +10,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "fixed fields are little-endian");
 
-constexpr int kMaxVarintBytes = 10;  // 64 bits, seven a byte
-
 std::string type_name(Type type) {
   switch (type) {
     case Type::kVarint:
@@ -37,25 +35,26 @@ Error Message::wrong_type(const Field& field, const char* wanted) const {
                             "; allowed is " + wanted);
 }
 
-Result<uint64_t> Message::varint() {
-  uint64_t value = 0;
-  const size_t from = at_;
-  for (int i = 0; i < kMaxVarintBytes; ++i) {
-    if (at_ == bytes_.size())
-      return fail(start_ + from, "the message ends within a number: it is cut short or damaged");
-    const auto byte = static_cast<uint8_t>(bytes_[at_++]);
-    // The tenth byte has the last bit only; protobuf drops what is above it.
-    value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
-    if (byte < 0x80) return value;
-  }
-  return fail(start_ + from, "a number of more than " + std::to_string(kMaxVarintBytes) + " bytes");
+bool Message::take(uint64_t& value) {
+  std::string_view rest = bytes_.substr(at_);
+  if (!take_varint(rest, value)) return false;
+  at_ = bytes_.size() - rest.size();
+  return true;
+}
+
+// Why there is no number at `at_`.
+Error Message::no_number() const {
+  if (bytes_.size() - at_ < kMaxVarintBytes)
+    return fail(start_ + at_, "the message ends within a number: it is cut short or damaged");
+  return fail(start_ + at_, "a number of more than " + std::to_string(kMaxVarintBytes) + " bytes");
 }
 
 Result<bool> Message::next(Field& field) {
   if (at_ == bytes_.size()) return false;
   field = {};
   field.at = start_ + at_;
-  TWINRUN_ASSIGN(const uint64_t tag, varint());
+  uint64_t tag = 0;
+  if (!take(tag)) return no_number();
   const uint64_t number = tag >> 3, type = tag & 7;
   constexpr uint64_t kMaxNumber = (uint64_t{1} << 29) - 1;
   if (number == 0 || number > kMaxNumber)
@@ -66,7 +65,7 @@ Result<bool> Message::next(Field& field) {
   size_t size = 0;
   switch (field.type) {
     case Type::kVarint: {
-      TWINRUN_ASSIGN(field.value, varint());
+      if (!take(field.value)) return no_number();
       return true;
     }
     case Type::kFixed64:
@@ -76,7 +75,8 @@ Result<bool> Message::next(Field& field) {
       size = 4;
       break;
     case Type::kBytes: {
-      TWINRUN_ASSIGN(const uint64_t length, varint());
+      uint64_t length = 0;
+      if (!take(length)) return no_number();
       if (length > bytes_.size() - at_)
         return fail(field.at, "field " + std::to_string(number) + " has " + std::to_string(length) +
                                   " bytes, and the message only " +

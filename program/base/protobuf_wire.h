@@ -23,6 +23,24 @@ namespace twinrun::wire {
 // How deep messages may lie in each other; protobuf's own limit is the same.
 inline constexpr int kMaxDepth = 100;
 
+inline constexpr size_t kMaxVarintBytes = 10;  // 64 bits, seven a byte
+
+// Takes a varint off the front of `rest`; false where it is cut short or has more bytes than that.
+inline bool take_varint(std::string_view& rest, uint64_t& out) {
+  const size_t most = rest.size() < kMaxVarintBytes ? rest.size() : kMaxVarintBytes;
+  out = 0;
+  for (size_t i = 0; i < most; ++i) {
+    const auto byte = static_cast<uint8_t>(rest[i]);
+    // The tenth byte has the last bit only; protobuf drops what is above it.
+    out |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
+    if (byte < 0x80) {
+      rest.remove_prefix(i + 1);
+      return true;
+    }
+  }
+  return false;
+}
+
 // The values are those of the format.
 enum class Type : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
@@ -55,7 +73,8 @@ class Message {
  private:
   Message(std::string_view bytes, std::string_view file, size_t start, int depth)
       : bytes_(bytes), file_(file), start_(start), depth_(depth) {}
-  Result<uint64_t> varint();
+  bool take(uint64_t& value);
+  Error no_number() const;
   Error wrong_type(const Field& field, const char* wanted) const;
 
   std::string_view bytes_, file_;
@@ -71,7 +90,8 @@ Status Message::numbers(const Field& field, const Add& add) const {
   }
   Message packed(field.bytes, file_, field.at, depth_);
   while (packed.at_ < packed.bytes_.size()) {
-    TWINRUN_ASSIGN(const uint64_t value, packed.varint());
+    uint64_t value = 0;
+    if (!packed.take(value)) return packed.no_number();
     add(value);
   }
   return Ok{};

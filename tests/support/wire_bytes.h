@@ -1,4 +1,4 @@
-// Writes protobuf's wire format for tests, and TensorFlow's graphs in it.
+// Writes TensorFlow's graphs in protobuf's wire format, for tests.
 //
 //   graph_def({node("x", "Placeholder", {}, {type("dtype", "float"), shape("shape", {-1, 4})})});
 #pragma once
@@ -9,30 +9,9 @@
 #include <vector>
 
 #include "harness/check/tf_graph.h"
+#include "tests/support/wire_writer.h"
 
 namespace twinrun::wire {
-
-inline std::string varint(uint64_t value) {
-  std::string out;
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
-  return out + static_cast<char>(value);
-}
-inline std::string number(uint32_t field, int64_t value) {
-  return varint(uint64_t{field} << 3) + varint(static_cast<uint64_t>(value));
-}
-inline std::string bytes(uint32_t field, std::string_view content) {
-  return varint((uint64_t{field} << 3) | 2) + varint(content.size()) + std::string(content);
-}
-inline std::string entry(uint32_t field, std::string_view key, std::string_view value) {
-  return bytes(field, bytes(1, key) + bytes(2, value));
-}
-
-using Parts = std::vector<std::string>;
-inline std::string all(const Parts& parts) {
-  std::string out;
-  for (const std::string& part : parts) out += part;
-  return out;
-}
 
 // A TensorShapeProto. An empty list is a scalar; unknown_rank() has no rank.
 inline std::string dims(const std::vector<int64_t>& sizes) {

@@ -14,13 +14,13 @@
 #include "harness/xplane/timeline.h"
 #include "harness/xplane/write.h"
 #include "tests/harness/tiny.h"
-#include "tests/harness/xplane/wire_writer.h"
 #include "tests/reports/profile_examples.h"
+#include "tests/support/wire_writer.h"
 
 namespace twinrun {
 namespace {
 
-using wire::Message;
+using wire::Written;
 
 constexpr const char* kCapture =
     TWINRUN_SOURCE_DIR "/tests/harness/xplane/fixtures/jax_cpu.xplane.pb";
@@ -102,18 +102,18 @@ class PlaneMaker {
  public:
   explicit PlaneMaker(const std::string& name) { plane_.text(2, name); }
   void begin_line(const std::string& name, int64_t ns = 0) {
-    line_ = Message().text(2, name).number(3, static_cast<uint64_t>(ns));
+    line_ = Written().text(2, name).number(3, static_cast<uint64_t>(ns));
   }
   void event(const std::string& name, uint64_t begin, uint64_t duration,
              const std::string& stat = "", const std::string& value = "") {
-    plane_.message(4, Message().number(1, ++id_).message(2, Message().text(2, name)));
-    Message event = Message()
+    plane_.message(4, Written().number(1, ++id_).message(2, Written().text(2, name)));
+    Written event = Written()
                         .number(1, id_)
                         .number(2, begin * 1'000'000)
                         .number(3, duration * 1'000'000);  // microseconds
     if (!stat.empty()) {
-      plane_.message(5, Message().number(1, id_).message(2, Message().text(2, stat)));
-      Message written = Message().number(1, id_);
+      plane_.message(5, Written().number(1, id_).message(2, Written().text(2, stat)));
+      Written written = Written().number(1, id_);
       if (value.find_first_not_of("0123456789") == std::string::npos)
         written.number(4, std::stoull(value));
       else
@@ -123,10 +123,10 @@ class PlaneMaker {
     line_.message(4, event);
   }
   void end_line() { plane_.message(3, line_); }
-  const Message& get() const { return plane_; }
+  const Written& get() const { return plane_; }
 
  private:
-  Message plane_, line_;
+  Written plane_, line_;
   uint64_t id_ = 0;
 };
 
@@ -149,7 +149,7 @@ TEST(Xplane, ReadsStreamsOfAGpu) {
   host.event("IteratorGetNext", 150, 30);
   host.event("of both steps", 0, 200, "group_id", "9");
   host.end_line();
-  const Message space = Message().message(1, gpu.get()).message(1, host.get()).text(4, "node1");
+  const Written space = Written().message(1, gpu.get()).message(1, host.get()).text(4, "node1");
   const Capture c = tiny::must(read_xplane_bytes(space.bytes, "gpu.xplane.pb"));
   EXPECT_EQ(c.device, "GPU");
   EXPECT_EQ(c.host, "node1");
@@ -184,7 +184,7 @@ TEST(Xplane, ReadsModulesAndNestedOpsOfATpu) {
   other.begin_line("XLA Ops", 1000);
   other.event("ignored", 0, 1000);
   other.end_line();
-  const Message space = Message().message(1, tpu.get()).message(1, other.get());
+  const Written space = Written().message(1, tpu.get()).message(1, other.get());
   const Capture c = tiny::must(read_xplane_bytes(space.bytes, "tpu.xplane.pb"));
   EXPECT_EQ(c.steps_from, "executions of jit_step(7)");
   EXPECT_EQ(c.devices, 1);
@@ -209,7 +209,7 @@ TEST(Xplane, SaysWhatIsWrong) {
   EXPECT_NE(error_of("HloModule step").find("is not an XSpace"), std::string::npos);
   EXPECT_NE(error_of("").find("has no planes"), std::string::npos);
   EXPECT_NE(error_of(whole.substr(0, whole.size() - 1)).find("cut short"), std::string::npos);
-  EXPECT_NE(error_of(Message().message(1, Message().text(3, "\xFF")).bytes).find("a line is cut"),
+  EXPECT_NE(error_of(Written().message(1, Written().text(3, "\xFF")).bytes).find("a line is cut"),
             std::string::npos);
 
   const std::string logs = folder / "logs";

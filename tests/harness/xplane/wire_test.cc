@@ -7,14 +7,14 @@
 #include <set>
 #include <vector>
 
-#include "tests/harness/xplane/wire_writer.h"
+#include "tests/support/wire_writer.h"
 
 namespace twinrun::wire {
 namespace {
 
 TEST(Wire, ReadsWhatIsWritten) {
-  const Message inner = Message().number(1, 7);
-  const std::string bytes = Message()
+  const Written inner = Written().number(1, 7);
+  const std::string bytes = Written()
                                 .number(1, 0)
                                 .number(2, std::numeric_limits<uint64_t>::max())
                                 .real(3, -0.5)
@@ -50,7 +50,7 @@ TEST(Wire, SkipsFixed32) {
 }
 
 TEST(Wire, EveryCutIsBrokenOrShorter) {
-  const std::string bytes = Message().number(2, 300).real(3, 1).text(4, "abc").bytes;
+  const std::string bytes = Written().number(2, 300).real(3, 1).text(4, "abc").bytes;
   const std::set<size_t> whole = {0, 3, 12, 17};  // where a field ends
   for (size_t at = 0; at <= bytes.size(); ++at) {
     Fields fields(std::string_view(bytes).substr(0, at));
