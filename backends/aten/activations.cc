@@ -192,21 +192,23 @@ Expected hardswish_backward(const Arguments& a) {
     return within(a.m, dy * (x / 3 + 0.5), std::fabs(dy) * (std::fabs(x) / 3 + 0.5), 6);
   });
 }
+// Rounds what a kernel keeps on the way in half precision, if it does.
+auto kept_in(Element type, bool does) {
+  return
+      [type, rounds = does && is_half(type)](Estimate e) { return rounds ? stored(e, type) : e; };
+}
 Expected sigmoid_backward(const Arguments& a) {
   // PyTorch's CPU kernel computes in binary16, step by step.
   // Those of CUDA do so in bfloat16, too.
   const Element type = a.view(1, "output").element;
-  const bool steps = type == Element::kF16 || (a.m.gpu && is_half(type));
-  const auto step = [&](Estimate e) { return steps ? stored(e, type) : e; };
+  const auto step = kept_in(type, type == Element::kF16 || a.m.gpu);
   return backward(a, [&](double dy, double y) {
     return a.m.mul(step(a.m.mul({dy}, step(a.m.sub({1}, {y})))), {y});
   });
 }
 Expected tanh_backward(const Arguments& a) {
   // CUDA's kernel computes in half precision, step by step.
-  const Element type = a.view(1, "output").element;
-  const bool steps = a.m.gpu && is_half(type);
-  const auto step = [&](Estimate e) { return steps ? stored(e, type) : e; };
+  const auto step = kept_in(a.view(1, "output").element, a.m.gpu);
   return backward(a, [&](double dy, double y) {
     return a.m.mul({dy}, step(a.m.sub({1}, step(a.m.mul({y}, {y})))));
   });

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "backends/aten/call.h"
 #include "backends/oracle/elementary.h"
 #include "backends/oracle/rounding.h"
 #include "program/base/thread_pool.h"
@@ -18,6 +19,11 @@ namespace twinrun::aten {
 using oracle::Estimate;
 using oracle::finite;
 using oracle::kInfinity;
+
+// One rounding to bfloat16 or binary16, relative; 0 for other types.
+inline double half_unit(Element e) {
+  return e == Element::kBF16 ? oracle::kUnitBf16 : e == Element::kF16 ? 0x1p-11 : 0;
+}
 
 inline Estimate exactly(double x) { return {x, 0}; }
 

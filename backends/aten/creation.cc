@@ -53,7 +53,7 @@ Expected eye(const Arguments& a) {
 // The unit of kernels that compute in the element type of the result.
 double unit_of(const Arguments& a) {
   const Element e = a.result(0).element;
-  return e == Element::kBF16 ? 0x1p-8 : e == Element::kF16 ? 0x1p-11 : a.m.unit;
+  return is_half(e) ? half_unit(e) : a.m.unit;
 }
 // start + i step. Kernels with lanes round the element of the first lane, which lies between the
 // start and the result, to the element type before they add the lane's multiple of the step.

@@ -96,9 +96,7 @@ Array written_to(const Arguments& a, Array out, const Positions& to, const Array
 Array added_to(const Arguments& a, const Array& self, const Positions& to, const Array& source) {
   if (static_cast<size_t>(source.size()) != to.size()) throw Undefined("values of another shape");
   const Element element = a.view(0, "self").element;
-  const double unit = element == Element::kBF16  ? 0x1p-8
-                      : element == Element::kF16 ? 0x1p-11
-                                                 : a.m.unit;
+  const double unit = is_half(element) ? half_unit(element) : a.m.unit;
   Array out = self;
   Plane size(out.value.size(), 0.0), given(out.value.size(), 0.0);
   std::vector<int64_t> terms(out.value.size(), 1);

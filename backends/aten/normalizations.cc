@@ -188,7 +188,7 @@ Expected native_batch_norm_backward(const Arguments& a) {
   // CUDA's kernel was seen to add in binary16 where the weight is of binary16, with errors of a tenth
   // of one rounding of the sum of magnitudes (PyTorch 2.11, H100): a rounding for each level of a tree.
   const Element type = a.has(2, "weight") ? a.view(2, "weight").element : Element::kF32;
-  if (a.m.gpu && is_half(type)) b.tree = type == Element::kBF16 ? 0x1p-8 : 0x1p-11;
+  if (a.m.gpu) b.tree = half_unit(type);
   return batch_backward(a, std::move(b), a.flag(7, "train", true), a.number(8, "eps", 1e-5),
                         "save_invstd", mask_of(a, 9, 3));
 }

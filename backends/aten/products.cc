@@ -18,7 +18,7 @@ double of_parts(const Arguments& a, const Array& left) {
                                                : false;
   if (!allowed || left.dims.empty()) return 0;
   const auto parts = static_cast<double>(std::min<int64_t>(kMostParts, left.dims.back()));
-  return parts * (type == Element::kBF16 ? oracle::kUnitBf16 : 0x1p-11);
+  return parts * half_unit(type);
 }
 Expected product(const Arguments& a) {
   const Array left = a.array(0, "self");
@@ -40,7 +40,7 @@ Array added(const Arguments& a, const Array& bias, Array left, const Array& righ
   // PyTorch's CPU kernels may round alpha and beta, what they scale, and the product to the type
   // of the result before they add: up to two roundings of half precision for each.
   const Element type = a.result(0).element;
-  const double half = type == Element::kBF16 ? 2 * 0x1p-8 : type == Element::kF16 ? 2 * 0x1p-11 : 0;
+  const double half = 2 * half_unit(type);
   // Below its normal numbers binary16 errs by half its smallest number.
   const double least = type == Element::kF16 ? 2 * 0x1p-25 : 0;
   const Estimate alpha = factor(m, a.number(4, "alpha", 1));
@@ -164,7 +164,7 @@ Expected trilinear(const Arguments& a) {
   const int64_t unroll = a.integer(7, "unroll_dim", 1);
   const bool adds = std::ranges::find(summed, unroll) != summed.end();
   const Element type = a.result(0).element;
-  const double half = type == Element::kBF16 ? 0x1p-8 : type == Element::kF16 ? 0x1p-11 : 0;
+  const double half = half_unit(type);
   const double parts = 3 + (adds ? static_cast<double>(all[static_cast<size_t>(unroll)]) : 0);
   const double relative = m.of_products(terms + 1, m.operand) + 3 * m.unit + parts * half +
                           2 * m.operand + 5 * m.operand * m.operand;

@@ -350,7 +350,7 @@ Expected count_nonzero(const Arguments& a) {
 // running sums of bfloat16 and binary16.
 double unit_of(const Arguments& a) {
   const Element e = a.result(0).element;
-  return e == Element::kBF16 ? 0x1p-8 : e == Element::kF16 ? 0x1p-11 : a.m.unit;
+  return is_half(e) ? half_unit(e) : a.m.unit;
 }
 
 Expected product(const Arguments& a) {

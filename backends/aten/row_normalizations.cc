@@ -60,7 +60,7 @@ Expected layer_norm_backward(const Arguments& a) {
   b.weight_apart = false;
   // The CPU's kernel adds the rows' terms up in the input's type, half precision too.
   const Element type = a.view(1, "input").element;
-  b.buffer = type == Element::kBF16 ? 0x1p-8 : type == Element::kF16 ? 0x1p-11 : 0.0;
+  b.buffer = half_unit(type);
   Expected e = gradients(a.m, b, mask_of(a, 7, 3));
   for (size_t i = 1; i < 3; ++i) {
     if (e.results[i]) e.results[i]->dims = shape;

@@ -6,13 +6,6 @@
 
 namespace twinrun::aten {
 
-// The unit of the additions that PyTorch's CPU kernels of half precision make in the result itself;
-// 0 for other results.
-inline double half_unit(Element e) {
-  if (e == Element::kBF16) return oracle::kUnitBf16;
-  return e == Element::kF16 ? 0x1p-11 : 0;
-}
-
 // A running sum of estimates.
 struct Total {
   double value = 0, size = 0, radius = 0;
