@@ -82,35 +82,26 @@ def _devices():
     return "; ".join(_lines("/proc/cpuinfo", "model name")[:1] + sum(cards, []))
 
 
-def _convolves_in_tf32():
-    """Whether cuDNN may round the operands of convolutions. Since 2.9 a script may say so in two ways, and asking in one what was
-    said in the other is an error."""
-    cudnn = torch.backends.cudnn
+def _rounds_to_tf32(flagged, *places):
+    """Whether operands may be rounded to TF32. Since 2.9 a script may say so in two ways, and asking in one what was said in the
+    other is an error: by a flag, or for one of `places`, of which one that says nothing does as the next says."""
     try:
-        return bool(cudnn.allow_tf32)
+        return bool(flagged.allow_tf32)
     except RuntimeError:
-        said = [getattr(place, "fp32_precision", "none") for place in (cudnn.conv, cudnn, torch.backends)]
-        return next((word for word in said if word != "none"), "ieee") != "ieee"
-
-
-def _multiplies_in_tf32(matmul):
-    try:
-        return bool(matmul.allow_tf32)
-    except RuntimeError:
-        said = [getattr(place, "fp32_precision", "none") for place in (matmul, torch.backends)]
+        said = [getattr(place, "fp32_precision", "none") for place in places]
         return next((word for word in said if word != "none"), "ieee") != "ieee"
 
 
 def _settings():
-    matmul = getattr(getattr(torch.backends, "cuda", None), "matmul", None)
+    matmul, cudnn = getattr(getattr(torch.backends, "cuda", None), "matmul", None), torch.backends.cudnn
     asked = {
         "float32_matmul_precision": lambda: torch.get_float32_matmul_precision(),
         "flush_denormal": lambda: (torch.full((1,), 1e-40) * 1.0).item() == 0,
         "deterministic": lambda: torch.are_deterministic_algorithms_enabled(),
         "bf16_reduced_precision_reduction": lambda: bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),
-        "allow_tf32": lambda: _multiplies_in_tf32(matmul),
-        "convolution_tf32": _convolves_in_tf32,
+        "allow_tf32": lambda: _rounds_to_tf32(matmul, matmul, torch.backends),
+        "convolution_tf32": lambda: _rounds_to_tf32(cudnn, getattr(cudnn, "conv", None), cudnn, torch.backends),
         "devices": _devices,
         "instruction_set": lambda: torch.backends.cpu.get_cpu_capability(),
         "onednn_bfloat16": lambda: bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())}
