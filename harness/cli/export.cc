@@ -20,12 +20,11 @@ Result<int> export_tensors(const Parsed& parsed) {
                                  : std::filesystem::path(file).stem().string() + "-state";
   TWINRUN_ASSIGN(const ExportedState done, export_state(file, folder));
   if (parsed.get<bool>("json")) {
-    const nlohmann::ordered_json j = {
-        {"schema", 1},
-        {"files", done.files},
-        {"tensors", done.tensors},
-        {"replicas", nlohmann::ordered_json::parse(replicas_json(done.replicas))}};
-    print_document(j.dump() + "\n");
+    const nlohmann::ordered_json j = {{"schema", 1},
+                                      {"files", done.files},
+                                      {"tensors", done.tensors},
+                                      {"replicas", replicas_json(done.replicas)}};
+    print_document(j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {
     print("{}: {} tensors, {}\n", folder, done.tensors,
           done.replicas.empty()

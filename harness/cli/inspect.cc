@@ -36,7 +36,7 @@ Json json_of(const Checkpoint& c) {
           {"scenario_digest", c.scenario_digest},
           {"root_digest", c.root_digest().hex()},
           {"tensors", tensors},
-          {"replicas", Json::parse(replicas_json(replicas_of(c)))}};
+          {"replicas", replicas_json(replicas_of(c))}};
 }
 
 // Core by core: what it holds, and how far that is from core 0.
@@ -224,8 +224,7 @@ Result<int> inspect_verb(const Args& args) {
     for (const auto& c : r.checkpoints)
       j["checkpoints"].push_back({{"step", c.step}, {"root_digest", c.root_digest().hex()}});
     const Checkpoint* const of_cores = checkpoint_of_cores(r);
-    j["replicas"] =
-        of_cores == nullptr ? Json::array() : Json::parse(replicas_json(replicas_of(*of_cores)));
+    j["replicas"] = of_cores == nullptr ? Json::array() : replicas_json(replicas_of(*of_cores));
     print_document(j.dump(2) + "\n");
   } else {
     show(r);

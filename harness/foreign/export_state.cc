@@ -16,20 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json json_of_rows(const std::vector<ReplicaRow>& replicas) {
-  Json all = Json::array();
-  for (const ReplicaRow& row : replicas) {
-    Json tensors = Json::object();
-    for (const ReplicaTensor& t : row.tensors)
-      tensors[t.name] = {{"digest", t.digest}, {"distance", t.distance}};
-    all.push_back({{"core", row.core},
-                   {"digest", row.digest},
-                   {"distance", row.distance},
-                   {"tensors", std::move(tensors)}});
-  }
-  return all;
-}
-
 std::string dumped(const Json& j) { return j.dump(1, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace
@@ -44,8 +30,18 @@ const Checkpoint* checkpoint_of_cores(const RunFile& run) {
   return &run.checkpoints.back();
 }
 
-std::string replicas_json(const std::vector<ReplicaRow>& replicas) {
-  return dumped(json_of_rows(replicas));
+Json replicas_json(const std::vector<ReplicaRow>& replicas) {
+  Json all = Json::array();
+  for (const ReplicaRow& row : replicas) {
+    Json tensors = Json::object();
+    for (const ReplicaTensor& t : row.tensors)
+      tensors[t.name] = {{"digest", t.digest}, {"distance", t.distance}};
+    all.push_back({{"core", row.core},
+                   {"digest", row.digest},
+                   {"distance", row.distance},
+                   {"tensors", std::move(tensors)}});
+  }
+  return all;
 }
 
 Result<ExportedState> export_state(const std::string& file, const std::string& folder) {
@@ -81,7 +77,7 @@ Result<ExportedState> export_state(const std::string& file, const std::string& f
                   {"engine", checkpoint.engine},
                   {"scenario_digest", checkpoint.scenario_digest},
                   {"root_digest", checkpoint.root_digest().hex()},
-                  {"replicas", json_of_rows(out.replicas)}};
+                  {"replicas", replicas_json(out.replicas)}};
   const std::filesystem::path to(folder);
   std::error_code error;
   std::filesystem::create_directories(to, error);

@@ -8,6 +8,7 @@
 // state.json          step, cores, and of each core its digest and distance from core 0; schema 1
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,6 @@ const Checkpoint* checkpoint_of_cores(const RunFile& run);
 Result<ExportedState> export_state(const std::string& file, const std::string& folder);
 
 // The rows as the `replicas` of a JSON document: core, digest, distance, tensors.
-std::string replicas_json(const std::vector<ReplicaRow>& replicas);
+nlohmann::ordered_json replicas_json(const std::vector<ReplicaRow>& replicas);
 
 }  // namespace twinrun
