@@ -105,6 +105,15 @@ std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most) {
   return all;
 }
 
+double share_of_limit(const Profile& p, std::string_view limit) {
+  double mine = 0, all = 0;
+  for (const ProfileOp& op : p.ops) {
+    all += op.seconds;
+    if (op.limit == limit) mine += op.seconds;
+  }
+  return all > 0 ? mine / all : 0;
+}
+
 double step_deviation(const Profile& p) {
   const auto n = static_cast<double>(p.steps.size());
   if (p.steps.size() < 2) return 0;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reports/chrome_trace.h"
@@ -154,6 +155,8 @@ std::vector<ProfileCategory> grouped(const Profile& profile, std::string Profile
 inline constexpr size_t kTopOps = 10;  // number shown on an overview
 std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most);
 
+// Share of the ops' time in those that this limits: "matrix unit", "HBM", ...
+double share_of_limit(const Profile& p, std::string_view limit);
 // Standard deviation of the shown steps' times, in seconds; 0 for fewer than two.
 double step_deviation(const Profile& p);
 // How many of the slowest ops take 90 % of the ops' time.

@@ -172,15 +172,10 @@ class ProfilePage {
     return by.str();
   }
 
-  // "a=1 b=2" as options.
-  static std::string settings(const std::string& all) {
+  static std::string settings(const Recommendation& r) {
     std::string out;
-    size_t at = 0;
-    while (at <= all.size()) {
-      const size_t end = std::min(all.find(' ', at), all.size());
-      out += (out.empty() ? "" : " ") + html::code("--set " + all.substr(at, end - at), 200);
-      at = end + 1;
-    }
+    for (const std::string& option : words::options(r))
+      out += (out.empty() ? "" : " ") + html::code(option, 200);
     return out;
   }
 
@@ -188,8 +183,8 @@ class ProfilePage {
     std::string out;
     for (const Recommendation& r : p_.recommendations)
       out += fmt::format("<li>{}{}<br>{}: {}</li>\n", html::text(r.text),
-                         r.rule.empty() ? "" : " (rule " + html::code(r.rule) + ")",
-                         settings(r.setting), words::effect(r, "→"));
+                         r.rule.empty() ? "" : " (rule " + html::code(r.rule) + ")", settings(r),
+                         words::effect(r, "→"));
     return out.empty() ? "" : "<ul class=\"advice\">\n" + out + "</ul>\n";
   }
 

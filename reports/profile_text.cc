@@ -100,10 +100,7 @@ std::string to_profile_text(const Profile& p, int width) {
   if (!p.recommendations.empty()) t.line("\nwhat to set");
   for (const Recommendation& r : p.recommendations) {
     t.paragraph(fmt::format("{}{}", r.text, r.rule.empty() ? "" : " [" + r.rule + "]"), 4, "  -");
-    std::string settings = text::clean(r.setting);
-    for (size_t at = 0; (at = settings.find(' ', at)) != std::string::npos; at += 7)
-      settings.replace(at, 1, " --set ");
-    t.paragraph(fmt::format("--set {}", settings), 6);
+    t.paragraph(fmt::format("{}", fmt::join(words::options(r), " ")), 6);
     t.paragraph(words::effect(r, "->"), 6);
   }
   if (!p.notes.empty()) t.line("\nnotes");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "reports/text.h"
 
@@ -90,6 +91,13 @@ std::string cores(const Profile& p) {
     out += fmt::format("; a step takes {} times the {} that it takes without",
                        three_digits(p.step_seconds / p.even_step_seconds),
                        seconds(p.even_step_seconds));
+  return out;
+}
+
+std::vector<std::string> options(const Recommendation& r) {
+  std::vector<std::string> out;
+  std::istringstream settings(r.setting);
+  for (std::string setting; settings >> setting;) out.push_back("--set " + setting);
   return out;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "reports/profile.h"
 
@@ -15,6 +17,8 @@ std::string matrix(const Profile& profile);
 std::string memory(const Profile& profile);
 // What a slow core or slow links cost; "" where there are none.
 std::string cores(const Profile& profile);
+// The settings of a suggestion, each as an option: "--set train.batch=1024".
+std::vector<std::string> options(const Recommendation& r);
 // "892000 -> 700000 samples/s, 0.78 times", or of a suggestion to do more arithmetic, FLOP/s.
 std::string effect(const Recommendation& r, std::string_view arrow);
 // "6 steps shown: 7.90 ms to 8.10 ms, standard deviation 80.0 us".

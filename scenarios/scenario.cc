@@ -188,4 +188,12 @@ Result<ReadScenario> read_scenario(std::string_view name_or_path, const Override
   return read;
 }
 
+std::vector<size_t> hidden_layers(const ModelSpec& model) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < model.layers.size(); ++i)
+    if (model.layers[i].features() > 0) found.push_back(i);
+  if (!found.empty()) found.pop_back();
+  return found;
+}
+
 }  // namespace twinrun

@@ -108,11 +108,16 @@ struct LayerSpec {
   std::string init;       // initializer of the kernel or the table; empty: the kind's default
   double init_scale = 0;  // parameter of the initializer; 0: its default
   int line = 0;           // line in the file, for errors
+
+  int64_t features() const { return units + filters; }  // a layer has one of them, or none
 };
 
 struct ModelSpec {
   std::vector<LayerSpec> layers;
 };
+
+// The layers with features, by index, but for the last of them, whose features are the classes.
+std::vector<size_t> hidden_layers(const ModelSpec& model);
 
 struct LossSpec {
   // softmax_cross_entropy | sigmoid_cross_entropy | mean_squared_error (against one-hot labels) |

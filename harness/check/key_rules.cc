@@ -187,14 +187,6 @@ class KeyRules {
         "--set data.cache=memory, or a path in a bucket (gs://BUCKET/PATH)", path);
   }
 
-  // Layers with features, but for the last, whose features are the classes.
-  std::vector<const LayerSpec*> hidden_layers() const {
-    std::vector<const LayerSpec*> found;
-    for (const LayerSpec& layer : s_.model.layers)
-      if (layer.units + layer.filters > 0) found.push_back(&layer);
-    if (!found.empty()) found.pop_back();
-    return found;
-  }
   static std::string first_of(std::vector<std::string> all) {
     constexpr size_t kMax = 6;
     const size_t more = all.size() > kMax ? all.size() - kMax : 0;
@@ -231,9 +223,9 @@ class KeyRules {
     if (s_.train.batch == 0) return;
     const bool eights = per_core() % tpu::kSublanes == 0, lanes = per_core() % tpu::kLanes == 0;
     std::vector<std::string> bad, narrow;
-    for (const LayerSpec* layer_of : hidden_layers()) {
-      const LayerSpec& layer = *layer_of;
-      const int64_t features = layer.units + layer.filters;  // a layer has one of them
+    for (const size_t i : hidden_layers(s_.model)) {
+      const LayerSpec& layer = s_.model.layers[i];
+      const int64_t features = layer.features();
       if (features < tpu::kLanes) narrow.push_back(fmt::format("{} ({})", layer.name, features));
       const bool fits =
           (eights && features % tpu::kLanes == 0) || (lanes && features % tpu::kSublanes == 0);

@@ -22,8 +22,7 @@ struct Idea {
   bool widens = false;  // does more arithmetic, in a little more time
 };
 
-// Layers of fewer features than the matrix unit is wide, but for the last, whose features are the
-// classes.
+// Hidden layers of fewer features than the matrix unit is wide.
 struct Narrow {
   std::vector<size_t> layers;
   std::string names;  // "conv1 (16), conv2 (32) and 3 more"
@@ -31,16 +30,12 @@ struct Narrow {
 Narrow narrow_layers(const ModelSpec& model) {
   constexpr size_t kNamed = 4;
   Narrow found;
-  size_t last = model.layers.size();
-  for (size_t i = 0; i < model.layers.size(); ++i)
-    if (model.layers[i].units + model.layers[i].filters > 0) last = i;
-  for (size_t i = 0; i < last; ++i) {
+  for (const size_t i : hidden_layers(model)) {
     const LayerSpec& layer = model.layers[i];
-    const int64_t features = layer.units + layer.filters;
-    if (features == 0 || features >= tpu::kLanes) continue;
+    if (layer.features() >= tpu::kLanes) continue;
     if (found.layers.size() < kNamed)
       found.names +=
-          fmt::format("{}{} ({})", found.layers.empty() ? "" : ", ", layer.name, features);
+          fmt::format("{}{} ({})", found.layers.empty() ? "" : ", ", layer.name, layer.features());
     found.layers.push_back(i);
   }
   if (found.layers.size() > kNamed)
@@ -49,16 +44,6 @@ Narrow narrow_layers(const ModelSpec& model) {
 }
 
 std::string percent(double share) { return text::percent(share, 1); }
-
-// Share of the time spent in ops that this unit limits.
-double share_of(const Profile& p, const std::string& limit) {
-  double seconds = 0, all = 0;
-  for (const ProfileOp& op : p.ops) {
-    all += op.seconds;
-    if (op.limit == limit) seconds += op.seconds;
-  }
-  return all > 0 ? seconds / all : 0;
-}
 
 std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
   std::vector<Idea> all;
@@ -77,7 +62,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
              "padding, the matrix unit reaches {} of its peak, and {} of the time is "
              "the start of ops; a batch of {} needs another learning rate",
              batch / s.tpu.cores, of_core, percent(padded), percent(p.matrix_utilisation),
-             percent(share_of(p, "start")), wanted),
+             percent(share_of_limit(p, "start")), wanted),
          fmt::format("train.batch={}", wanted), [wanted](Scenario& t) { t.train.batch = wanted; }});
   }
   if (s.tpu.precision != "default") {
@@ -86,7 +71,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
          fmt::format("tpu.precision = \"{}\" multiplies in {} passes of bf16, and {} of the time "
                      "waits for the matrix unit",
                      s.tpu.precision, s.tpu.precision == "high" ? 3 : 6,
-                     percent(share_of(p, "matrix unit"))),
+                     percent(share_of_limit(p, "matrix unit"))),
          "tpu.precision=default", [](Scenario& t) { t.tpu.precision = "default"; }});
   }
   const int64_t loop = s.tpu.iterations_per_loop;

@@ -107,16 +107,6 @@ std::vector<ProfileCore> cores_of(int cores, int slow, double factor, double com
   return all;
 }
 
-// Share of the ops' time in those that this limits.
-double share_of_limit(const Profile& p, tpu::Limit limit) {
-  double mine = 0, all = 0;
-  for (const ProfileOp& op : p.ops) {
-    all += op.seconds;
-    if (op.limit == tpu::to_string(limit)) mine += op.seconds;
-  }
-  return all > 0 ? mine / all : 0;
-}
-
 std::vector<std::string> notes_of(const Profile& p, const tpu::Generation& g) {
   return {
       fmt::format("modelled, not measured: one {} core of {:.1f} TFLOP/s and {:.0f} GB/s; {}",
@@ -195,17 +185,18 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   set_input_shares(p);
   p.uncertainty = kUncertainty;
   p.notes = notes_of(p, g);
-  if (const double matrix = share_of_limit(p, tpu::Limit::kMatrix); matrix < 0.5 && !p.ops.empty())
-    p.notes.insert(p.notes.begin(),
-                   fmt::format("not dominated by products: {} of the ops' time is limited by the "
-                               "matrix unit, {} by HBM, {} "
-                               "by the vector unit, {} by the start of ops, {} by links; a TPU "
-                               "pays where products dominate",
-                               text::percent(matrix, 1),
-                               text::percent(share_of_limit(p, tpu::Limit::kMemory), 1),
-                               text::percent(share_of_limit(p, tpu::Limit::kVector), 1),
-                               text::percent(share_of_limit(p, tpu::Limit::kStart), 1),
-                               text::percent(share_of_limit(p, tpu::Limit::kLinks), 1)));
+  const auto limited = [&](tpu::Limit limit) { return share_of_limit(p, tpu::to_string(limit)); };
+  if (const double matrix = limited(tpu::Limit::kMatrix); matrix < 0.5 && !p.ops.empty())
+    p.notes.insert(
+        p.notes.begin(),
+        fmt::format("not dominated by products: {} of the ops' time is limited by the "
+                    "matrix unit, {} by HBM, {} "
+                    "by the vector unit, {} by the start of ops, {} by links; a TPU "
+                    "pays where products dominate",
+                    text::percent(matrix, 1), text::percent(limited(tpu::Limit::kMemory), 1),
+                    text::percent(limited(tpu::Limit::kVector), 1),
+                    text::percent(limited(tpu::Limit::kStart), 1),
+                    text::percent(limited(tpu::Limit::kLinks), 1)));
   if (!p.fits())
     p.notes.insert(p.notes.begin(),
                    "this step does not fit into a core's memory: twinrun check says what fills it, "
