@@ -6,16 +6,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "backends/faults/faults.h"
 #include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
+#include "checkpoints/container/line_file.h"
 #include "harness/drill/own_process.h"
 #include "program/base/json_checksum.h"
 #include "program/base/os_error.h"
@@ -26,25 +25,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The records of earlier runs of this drill. The last line may be cut short, and a case may have
-// ended in an error: these run again. Error: another line that cannot be read, or that was changed
-// after it was written.
+// The records of earlier runs of this drill. A case whose line was not written whole, or that ended
+// in an error, runs again. Error: another line that cannot be read, or that was changed after it was
+// written.
 Result<std::map<std::string, CaseRecord>> finished(const std::string& path) {
   std::map<std::string, CaseRecord> done;
   std::error_code error;
   if (!fs::exists(path, error) && !error) return done;
   TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
-  std::istringstream in(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   int64_t number = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (const std::string_view line : whole_lines(text)) {
     ++number;
-    auto record = from_line(line);
-    if (record) {
-      if (record->error.empty()) done[record->injected.id] = std::move(*record);
-    } else if (!in.eof()) {  // a line break follows, so the line was written as a whole
+    auto record = from_line(std::string(line));
+    if (!record)
       return Error{record.error().what, fmt::format("{}:{}", path, number),
                    "delete the line, and its case runs again; or begin again without --resume"};
-    }
+    if (record->error.empty()) done[record->injected.id] = std::move(*record);
   }
   return done;
 }
@@ -169,18 +166,18 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   each.keep_all = o.keep_all;
   each.stop = stop;
   each.sabotage = o.sabotage;
-  std::ofstream out(path, std::ios::app);
+  TWINRUN_ASSIGN(const auto lines, LineFile::open(path));
   int64_t count = 0;
   std::optional<Error> failed;     // what keeps cases from being run or recorded
   std::atomic<bool> over = false;  // nothing more is begun
   const auto add = [&](const std::string& id, Result<std::optional<CaseRecord>> ran) {
     if (ran && !*ran) return;
-    if (ran) out << to_line(**ran) << std::endl;
-    if (!ran || !out) {
-      if (!failed && !ran) failed = ran.error();
-      if (!failed)
-        failed = Error{fmt::format("cannot write: {}", std::strerror(errno)), path, kFreeAndResume,
-                       Error::Kind::kMachine};
+    const Status added = ran ? lines->add(to_line(**ran)) : Status(ran.error());
+    if (!added) {
+      if (!failed) {
+        failed = added.error();
+        if (ran) failed->fix = kFreeAndResume;
+      }
       over = true;
       return;
     }

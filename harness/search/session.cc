@@ -1,12 +1,8 @@
 // Writes and reads session.jsonl, and maps a command's exit code to an outcome.
 #include "harness/search/session.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -83,11 +79,6 @@ Status take_line(const std::string& line, bool first, SessionRecord& record) {
   return Ok{};
 }
 
-Error cannot(const char* what, const std::string& path) {
-  return {fmt::format("cannot {}: {}", what, std::strerror(errno)), path,
-          "free space, or choose another folder with -o"};
-}
-
 }  // namespace
 
 std::string_view to_string(Outcome outcome) {
@@ -104,17 +95,15 @@ Result<SessionRecord> read_session(const std::string& path) {
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   SessionRecord record;
   int64_t number = 0;
-  for (size_t at = 0; at < text.size(); ++number) {
-    const size_t end = text.find('\n', at);
-    if (end == std::string::npos && number > 0) break;  // the write of this line was interrupted
-    const std::string line = text.substr(at, end - at);
-    if (const Status taken = take_line(line, number == 0, record); !taken) {
-      return Error{taken.error().what, fmt::format("{}:{}", path, number + 1),
+  for (const std::string_view line : whole_lines(text)) {
+    if (const Status taken = take_line(std::string(line), number++ == 0, record); !taken) {
+      return Error{taken.error().what, fmt::format("{}:{}", path, number),
                    "start again without --resume, or in another folder (-o)"};
     }
-    at = end == std::string::npos ? text.size() : end + 1;
   }
-  if (number == 0) return Error{"is empty", path, "start again without --resume"};
+  if (number == 0)
+    return Error{text.empty() ? "is empty" : "holds no whole line", path,
+                 "start again without --resume"};
   return record;
 }
 
@@ -145,13 +134,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const 
     session->known_[e.candidate].push_back(std::move(e));
   }
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(session->path_, known));
-  session->file_ = ::open(session->path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (session->file_ < 0) return cannot("write", session->path_);
+  TWINRUN_ASSIGN(session->file_, LineFile::open(session->path_));
   return session;
-}
-
-Session::~Session() {
-  if (file_ >= 0) ::close(file_);
 }
 
 const Execution* Session::next_known(const std::string& candidate) {
@@ -175,18 +159,7 @@ Status Session::finish(const std::string& result_json) {
   return append(dump_line({{"result", Json::parse(result_json)}}));
 }
 
-Status Session::append(const std::string& line) {
-  if (file_ < 0) return Ok{};
-  const std::string text = line + "\n";
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t n = ::write(file_, text.data() + at, text.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return cannot("write", path_);
-    at += static_cast<size_t>(n);
-  }
-  if (::fsync(file_) != 0 && errno != EINVAL) return cannot("write", path_);
-  return Ok{};
-}
+Status Session::append(const std::string& line) { return file_ ? file_->add(line) : Ok{}; }
 
 Result<Outcome> outcome_of(const CommandResult& ran, const std::string& command) {
   switch (ran.ended) {

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoints/container/line_file.h"
 #include "harness/host/command.h"
 #include "harness/host/folder_lock.h"
 #include "harness/host/progress.h"
@@ -67,7 +68,6 @@ class Session {
   // that was changed after it was written, a folder that cannot be written.
   static Result<std::unique_ptr<Session>> open(const std::string& folder, const SessionHead& head,
                                                bool resume, Progress* progress = nullptr);
-  ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -84,7 +84,7 @@ class Session {
   Status append(const std::string& line);
   std::string path_;
   std::optional<FolderLock> lock_;
-  int file_ = -1;
+  std::unique_ptr<LineFile> file_;
   int64_t executions_ = 0;
   std::map<std::string, std::vector<Execution>> known_;
   std::map<std::string, size_t> used_;

@@ -376,6 +376,7 @@ TEST(BisectSession, RefusesWhatIsNoneOrAnothers) {
   EXPECT_NE(other.error().what.find("twinrun bisect rev --good 0"), std::string::npos);
   const std::pair<const char*, const char*> bad[] = {
       {"", "is empty"},
+      {"{\"session\":", "no whole line"},
       {"no json\n", "not a JSON object"},
       {"{\"session\":\"x\"}\n", "not a session"},
       {"{\"session\":\"twinrun bisect\",\"schema\":9}\n", "schema 9"},

@@ -117,7 +117,9 @@ TEST_F(Agreement, JaxsOwnWideIntegersAreNotHeldAgainstTheUser) {
                    meta + "\n  n = u32[4] convert(s)" + meta));
     EXPECT_TRUE(c.step) << c.no_step;
     EXPECT_EQ(c.findings.size(), jax ? 0U : 1U);
-    if (!jax) EXPECT_EQ(c.findings.at(0).id, "wide-integer");
+    if (!jax) {
+      EXPECT_EQ(c.findings.at(0).id, "wide-integer");
+    }
   }
 }
 

@@ -1,0 +1,37 @@
+// Files of lines that a run adds one by one and an interrupted run continues: records of a drill,
+// executions of a search. Each line is on the disk before the next one is written.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/base/result.h"
+
+namespace twinrun {
+
+// The lines of such a file that were written whole, without their line breaks. A crash can only
+// spoil the last line: it lacks its line break, or, after a loss of power, some of its sectors are
+// zeros. Such a line is left out. The views are into `text`.
+std::vector<std::string_view> whole_lines(std::string_view text);
+
+class LineFile {
+ public:
+  // Opens an existing file, whose last line must be whole. Error: it cannot be written.
+  static Result<std::unique_ptr<LineFile>> open(const std::string& path);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+
+  // Adds a line, given without its line break, and waits until it is on the disk. Error: a full
+  // disk and the like; part of the line may have been written, so nothing may be added after it.
+  Status add(std::string_view line);
+
+ private:
+  LineFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
+  int file_;
+  std::string path_;
+};
+
+}  // namespace twinrun
