@@ -1,9 +1,15 @@
 // Writing, reading and verifying checkpoints, as files and as groups of a run file; their digests.
 #include "checkpoints/checkpoint.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <set>
 
 #include "checkpoints/checkpoint_group.h"
+#include "program/base/os_error.h"
 
 namespace twinrun {
 
@@ -143,17 +149,19 @@ Result<CheckpointHeader> read_header(const Hdf5Group& group) {
   return header;
 }
 
-// Reads the tensor `name` below `group`. `whole` is its name from /state on, for messages.
-Result<Tensor> read_entry(const Hdf5Group& group, std::string_view name,
-                          const CheckpointHeader::Entry& entry, std::string_view whole) {
+// The dataset of the tensor `name` below `group`.
+Result<Hdf5Dataset> dataset_of(const Hdf5Group& group, std::string_view name) {
   const size_t slash = name.find('/');
-  if (slash != std::string_view::npos) {
-    TWINRUN_ASSIGN(const Hdf5Group below, group.group(std::string(name.substr(0, slash))));
-    return read_entry(below, name.substr(slash + 1), entry, whole);
-  }
-  TWINRUN_ASSIGN(const Hdf5Dataset dataset, group.dataset(std::string(name)));
+  if (slash == std::string_view::npos) return group.dataset(std::string(name));
+  TWINRUN_ASSIGN(const Hdf5Group below, group.group(std::string(name.substr(0, slash))));
+  return dataset_of(below, name.substr(slash + 1));
+}
+
+Result<Tensor> read_entry(const Hdf5Group& group, const std::string& name,
+                          const CheckpointHeader::Entry& entry) {
+  TWINRUN_ASSIGN(const Hdf5Dataset dataset, dataset_of(group, name));
   TWINRUN_ASSIGN(Tensor value, dataset.read_tensor(entry.type));
-  TWINRUN_RETURN_IF_ERROR(check_digest(entry.digest, digest(value), whole, dataset.where()));
+  TWINRUN_RETURN_IF_ERROR(check_digest(entry.digest, digest(value), name, dataset.where()));
   return value;
 }
 
@@ -237,7 +245,7 @@ Result<Checkpoint> read_group(const Hdf5Group& group) {
   Checkpoint checkpoint{h, {}};
   TWINRUN_ASSIGN(const Hdf5Group state, group.group("state"));
   for (const auto& [name, entry] : h.tensors) {
-    TWINRUN_ASSIGN(Tensor value, read_entry(state, name, entry, name));
+    TWINRUN_ASSIGN(Tensor value, read_entry(state, name, entry));
     checkpoint.tensors[name] = {std::move(value), entry.role, entry.replica_axis};
   }
   return checkpoint;
@@ -289,8 +297,50 @@ const CheckpointHeader& CheckpointFile::header() const { return impl_->header; }
 
 Result<Tensor> CheckpointFile::read(const std::string& name) const {
   return checkpoint_format::guarded(impl_->path, [&]() -> Result<Tensor> {
-    return checkpoint_format::read_entry(impl_->state, name, impl_->header.tensors.at(name), name);
+    return checkpoint_format::read_entry(impl_->state, name, impl_->header.tensors.at(name));
   });
+}
+
+Result<TensorReader> CheckpointFile::reader(const std::string& name) const {
+  return checkpoint_format::guarded(impl_->path, [&]() -> Result<TensorReader> {
+    const CheckpointHeader::Entry& entry = impl_->header.tensors.at(name);
+    TWINRUN_ASSIGN(const Hdf5Dataset dataset, checkpoint_format::dataset_of(impl_->state, name));
+    const auto stored = dataset.stored_bytes(entry.type);
+    Tensor whole;
+    if (!stored) {
+      TWINRUN_ASSIGN(whole, dataset.read_tensor(entry.type));
+    }
+    TensorReader reader(std::move(whole));
+    reader.type_ = entry.type;
+    reader.name_ = name;
+    reader.where_ = dataset.where();
+    reader.digest_ = entry.digest;
+    if (stored) reader.file_ = stored->file, reader.begin_ = stored->begin;
+    return reader;
+  });
+}
+
+Status TensorReader::read(int64_t begin, int64_t count, std::byte* to) const {
+  const size_t size = size_of(type_.dtype), at = static_cast<size_t>(begin) * size;
+  size_t left = static_cast<size_t>(count) * size;
+  if (file_ < 0) {
+    std::memcpy(to, whole_.raw() + at, left);
+    return Ok{};
+  }
+  for (uint64_t from = begin_ + at; left > 0;) {
+    const ssize_t n = ::pread(file_, to, left, static_cast<off_t>(from));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      return Error{fmt::format("cannot read: {}", std::strerror(errno)), where_, "",
+                   kind_of_failure(errno)};
+    if (n == 0) return Error{"the file has become shorter", where_, "do not change it meanwhile"};
+    to += n, from += static_cast<uint64_t>(n), left -= static_cast<size_t>(n);
+  }
+  return Ok{};
+}
+
+Status TensorReader::check(const Digest& found) const {
+  return digest_ ? checkpoint_format::check_digest(*digest_, found, name_, where_) : Ok{};
 }
 
 namespace {

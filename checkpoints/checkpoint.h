@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,29 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 // attribute.
 Result<Checkpoint> read_checkpoint(const std::string& path);
 
+// Reads the elements of one tensor piece by piece, on any thread: of an open checkpoint file, or of
+// a tensor in memory.
+class TensorReader {
+ public:
+  explicit TensorReader(Tensor whole) : type_(whole.type()), whole_(std::move(whole)) {}
+  const TensorType& type() const { return type_; }
+  // Copies the elements [begin, begin + count) to `to`. Error: the file cannot be read.
+  Status read(int64_t begin, int64_t count, std::byte* to) const;
+  // Whether a file's header has a digest of the elements. Whoever reads them must check it.
+  bool has_digest() const { return digest_.has_value(); }
+  // Error: the elements of which `found` is the digest are not those that were written.
+  Status check(const Digest& found) const;
+
+ private:
+  friend class CheckpointFile;
+  TensorType type_;
+  std::string name_, where_;
+  std::optional<Digest> digest_;
+  int file_ = -1;  // descriptor of the open file; -1: the elements are in `whole_`
+  uint64_t begin_ = 0;
+  Tensor whole_;
+};
+
 // An open checkpoint file whose tensors are read one at a time. Comparing the digests in its header
 // can make reading the tensors unnecessary.
 class CheckpointFile {
@@ -82,6 +106,8 @@ class CheckpointFile {
   const CheckpointHeader& header() const;
   // `name` must be in header().tensors. Verifies the digest of the tensor.
   Result<Tensor> read(const std::string& name) const;
+  // The same tensor for reading it in pieces, while the file is open.
+  Result<TensorReader> reader(const std::string& name) const;
 
  private:
   struct Impl;

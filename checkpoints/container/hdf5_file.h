@@ -100,6 +100,12 @@ class Hdf5Node {
   std::shared_ptr<Hdf5Budget> budget_;
 };
 
+// Where a file holds the elements of a dataset in one piece.
+struct Hdf5Bytes {
+  int file;  // descriptor of the open file, which HDF5 closes with it
+  uint64_t begin;
+};
+
 class Hdf5Dataset : public Hdf5Node {
  public:
   // float32, int32, float64; uint16 with the attribute dtype = "bfloat16"; uint8 with "pred".
@@ -108,6 +114,9 @@ class Hdf5Dataset : public Hdf5Node {
   // then the elements. `checked` must come from tensor_type().
   Result<TensorType> tensor_type() const;
   Result<Tensor> read_tensor(const TensorType& checked) const;
+  // The place of the same elements, for reading them with pread, on any thread; nullopt where they
+  // are not in one piece, or not as they are in memory.
+  std::optional<Hdf5Bytes> stored_bytes(const TensorType& checked) const;
   Result<std::vector<int64_t>> read_i64() const;          // rank 1
   Result<std::vector<std::string>> read_strings() const;  // rank 1, zero padding removed
 

@@ -378,6 +378,25 @@ Result<Tensor> Hdf5Dataset::read_tensor(const TensorType& checked) const {
   return tensor;
 }
 
+std::optional<Hdf5Bytes> Hdf5Dataset::stored_bytes(const TensorType& checked) const {
+  const Quiet quiet;
+  const Hdf5Id file(H5Iget_file_id(id_.get())), how(H5Dget_create_plist(id_.get()));
+  if (!file.valid() || !how.valid() || H5Pget_layout(how.get()) != H5D_CONTIGUOUS) return {};
+  const Hdf5Id access(H5Fget_access_plist(file.get())), made(H5Fget_create_plist(file.get()));
+  hsize_t user_block = 0;
+  if (!access.valid() || H5Pget_driver(access.get()) != H5FD_SEC2 || !made.valid() ||
+      H5Pget_userblock(made.get(), &user_block) < 0 || user_block != 0)
+    return {};
+  void* handle = nullptr;
+  const haddr_t begin = H5Dget_offset(id_.get());  // HADDR_UNDEF: nothing was ever written
+  const uint64_t bytes = checked.bytes();
+  if (begin == HADDR_UNDEF || H5Dget_storage_size(id_.get()) != bytes ||
+      bytes > budget_->file_bytes || begin > budget_->file_bytes - bytes ||
+      H5Fget_vfd_handle(file.get(), H5P_DEFAULT, &handle) < 0 || handle == nullptr)
+    return {};
+  return Hdf5Bytes{*static_cast<const int*>(handle), begin};
+}
+
 Result<Tensor> Hdf5Dataset::read_tensor() const {
   TWINRUN_ASSIGN(const TensorType type, tensor_type());
   return read_tensor(type);

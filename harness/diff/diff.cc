@@ -18,43 +18,100 @@
 namespace twinrun {
 namespace {
 
-TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& b,
-                        ThreadPool& pool) {
-  TensorDiff d;
-  d.name = name;
-  d.types = to_string(a.type());
-  d.elements = a.elements();
-  if (a.type() != b.type()) {
-    d.types += " against " + to_string(b.type());
-    d.paired = false;
-    d.different = d.elements;
-    d.relative = INFINITY;
-    return d;
+// The elements [begin, end) of two tensors, and whether they begin to differ there.
+struct Part {
+  ElementDiff elements;
+  std::string first;  // values of the first element that differs
+};
+
+// Elements that are read, digested and compared before the next ones: those of both sides stay in
+// the cache.
+constexpr int64_t kPiece = 1 << 15;
+
+// Compares tensors of one type. Those of files are held against their digests, for which the range
+// must be all of them.
+Result<Part> diff_range(const TensorReader& a, const TensorReader& b, int64_t begin, int64_t end) {
+  const TensorType type{a.type().dtype, {kPiece}};
+  Tensor x = Tensor::empty(type), y = Tensor::empty(type);
+  DigestBuilder digest_a, digest_b;
+  digest_a.begin_tensor(a.type()), digest_b.begin_tensor(b.type());
+  Part part;
+  for (int64_t i = begin; i < end; i += kPiece) {
+    const int64_t n = std::min(kPiece, end - i);
+    const size_t bytes = static_cast<size_t>(n) * size_of(type.dtype);
+    TWINRUN_RETURN_IF_ERROR(a.read(i, n, x.raw()));
+    TWINRUN_RETURN_IF_ERROR(b.read(i, n, y.raw()));
+    if (a.has_digest()) digest_a.add_bytes(x.raw(), bytes);
+    if (b.has_digest()) digest_b.add_bytes(y.raw(), bytes);
+    ElementDiff d = diff_elements(x, y, 0, n);
+    if (d.first >= 0) {
+      if (part.first.empty())
+        part.first =
+            fmt::format("{:.9g} against {:.9g}", number_at(x, d.first), number_at(y, d.first));
+      d.first += i;
+    }
+    part.elements.add(d);
   }
-  constexpr int64_t kPiece = 1 << 18;
-  const int64_t pieces = (d.elements + kPiece - 1) / kPiece;
-  std::vector<ElementDiff> parts(static_cast<size_t>(pieces));
-  pool.parallel_for(pieces, [&](int64_t i) {
-    parts[static_cast<size_t>(i)] =
-        diff_elements(a, b, i * kPiece, std::min(d.elements, (i + 1) * kPiece));
-  });
+  TWINRUN_RETURN_IF_ERROR(a.check(a.has_digest() ? digest_a.finish() : Digest{}));
+  TWINRUN_RETURN_IF_ERROR(b.check(b.has_digest() ? digest_b.finish() : Digest{}));
+  return part;
+}
+
+// Tensors of two states under one name. They are compared in ranges, on several threads.
+struct Pair {
+  std::string name;
+  TensorReader a, b;
+  std::vector<Result<Part>> parts;
+  int64_t range() const { return a.has_digest() || b.has_digest() ? INT64_MAX : kPiece * 8; }
+  int64_t begin(size_t part) const { return static_cast<int64_t>(part) * range(); }
+};
+
+TensorDiff added_up(const Pair& pair) {
   ElementDiff all;
-  for (const ElementDiff& part : parts) all.add(part);
+  std::string first;
+  for (const Result<Part>& part : pair.parts) {
+    if (all.first < 0) first = part->first;
+    all.add(part->elements);
+  }
+  const TensorType& type = pair.a.type();
+  TensorDiff d{.name = pair.name, .types = to_string(type), .elements = type.elements()};
   d.different = all.different, d.nans = all.nans;
   d.max_ulps = all.max_ulps, d.max_abs = all.max_abs;
-  if (all.first >= 0) {
-    d.first = fmt::format("{} {:.9g} against {:.9g}", index_text(a.dims(), all.first),
-                          number_at(a, all.first), number_at(b, all.first));
-  }
+  if (all.first >= 0) d.first = index_text(type.dims, all.first) + " " + first;
   d.relative = all.relative();
   return d;
 }
 
-using ReadTensor = std::function<Result<Tensor>(const std::string&)>;
-
-Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
-                         const CheckpointHeader& b, const ReadTensor& read_b, bool read_all) {
+Status compare(std::vector<Pair>& pairs) {
+  std::vector<std::pair<Pair*, size_t>> todo;
+  for (Pair& pair : pairs) {
+    const int64_t elements = pair.a.type().elements();
+    size_t parts = 0;
+    do todo.emplace_back(&pair, parts++);
+    while (elements / pair.range() >= static_cast<int64_t>(parts));
+    pair.parts.resize(parts, Part{});
+  }
   ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  pool.parallel_for(static_cast<int64_t>(todo.size()), [&](int64_t i) {
+    const auto& [pair, part] = todo[static_cast<size_t>(i)];
+    const int64_t begin = pair->begin(part), elements = pair->a.type().elements();
+    const int64_t end = elements - begin < pair->range() ? elements : begin + pair->range();
+    pair->parts[part] = diff_range(pair->a, pair->b, begin, end);
+  });
+  for (const auto& [pair, part] : todo) TWINRUN_RETURN_IF_ERROR(pair->parts[part]);
+  return Ok{};
+}
+
+using OpenTensor = std::function<Result<TensorReader>(const std::string&)>;
+
+// Reads all of a tensor that is compared with nothing, to hold it against its digest.
+Status check_whole(const TensorReader& tensor) {
+  TWINRUN_RETURN_IF_ERROR(diff_range(tensor, tensor, 0, tensor.type().elements()));
+  return Ok{};
+}
+
+Result<Diff> diff_states(const CheckpointHeader& a, const OpenTensor& open_a,
+                         const CheckpointHeader& b, const OpenTensor& open_b, bool read_all) {
   Diff d;
   d.kind = "checkpoint";
   if (a.contract != b.contract)
@@ -62,7 +119,7 @@ Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
   if (a.scenario_digest != b.scenario_digest) d.notes.push_back("made by different scenarios");
   if (a.step != b.step) d.notes.push_back(fmt::format("after {} steps against {}", a.step, b.step));
   const auto only = [&](const std::string& name, const CheckpointHeader::Entry& entry,
-                        const char* where) {
+                        const std::string& where) {
     d.tensors.push_back({.name = name,
                          .types = where,
                          .paired = false,
@@ -70,6 +127,7 @@ Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
                          .different = entry.type.elements(),
                          .relative = INFINITY});
   };
+  std::vector<Pair> pairs;
   for (const auto& [name, x] : a.tensors) {
     const auto y = b.tensors.find(name);
     ++d.tensors_compared;
@@ -81,14 +139,25 @@ Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
       ++d.tensors_unread;
       continue;
     }
-    TWINRUN_ASSIGN(const Tensor u, read_a(name));
-    TWINRUN_ASSIGN(const Tensor v, read_b(name));
-    if (!u.same_bits(v)) d.tensors.push_back(diff_tensors(name, u, v, pool));
+    TWINRUN_ASSIGN(TensorReader u, open_a(name));
+    TWINRUN_ASSIGN(TensorReader v, open_b(name));
+    if (x.type == y->second.type) {
+      pairs.push_back({name, std::move(u), std::move(v), {}});
+      continue;
+    }
+    TWINRUN_RETURN_IF_ERROR(check_whole(u));
+    TWINRUN_RETURN_IF_ERROR(check_whole(v));
+    only(name, x, to_string(x.type) + " against " + to_string(y->second.type));
   }
   for (const auto& [name, y] : b.tensors) {
     if (a.tensors.contains(name)) continue;
     ++d.tensors_compared;
     only(name, y, "only in B");
+  }
+  TWINRUN_RETURN_IF_ERROR(compare(pairs));
+  for (const Pair& pair : pairs) {
+    if (TensorDiff found = added_up(pair); found.different > 0)
+      d.tensors.push_back(std::move(found));
   }
   std::ranges::stable_sort(d.tensors, std::greater<>(), &TensorDiff::relative);
   d.same = d.tensors.empty();
@@ -99,7 +168,9 @@ Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
 
 Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
   const auto reader = [](const Checkpoint& c) {
-    return [&c](const std::string& name) -> Result<Tensor> { return c.tensors.at(name).value; };
+    return [&c](const std::string& name) -> Result<TensorReader> {
+      return TensorReader(c.tensors.at(name).value);
+    };
   };
   // All tensors are in memory, where comparing them costs less than computing digests.
   return *diff_states(a.outline(), reader(a), b.outline(), reader(b), /*read_all=*/true);
@@ -184,8 +255,8 @@ Result<Diff> diff_of_ours(const std::string& a, const std::string& b, bool verif
   TWINRUN_ASSIGN(const CheckpointFile x, CheckpointFile::open(a));
   TWINRUN_ASSIGN(const CheckpointFile y, CheckpointFile::open(b));
   return diff_states(
-      x.header(), [&](const std::string& name) { return x.read(name); }, y.header(),
-      [&](const std::string& name) { return y.read(name); }, verify);
+      x.header(), [&](const std::string& name) { return x.reader(name); }, y.header(),
+      [&](const std::string& name) { return y.reader(name); }, verify);
 }
 
 }  // namespace twinrun

@@ -53,15 +53,20 @@ class Begun {
   explicit Begun(fs::path folder) : folder_(std::move(folder)) {}
   bool left(const std::string& id) const {
     std::error_code ignored;
-    return fs::exists(folder_ / id, ignored);
+    return fs::exists(file_of(id), ignored);
   }
-  void begin(const std::string& id) const { std::ofstream(folder_ / id) << std::flush; }
+  void begin(const std::string& id) const { std::ofstream(file_of(id)) << std::flush; }
   void end(const std::string& id) const {
     std::error_code ignored;
-    fs::remove(folder_ / id, ignored);
+    fs::remove(file_of(id), ignored);
   }
 
  private:
+  // An id may hold the path of a scenario.
+  fs::path file_of(std::string id) const {
+    std::ranges::replace(id, '/', ':');
+    return folder_ / id;
+  }
   fs::path folder_;
 };
 
@@ -185,9 +190,10 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     if (progress != nullptr) progress->step(++count, id);
   };
   if (progress != nullptr) progress->begin("drill", static_cast<int64_t>(todo.size()));
-  const auto apart =
-      std::ranges::stable_partition(todo, [&](const std::string& id) { return !begun.left(id); });
-  for (const std::string& id : apart) {
+  const auto first_apart = std::stable_partition(
+      todo.begin(), todo.end(), [&](const std::string& id) { return !begun.left(id); });
+  for (auto it = first_apart; it != todo.end(); ++it) {
+    const std::string& id = *it;
     if (over || (stop != nullptr && stop->load())) break;
     Result<std::optional<CaseRecord>> ran = run_apart(id, each);
     const bool known = ran && *ran && (*ran)->error.empty();
@@ -198,7 +204,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     }
     if (known) begun.end(id);
   }
-  todo.erase(apart.begin(), apart.end());
+  todo.erase(first_apart, todo.end());
 
   TruthCache truths;
   std::mutex mutex;

@@ -201,6 +201,11 @@ Result<MeasuredProfile> Measurer::run() {
                  options_.steps < 1 ? "--steps" : scenario_.file + ": train.steps",
                  "take more steps"};
   }
+  constexpr auto kMost = static_cast<int64_t>(PipelineCounters::kTimeline) - kWarmUp;
+  if (options_.steps > kMost)
+    return Error{fmt::format("{} is more than the {} steps whose input is timed one by one",
+                             options_.steps, kMost),
+                 "--steps", fmt::format("measure at most {}", kMost)};
   steps_ = std::min(options_.steps, scenario_.train.steps - kWarmUp);
   TWINRUN_ASSIGN(experiment_, make_experiment(scenario_));
   const Ceilings before = measure_ceilings(options_.threads);

@@ -31,23 +31,30 @@ ElementDiff diff_one_by_one(const Tensor& a, const Tensor& b, int64_t begin, int
   return g;
 }
 
+// The bits of a binary32 number as an integer that orders finite numbers as their values do.
+int32_t ordered_bits(uint32_t bits) {
+  const int32_t sign = static_cast<int32_t>(bits) >> 31;  // 0 or -1
+  return (static_cast<int32_t>(bits & 0x7FFFFFFFu) ^ sign) - sign;
+}
+
 // The same for kGroup binary32 numbers at once, in lanes that the compiler vectorizes. nullopt: one
 // of them is NaN or Inf.
 constexpr int64_t kLanes = 8, kGroup = 512;
 std::optional<ElementDiff> diff_group(const float* a, const float* b, int64_t begin) {
-  constexpr uint32_t kExponent = 0x7F800000u;
-  uint32_t special = 0, different = 0;
-  int64_t ulps[kLanes] = {};
+  constexpr uint32_t kMagnitude = 0x7FFFFFFFu, kInfinity = 0x7F800000u;
+  uint32_t magnitude[kLanes] = {}, different[kLanes] = {}, ulps[kLanes] = {};
   double squares[kLanes] = {}, norm[kLanes] = {}, largest[kLanes] = {};
   for (int64_t i = 0; i < kGroup; i += kLanes) {
     for (int64_t l = 0; l < kLanes; ++l) {
       const float x = a[i + l], y = b[i + l];
       const uint32_t u = to_bits(x), v = to_bits(y);
-      special |=
-          static_cast<uint32_t>((u & kExponent) == kExponent || (v & kExponent) == kExponent);
-      different += static_cast<uint32_t>(u != v);
-      const int64_t steps = ordered(x) - ordered(y), distance = steps < 0 ? -steps : steps;
-      ulps[l] = distance > ulps[l] ? distance : ulps[l];
+      const uint32_t larger = std::max(u & kMagnitude, v & kMagnitude);
+      magnitude[l] = std::max(magnitude[l], larger);
+      different[l] += static_cast<uint32_t>(u != v);
+      const int32_t p = ordered_bits(u), q = ordered_bits(v);
+      const uint32_t distance =
+          static_cast<uint32_t>(std::max(p, q)) - static_cast<uint32_t>(std::min(p, q));
+      ulps[l] = std::max(ulps[l], distance);
       const double gap = static_cast<double>(x) - static_cast<double>(y);
       const double size = gap < 0 ? -gap : gap;
       squares[l] += gap * gap;
@@ -55,15 +62,15 @@ std::optional<ElementDiff> diff_group(const float* a, const float* b, int64_t be
       largest[l] = size > largest[l] ? size : largest[l];
     }
   }
-  if (special != 0) return std::nullopt;
   ElementDiff g;
   for (int64_t l = 0; l < kLanes; ++l) {
     g.gap_squares += squares[l], g.b_squares += norm[l];
     g.max_abs = std::max(g.max_abs, largest[l]);
-    g.max_ulps = std::max(g.max_ulps, ulps[l]);
+    g.max_ulps = std::max(g.max_ulps, static_cast<int64_t>(ulps[l]));
+    g.different += different[l];
   }
-  g.different = different;
-  if (different != 0) {
+  if (*std::ranges::max_element(magnitude) >= kInfinity) return std::nullopt;
+  if (g.different != 0) {
     int64_t i = 0;
     while (to_bits(a[i]) == to_bits(b[i])) ++i;
     g.first = begin + i;

@@ -54,8 +54,7 @@ Digest digest_of_executable() {
 
 Digest digest(const Tensor& tensor) {
   DigestBuilder b;
-  const std::string type = to_string(tensor.type());
-  b.add_bytes(type.c_str(), type.size() + 1);
+  b.begin_tensor(tensor.type());
   b.add_bytes(tensor.raw(), tensor.bytes());
   return b.finish();
 }
@@ -68,6 +67,11 @@ DigestBuilder::DigestBuilder() : state_(std::make_unique<State>()) {
   XXH3_128bits_reset(&state_->xxh);
 }
 DigestBuilder::~DigestBuilder() = default;
+
+void DigestBuilder::begin_tensor(const TensorType& type) {
+  const std::string text = to_string(type);
+  add_bytes(text.c_str(), text.size() + 1);
+}
 
 void DigestBuilder::add(std::string_view text) {
   const uint64_t n = text.size();

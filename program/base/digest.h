@@ -42,6 +42,8 @@ class DigestBuilder {
   void add(std::string_view text);  // length-prefixed (u64 little-endian)
   void add(const Digest& digest);   // 16 bytes, high then low, little-endian
   void add_bytes(const void* data, size_t bytes);
+  // What digest(tensor) begins with. The elements follow, with add_bytes, in one piece or several.
+  void begin_tensor(const TensorType& type);
   Digest finish() const;
 
  private:

@@ -172,7 +172,7 @@ struct Feed::Impl {
     counters.shuffle += made.shuffle;
     counters.map += made.map;
     counters.batch += made.assembly;
-    counters.made.push_back(made.when);
+    counters.add(made.when);
   }
 
   // The loop of the reader thread: makes batches of consecutive steps until `ready` holds
@@ -208,7 +208,7 @@ struct Feed::Impl {
     if (options.prefetch <= 0) {
       Made made = make(step);
       count_work(made);
-      counters.asked.push_back({step, begin, seconds_since(begin), 0});
+      counters.add(PipelineCounters::Asked{step, begin, seconds_since(begin), 0});
       return std::move(made.batch);
     }
     std::unique_lock lock(mutex);
@@ -246,7 +246,7 @@ struct Feed::Impl {
     Batch out = std::move(ready.front());
     ready.pop_front();
     wake.notify_one();
-    counters.asked.push_back({step, begin, seconds_since(begin), held});
+    counters.add(PipelineCounters::Asked{step, begin, seconds_since(begin), held});
     return out;
   }
 

@@ -5,7 +5,7 @@
 //
 //   const PipelineCounters c = feed.counters();  // any time, on the thread that takes batches
 //   c.map.busy / steps                           // seconds of decoding per batch, over all threads
-//   c.waited()                                   // seconds that the training loop waited
+//   c.waited                                     // seconds that the training loop waited
 #pragma once
 
 #include <chrono>
@@ -50,6 +50,10 @@ struct PipelineCounters {
   int64_t parallel_calls = 1;  // threads of map
   int64_t depth = 0;           // capacity of the prefetch buffer, in batches
 
+  // The requests and batches that are kept one by one: the first ones, so that a run of any length
+  // takes constant memory.
+  static constexpr size_t kTimeline = 65'536;
+
   // One request of the training loop for a batch, in the order of the requests.
   struct Asked {
     int64_t step = 0;
@@ -65,11 +69,14 @@ struct PipelineCounters {
     double begin = 0, end = 0;
   };
   std::vector<Made> made;
+  double waited = 0;  // seconds that the training loop waited, over all requests
 
-  double waited() const {
-    double sum = 0;
-    for (const Asked& a : asked) sum += a.waited;
-    return sum;
+  void add(const Asked& request) {
+    waited += request.waited;
+    if (asked.size() < kTimeline) asked.push_back(request);
+  }
+  void add(const Made& batch) {
+    if (made.size() < kTimeline) made.push_back(batch);
   }
 };
 

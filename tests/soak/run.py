@@ -27,9 +27,10 @@ import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TWINRUN = os.environ.get("TWINRUN", str(SOURCE / "build/release/twinrun"))
-# Per step: losses and norms (StepScalars, 40 bytes) and the digest of the state (16), in vectors that may be
-# twice as long as their content, which is copied once while they grow and once for a periodic checkpoint.
-HISTORY = (40 + 16) * 2 * 3
+# Per step: losses and norms (StepScalars, 16 bytes) and the digest of the state (16). They lie in vectors that may be
+# twice as long as their content (2); to write a periodic checkpoint they are copied (1), put into columns (1) and built
+# into a file in memory, which grows by doubling (2). The heap keeps what it once had (harness/host/heap.h).
+HISTORY = (16 + 16) * (2 + 1 + 1 + 2)
 # What an allocator may keep beside it once it is warm.
 SLACK = 32 << 20
 LONG = ["train", "digits_mlp", "-q", "--threads", "1", "--set", "train.steps=100000000", "--set",

@@ -62,7 +62,9 @@ TEST(Messages, EveryRuleWithAMessageHasARow) {
     for (const std::string_view id : rules_of(m)) named.insert(id);
   }
   for (const Rule& r : rules()) {
-    if (!r.message.empty()) EXPECT_TRUE(named.contains(r.id)) << r.id;
+    if (!r.message.empty()) {
+      EXPECT_TRUE(named.contains(r.id)) << r.id;
+    }
   }
 }
 
@@ -126,7 +128,9 @@ TEST(Log, PrefixesAndColoursAreNoHindrance) {
     const bool exception = std::string(b).find("Error") != std::string::npos;
     const LogReading whole = reading_of(
         b + std::string("train batch size 100 must be divisible by number of replicas 8"));
-    if (!exception) EXPECT_EQ(ids(r), "batch-size-uneven") << b;
+    if (!exception) {
+      EXPECT_EQ(ids(r), "batch-size-uneven") << b;
+    }
     ASSERT_EQ(ids(whole), "batch-size-uneven") << b;
     EXPECT_EQ(whole.findings[0].arguments[0].value, "100") << b;
     EXPECT_EQ(whole.findings[0].arguments[1].value, "8") << b;

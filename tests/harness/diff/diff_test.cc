@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <random>
 
@@ -110,6 +113,72 @@ TEST(DiffCheckpoints, LargeTensorsThreads) {
   EXPECT_EQ(d.tensors[0].max_ulps, ulps);
   EXPECT_EQ(d.tensors[0].max_abs, largest);
   EXPECT_EQ(d.tensors[0].first.substr(0, 5), "[777]");
+}
+
+// Of files, the same is found as in memory, where the tensors are cut into other ranges.
+TEST(DiffCheckpoints, FilesAsInMemory) {
+  std::mt19937 generator(7);
+  std::normal_distribution<float> normal;
+  const auto numbers = [&](size_t count) {
+    std::vector<float> out(count);
+    for (float& x : out) x = normal(generator);
+    return out;
+  };
+  // Shorter and longer than a piece, a whole number of pieces, and nothing.
+  Checkpoint a = checkpoint_of({{"layer/a", numbers(1000)},
+                                {"layer/b", numbers(100'001)},
+                                {"c", numbers(size_t{1} << 19)},
+                                {"d", {}},
+                                {"e", {1}}});
+  Checkpoint b = a;
+  std::vector<float> changed = numbers(100'001);
+  std::copy_n(a.tensors["layer/b"].value.as<float>().begin(), 70'000, changed.begin());
+  b.tensors["layer/b"].value = vector_of(changed);
+  std::vector<float> last(size_t{1} << 19);
+  std::ranges::copy(a.tensors["c"].value.as<float>(), last.begin());
+  last.back() = std::numeric_limits<float>::quiet_NaN();
+  b.tensors["c"].value = vector_of(last);
+  b.tensors["e"].value = vector_of({1, 2});
+  const tiny::Folder folder;
+  const std::string x = folder / "a.h5", y = folder / "b.h5";
+  tiny::must(write_checkpoint(x, a));
+  tiny::must(write_checkpoint(y, b));
+
+  const Diff memory = diff_checkpoints(a, b);
+  for (const bool verify : {false, true}) {
+    const Diff files = tiny::must(diff_files(x, y, verify));
+    EXPECT_EQ(files.tensors_unread, verify ? 0 : 2);
+    ASSERT_EQ(files.tensors.size(), 3u);
+    EXPECT_EQ(files.tensors[0].types, "f32[1] against f32[2]");
+    for (size_t i = 0; i < 3; ++i) {
+      const TensorDiff &m = memory.tensors[i], &f = files.tensors[i];
+      EXPECT_EQ(f.name, m.name);
+      EXPECT_EQ(f.different, m.different);
+      EXPECT_EQ(f.nans, m.nans);
+      EXPECT_EQ(f.max_ulps, m.max_ulps);
+      EXPECT_EQ(f.max_abs, m.max_abs);
+      EXPECT_EQ(f.first, m.first);
+      // The sums of at most 2^19 squares are cut into other ranges.
+      if (f.paired) {
+        EXPECT_NEAR(f.relative, m.relative, m.relative * 0x1p19 * 0x1p-53);
+      }
+    }
+  }
+  EXPECT_EQ(memory.tensors[1].first.substr(0, 8), "[70000] ");
+
+  // A changed byte of any tensor is found, whatever the digests in the headers say.
+  std::ifstream in(y, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(in), {});
+  const auto* raw = reinterpret_cast<const char*>(changed.data());
+  const size_t at = bytes.find(std::string(raw + 400'000, 4));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  std::ofstream(y, std::ios::binary) << bytes;
+  const auto damaged = diff_files(x, y);
+  ASSERT_FALSE(damaged.ok());
+  EXPECT_NE(damaged.error().message().find("layer/b"), std::string::npos)
+      << damaged.error().message();
+  EXPECT_NE(damaged.error().message().find("digest"), std::string::npos);
 }
 
 TEST(DiffCheckpoints, LargestRelativeDistanceFirst) {

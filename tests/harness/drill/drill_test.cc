@@ -366,9 +366,26 @@ TEST(DrillRunner, ALineThatWasChangedIsRefused) {
   const auto changed = run_drill(d.options, nullptr, nullptr);
   ASSERT_FALSE(changed.ok());
   EXPECT_EQ(changed.error().where, path + ":1");
-  // A last line that was cut short is run again.
+  // The case of a last line that was cut short runs again; so does one whose line lacks sectors of
+  // the disk after a loss of power.
   std::ofstream(path, std::ios::trunc) << whole.str().substr(0, whole.str().size() - 9);
   EXPECT_EQ(d.run().size(), 2u);
+  std::string holed = whole.str();
+  std::fill_n(holed.begin() + static_cast<std::ptrdiff_t>(holed.find('\n')) + 1, 100, '\0');
+  std::ofstream(path, std::ios::trunc) << holed;
+  EXPECT_EQ(d.run().size(), 2u);
+}
+
+TEST(DrillRunner, ACaseOfAScenarioInAFileIsKnownToRun) {
+  Drilling d;
+  std::ofstream(d.folder / "dense.toml") << resolved_toml(tiny::experiment(tiny::kDense).scenario);
+  d.options.ids = {"clean." + d.folder / "dense.toml" + ".1.0"};
+  bool known = false;
+  d.options.sabotage = [&](Evidence&) {
+    known = !std::filesystem::is_empty(d.folder / "drill/begun");
+  };
+  EXPECT_EQ(d.run().at(0).error, "");
+  EXPECT_TRUE(known);
 }
 
 // A case during which the process died runs once more, in a process of its own. If that dies, too,

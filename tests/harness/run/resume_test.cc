@@ -340,7 +340,7 @@ TEST(RunPipeline, CountersOfEveryStage) {
   EXPECT_GT(r.pipeline.enqueue.bytes, 0);
   EXPECT_GE(r.pipeline.map.elements, steps * e.scenario.train.batch);
   EXPECT_EQ(r.pipeline.read.elements, e.data->train.count() + e.data->eval.count());
-  EXPECT_LT(r.pipeline.waited(), r.seconds);
+  EXPECT_LT(r.pipeline.waited, r.seconds);
 }
 
 // Requests a stop after `at` steps, as Ctrl-C does, and keeps the messages.
