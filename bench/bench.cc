@@ -20,6 +20,8 @@ namespace twinrun {
 namespace {
 
 constexpr double kSampleSeconds = 0.03;
+constexpr auto kLongRow = std::chrono::minutes(2);  // after that, kFewestSamples are enough
+constexpr int kFewestSamples = 3;
 constexpr auto kPause = std::chrono::milliseconds(30);
 
 double seconds_of(const std::function<void()>& call, int times) {
@@ -117,8 +119,12 @@ void Suite::measure(const std::function<void()>& ours, const std::vector<Side>& 
       return true;
     });
   };
+  const auto start = std::chrono::steady_clock::now();
   keep(&Sampled::calibrate);
-  for (int i = 0; i < options_.samples; ++i) keep(&Sampled::sample);
+  for (int i = 0; i < options_.samples; ++i) {
+    if (i >= kFewestSamples && std::chrono::steady_clock::now() - start > kLongRow) break;
+    keep(&Sampled::sample);
+  }
   std::map<std::string, std::vector<double>> figures;
   for (size_t i = 1; i < sides.size(); ++i) figures[sides[i].side->name] = sides[i].figures;
   record(sides[0].figures, figures);
@@ -187,12 +193,14 @@ void expect_close(const std::string& name, const float* ours, const float* peer,
 }
 
 BenchFolder::BenchFolder(bool on_disk) {
-  std::error_code ignored;
+  constexpr std::uintmax_t kRoom = 1 << 30;  // more than the operands of any case
+  std::error_code failed;
   const std::filesystem::path memory = "/dev/shm";
+  const std::filesystem::space_info space = std::filesystem::space(memory, failed);
   const std::filesystem::path where =
-      on_disk ? std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path()
-      : std::filesystem::is_directory(memory, ignored) ? memory
-                                                       : std::filesystem::temp_directory_path();
+      on_disk ? std::filesystem::read_symlink("/proc/self/exe", failed).parent_path()
+      : !failed && space.available >= kRoom ? memory
+                                            : std::filesystem::temp_directory_path();
   path = (where / "twinrun_bench_XXXXXX").string();
   made = mkdtemp(path.data()) != nullptr;
 }

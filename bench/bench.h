@@ -118,7 +118,7 @@ void expect_close(const std::string& name, const float* ours, const float* peer,
 struct BenchFolder {
   std::string path;
   bool made;
-  // In memory where the machine has /dev/shm; on the disk of this program for measuring that.
+  // In memory where /dev/shm has room; beside this program for files that a disk shall have.
   explicit BenchFolder(bool on_disk = false);
   BenchFolder(const BenchFolder&) = delete;
   BenchFolder& operator=(const BenchFolder&) = delete;

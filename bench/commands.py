@@ -20,9 +20,11 @@ DIAGNOSES = (
     ("digits_cnn", "digits_cnn", 100),
     ("mlp_bn", "mlp_bn", 200),
     ("mnist_quick", "mnist_quick", 50),
-    ("resnet20", "resnet20", 20),
+    ("resnet20", "resnet20", 10),
     ("gpt", "gpt_synthetic", 20),
 )
+# MNIST's files for the scenario that reads them: TWINRUN_MNIST, or where the project's own are.
+MNIST = os.environ.get("TWINRUN_MNIST", str(pathlib.Path(__file__).resolve().parents[2] / "shared/data/mnist"))
 MOST_RUNS, MOST_WATCHED = 6, 2    # of a diagnosis in single runs; of a watched step in plain ones
 STEPS = (200, 400, 800, 1600, 3200)
 
@@ -48,13 +50,13 @@ def row(name, unit, ours, peers, threads=None, target=1.0):
 def diagnosis(name, scenario, steps, twinrun, samples):
     """The lines of a diagnosis and of the watched step in it: T is the run whose every op is screened, S the same program, plain."""
     runs, watched = [], []
+    settings = ["--set", f"train.steps={steps}", *(["--set", f"data.dir={MNIST}"] if scenario == "mnist_quick" else []), "-q"]
     with tempfile.TemporaryDirectory(prefix="twinrun-bench-") as folder:
         for i in range(samples):
             out = f"{folder}/{i}"
             # 0 to 20 are verdicts, 125 is "inconclusive": as much work as any other.
-            whole = seconds_of([twinrun, "diagnose", scenario, "--set", f"train.steps={steps}", "--set", "diagnose.seeds=1", "-q", "-o", out],
-                               (0, 10, 15, 20, 30, 125))
-            runs.append(whole / seconds_of([twinrun, "train", scenario, "--set", f"train.steps={steps}", "-q", "-o", f"{out}.h5"]))
+            whole = seconds_of([twinrun, "diagnose", scenario, *settings, "--set", "diagnose.seeds=1", "-o", out], (0, 10, 15, 20, 30, 125))
+            runs.append(whole / seconds_of([twinrun, "train", scenario, *settings, "-o", f"{out}.h5"]))
             report = json.loads(pathlib.Path(out, "report.json").read_text(encoding="utf-8"))
             took = {r["name"]: r["seconds"] / r["steps"] for r in report["runs"] if r["steps"]}
             watched.append(took["T"] / took["S"])

@@ -43,7 +43,8 @@ void bench_field_proof(Suite& suite) {
     const std::string scenario(entry.name), name = "field proof " + scenario;
     if (!suite.begin({.name = name, .threads = 1, .unit = "1/s", .target = 0.1, .scale = 1}))
       continue;
-    if (const Status done = measure(suite, scenario); !done) suite.skip(name, done.error().what);
+    if (const Status done = measure(suite, scenario); !done)
+      suite.skip(name, done.error().what + " " + done.error().where);
   }
 }
 

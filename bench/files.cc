@@ -95,7 +95,7 @@ void bench_diff(Suite& suite) {
        {Row{"equal", 0, 20}, {"one tensor of 64 differs", 1, 20}, {"all differ", 64, 10}}) {
     const std::string name = fmt::format("diff 2 x 1 GiB, {}", what);
     if (!suite.begin({.name = name, .unit = "GB/s", .work = kBytes, .target = target})) continue;
-    const BenchFolder folder;
+    const BenchFolder folder(true);
     const std::string a = folder.path + "/a.h5", b = folder.path + "/b.h5";
     if (!folder.made || !write_checkpoint(a, checkpoint_of(0)).ok() ||
         !write_checkpoint(b, checkpoint_of(changed)).ok()) {

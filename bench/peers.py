@@ -8,7 +8,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "adapters"))
@@ -90,6 +89,8 @@ def resolved(told, where):
 
 def found():
     """Returns the peers that are here, and {name: why} of the others. Sets OPENBLAS_CORETYPE for all of them where that is needed."""
+    import tomllib    # of Python 3.11, which not every reader of this module has
+
     with open(HERE / "peers.toml", "rb") as file:
         told = tomllib.load(file)
     entries, missing, made = [], {}, {}
