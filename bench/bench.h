@@ -109,8 +109,10 @@ struct KernelCase {
   ValueId op = kNoValue;
 };
 
-// Exits with a message unless both computed the same: a relative Euclidean distance of at most
-// `most` (callers pass 1e-2 for bf16).
+// How far two results are apart, if that is more than a relative Euclidean distance of `most`
+// (callers pass 1e-2 for bf16); empty if they are close.
+std::string difference(const float* ours, const float* peer, int64_t n, double most = 1e-3);
+// Exits with a message if they differ: for what is a part of this program.
 void expect_close(const std::string& name, const float* ours, const float* peer, int64_t n,
                   double most = 1e-3);
 

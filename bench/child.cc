@@ -70,20 +70,20 @@ PeerProcesses::PeerProcesses(Suite& suite, const std::string& topic, int threads
   }
 }
 
-std::vector<Side> PeerProcesses::prepare(
-    const std::string& name, const std::string& line,
-    const std::function<void(const std::string& peer)>& check) {
+std::vector<Side> PeerProcesses::prepare(const std::string& name, const std::string& line,
+                                         const std::function<std::string()>& check) {
   std::vector<Side> sides;
   for (Member& member : members_) {
     if (!member.process) member.process = start(member.entry, threads_);
     const std::optional<std::string> answer = member.process->ask("case " + line);
-    if (answer != "ready") {
-      const std::string why = answer.value_or("its process ended");
-      suite_.skip(name, why.starts_with("failed ") ? why.substr(7) : why, member.entry.name);
+    std::string wrong = answer.value_or("its process ended");
+    if (wrong.starts_with("failed ")) wrong = wrong.substr(7);
+    if (answer == "ready") wrong = check ? check() : "";
+    if (!wrong.empty()) {
+      suite_.skip(name, wrong, member.entry.name);
       if (!answer) member.process = nullptr;  // the next row starts it again
       continue;
     }
-    if (check) check(member.entry.name);
     sides.push_back(
         {member.entry.name, [process = member.process](int times) -> std::optional<double> {
            const auto said = process->ask("run " + std::to_string(times));

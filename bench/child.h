@@ -42,9 +42,10 @@ class PeerProcesses {
  public:
   PeerProcesses(Suite& suite, const std::string& topic, int threads);
   // Has all of them prepare a case, such as "dot f32 512 512 512 FOLDER", and returns those that
-  // could, after `check` of each; the others are reported as missing in the row `name`.
+  // could; the others are reported as missing in the row `name`, as are those in whose results
+  // `check` finds something.
   std::vector<Side> prepare(const std::string& name, const std::string& line,
-                            const std::function<void(const std::string& peer)>& check = {});
+                            const std::function<std::string()>& check = {});
 
  private:
   struct Member {

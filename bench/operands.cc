@@ -12,12 +12,11 @@ void add_processes(PeerProcesses& processes, const std::string& name, const std:
                static_cast<std::streamsize>(ours.inputs[i].bytes()));
   }
   Tensor out = Tensor::zeros(ours.output.type());
-  const auto check = [&](const std::string& peer) {
+  const auto check = [&] {
     std::ifstream file(folder.path + "/out", std::ios::binary);
     file.read(reinterpret_cast<char*>(out.as<float>().data()),
               static_cast<std::streamsize>(out.bytes()));
-    expect_close(name + ", " + peer, ours.output.as<float>().data(), out.as<float>().data(),
-                 out.elements(), most);
+    return difference(ours.output.as<float>().data(), out.as<float>().data(), out.elements(), most);
   };
   for (Side& side : processes.prepare(name, line + " " + folder.path, check)) {
     sides.push_back(std::move(side));

@@ -70,9 +70,13 @@ def number(value):
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
+def times(ratio):
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
 def quartiles(ratio):
-    middle, low, high = ratio
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})" if low != high else f"{middle:.2f}"
+    middle, low, high = map(times, ratio)
+    return f"{middle} ({low} to {high})" if low != high else middle
 
 
 def topic_of(row):
@@ -86,7 +90,7 @@ def topic_table(rows):
     head = ["row", "threads", "ours", *names, *(["against the best"] if several else []), "target", "met", "measured"]
     out = []
     for r in rows:
-        shown = (lambda ratio: f"{ratio[0]:.2f}") if several else quartiles
+        shown = (lambda ratio: times(ratio[0])) if several else quartiles
         cells = [shown(r["ratios"][n]) if n in r["ratios"] else "-" for n in names]
         ours = number(r["ours"][0]) if r["unit"] != "slope" else quartiles(r["ours"])
         target = "" if r["target"] is None else f"{r['target']:.2f}"
@@ -125,7 +129,8 @@ def missed(machine, rows, notes):
     text = ""
     for which in sorted(by_note):
         if which < len(notes):
-            text += f"- {notes[which]['why'].strip()} **Next:** {notes[which]['next'].strip()}\n"
+            why, then = (" ".join(notes[which][k].split()) for k in ("why", "next"))
+            text += f"- {why} **Next:** {then}\n"
         else:
             text += "- No reason is written yet (docs/results/speed-notes.toml).\n"
         text += "  " + "; ".join(by_note[which]) + ".\n"

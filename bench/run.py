@@ -48,8 +48,16 @@ def measured_lines(args, entries):
                 yield json.loads(line)
         if child.returncode:
             said = (BUILD / "peers.log").read_text(encoding="utf-8").strip().splitlines()
-            raise SystemExit(f"twinrun_bench ended with {child.returncode}: {said[-1] if said else ''}")
+            yield {"skipped": "further rows", "why": f"twinrun_bench ended with {child.returncode}: {said[-1] if said else ''}", "peer": ""}
     yield from commands.lines(lambda name: re.search(args.filter or "", name), args.samples, str(BUILD / "twinrun"))
+
+
+def until_interrupted(lines):
+    """What was measured before an interrupt counts, for instance for --write."""
+    try:
+        yield from lines
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
 
 
 class Table:
@@ -141,7 +149,7 @@ def main():
     out, rows, skipped, machine = Table(args.json), [], [], {}
     for name, why in missing.items():
         out.say(f"  peer {name} skipped: {why}")
-    for line in measured_lines(args, entries):
+    for line in until_interrupted(measured_lines(args, entries)):
         if "machine" in line:
             machine = {**line["machine"], "load before": load}
         elif "section" in line:

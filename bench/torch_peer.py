@@ -207,7 +207,7 @@ def about():
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
     config = torch.__config__.show()
     found = [re.search(p, text) for p, text in (
-        (r"CPU capability usage: (\w+)", config), (r"isa:([^\n]+)", said), (r"MKL_VERBOSE [^\n]*?architecture (?:processors)? *([^\n]*?), Lnx", said))]
+        (r"CPU capability usage: (\w+)", config), (r"isa:([^\n]+)", said), (r"MKL_VERBOSE [^\n]*?architecture (?:processors)? *([^\n]*?)(?: with support[^\n]*?)?, Lnx", said))]
     names = ("PyTorch: ", "oneDNN: ", "MKL: ")
     onednn = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", config)
     mkl = re.search(r"Math Kernel Library Version ([\d.]+)", config)
