@@ -11,7 +11,6 @@
 // Google Benchmark's runner cannot alternate functions, so only its DoNotOptimize is used.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>

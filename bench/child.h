@@ -1,7 +1,7 @@
 // A child process that answers every line with a line: for peers that run in a process of their
 // own, and for measured copies of this program. If it cannot be started, its answers are missing.
 //
-//   PeerProcess torch({"/usr/bin/python3", "bench/torch_peer.py", "2"}, {{"OMP_NUM_THREADS", "2"}});
+//   PeerProcess torch({"/usr/bin/python3", "bench/torch_peer.py", "2"}, {});
 //   torch.ask("case step use_tpus 200 f32");   // "ready", or "failed WHY"
 //   torch.ask("run 3");                        // seconds of three steps
 #pragma once

@@ -1,6 +1,6 @@
 // Measures samples for bench/run.py, which ./dev bench runs.
 //
-//   twinrun_bench [--filter REGEX] [--samples N] [--peers FILE]   # lines of JSON on stdout (bench.h)
+//   twinrun_bench [--filter REGEX] [--samples N] [--peers FILE]   # lines of JSON (bench.h)
 #include <fmt/format.h>
 
 #include <algorithm>

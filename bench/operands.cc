@@ -1,6 +1,8 @@
 // Files of operands and results in a folder that lives as long as the case is prepared.
 #include "bench/operands.h"
 
+#include <fstream>
+
 namespace twinrun {
 
 void add_processes(PeerProcesses& processes, const std::string& name, const std::string& line,

@@ -5,8 +5,6 @@
 //   add_processes(processes, "dot f32 2x3x4", "dot f32 2 3 4", ours, 1e-3, sides);
 #pragma once
 
-#include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
 

@@ -154,7 +154,7 @@ def render(measured, notes):
             if of_topic:
                 text += f"### {heading}\n\n{explained}\n\n" + topic_table(of_topic) + "\n"
         reasons, without = missed(name, rows, notes)
-        text += "### What is missed, and why\n\n" + (reasons or "Nothing.\n") + "\n"
+        text += "### What is missed, and why\n\n" + (reasons or ("Nothing.\n" if aimed else "No row with a target has been measured.\n")) + "\n"
         unexplained += without
     return text, unexplained
 
