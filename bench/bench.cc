@@ -1,7 +1,7 @@
-// The paired sampler and the table. A sample repeats the call for about kSampleSeconds. One untimed
-// call before it wakes the threads and warms the caches (unless a single call fills the sample). A
-// pause before that lets the other side's workers stop spinning (OpenMP and OpenBLAS keep theirs
-// awake for up to 26 ms).
+// The sampler. A sample repeats the call for about kSampleSeconds. One untimed call before it wakes
+// the threads and warms the caches (unless a single call fills the sample). A pause before that
+// lets the other sides' workers stop spinning (OpenMP and OpenBLAS keep theirs awake for up to 26
+// ms).
 #include "bench/bench.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -21,6 +21,8 @@ namespace twinrun {
 namespace {
 
 constexpr double kSampleSeconds = 0.03;
+constexpr auto kLongRow = std::chrono::minutes(2);  // after that, kFewestSamples are enough
+constexpr int kFewestSamples = 3;
 constexpr auto kPause = std::chrono::milliseconds(30);
 
 double seconds_of(const std::function<void()>& call, int times) {
@@ -29,68 +31,75 @@ double seconds_of(const std::function<void()>& call, int times) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-// One side of a pair: the number of calls per sample, set by calibrate(), and the samples.
-struct Side {
-  const std::function<void()>& call;
+// A side of a row with its number of calls per sample and its samples in the unit of the row.
+struct Sampled {
+  const Side* side;
+  const BenchCase* what;
   int times = 0;
-  std::vector<double> seconds;  // per call
+  std::vector<double> figures;
 
-  void calibrate() {
-    call();
-    const double once = std::max(seconds_of(call, 1), 1e-7);
-    times = static_cast<int>(std::clamp(std::ceil(kSampleSeconds / once), 1.0, 1e5));
+  bool calibrate() {
+    if (!side->seconds(1)) return false;
+    const std::optional<double> once = side->seconds(1);
+    if (!once) return false;
+    times = static_cast<int>(std::clamp(std::ceil(kSampleSeconds / *once), 1.0, 1e5));
+    return true;
   }
-  void sample() {
+  bool sample() {
     std::this_thread::sleep_for(kPause);
-    if (times > 1) call();
-    seconds.push_back(seconds_of(call, times) / times);
+    if (times > 1 && !side->seconds(1)) return false;
+    const std::optional<double> all = side->seconds(times);
+    if (!all) return false;
+    const double seconds = *all / times, work = side->work > 0 ? side->work : what->work;
+    figures.push_back(what->unit == "ns" ? seconds / work / what->scale
+                                         : work / seconds * what->scale);
+    return true;
   }
 };
 
-double in_unit(const BenchCase& what, double work, double seconds) {
-  return what.unit == "ns" ? seconds / work / what.scale : work / seconds * what.scale;
+bool smaller_is_better(const std::string& unit) {
+  return unit == "ns" || unit == "MiB" || unit == "MB";
 }
 
-std::string today() {
-  char text[32];
-  const std::time_t now = std::time(nullptr);
-  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
-  return text;
-}
-
-// The load before the measurement, since other programs' work affects every number.
-std::string load_now() {
-  double load[1] = {0};
-  return getloadavg(load, 1) == 1 ? fmt::format("{:.2f}", load[0]) : "unknown";
-}
-
-const char* met_text(const BenchRow& row) {
-  if (!row.what.target) return "";
-  return row.ratio >= *row.what.target ? "yes" : "NO";
+void print(const nlohmann::ordered_json& line) {
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
 }
 
 }  // namespace
 
-Suite::Suite(Options options) : options_(std::move(options)), load_(load_now()) {}
+Side timed(std::string name, std::function<void()> call, double work) {
+  return {std::move(name),
+          [call = std::move(call)](int times) { return std::optional(seconds_of(call, times)); },
+          work};
+}
+
+double median_seconds(const std::function<void()>& call, int samples) {
+  call();
+  std::vector<double> seconds;
+  for (int i = 0; i < samples; ++i) seconds.push_back(seconds_of(call, 1));
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
+Suite::Suite(Options options) : options_(std::move(options)) {
+  print({{"machine", environment()}});
+}
 
 std::vector<int> Suite::threads() const {
   return std::thread::hardware_concurrency() < 2 ? std::vector<int>{1} : std::vector<int>{1, 2};
 }
 
-void Suite::print_heading() {
-  if (options_.json || heading_.empty()) return;
-  if (!any_row_) {
-    fmt::print("{:<46} {:>2} {:>9} {:>9} {:<8} {:>6} {:>6}  met\n", "what", "T", "ours", "peer",
-               "unit", "ratio", "target");
-    any_row_ = true;
+std::vector<PeerEntry> Suite::peers_of(const std::string& topic) const {
+  std::vector<PeerEntry> found;
+  for (const PeerEntry& peer : options_.peers) {
+    if (std::ranges::find(peer.topics, topic) != peer.topics.end()) found.push_back(peer);
   }
-  fmt::print("{}\n", heading_);
+  return found;
+}
+
+void Suite::print_heading() {
+  if (!heading_.empty()) print({{"section", heading_}});
   heading_.clear();
 }
 
@@ -100,71 +109,50 @@ bool Suite::begin(BenchCase what) {
   return true;
 }
 
-void Suite::measure(const std::function<void()>& ours, const std::function<void()>& peer) {
-  Side a{ours}, b{peer};
-  a.calibrate();
-  b.calibrate();
-  std::vector<double> ratios;
-  for (int i = 0; i < options_.samples; ++i) {
-    a.sample();
-    b.sample();
-    ratios.push_back(current_.ours_work / a.seconds.back() /
-                     (current_.peer_work / b.seconds.back()));
-  }
-  record(in_unit(current_, current_.ours_work, median(a.seconds)),
-         in_unit(current_, current_.peer_work, median(b.seconds)), median(ratios));
-}
-
-void Suite::record(double ours, double peer, double ratio) {
-  const BenchRow row{current_, ours, peer, ratio};
-  rows_.push_back(row);
-  print_heading();
-  if (options_.json) return;
-  fmt::print("  {:<44} {:>2} {:>9.4g} {:>9.4g} {:<8} {:>6.3f} {:>6}  {}\n", row.what.name,
-             row.what.threads, row.ours, row.peer, row.what.unit, row.ratio,
-             row.what.target ? fmt::format("{:.2f}", *row.what.target) : "-", met_text(row));
-  std::fflush(stdout);
-}
-
-void Suite::skip(const std::string& name, const std::string& why) {
-  if (options_.filter && !std::regex_search(name, *options_.filter)) return;
-  skipped_.emplace_back(name, why);
-  print_heading();
-  if (!options_.json) fmt::print("  {:<44} skipped: {}\n", name, why);
-}
-
-void Suite::finish() {
-  auto machine = environment();
-  machine["date"] = today();
-  machine["load"] = load_;
-  if (!options_.json) {
-    const auto missed = std::count_if(rows_.begin(), rows_.end(), [](const BenchRow& row) {
-      return row.what.target && row.ratio < *row.what.target;
+void Suite::measure(const std::function<void()>& ours, const std::vector<Side>& peers) {
+  const Side own = timed("", ours);
+  std::vector<Sampled> sides{{&own, &current_}};
+  for (const Side& peer : peers) sides.push_back({&peer, &current_});
+  const auto keep = [&](bool (Sampled::*done)()) {
+    std::erase_if(sides, [&](Sampled& s) {
+      if ((s.*done)()) return false;
+      skip(current_.name, "it ended while the row was measured", s.side->name);
+      return true;
     });
-    fmt::print("\n{} rows, {} below target. {}, {} cores, isa {}, {}, {}, load before {}\n",
-               rows_.size(), missed, machine["cpu"], machine["cores"], machine["isa"],
-               machine["compiler"], machine["date"], machine["load"]);
-    return;
+  };
+  const auto start = std::chrono::steady_clock::now();
+  keep(&Sampled::calibrate);
+  for (int i = 0; i < options_.samples; ++i) {
+    if (i >= kFewestSamples && std::chrono::steady_clock::now() - start > kLongRow) break;
+    keep(&Sampled::sample);
   }
-  nlohmann::ordered_json document;
-  document["machine"] = machine;
-  document["ratios"] = nlohmann::json::array();
-  for (const BenchRow& row : rows_) {
-    nlohmann::ordered_json out = {{"name", row.what.name}, {"threads", row.what.threads},
-                                  {"ours", row.ours},      {"peer", row.peer},
-                                  {"unit", row.what.unit}, {"ratio", row.ratio},
-                                  {"target", nullptr},     {"met", nullptr}};
-    if (row.what.target) {
-      out["target"] = *row.what.target;
-      out["met"] = row.ratio >= *row.what.target;
-    }
-    document["ratios"].push_back(out);
-  }
-  document["skipped"] = nlohmann::json::array();
-  for (const auto& [name, why] : skipped_) {
-    document["skipped"].push_back({{"name", name}, {"why", why}});
-  }
-  fmt::print("{}\n", document.dump(1));
+  std::map<std::string, std::vector<double>> figures;
+  for (size_t i = 1; i < sides.size(); ++i) figures[sides[i].side->name] = sides[i].figures;
+  record(sides[0].figures, figures);
+}
+
+void Suite::record(const std::vector<double>& ours,
+                   const std::map<std::string, std::vector<double>>& peers) {
+  if (peers.empty()) return skip(current_.name, "no peer of it is installed");
+  print_heading();
+  nlohmann::ordered_json line = {
+      {"row", current_.name},  {"threads", current_.threads},
+      {"unit", current_.unit}, {"smaller", smaller_is_better(current_.unit)},
+      {"target", nullptr},     {"ours", ours},
+      {"peers", peers}};
+  if (current_.target) line["target"] = *current_.target;
+  print(line);
+}
+
+void Suite::record_growth(const std::vector<std::pair<double, double>>& points) {
+  print_heading();
+  print({{"growth", current_.name}, {"threads", current_.threads}, {"points", points}});
+}
+
+void Suite::skip(const std::string& name, const std::string& why, const std::string& peer) {
+  if (options_.filter && !std::regex_search(name, *options_.filter)) return;
+  print_heading();
+  print({{"skipped", name}, {"why", why}, {"peer", peer}});
 }
 
 Tensor random_tensor(TensorType type, uint32_t seed) {
@@ -191,18 +179,42 @@ KernelCase::KernelCase(
   output = Tensor::zeros(graph.type(op));
 }
 
-void expect_close(const std::string& name, const float* ours, const float* peer, int64_t n,
-                  double most) {
+std::string difference(const float* ours, const float* peer, int64_t n, double most) {
   double distance = 0, size = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double gap = static_cast<double>(ours[i]) - peer[i];
     distance += gap * gap;
     size += static_cast<double>(peer[i]) * peer[i];
   }
-  if (distance <= most * most * size) return;
-  fmt::print(stderr, "twinrun_bench: {}: ours and the peer computed different things ({:.2g})\n",
-             name, std::sqrt(distance / size));
+  if (distance <= most * most * size) return "";
+  return fmt::format("it computed something else than ours, a relative distance of {:.2g}",
+                     std::sqrt(distance / size));
+}
+
+void expect_close(const std::string& name, const float* ours, const float* peer, int64_t n,
+                  double most) {
+  const std::string found = difference(ours, peer, n, most);
+  if (found.empty()) return;
+  fmt::print(stderr, "twinrun_bench: {}: {}\n", name, found);
   std::exit(1);
+}
+
+BenchFolder::BenchFolder(bool on_disk) {
+  constexpr std::uintmax_t kRoom = 1 << 30;  // more than the operands of any case
+  std::error_code failed;
+  const std::filesystem::path memory = "/dev/shm";
+  const std::filesystem::space_info space = std::filesystem::space(memory, failed);
+  const std::filesystem::path where =
+      on_disk ? std::filesystem::read_symlink("/proc/self/exe", failed).parent_path()
+      : !failed && space.available >= kRoom ? memory
+                                            : std::filesystem::temp_directory_path();
+  path = (where / "twinrun_bench_XXXXXX").string();
+  made = mkdtemp(path.data()) != nullptr;
+}
+
+BenchFolder::~BenchFolder() {
+  std::error_code ignored;
+  if (made) std::filesystem::remove_all(path, ignored);
 }
 
 bool machine_has_amx() { return amx_refusal().empty(); }

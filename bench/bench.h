@@ -1,16 +1,18 @@
-// Benchmarks against peers: paired samples of our code and of a peer's, taken by one process, and
-// the table of the results. A machine's clock and its load by others change with time, so the
-// result is the ratio of two neighbouring samples, never an absolute number.
+// Benchmarks against peers: samples of our code and of every peer's, taken in turns by one process.
+// A machine's clock and its load by others change with time, so what counts is the ratio of two
+// neighbouring samples, never an absolute number. Each row goes to stdout as a line of JSON with
+// all of its samples; bench/run.py computes medians, ratios and the table from them.
 //
-//   if (suite.begin({.name = "dot f32 512x512x512", .threads = 2, .unit = "GFLOP/s",
-//                    .ours_work = flop, .peer_work = flop, .target = 1.0})) {
-//     suite.measure([&] { kernel.run(context); }, [&] { cblas_sgemm(...); });
+//   if (suite.begin({.name = "dot f32 512x512x512", .threads = 2, .work = flop, .target = 1.0})) {
+//     suite.measure([&] { kernel.run(context); },
+//                   {timed("OpenBLAS", [&] { cblas_sgemm(...); })});
 //   }
 //
-// Google Benchmark's runner cannot alternate two functions, so only its DoNotOptimize is used.
+// Google Benchmark's runner cannot alternate functions, so only its DoNotOptimize is used.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <regex>
 #include <string>
@@ -24,52 +26,69 @@ namespace twinrun {
 struct BenchCase {
   std::string name;  // --filter is matched against it
   int threads = 1;
-  std::string unit;                     // "GFLOP/s", "GB/s", "step/s" (larger is better) or "ns"
-  double ours_work = 1, peer_work = 1;  // flop, bytes or elements per call
-  std::optional<double> target;         // least acceptable ratio
-  double scale = 1e-9;                  // figure: work / s * scale; for "ns": s / work / scale
+  // "GFLOP/s", "GB/s", "step/s", "1/s": larger is better; "ns", "MiB", "MB": smaller is.
+  std::string unit = "GFLOP/s";
+  double work = 1;               // flop, bytes or elements per call
+  std::optional<double> target;  // least acceptable ratio to the best peer
+  double scale = 1e-9;           // figure: work / s * scale; for "ns": s / work / scale
 };
 
-struct BenchRow {
-  BenchCase what;
-  double ours = 0, peer = 0;  // medians, in the unit
-  double ratio = 0;           // median over pairs; above 1: ours is faster
+// A peer: makes that many calls and returns their seconds, or nothing if it has failed.
+struct Side {
+  std::string name;
+  std::function<std::optional<double>(int)> seconds;
+  double work = 0;  // per call; 0: as ours
+};
+Side timed(std::string name, std::function<void()> call, double work = 0);
+
+// A peer of bench/run.py's list: a library with sgemm, or a command that answers lines (child.h).
+struct PeerEntry {
+  std::string name;
+  std::vector<std::string> topics;   // "dot f32", "dot bf16", "conv", "step f32", "step bf16", ...
+  std::string library, symbols;      // path; "scipy_{}64_" where {} is the usual name of a function
+  bool wide = false;                 // its integers have 64 bits
+  std::vector<std::string> command;  // "{threads}" stands for the number of threads, here and below
+  std::map<std::string, std::string> environment;
 };
 
 class Suite {
  public:
   struct Options {
-    bool json = false;
     int samples = 7;
     std::optional<std::regex> filter;
+    std::vector<PeerEntry> peers;
   };
   explicit Suite(Options options);
 
   // The thread counts to measure: 1 and 2, or only 1 on a machine with one core.
   std::vector<int> threads() const;
-  // Sets the heading of the following rows, with the peer's name. Printed before the first of them.
+  int samples() const { return options_.samples; }
+  // Peers that take part in a topic.
+  std::vector<PeerEntry> peers_of(const std::string& topic) const;
+  // Sets the heading of the following rows, printed before the first of them.
   void section(std::string heading) { heading_ = std::move(heading); }
   // Starts a case. Returns false if --filter excludes it.
   bool begin(BenchCase what);
-  // Times both functions and records the row. Each sample repeats the call until it is long enough;
-  // samples of the two alternate.
-  void measure(const std::function<void()>& ours, const std::function<void()>& peer);
-  // Records a row of figures that the caller has measured.
-  void record(double ours, double peer, double ratio);
-  // Records a case that cannot be measured, and the reason.
-  void skip(const std::string& name, const std::string& why);
-  // Prints the machine and a summary; with --json the whole document.
-  void finish();
+  // Times all sides and records the row. Each sample repeats the call until it is long enough;
+  // samples of the sides alternate. A peer that fails is reported and left out.
+  void measure(const std::function<void()>& ours, const std::vector<Side>& peers);
+  // Records a row of samples in its unit that the caller has measured.
+  void record(const std::vector<double>& ours,
+              const std::map<std::string, std::vector<double>>& peers);
+  // Records seconds against the work that they were spent on, of which bench/run.py fits the slope.
+  void record_growth(const std::vector<std::pair<double, double>>& points);
+  // Records that a case, or one peer of a case, cannot be measured, and the reason.
+  void skip(const std::string& name, const std::string& why, const std::string& peer = "");
 
  private:
   void print_heading();
   Options options_;
   BenchCase current_;
-  std::string heading_, load_;
-  bool any_row_ = false;
-  std::vector<BenchRow> rows_;
-  std::vector<std::pair<std::string, std::string>> skipped_;
+  std::string heading_;
 };
+
+// Median seconds of a call, after one that is not timed.
+double median_seconds(const std::function<void()>& call, int samples);
 
 // Uniform in [-1, 1), the same on every run.
 Tensor random_tensor(TensorType type, uint32_t seed);
@@ -89,17 +108,26 @@ struct KernelCase {
   ValueId op = kNoValue;
 };
 
-// Exits with a message unless both computed the same: a relative Euclidean distance of at most
-// `most` (callers pass 1e-2 for bf16).
+// How far two results are apart, if that is more than a relative Euclidean distance of `most`
+// (callers pass 1e-2 for bf16); empty if they are close.
+std::string difference(const float* ours, const float* peer, int64_t n, double most = 1e-3);
+// Exits with a message if they differ: for what is a part of this program.
 void expect_close(const std::string& name, const float* ours, const float* peer, int64_t n,
                   double most = 1e-3);
 
+// A folder that the destructor removes.
+struct BenchFolder {
+  std::string path;
+  bool made;
+  // In memory where /dev/shm has room; beside this program for files that a disk shall have.
+  explicit BenchFolder(bool on_disk = false);
+  BenchFolder(const BenchFolder&) = delete;
+  BenchFolder& operator=(const BenchFolder&) = delete;
+  ~BenchFolder();
+};
+
 bool machine_has_amx();
 
-// OpenBLAS 0.3.21 treats a CPU newer than itself as one without AVX ("Prescott"), here and in
-// PyTorch. If it does so on this machine, restarts this program with a fitting OPENBLAS_CORETYPE,
-// unless that variable is set.
-void openblas_for_this_machine(char** argv);
 void bench_dot_f32(Suite& suite);
 void bench_dot_bf16(Suite& suite);
 void bench_convolution(Suite& suite);
@@ -107,9 +135,11 @@ void bench_ceilings(Suite& suite);
 void bench_elementary(Suite& suite);
 void bench_digest(Suite& suite);
 void bench_diff(Suite& suite);
-void bench_diagnose(Suite& suite);
+void bench_checkpoint(Suite& suite);
 void bench_field_proof(Suite& suite);
 void bench_step(Suite& suite);
+void bench_traffic(Suite& suite);
+void bench_growth(Suite& suite);
 // The main function of a copy of this program whose memory is measured (--steps MODEL BATCH
 // THREADS): runs a step of the engine cpu for every line of stdin. Returns the exit status.
 int bench_steps_on_request(const std::string& model, int64_t batch, int threads);

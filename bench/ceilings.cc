@@ -1,8 +1,8 @@
 // The machine's limits and the fraction of them that we reach: fused multiply-adds in registers,
 // and a triad over arrays that exceed all caches. `ours` is a 1024^3 f32 dot or an elementwise add;
-// `peer` is the limit.
+// the peer `machine` is the limit.
 //
-//   twinrun_bench --filter '^ceiling'
+//   ./dev bench --filter '^ceiling'
 #include "harness/profile/ceilings.h"
 
 #include <fmt/format.h>
@@ -16,9 +16,7 @@ void share_of_fma(Suite& suite, Isa isa, int threads) {
   constexpr int64_t kSize = 1024;
   if (!suite.begin({.name = fmt::format("ceiling fma {}, dot f32 1024^3", to_string(isa)),
                     .threads = threads,
-                    .unit = "GFLOP/s",
-                    .ours_work = 2.0 * kSize * kSize * kSize,
-                    .peer_work = fma_flop(isa) * threads})) {
+                    .work = 2.0 * kSize * kSize * kSize})) {
     return;
   }
   const Isa before = active_isa();
@@ -30,7 +28,9 @@ void share_of_fma(Suite& suite, Isa isa, int threads) {
       [&] {
         dot.run({&pool, {}});
       },
-      [&] { pool.parallel_for(threads, [&](int64_t) { run_fma(isa); }); });
+      {timed(
+          "machine", [&] { pool.parallel_for(threads, [&](int64_t) { run_fma(isa); }); },
+          fma_flop(isa) * threads)});
   force_isa(before);
 }
 
@@ -40,8 +40,7 @@ void share_of_triad(Suite& suite, int threads) {
   if (!suite.begin({.name = "ceiling triad, add of 128 MiB",
                     .threads = threads,
                     .unit = "GB/s",
-                    .ours_work = kBytes,
-                    .peer_work = kBytes})) {
+                    .work = kBytes})) {
     return;
   }
   ThreadPool pool(threads);
@@ -52,12 +51,12 @@ void share_of_triad(Suite& suite, int threads) {
       [&] {
         add.run({&pool, {}});
       },
-      [&] {
+      {timed("machine", [&] {
         pool.parallel_for(threads, [&](int64_t piece) {
           run_triad(add.input(0), add.input(1), out.as<float>().data(), kFloats * piece / threads,
                     kFloats * (piece + 1) / threads);
         });
-      });
+      })});
 }
 
 }  // namespace

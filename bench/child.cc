@@ -1,6 +1,7 @@
-// Starts a child process with pipes to its standard input and from its standard output.
+// Starts child processes with pipes to their standard input and from their standard output.
 #include "bench/child.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,15 +10,15 @@
 namespace twinrun {
 
 PeerProcess::PeerProcess(const std::vector<std::string>& command,
-                         const std::vector<std::pair<std::string, std::string>>& environment) {
+                         const std::map<std::string, std::string>& environment) {
   int to[2], from[2];
-  if (pipe(to) != 0) return;
-  if (pipe(from) != 0) return;
+  // Closed by exec, because another child that kept them open would keep this one from its end.
+  if (pipe2(to, O_CLOEXEC) != 0) return;
+  if (pipe2(from, O_CLOEXEC) != 0) return;
   pid_ = fork();
   if (pid_ == 0) {
     dup2(to[0], 0);
     dup2(from[1], 1);
-    for (const int fd : {to[0], to[1], from[0], from[1]}) close(fd);
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     std::vector<char*> words;
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -37,18 +38,61 @@ PeerProcess::~PeerProcess() {
   if (pid_ > 0) waitpid(pid_, nullptr, 0);
 }
 
-std::optional<std::string> PeerProcess::answer() {
-  char line[256];
-  if (from_ == nullptr || std::fgets(line, sizeof line, from_) == nullptr) return std::nullopt;
-  std::string text = line;
+std::optional<std::string> PeerProcess::ask(const std::string& line) {
+  if (to_ == nullptr || from_ == nullptr) return std::nullopt;
+  std::fputs((line + "\n").c_str(), to_);
+  std::fflush(to_);
+  char answer[1024];
+  if (std::fgets(answer, sizeof answer, from_) == nullptr) return std::nullopt;
+  std::string text = answer;
   if (text.ends_with('\n')) text.pop_back();
   return text;
 }
 
-std::optional<std::string> PeerProcess::ask() {
-  std::fputs("step\n", to_);
-  std::fflush(to_);
-  return answer();
+std::unique_ptr<PeerProcess> start(const PeerEntry& peer, int threads) {
+  const auto filled = [&](std::string text) {
+    const std::string mark = "{threads}";
+    if (const size_t at = text.find(mark); at != std::string::npos)
+      text.replace(at, mark.size(), std::to_string(threads));
+    return text;
+  };
+  std::vector<std::string> command;
+  for (const std::string& word : peer.command) command.push_back(filled(word));
+  std::map<std::string, std::string> environment;
+  for (const auto& [name, value] : peer.environment) environment[name] = filled(value);
+  return std::make_unique<PeerProcess>(command, environment);
+}
+
+PeerProcesses::PeerProcesses(Suite& suite, const std::string& topic, int threads)
+    : suite_(suite), threads_(threads) {
+  for (const PeerEntry& peer : suite.peers_of(topic)) {
+    if (!peer.command.empty()) members_.push_back({peer, nullptr});
+  }
+}
+
+std::vector<Side> PeerProcesses::prepare(const std::string& name, const std::string& line,
+                                         const std::function<std::string()>& check) {
+  std::vector<Side> sides;
+  for (Member& member : members_) {
+    if (!member.process) member.process = start(member.entry, threads_);
+    const std::optional<std::string> answer = member.process->ask("case " + line);
+    std::string wrong = answer.value_or("its process ended");
+    if (wrong.starts_with("failed ")) wrong = wrong.substr(7);
+    if (answer == "ready") wrong = check ? check() : "";
+    if (!wrong.empty()) {
+      suite_.skip(name, wrong, member.entry.name);
+      if (!answer) member.process = nullptr;  // the next row starts it again
+      continue;
+    }
+    sides.push_back(
+        {member.entry.name, [process = member.process](int times) -> std::optional<double> {
+           const auto said = process->ask("run " + std::to_string(times));
+           if (!said) return std::nullopt;
+           const double seconds = std::atof(said->c_str());
+           return seconds > 0 ? std::optional(seconds) : std::nullopt;
+         }});
+  }
+  return sides;
 }
 
 }  // namespace twinrun

@@ -1,13 +1,16 @@
-// Convolution and its two gradients, f32, NHWC images and HWIO kernels, against oneDNN. The peer's
-// images are NHWC like ours; its kernels are in the layout that it chooses (any), and the
-// conversion is not timed. Input gradients of one-channel images are left out: training never needs
-// them.
+// Convolution and its two gradients, f32, NHWC images and HWIO kernels, against Debian's oneDNN and
+// PyTorch (which contains a current oneDNN that cannot be called directly). The peers' images are
+// NHWC like ours. oneDNN's kernels are in the layout that it chooses (any), and the conversion is
+// not timed; PyTorch converts its own. Input gradients of one-channel images are left out: training
+// never needs them.
 //
-//   twinrun_bench --filter '^conv kernel_grad'
+//   ./dev bench --filter '^conv kernel_grad'
 #include <fmt/format.h>
 
 #include "bench/bench.h"
+#include "bench/child.h"
 #include "bench/onednn.h"
+#include "bench/operands.h"
 
 namespace twinrun {
 
@@ -85,25 +88,38 @@ struct Peer {
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-void compare(Suite& suite, const BenchCase& what, KernelCase& ours, const KernelContext& context,
-             OneDnn& dnn, const dnnl::primitive& primitive, const Arguments& arguments,
-             const dnnl::memory& result, const Md& plain) {
+// One direction of one shape in oneDNN: a primitive, and how its result is laid out.
+struct Prepared {
+  dnnl::primitive primitive;
+  Arguments arguments;
+  dnnl::memory result;
+  Md plain;
+};
+
+void compare(Suite& suite, const BenchCase& what, const Shape& s, const std::string& direction,
+             KernelCase& ours, const KernelContext& context, OneDnn& dnn, const Prepared& peer,
+             PeerProcesses& processes) {
   ours.run(context);
-  dnn.run(primitive, arguments);
-  const dnnl::memory out = dnn.reordered(result, plain);
+  dnn.run(peer.primitive, peer.arguments);
+  const dnnl::memory out = dnn.reordered(peer.result, peer.plain);
   expect_close(what.name, ours.output.as<float>().data(),
                static_cast<const float*>(out.get_data_handle()), ours.output.elements());
-  suite.measure([&] { ours.run(context); }, [&] { dnn.run(primitive, arguments); });
+  std::vector<Side> sides{timed(kOneDnnName, [&] { dnn.run(peer.primitive, peer.arguments); })};
+  add_processes(processes, what.name,
+                fmt::format("conv {} {} {} {} {} {} {} {} {}", direction, s.n, s.size, s.ci,
+                            s.kernel, s.co, s.stride, s.pad() / 2, s.pad() - s.pad() / 2),
+                ours, 1e-3, sides);
+  suite.measure([&] { ours.run(context); }, sides);
 }
 
-void run_shape(Suite& suite, const Shape& s, int threads, ThreadPool& pool, OneDnn& dnn) {
+void run_shape(Suite& suite, const Shape& s, int threads, ThreadPool& pool, OneDnn& dnn,
+               PeerProcesses& processes) {
   const KernelContext context{&pool, {}};
   const auto describe = [&](const char* direction) {
     return BenchCase{.name = fmt::format("conv {} {}", direction, s.text()),
                      .threads = threads,
-                     .unit = "GFLOP/s",
-                     .ours_work = s.flop(),
-                     .peer_work = s.flop()};
+                     .work = s.flop(),
+                     .target = 1.0};
   };
   if (const BenchCase what = describe("forward"); suite.begin(what)) {
     KernelCase ours({s.x(), s.w()}, [&](GraphBuilder& b, const auto& v) {
@@ -111,11 +127,14 @@ void run_shape(Suite& suite, const Shape& s, int threads, ThreadPool& pool, OneD
     });
     Peer peer(dnn, s);
     const dnnl::memory out(peer.y_md, dnn.engine);
-    compare(suite, what, ours, context, dnn, dnnl::convolution_forward(peer.forward),
-            {{DNNL_ARG_SRC, peer.image(peer.x, ours.input(0))},
-             {DNNL_ARG_WEIGHTS, peer.kernel(ours.input(1), peer.forward.weights_desc())},
-             {DNNL_ARG_DST, out}},
-            out, peer.y_md);
+    compare(suite, what, s, "forward", ours, context, dnn,
+            {dnnl::convolution_forward(peer.forward),
+             {{DNNL_ARG_SRC, peer.image(peer.x, ours.input(0))},
+              {DNNL_ARG_WEIGHTS, peer.kernel(ours.input(1), peer.forward.weights_desc())},
+              {DNNL_ARG_DST, out}},
+             out,
+             peer.y_md},
+            processes);
   }
   if (const BenchCase what = describe("input_grad"); s.ci > 1 && suite.begin(what)) {
     KernelCase ours({s.y(), s.w()}, [&](GraphBuilder& b, const auto& v) {
@@ -127,11 +146,14 @@ void run_shape(Suite& suite, const Shape& s, int threads, ThreadPool& pool, OneD
          peer.low, peer.high},
         dnn.engine, peer.forward);
     const dnnl::memory out(peer.x_md, dnn.engine);
-    compare(suite, what, ours, context, dnn, dnnl::convolution_backward_data(described),
-            {{DNNL_ARG_DIFF_DST, peer.image(peer.y, ours.input(0))},
-             {DNNL_ARG_WEIGHTS, peer.kernel(ours.input(1), described.weights_desc())},
-             {DNNL_ARG_DIFF_SRC, out}},
-            out, peer.x_md);
+    compare(suite, what, s, "input_grad", ours, context, dnn,
+            {dnnl::convolution_backward_data(described),
+             {{DNNL_ARG_DIFF_DST, peer.image(peer.y, ours.input(0))},
+              {DNNL_ARG_WEIGHTS, peer.kernel(ours.input(1), described.weights_desc())},
+              {DNNL_ARG_DIFF_SRC, out}},
+             out,
+             peer.x_md},
+            processes);
   }
   if (const BenchCase what = describe("kernel_grad"); suite.begin(what)) {
     KernelCase ours({s.x(), s.y()}, [&](GraphBuilder& b, const auto& v) {
@@ -143,24 +165,28 @@ void run_shape(Suite& suite, const Shape& s, int threads, ThreadPool& pool, OneD
          peer.low, peer.high},
         dnn.engine, peer.forward);
     const dnnl::memory out(described.diff_weights_desc(), dnn.engine);
-    compare(suite, what, ours, context, dnn, dnnl::convolution_backward_weights(described),
-            {{DNNL_ARG_SRC, peer.image(peer.x, ours.input(0))},
-             {DNNL_ARG_DIFF_DST, peer.image(peer.y, ours.input(1))},
-             {DNNL_ARG_DIFF_WEIGHTS, out}},
-            out, Md(peer.w, kF32, Tag::hwio));
+    compare(suite, what, s, "kernel_grad", ours, context, dnn,
+            {dnnl::convolution_backward_weights(described),
+             {{DNNL_ARG_SRC, peer.image(peer.x, ours.input(0))},
+              {DNNL_ARG_DIFF_DST, peer.image(peer.y, ours.input(1))},
+              {DNNL_ARG_DIFF_WEIGHTS, out}},
+             out,
+             Md(peer.w, kF32, Tag::hwio)},
+            processes);
   }
 }
 
 }  // namespace
 
 void bench_convolution(Suite& suite) {
-  suite.section("conv: f32, NHWC; peer: oneDNN, NHWC images, kernels in its own layout");
+  suite.section("conv: f32, NHWC images");
   for (const int threads : suite.threads()) {
     ThreadPool pool(threads);
     OneDnn dnn(threads);
+    PeerProcesses processes(suite, "conv", threads);
     for (const Shape& s : kShapes) {
       try {
-        run_shape(suite, s, threads, pool, dnn);
+        run_shape(suite, s, threads, pool, dnn, processes);
       } catch (const dnnl::error& error) {
         suite.skip("conv " + s.text(), error.message);
       }

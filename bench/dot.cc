@@ -1,22 +1,17 @@
-// dot_general: f32 against OpenBLAS, emulated bf16 against our own f32 and against oneDNN. The
-// shapes are squares and those of training: dense layers forward and backward, convolutions as
-// matrix products. Row-major, no transposition. Emulated bf16 reads f32 and rounds while packing,
-// which is timed; oneDNN gets bf16 operands, and all its layouts are plain.
+// dot_general: f32 and emulated bf16, against libraries of matrix products; and emulated bf16
+// against our own f32. The shapes are squares and those of training: dense layers forward and
+// backward, convolutions as matrix products. Row-major, no transposition, all layouts plain.
+// Emulated bf16 reads f32 and rounds while packing, which is timed; peers get bf16 operands. oneDNN
+// writes f32, PyTorch and JAX write bf16, which is less to write.
 //
-//   twinrun_bench --filter '^dot'
+//   ./dev bench --filter '^dot'
+#include <dlfcn.h>
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cctype>
-#include <cstdlib>
 
 #include "bench/bench.h"
+#include "bench/child.h"
 #include "bench/onednn.h"
-#include "program/base/bits.h"
-#ifdef TWINRUN_OPENBLAS
-#include <cblas.h>
-#endif
+#include "bench/operands.h"
 
 namespace twinrun {
 namespace {
@@ -42,14 +37,55 @@ BenchCase describe(const std::string& topic, const Shape& s, int threads,
                    std::optional<double> target) {
   return {.name = fmt::format("{} {}", topic, s.text()),
           .threads = threads,
-          .unit = "GFLOP/s",
-          .ours_work = s.flop(),
-          .peer_work = s.flop(),
+          .work = s.flop(),
           .target = target};
 }
 
+// sgemm of a shared library, loaded beside the others under names of its own.
+class Blas {
+ public:
+  explicit Blas(const PeerEntry& peer)
+      : name_(peer.name),
+        wide_(peer.wide),
+        library_(dlopen(peer.library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    const auto find = [&](const char* function) {
+      std::string symbol = peer.symbols;
+      symbol.replace(symbol.find("{}"), 2, function);
+      return library_ == nullptr ? nullptr : dlsym(library_, symbol.c_str());
+    };
+    sgemm_ = find("cblas_sgemm");
+    set_threads_ = find("openblas_set_num_threads");
+  }
+  bool found() const { return sgemm_ != nullptr && set_threads_ != nullptr; }
+  const std::string& name() const { return name_; }
+
+  void set_threads(int threads) const { reinterpret_cast<void (*)(int)>(set_threads_)(threads); }
+  void sgemm(const Shape& s, const float* a, const float* b, float* c) const {
+    if (wide_) {
+      call<int64_t>(s, a, b, c);
+    } else {
+      call<int32_t>(s, a, b, c);
+    }
+  }
+
+ private:
+  template <typename Int>
+  void call(const Shape& s, const float* a, const float* b, float* c) const {
+    using Function = void (*)(int, int, int, Int, Int, Int, float, const float*, Int, const float*,
+                              Int, float, float*, Int);
+    constexpr int kRowMajor = 101, kNoTranspose = 111;
+    const auto m = static_cast<Int>(s.m), n = static_cast<Int>(s.n), k = static_cast<Int>(s.k);
+    reinterpret_cast<Function>(sgemm_)(kRowMajor, kNoTranspose, kNoTranspose, m, n, k, 1, a, k, b,
+                                       n, 0, c, n);
+  }
+
+  std::string name_;
+  bool wide_;
+  void *library_, *sgemm_ = nullptr, *set_threads_ = nullptr;
+};
+
 void bf16_against_f32(Suite& suite, std::optional<double> target) {
-  suite.section("dot bf16/own: bf16 in the emulated order; peer: our own f32");
+  suite.section("dot bf16/own: bf16 in the emulated order, against our own f32");
   for (const int threads : suite.threads()) {
     ThreadPool pool(threads);
     for (const Shape& s : kShapes) {
@@ -61,107 +97,100 @@ void bf16_against_f32(Suite& suite, std::optional<double> target) {
       peer.run(f32);
       expect_close("dot bf16/own", ours.output.as<float>().data(), peer.output.as<float>().data(),
                    s.m * s.n, 1e-2);
-      suite.measure([&] { ours.run(bf16); }, [&] { peer.run(f32); });
+      suite.measure([&] { ours.run(bf16); }, {timed("own f32", [&] { peer.run(f32); })});
     }
   }
 }
 
+// A matrix product of Debian's oneDNN; to f32, whatever the operands are.
 #ifdef TWINRUN_ONEDNN
-void bf16_against_onednn(Suite& suite, std::optional<double> target) {
+void add_onednn(Suite& suite, const std::string& name, const Shape& s, int threads,
+                dnnl::memory::data_type type, const KernelCase& ours, double most,
+                std::vector<Side>& sides) {
   using Tag = dnnl::memory::format_tag;
-  using Type = dnnl::memory::data_type;
-  suite.section("dot bf16/onednn: the same; peer: oneDNN bf16 matmul to f32, plain layouts");
-  for (const int threads : suite.threads()) {
-    ThreadPool pool(threads);
-    OneDnn dnn(threads);
-    for (const Shape& s : kShapes) {
-      if (!suite.begin(describe("dot bf16/onednn", s, threads, target))) continue;
-      KernelCase ours = dot_case(s);
-      const KernelContext context{&pool, {.dot = DotArithmetic::kBf16, .flush = true}};
-      ours.run(context);
-      try {
-        const dnnl::memory::desc a({s.m, s.k}, Type::bf16, Tag::ab),
-            b({s.k, s.n}, Type::bf16, Tag::ab), c({s.m, s.n}, Type::f32, Tag::ab);
-        const dnnl::matmul::primitive_desc described(dnnl::matmul::desc(a, b, c), dnn.engine);
-        const dnnl::matmul product(described);
-        dnnl::memory out(c, dnn.engine);
-        const std::unordered_map<int, dnnl::memory> arguments = {
-            {DNNL_ARG_SRC, dnn.converted({s.m, s.k}, Tag::ab, ours.input(0), a)},
-            {DNNL_ARG_WEIGHTS, dnn.converted({s.k, s.n}, Tag::ab, ours.input(1), b)},
-            {DNNL_ARG_DST, out}};
-        dnn.run(product, arguments);
-        expect_close("dot bf16/onednn", ours.output.as<float>().data(),
-                     static_cast<const float*>(out.get_data_handle()), s.m * s.n);
-        suite.measure([&] { ours.run(context); }, [&] { dnn.run(product, arguments); });
-      } catch (const dnnl::error& error) {
-        suite.skip("dot bf16/onednn " + s.text(), error.message);
-      }
-    }
+  try {
+    const auto dnn = std::make_shared<OneDnn>(threads);
+    const dnnl::memory::desc a({s.m, s.k}, type, Tag::ab), b({s.k, s.n}, type, Tag::ab),
+        c({s.m, s.n}, dnnl::memory::data_type::f32, Tag::ab);
+    const dnnl::matmul::primitive_desc described(dnnl::matmul::desc(a, b, c), dnn->engine);
+    const dnnl::matmul product(described);
+    dnnl::memory out(c, dnn->engine);
+    const std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, dnn->converted({s.m, s.k}, Tag::ab, ours.input(0), a)},
+        {DNNL_ARG_WEIGHTS, dnn->converted({s.k, s.n}, Tag::ab, ours.input(1), b)},
+        {DNNL_ARG_DST, out}};
+    dnn->run(product, arguments);
+    const std::string wrong =
+        difference(ours.output.as<float>().data(), static_cast<const float*>(out.get_data_handle()),
+                   s.m * s.n, most);
+    if (!wrong.empty()) return suite.skip(name, wrong, kOneDnnName);
+    sides.push_back(timed(kOneDnnName, [=] { dnn->run(product, arguments); }));
+  } catch (const dnnl::error& error) {
+    suite.skip(name, error.message, kOneDnnName);
   }
 }
 #endif
+
+void against_libraries(Suite& suite, const std::string& topic, bool bf16, double target) {
+  std::vector<Blas> libraries;
+  for (const PeerEntry& peer : suite.peers_of(topic)) {
+    if (!peer.library.empty()) libraries.emplace_back(peer);
+  }
+  const double most = bf16 ? 1e-2 : 1e-3;
+  for (const int threads : suite.threads()) {
+    ThreadPool pool(threads);
+    PeerProcesses processes(suite, topic, threads);
+    for (const Shape& s : kShapes) {
+      const BenchCase what = describe(topic, s, threads, target);
+      if (!suite.begin(what)) continue;
+      KernelCase ours = dot_case(s);
+      const KernelContext context{
+          &pool, bf16 ? Arithmetic{.dot = DotArithmetic::kBf16, .flush = true} : Arithmetic{}};
+      ours.run(context);
+      std::vector<Side> sides;
+      Tensor c = Tensor::zeros(ours.output.type());
+      for (const Blas& library : libraries) {
+        if (!library.found()) {
+          suite.skip(what.name, "its library could not be loaded", library.name());
+          continue;
+        }
+        library.set_threads(threads);
+        const auto product = [&, s] {
+          library.sgemm(s, ours.input(0), ours.input(1), c.as<float>().data());
+        };
+        product();
+        const std::string wrong =
+            difference(ours.output.as<float>().data(), c.as<float>().data(), s.m * s.n);
+        if (wrong.empty()) {
+          sides.push_back(timed(library.name(), product));
+        } else {
+          suite.skip(what.name, wrong, library.name());
+        }
+      }
+#ifdef TWINRUN_ONEDNN
+      using Type = dnnl::memory::data_type;
+      add_onednn(suite, what.name, s, threads, bf16 ? Type::bf16 : Type::f32, ours, most, sides);
+#else
+      suite.skip(what.name, "oneDNN was not found (libdnnl-dev)", kOneDnnName);
+#endif
+      add_processes(processes, what.name, fmt::format("{} {} {} {}", topic, s.m, s.n, s.k), ours,
+                    most, sides);
+      suite.measure([&] { ours.run(context); }, sides);
+    }
+  }
+}
 
 }  // namespace
 
-void openblas_for_this_machine(char** argv) {
-#ifdef TWINRUN_OPENBLAS
-  static constexpr std::string_view kAvx512[] = {"SkylakeX", "Cooperlake", "Sapphirerapids", "Zen"};
-  static constexpr std::string_view kAvx2[] = {"Haswell", "Excavator"};
-  const auto among = [taken = std::string_view(openblas_get_corename())](const auto& names) {
-    return std::ranges::any_of(names, [&](std::string_view name) {
-      return std::ranges::equal(name, taken, {}, ::tolower, ::tolower);
-    });
-  };
-  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (among(kAvx512) || (!wide && among(kAvx2)) || std::getenv("OPENBLAS_CORETYPE") != nullptr)
-    return;
-  setenv("OPENBLAS_CORETYPE", wide ? "SkylakeX" : "Haswell", 1);
-  execv("/proc/self/exe", argv);  // OpenBLAS reads the variable only when it is loaded
-#else
-  (void)argv;
-#endif
-}
-
 void bench_dot_f32(Suite& suite) {
-#ifdef TWINRUN_OPENBLAS
-  suite.section(
-      fmt::format("dot f32: binary32, one order; peer: sgemm of {}", openblas_get_config()));
-  for (const int threads : suite.threads()) {
-    ThreadPool pool(threads);
-    openblas_set_num_threads(threads);
-    for (const Shape& s : kShapes) {
-      if (!suite.begin(describe("dot f32", s, threads, 1.0))) continue;
-      KernelCase ours = dot_case(s);
-      Tensor c = Tensor::zeros(ours.output.type());
-      const auto run = [&] { ours.run({&pool, {}}); };
-      const auto m = static_cast<blasint>(s.m), n = static_cast<blasint>(s.n),
-                 k = static_cast<blasint>(s.k);
-      const auto peer = [&] {
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1, ours.input(0), k,
-                    ours.input(1), n, 0, c.as<float>().data(), n);
-      };
-      run();
-      peer();
-      expect_close("dot f32", ours.output.as<float>().data(), c.as<float>().data(), s.m * s.n);
-      suite.measure(run, peer);
-    }
-  }
-#else
-  suite.section("dot f32");
-  suite.skip("dot f32", "OpenBLAS was not found (libopenblas-dev)");
-#endif
+  suite.section("dot f32: binary32, one order of sums, against libraries at their own order");
+  against_libraries(suite, "dot f32", false, 1.0);
 }
 
 void bench_dot_bf16(Suite& suite) {
-  const bool amx = machine_has_amx();
-  bf16_against_f32(suite, amx ? std::nullopt : std::optional(0.8));
-#ifdef TWINRUN_ONEDNN
-  bf16_against_onednn(suite, amx ? std::optional(0.8) : std::nullopt);
-#else
-  suite.section("dot bf16/onednn");
-  suite.skip("dot bf16/onednn", "oneDNN was not found (libdnnl-dev)");
-#endif
+  bf16_against_f32(suite, machine_has_amx() ? std::nullopt : std::optional(0.8));
+  suite.section("dot bf16: bf16 in the emulated order, against libraries at their own order");
+  against_libraries(suite, "dot bf16", true, 1.0);
 }
 
 }  // namespace twinrun

@@ -1,7 +1,7 @@
 // exp, log and tanh of arrays, correctly rounded, against a loop over glibc's expf, logf and tanhf,
 // which are not correctly rounded, on the same number of threads; ns per element.
 //
-//   twinrun_bench --filter '^elementary'
+//   ./dev bench --filter '^elementary'
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -31,8 +31,7 @@ void run_function(Suite& suite, const Function& f, int threads) {
   if (!suite.begin({.name = fmt::format("elementary {}", f.name),
                     .threads = threads,
                     .unit = "ns",
-                    .ours_work = kElements,
-                    .peer_work = kElements})) {
+                    .work = kElements})) {
     return;
   }
   ThreadPool pool(threads);
@@ -44,7 +43,7 @@ void run_function(Suite& suite, const Function& f, int threads) {
       [&] {
         ours.run({&pool, {}});
       },
-      [&] {
+      {timed("glibc", [&] {
         pool.parallel_for(threads, [&](int64_t piece) {
           const float* x = ours.input(0);
           float* y = out.as<float>().data();
@@ -52,7 +51,7 @@ void run_function(Suite& suite, const Function& f, int threads) {
           for (int64_t i = kElements * piece / threads; i < end; ++i) y[i] = f.peer(x[i]);
           benchmark::ClobberMemory();
         });
-      });
+      })});
   expect_close(f.name, ours.output.as<float>().data(), out.as<float>().data(), kElements, 1e-6);
 }
 

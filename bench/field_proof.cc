@@ -1,7 +1,7 @@
 // The cost of the proof over the prime field that a sharded program computes the same function,
 // compared to a binary64 step of that program. The project promises at most ten such steps.
 //
-//   twinrun_bench --filter '^field proof'
+//   ./dev bench --filter '^field proof'
 #include "harness/sharding/field_proof.h"
 
 #include <cstdlib>
@@ -31,7 +31,7 @@ Status measure(Suite& suite, const std::string& scenario) {
   const auto step = [&] {
     if (!one_step(e, *engine, 0, start)) std::abort();
   };
-  suite.measure(proof, step);
+  suite.measure(proof, {timed("binary64 step", step)});
   return Ok{};
 }
 
@@ -43,7 +43,8 @@ void bench_field_proof(Suite& suite) {
     const std::string scenario(entry.name), name = "field proof " + scenario;
     if (!suite.begin({.name = name, .threads = 1, .unit = "1/s", .target = 0.1, .scale = 1}))
       continue;
-    if (const Status done = measure(suite, scenario); !done) suite.skip(name, done.error().what);
+    if (const Status done = measure(suite, scenario); !done)
+      suite.skip(name, done.error().what + " " + done.error().where);
   }
 }
 

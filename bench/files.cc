@@ -1,18 +1,19 @@
 // The cost of comparing runs: XXH3-128 of a tensor against libxxhash, and `twinrun diff` of two
 // checkpoints against h5diff, as processes, with the files in the page cache. The checkpoints (1
 // GiB each in 64 tensors) are written to a temporary folder first: equal ones, and ones that differ
-// in ten elements of one tensor or of every tensor. Also a whole `twinrun diagnose` against single
-// runs of `twinrun train`.
+// in ten elements of one tensor or of every tensor. Also the writing of such a checkpoint against
+// that of its bytes.
 //
-//   twinrun_bench --filter '^(digest|diff|diagnose)'
+//   ./dev bench --filter '^(digest|diff|checkpoint)'
 #include <benchmark/benchmark.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
 #include "bench/bench.h"
 #include "checkpoints/checkpoint.h"
@@ -30,26 +31,6 @@ Tensor floats_of(int64_t bytes, uint32_t seed) {
   return random_tensor({DType::kF32, {bytes / 1024 / 4, 1024}}, seed);
 }
 
-// A temporary folder; the destructor removes it.
-struct TemporaryFolder {
-  std::string path = (std::filesystem::temp_directory_path() / "twinrun_bench_XXXXXX").string();
-  bool made = mkdtemp(path.data()) != nullptr;
-  TemporaryFolder() = default;
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (made) std::filesystem::remove_all(path, ignored);
-  }
-};
-
-double seconds_of_command(const std::string& line) {
-  const auto start = std::chrono::steady_clock::now();
-  benchmark::DoNotOptimize(std::system(line.c_str()));
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-#ifdef TWINRUN_H5DIFF
 // 64 tensors of 16 MiB. The first `changed` of them differ in ten elements from those of
 // checkpoint_of(0).
 Checkpoint checkpoint_of(int changed) {
@@ -63,7 +44,24 @@ Checkpoint checkpoint_of(int changed) {
   }
   return c;
 }
-#endif
+
+// The bytes of all tensors in a new file under the same guarantees as a checkpoint's: on the disk,
+// then renamed.
+bool write_plainly(const std::string& path, const Checkpoint& checkpoint) {
+  const std::string partial = path + ".part";
+  const int file = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  bool good = file >= 0;
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    for (size_t done = 0; good && done < tensor.value.bytes();) {
+      const ssize_t n = write(file, tensor.value.raw() + done, tensor.value.bytes() - done);
+      good = n > 0;
+      done += good ? static_cast<size_t>(n) : 0;
+    }
+  }
+  good = good && fsync(file) == 0;
+  if (file >= 0) close(file);
+  return good && std::rename(partial.c_str(), path.c_str()) == 0;
+}
 
 }  // namespace
 
@@ -71,15 +69,14 @@ void bench_digest(Suite& suite) {
   suite.section("digest: XXH3-128; peer: XXH3_128bits of libxxhash");
 #ifdef TWINRUN_XXHASH
   constexpr int64_t kBytes = 64 * kMiB;
-  if (!suite.begin({.name = "digest 64 MiB",
-                    .unit = "GB/s",
-                    .ours_work = static_cast<double>(kBytes),
-                    .peer_work = static_cast<double>(kBytes)})) {
+  if (!suite.begin(
+          {.name = "digest 64 MiB", .unit = "GB/s", .work = static_cast<double>(kBytes)})) {
     return;
   }
   const Tensor t = floats_of(kBytes, 1);
-  suite.measure([&] { benchmark::DoNotOptimize(digest(t).low); },
-                [&] { benchmark::DoNotOptimize(XXH3_128bits(t.raw(), t.bytes()).low64); });
+  suite.measure([&] { benchmark::DoNotOptimize(digest(t).low); }, {timed("libxxhash", [&] {
+                  benchmark::DoNotOptimize(XXH3_128bits(t.raw(), t.bytes()).low64);
+                })});
 #else
   suite.skip("digest 64 MiB", "libxxhash was not found (libxxhash-dev)");
 #endif
@@ -89,14 +86,16 @@ void bench_diff(Suite& suite) {
   suite.section("diff: `twinrun diff A B`, digests verified; peer: `h5diff A B`");
 #ifdef TWINRUN_H5DIFF
   constexpr double kBytes = 2.0 * 1024 * kMiB;
-  for (const auto& [what, changed] : {std::pair<const char*, int>{"equal", 0},
-                                      {"one tensor of 64 differs", 1},
-                                      {"all differ", 64}}) {
+  struct Row {
+    const char* what;
+    int changed;
+    double target;
+  };
+  for (const auto& [what, changed, target] :
+       {Row{"equal", 0, 20}, {"one tensor of 64 differs", 1, 20}, {"all differ", 64, 10}}) {
     const std::string name = fmt::format("diff 2 x 1 GiB, {}", what);
-    if (!suite.begin(
-            {.name = name, .unit = "GB/s", .ours_work = kBytes, .peer_work = kBytes, .target = 20}))
-      continue;
-    const TemporaryFolder folder;
+    if (!suite.begin({.name = name, .unit = "GB/s", .work = kBytes, .target = target})) continue;
+    const BenchFolder folder(true);
     const std::string a = folder.path + "/a.h5", b = folder.path + "/b.h5";
     if (!folder.made || !write_checkpoint(a, checkpoint_of(0)).ok() ||
         !write_checkpoint(b, checkpoint_of(changed)).ok()) {
@@ -116,7 +115,7 @@ void bench_diff(Suite& suite) {
               WEXITSTATUS(status) == (changed > 0 ? 1 : 0);  // 1: they differ
     }
     if (agree) {
-      suite.measure(command(TWINRUN_BINARY " diff"), command(TWINRUN_H5DIFF));
+      suite.measure(command(TWINRUN_BINARY " diff"), {timed("h5diff", command(TWINRUN_H5DIFF))});
     } else {
       suite.skip(name, "the two programs do not agree");
     }
@@ -126,31 +125,30 @@ void bench_diff(Suite& suite) {
 #endif
 }
 
-// A whole diagnosis with one seed. No results of earlier runs are reused (TWINRUN_CACHE is empty).
-void bench_diagnose(Suite& suite) {
-  suite.section(
-      "diagnose, all cores, nothing kept; peer: six times a single `twinrun train` on the "
-      "reference");
-  if (!suite.begin({.name = "diagnose digits_cnn, one seed",
-                    .threads = suite.threads().back(),
-                    .unit = "s",
-                    .target = 1})) {
-    return;
+// One tensor of 1 GiB would be digested by one thread; a training state has many.
+void bench_checkpoint(Suite& suite) {
+  suite.section("checkpoint: 1 GiB in 64 tensors, on the disk of this program, with fsync");
+  constexpr double kBytes = 1024.0 * kMiB;
+  const BenchCase what{
+      .name = "checkpoint write 1 GiB", .unit = "GB/s", .work = kBytes, .target = 1.0};
+  if (!suite.begin(what)) return;
+  const BenchFolder folder(true);
+  const Checkpoint checkpoint = checkpoint_of(0);
+  const std::string ours = folder.path + "/ours", peer = folder.path + "/peer";
+  if (!folder.made || !write_checkpoint(ours, checkpoint).ok()) {
+    return suite.skip(what.name, "no room for two files in " + folder.path);
   }
-  const TemporaryFolder folder;
-  const std::string twinrun = "TWINRUN_CACHE= " TWINRUN_BINARY;
-  std::vector<double> ours, peer, ratios;
-  for (int i = 0; i < 3; ++i) {
-    ours.push_back(seconds_of_command(
-        fmt::format("{} diagnose digits_cnn --set diagnose.seeds=1 -q -o {}/d{} > {}/out 2>&1",
-                    twinrun, folder.path, i, folder.path)));
-    peer.push_back(6 *
-                   seconds_of_command(fmt::format("{} train digits_cnn -q -o {}/r.h5 > {}/out 2>&1",
-                                                  twinrun, folder.path, folder.path)));
-    ratios.push_back(peer.back() / ours.back());
-  }
-  for (std::vector<double>* figures : {&ours, &peer, &ratios}) std::ranges::sort(*figures);
-  suite.record(ours[1], peer[1], ratios[1]);
+  suite.measure(
+      [&] {
+        if (!write_checkpoint(ours, checkpoint).ok()) std::abort();
+      },
+      {{"write and fsync", [&](int times) -> std::optional<double> {
+          const auto start = std::chrono::steady_clock::now();
+          for (int i = 0; i < times; ++i) {
+            if (!write_plainly(peer, checkpoint)) return std::nullopt;
+          }
+          return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        }}});
 }
 
 }  // namespace twinrun

@@ -1,13 +1,13 @@
-// The benchmarks: ratios against peers, with targets. ./dev bench builds and runs this.
+// Measures samples for bench/run.py, which ./dev bench runs.
 //
-//   twinrun_bench                          # all topics, a table
-//   twinrun_bench --filter '^dot f32'      # cases whose name matches
-//   twinrun_bench --json                   # {machine, ratios, skipped} on stdout
-//   twinrun_bench --samples 15             # pairs per case, at least 7
+//   twinrun_bench [--filter REGEX] [--samples N] [--peers FILE]   # lines of JSON (bench.h)
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "bench/bench.h"
@@ -15,37 +15,48 @@
 
 namespace {
 
-constexpr const char* kUsage =
-    "usage: ./dev bench [--filter REGEX] [--json] [--samples N]\n"
-    "names begin with: dot f32, dot bf16, conv, ceiling, elementary, digest, diff, diagnose, field "
-    "proof, step\n";
-
 [[noreturn]] void usage_error(std::string_view what) {
-  fmt::print(stderr, "twinrun_bench: {}\n{}", what, kUsage);
+  fmt::print(stderr,
+             "twinrun_bench: {}\nusage: twinrun_bench [--filter REGEX] [--samples N] "
+             "[--peers FILE]; see ./dev bench --help\n",
+             what);
   std::exit(128);
+}
+
+// The list that bench/peers.py writes.
+std::vector<twinrun::PeerEntry> read_peers(const char* path) {
+  std::vector<twinrun::PeerEntry> peers;
+  const auto list = nlohmann::json::parse(std::ifstream(path));
+  for (const auto& entry : list) {
+    twinrun::PeerEntry& peer = peers.emplace_back();
+    peer.name = entry.at("name");
+    peer.topics = entry.at("topics");
+    peer.library = entry.value("library", "");
+    peer.symbols = entry.value("symbols", "{}");
+    peer.wide = entry.value("wide", false);
+    peer.command = entry.value("command", std::vector<std::string>{});
+    peer.environment = entry.value("environment", std::map<std::string, std::string>{});
+  }
+  return peers;
 }
 
 twinrun::Suite::Options parse(int argc, char** argv) {
   twinrun::Suite::Options options;
-  for (int i = 1; i < argc; ++i) {
+  for (int i = 1; i < argc; i += 2) {
     const std::string_view word = argv[i];
-    if (word == "--json") {
-      options.json = true;
-    } else if (word == "--help" || word == "-h") {
-      fmt::print("{}", kUsage);
-      std::exit(0);
-    } else if ((word == "--filter" || word == "--samples") && i + 1 == argc) {
-      usage_error(fmt::format("{} wants a value", word));
-    } else if (word == "--filter") {
-      try {
-        options.filter = std::regex(argv[++i]);
-      } catch (const std::regex_error& error) {
-        usage_error(fmt::format("--filter {}: {}", argv[i], error.what()));
+    if (i + 1 == argc) usage_error(fmt::format("'{}' is unknown or lacks a value", word));
+    try {
+      if (word == "--filter") {
+        options.filter = std::regex(argv[i + 1]);
+      } else if (word == "--peers") {
+        options.peers = read_peers(argv[i + 1]);
+      } else if (word == "--samples") {
+        options.samples = std::max(3, std::atoi(argv[i + 1]));
+      } else {
+        usage_error(fmt::format("unknown argument '{}'", word));
       }
-    } else if (word == "--samples") {
-      options.samples = std::max(7, std::atoi(argv[++i]));
-    } else {
-      usage_error(fmt::format("unknown argument '{}'", word));
+    } catch (const std::exception& error) {
+      usage_error(fmt::format("{} {}: {}", word, argv[i + 1], error.what()));
     }
   }
   return options;
@@ -55,20 +66,16 @@ twinrun::Suite::Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   twinrun::keep_freed_pages();  // as the program itself does
-  twinrun::openblas_for_this_machine(argv);
+  std::signal(SIGPIPE, SIG_IGN);
   if (argc == 5 && std::string_view(argv[1]) == "--steps") {
     return twinrun::bench_steps_on_request(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
   }
   twinrun::Suite suite(parse(argc, argv));
-  twinrun::bench_dot_f32(suite);
-  twinrun::bench_dot_bf16(suite);
-  twinrun::bench_convolution(suite);
-  twinrun::bench_ceilings(suite);
-  twinrun::bench_elementary(suite);
-  twinrun::bench_digest(suite);
-  twinrun::bench_diff(suite);
-  twinrun::bench_diagnose(suite);
-  twinrun::bench_field_proof(suite);
-  twinrun::bench_step(suite);
-  suite.finish();
+  for (const auto topic :
+       {twinrun::bench_ceilings, twinrun::bench_dot_f32, twinrun::bench_dot_bf16,
+        twinrun::bench_convolution, twinrun::bench_elementary, twinrun::bench_digest,
+        twinrun::bench_diff, twinrun::bench_checkpoint, twinrun::bench_field_proof,
+        twinrun::bench_step, twinrun::bench_traffic, twinrun::bench_growth}) {
+    topic(suite);
+  }
 }

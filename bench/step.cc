@@ -1,137 +1,53 @@
-// Whole training steps: against PyTorch in f32 and in mixed precision, against our own engines (tpu
-// against cpu, eight cores against one, with digests against without), XLA's against ours, and
-// their memory. Samples are random; the models are scenarios. PyTorch runs bench/torch_step.py in a
-// child process, one step for every line it receives, so that its samples alternate with ours. It
-// has its best settings, as far as this machine has them: channels_last, OpenBLAS built for OpenMP,
-// an allocator that keeps its pages.
+// Whole training steps: against frameworks in f32 and in mixed precision, against our own engines
+// (tpu against cpu, eight cores against one, with digests against without), XLA's against ours, and
+// their memory. Samples are random; the models are scenarios. A framework is a child process
+// (torch_peer.py, jax_peer.py) that makes a step when it is told to, so that its samples alternate
+// with ours.
 //
-//   twinrun_bench --filter '^step'
+//   ./dev bench --filter '^step'
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
+#include <iostream>
 
-#include "backends/core/backend.h"
 #include "bench/bench.h"
 #include "bench/child.h"
+#include "bench/models.h"
 #include "checkpoints/checkpoint.h"
-#include "harness/experiment/engines.h"
-#include "harness/experiment/experiment.h"
 #include "program/base/digest.h"
-#include "scenarios/model.h"
 
 namespace twinrun {
 namespace {
 
-struct Model {
-  std::string name;      // also in torch_step.py
-  std::string scenario;  // a library name or a file
-  int64_t batch;
-  std::string text() const { return fmt::format("{} b{}", name, batch); }
-};
-
-std::vector<Model> models() {
-  const std::string own = TWINRUN_BENCH_DIR "/scenarios/";
-  return {{"mnist_tutorial", "mnist_tutorial", 128},
-          {"use_tpus", own + "use_tpus.toml", 200},
-          {"mlp_bn", own + "mlp_bn.toml", 128},
-          {"mlp_bn", own + "mlp_bn.toml", 1024},
-          {"resnet20", "resnet20", 128},
-          {"gpt", own + "gpt.toml", 16}};
+std::string case_of(const Model& model, const std::string& precision) {
+  return fmt::format("case step {} {} {}", model.name, model.batch, precision);
 }
 
-// A prepared engine with its state and the inputs of a step.
-struct OurStep {
-  Scenario scenario;
-  Program program;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Engine> engine;
-  States states;
-  StepInputs inputs;
-  StepOutputs outputs;
-  int64_t step = 0;
-
-  void run(TraceSink* sink = nullptr) {
-    if (!engine->step(step++, states, inputs, outputs, sink).ok()) std::abort();
-  }
-};
-
-// A tensor with leading dimension `batch`, filled with 0, 1, ..., end - 1 repeatedly.
-Tensor counted(Dims dims, int64_t batch, int64_t end) {
-  dims.insert(dims.begin(), batch);
-  Tensor t = Tensor::empty({DType::kI32, dims});
-  int64_t i = 0;
-  for (int32_t& v : t.as<int32_t>()) v = static_cast<int32_t>(i++ % end);
-  return t;
-}
-
-Batch random_batch(const SampleType& sample, int64_t batch) {
-  Dims features = sample.features;
-  features.insert(features.begin(), batch);
-  return {.features = sample.dtype == DType::kI32
-                          ? counted(sample.features, batch, sample.vocabulary)
-                          : random_tensor({DType::kF32, features}, 1),
-          .labels = counted(sample.labels, batch, sample.classes),
-          .weights = {},
-          .sample_ids = counted({}, batch, batch)};
-}
-
-Result<OurStep> prepare_step(const Model& model, const std::string& engine, int cores,
-                             int threads) {
-  OurStep ours;
-  TWINRUN_ASSIGN(ours.scenario,
-                 load_scenario(model.scenario, {{"train.batch", std::to_string(model.batch)},
-                                                {"tpu.cores", std::to_string(cores)}}));
-  TWINRUN_ASSIGN(const SampleType sample, sample_on_paper(ours.scenario));
-  TWINRUN_ASSIGN(const Experiment experiment, experiment_on_paper(ours.scenario));
-  ours.program = cores > 1 ? experiment.sharded(experiment.sharding) : experiment.whole();
-  TWINRUN_ASSIGN(ours.backend, make_engine(engine, ours.scenario, {.threads = threads}));
-  TWINRUN_ASSIGN(ours.engine, ours.backend->prepare(ours.program));
-  ours.states = initial_states(ours.program, ours.scenario.seed);
-  TWINRUN_ASSIGN(ours.inputs,
-                 step_inputs(ours.program, ours.scenario, random_batch(sample, model.batch), 0));
-  return ours;
-}
-
-PeerProcess torch_of(const Model& model, const std::string& precision, int threads) {
-  const std::string count = std::to_string(threads);
-  std::vector<std::pair<std::string, std::string>> environment = {
-      {"OMP_NUM_THREADS", count},
-      {"OPENBLAS_NUM_THREADS", count},
-      {"GLIBC_TUNABLES",
-       "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4000000000:"
-       "glibc.malloc.top_pad=268435456"}};
-  const char* const blas = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
-  if (std::filesystem::exists(blas)) environment.emplace_back("LD_LIBRARY_PATH", blas);
-  return PeerProcess({"/usr/bin/python3", TWINRUN_BENCH_DIR "/torch_step.py", model.name,
-                      std::to_string(model.batch), precision, count},
-                     environment);
-}
-
-void against_torch(Suite& suite, const std::string& engine, const std::string& precision,
-                   double target) {
-  suite.section(fmt::format("step, engine {}; peer: PyTorch {}", engine, precision));
+void against_frameworks(Suite& suite, const std::string& engine, const std::string& precision,
+                        double target) {
+  suite.section(fmt::format("step, engine {}, against frameworks in {}", engine,
+                            precision == "f32" ? "f32" : "mixed precision (bf16)"));
   for (const Model& model : models()) {
     for (const int threads : suite.threads()) {
-      const std::string name = fmt::format("step {} {}", engine, model.text());
-      if (!suite.begin(
-              {.name = name, .threads = threads, .unit = "step/s", .target = target, .scale = 1}))
-        continue;
-      PeerProcess torch = torch_of(model, precision, threads);
-      if (!torch.answer()) {
-        suite.skip(name, "no PyTorch (python3-torch)");
-        continue;
-      }
+      const BenchCase what{.name = fmt::format("step {} {}", engine, model.text()),
+                           .threads = threads,
+                           .unit = "step/s",
+                           .target = target,
+                           .scale = 1};
+      if (!suite.begin(what)) continue;
       Result<OurStep> ours = prepare_step(model, engine, 1, threads);
       if (!ours.ok()) {
-        suite.skip(name, ours.error().what);
+        suite.skip(what.name, ours.error().what);
         continue;
       }
-      suite.measure([&] { ours->run(); }, [&] { torch.ask(); });
+      // Started anew for each row, because they keep the memory of the largest model.
+      PeerProcesses frameworks(suite, "step " + precision, threads);
+      const std::vector<Side> peers =
+          frameworks.prepare(what.name, case_of(model, precision).substr(5));
+      suite.measure([&] { ours->run(); }, peers);
     }
   }
 }
@@ -140,6 +56,7 @@ void against_torch(Suite& suite, const std::string& engine, const std::string& p
 struct Setup {
   std::string engine;
   int cores = 1;
+  std::string called = {};  // as a peer
 };
 
 // Measures a row per model and thread count: `run` on the engine `ours` against a plain step of
@@ -160,7 +77,7 @@ void rows(Suite& suite, const std::string& name, const std::vector<Model>& model
       Result<OurStep> a = prepare_step(model, ours.engine, ours.cores, threads);
       Result<OurStep> b = prepare_step(model, peer.engine, peer.cores, threads);
       if (a.ok() && b.ok()) {
-        suite.measure([&] { run(*a); }, [&] { b->run(); });
+        suite.measure([&] { run(*a); }, {timed(peer.called, [&] { b->run(); })});
       } else {
         suite.skip(what.name, (a.ok() ? b : a).error().what);
       }
@@ -193,25 +110,26 @@ void against_ourselves(Suite& suite) {
     if (!machine_has_amx()) return std::nullopt;
     return model.name == "use_tpus" ? 3.0 : 1.5;
   };
-  rows(suite, "tpu/cpu", {all[0], all[1]}, tiles, {"tpu"}, {"cpu"}, plain);
+  rows(suite, "tpu/cpu", {all[0], all[1]}, tiles, {"tpu"}, {"cpu", 1, "own cpu"}, plain);
 
   suite.section("step, engine tpu x8; peer: tpu x1 at the same total batch");
   std::vector<Model> large = {all[0], all[3]};
   for (Model& model : large) model.batch = 1024;
-  rows(suite, "tpu8/tpu1", large, target(1 / 1.15), {"tpu", 8}, {"tpu"}, plain);
+  rows(suite, "tpu8/tpu1", large, target(1 / 1.15), {"tpu", 8}, {"tpu", 1, "own tpu"}, plain);
 
   suite.section("step with the digests of all states, engine cpu; peer: the step alone");
-  rows(suite, "digests", all, target(0.98), {"cpu"}, {"cpu"}, [](OurStep& step) {
+  rows(suite, "digests", all, target(0.98), {"cpu"}, {"cpu", 1, "plain step"}, [](OurStep& step) {
     step.run();
     to_checkpoint(step.program, step.states, step.scenario, step.step).root_digest();
   });
 
   suite.section(
       "step with the digests of all ops' results, engine cpu, op by op; peer: the step alone");
-  rows(suite, "op digests", {all[0], all[3]}, target(1 / 1.1), {"cpu"}, {"cpu"}, [](OurStep& step) {
-    DigestSink sink;
-    step.run(&sink);
-  });
+  rows(suite, "op digests", {all[0], all[3]}, target(1 / 1.1), {"cpu"}, {"cpu", 1, "plain step"},
+       [](OurStep& step) {
+         DigestSink sink;
+         step.run(&sink);
+       });
 }
 
 // The engine `xla` as it is used: its tensors go to the device and back at every step
@@ -223,8 +141,8 @@ void of_xla(Suite& suite) {
       rows(
           suite, fmt::format("xla/{} x{}", peer, cores),
           {{"digits_cnn", "digits_cnn", 256}, {"mnist_tutorial", "mnist_tutorial", 1024}},
-          [](const Model&) { return std::nullopt; }, {"xla", cores}, {peer, cores},
-          [](OurStep& step) { step.run(); });
+          [](const Model&) { return std::nullopt; }, {"xla", cores},
+          {peer, cores, fmt::format("own {}", peer)}, [](OurStep& step) { step.run(); });
     }
   }
 }
@@ -239,36 +157,40 @@ int64_t peak_kib() {
 }
 
 // The increase of the peak resident size of a fresh process by five steps, in MiB.
-std::optional<double> added_mib(PeerProcess child) {
-  const std::optional<std::string> before = child.answer();
-  if (!before) return std::nullopt;
-  std::optional<std::string> after;
-  for (int i = 0; i < 5; ++i) after = child.ask();
+std::optional<double> added_mib(PeerProcess& child, const std::string& prepare) {
+  const auto kib = [&] { return child.ask("memory"); };
+  const std::optional<std::string> before = kib();
+  if (!before || child.ask(prepare) != "ready" || !child.ask("run 5")) return std::nullopt;
+  const std::optional<std::string> after = kib();
   if (!after) return std::nullopt;
-  const auto kib = [](const std::string& line) {
-    return std::atof(line.substr(line.find(' ') + 1).c_str());
-  };
-  return (kib(*after) - kib(*before)) / 1024;
+  return (std::atof(after->c_str()) - std::atof(before->c_str())) / 1024;
 }
 
 void memory(Suite& suite) {
-  suite.section(
-      "peak memory of training, less what the process used before; peer: PyTorch "
-      "f32 (ratio: MiB of PyTorch / MiB of twinrun)");
+  suite.section("memory: peak of five training steps, less what the process used before");
   const int threads = suite.threads().back();
   for (const Model& model : models()) {
     const BenchCase what{
         .name = "memory cpu " + model.text(), .threads = threads, .unit = "MiB", .target = 1 / 0.7};
     if (!suite.begin(what)) continue;
-    const std::optional<double> ours =
-        added_mib(PeerProcess({"/proc/self/exe", "--steps", model.name, std::to_string(model.batch),
-                               std::to_string(threads)},
-                              {}));
-    const std::optional<double> peer = added_mib(torch_of(model, "f32", threads));
-    if (ours && peer) {
-      suite.record(*ours, *peer, *peer / *ours);
+    PeerProcess own({"/proc/self/exe", "--steps", model.name, std::to_string(model.batch),
+                     std::to_string(threads)},
+                    {});
+    const std::optional<double> ours = added_mib(own, "case");
+    std::map<std::string, std::vector<double>> peers;
+    for (const PeerEntry& entry : suite.peers_of("memory")) {
+      const auto process = start(entry, threads);
+      const auto mib = added_mib(*process, case_of(model, "f32"));
+      if (mib) {
+        peers[entry.name] = {*mib};
+      } else {
+        suite.skip(what.name, "it could not be started", entry.name);
+      }
+    }
+    if (ours) {
+      suite.record({*ours}, peers);
     } else {
-      suite.skip(what.name, peer ? "our own process failed" : "no PyTorch (python3-torch)");
+      suite.skip(what.name, "our own process failed");
     }
   }
 }
@@ -276,27 +198,30 @@ void memory(Suite& suite) {
 }  // namespace
 
 int bench_steps_on_request(const std::string& name, int64_t batch, int threads) {
-  fmt::print("ready {}\n", peak_kib());
-  std::fflush(stdout);
-  for (const Model& model : models()) {
-    if (model.name != name || model.batch != batch) continue;
-    Result<OurStep> ours = prepare_step(model, "cpu", 1, threads);
-    if (!ours.ok()) return 1;
-    while (std::getchar() != EOF) {
-      for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
-      ours->run();
-      fmt::print("{} {}\n", ours->step, peak_kib());
-      std::fflush(stdout);
+  std::optional<OurStep> step;
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == "memory") {
+      fmt::print("{}\n", peak_kib());
+    } else if (line == "case") {
+      for (const Model& model : models()) {
+        if (model.name != name || model.batch != batch) continue;
+        Result<OurStep> ours = prepare_step(model, "cpu", 1, threads);
+        if (ours.ok()) step.emplace(std::move(*ours));
+      }
+      fmt::print("{}\n", step ? "ready" : "failed");
+    } else if (step) {  // "run N"
+      const int times = std::atoi(line.substr(line.find(' ') + 1).c_str());
+      for (int i = 0; i < times; ++i) step->run();
+      fmt::print("{}\n", times);
     }
-    return 0;
+    std::fflush(stdout);
   }
-  return 1;
+  return 0;
 }
 
 void bench_step(Suite& suite) {
-  std::signal(SIGPIPE, SIG_IGN);
-  against_torch(suite, "cpu", "f32", 1.2);
-  against_torch(suite, "tpu", "amp", 1.0);
+  against_frameworks(suite, "cpu", "f32", 1.2);
+  against_frameworks(suite, "tpu", "bf16", 1.2);
   against_ourselves(suite);
   of_xla(suite);
   memory(suite);
