@@ -44,6 +44,7 @@ class AmxUnit {
 
 }  // namespace
 
-const GemmKernels kGemmAmx = {32, 16, nullptr, nullptr, multiply_tiles<AmxUnit>};
+const GemmKernels kGemmAmx = {
+    .rows = 32, .lanes = 16, .packing = Packing::kPairs, .block = multiply_tiles<AmxUnit>};
 
 }  // namespace twinrun
