@@ -16,7 +16,7 @@ void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* 
                     int64_t tile_count) {
   const FlushScope scope(plan.flush && !plan.amx());  // AMX flushes by itself
   if (plan.images()) {
-    auto* images = scratch<uint16_t>(Scratch::kTileImages, kImageTiles * kImageSize);
+    auto* images = scratch<uint16_t>(Scratch::kTileImages, kImageSpace);
     return plan.kernels.block(p, tiles, tile_count, images, plan.context.arithmetic.poison);
   }
   const GemmTileFunction tile = plan.bf16 ? plan.kernels.bf16 : plan.kernels.f32;

@@ -25,7 +25,7 @@ TWINRUN_INLINE uint32_t pair_of(float even, float odd) {
 
 // How images of A are made for AMX (gemm_images.h): of numbers that are bf16 already.
 struct AmxImages {
-  static constexpr int kRows = 32;
+  static constexpr int64_t kRows = 32, kMostTiles = kLeastTiles;
   static constexpr bool kWholeTiles = true;
   static TWINRUN_INLINE void narrow(const float* from, uint16_t* to, int n) {
     if (n == 32) {
@@ -37,6 +37,9 @@ struct AmxImages {
     }
   }
   static TWINRUN_INLINE void arrange(uint16_t*) {}
+  static TWINRUN_INLINE void whole_block(const float* from, uint16_t* to, int64_t) {
+    narrow(from, to, 32);
+  }
   static TWINRUN_INLINE void image_of_columns(const float* a, const int64_t* offsets, int64_t k,
                                               int rows, uint32_t edge, uint16_t* image) {
     alignas(64) uint32_t pairs[kTileWords];

@@ -23,7 +23,7 @@ struct Avx512Bf16 : Avx512 {
   }
 
   // Images of A.
-  static constexpr int kRows = 16;
+  static constexpr int64_t kRows = 16, kMostTiles = 36;
   static constexpr bool kWholeTiles = false;
   static TWINRUN_INLINE void narrow(const float* from, uint16_t* to, int n) {
     if (n == 32) {
@@ -43,6 +43,11 @@ struct Avx512Bf16 : Avx512 {
   }
   static TWINRUN_INLINE void arrange(uint16_t* block) {
     _mm512_storeu_si512(block, quads(_mm512_loadu_si512(block)));
+  }
+  static TWINRUN_INLINE void whole_block(const float* from, uint16_t* to, int64_t ahead) {
+    __builtin_prefetch(from + ahead, 0, 2);
+    __builtin_prefetch(from + ahead + 16, 0, 2);
+    _mm512_storeu_si512(to, quads(round(load(from), load(from + 16))));
   }
   // Sixteen words with `lower` and `upper`, of n columns each, in their halves. Null: zeros.
   static TWINRUN_INLINE pairs words(const float* lower, const float* upper, int n) {

@@ -36,12 +36,16 @@ inline int find_runs(const BlockProduct& p, KRun* runs) {
   return count;
 }
 
+constexpr int64_t kRowsToFetch = 8;  // rows of A prefetched ahead of their rounding
+
 // Writes the images of a row tile, [k block][half][row][k], row by row and run by run.
 template <class Images>
 void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, const KRun* runs,
                     int run_count, uint16_t edge, uint16_t* images) {
   const int64_t step = halves * 2 * kTileWords;
   const int64_t blocks = (p.k + 31) / 32;
+  const bool whole = p.k % 32 == 0 && run_count == blocks;  // k is adjacent in each block
+  const int64_t ahead = kRowsToFetch * p.row_stride;
   for (int row = 0; row < (Images::kWholeTiles ? halves * 16 : tile.rows); ++row) {
     uint16_t* const to = images + row * 32;
     if (row >= tile.rows) {
@@ -51,6 +55,11 @@ void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, cons
       continue;
     }
     const float* const from = p.a + tile.a + row * p.row_stride;
+    if (whole) {
+      for (int64_t b = 0; b < blocks; ++b)
+        Images::whole_block(from + runs[b].offset, to + b * step, ahead);
+      continue;
+    }
     for (const KRun *run = runs, *end = runs + run_count; run != end; ++run)
       Images::narrow(from + run->offset, to + run->k / 32 * step + run->k % 32, run->length);
     for (int64_t k = p.k; k < blocks * 32; ++k) to[k / 32 * step + k % 32] = 0;
@@ -79,20 +88,25 @@ struct ImageTile {
   int rows, cols;
 };
 
+constexpr int64_t kLeastTiles = 8;  // row tiles whose images are made at once, at least
+
 // Makes the images of A for several row tiles at once, then multiplies them by all panels of B:
 // calls run(tile) for each tile of C. `Images` says how an image is made.
 template <class Images, typename Run>
 TWINRUN_INLINE void multiply_images(const BlockProduct& p, const RowTile* tiles, int64_t count,
                                     uint16_t* images, bool poison, Run run) {
   constexpr int64_t kSize = Images::kRows * kBlockK;
-  static_assert(kSize <= kImageSize);
+  static_assert(kSize * Images::kMostTiles <= kImageSpace);
+  // Many tiles read a panel of B once; few write C in fewer places at a time. Long k hides C.
+  const int64_t scaled = Images::kMostTiles * p.k / kBlockK;
+  const int64_t together = scaled > kLeastTiles ? scaled : kLeastTiles;
   const uint16_t edge = poison ? 0x7FC0 : 0;
   const auto* const packed = reinterpret_cast<const uint16_t*>(p.b);
   const int64_t b_rows = ((p.b_rows > 0 ? p.b_rows : p.k) + 31) / 32 * 32;
   KRun runs[kBlockK];
   const int run_count = p.row_stride == 1 ? 0 : find_runs(p, runs);
-  for (int64_t first = 0; first < count; first += kImageTiles) {
-    const int64_t last = first + kImageTiles < count ? first + kImageTiles : count;
+  for (int64_t first = 0; first < count; first += together) {
+    const int64_t last = first + together < count ? first + together : count;
     for (int64_t i = first; i < last; ++i) {
       uint16_t* const to = images + (i - first) * kSize;
       const int halves = tiles[i].rows > 16 ? 2 : 1;

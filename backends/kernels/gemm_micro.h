@@ -61,11 +61,11 @@ struct GemmTile {
 
 using GemmTileFunction = void (*)(const GemmTile& tile);
 
-// Computes a whole block product. `images` has room for kImageTiles row tiles of kImageSize bf16;
-// `poison` fills the rows that a tile lacks with NaN.
+// Computes a whole block product. `images` has room for kImageSpace bf16; `poison` fills the rows
+// that a tile lacks with NaN.
 using GemmBlockFunction = void (*)(const BlockProduct& product, const RowTile* tiles, int64_t count,
                                    uint16_t* images, bool poison);
-inline constexpr int64_t kImageTiles = 8, kImageSize = 32 * kBlockK;
+inline constexpr int64_t kImageSpace = 36 * 16 * kBlockK;
 inline constexpr int64_t kTileWords = 256;  // a tile image: 16 rows of 16 words
 
 // How tiles read their operands. A tile image holds 32 k as 16 words of two bf16.

@@ -75,7 +75,7 @@ struct Model {
     return c;
   }
 
-  static constexpr int kRows = 16;
+  static constexpr int64_t kRows = 16, kMostTiles = 36;
   static constexpr bool kWholeTiles = false;
   static void narrow(const float* from, uint16_t* to, int n) {
     for (int i = 0; i < n; ++i) to[i] = kRounding(from[i]);
@@ -87,6 +87,10 @@ struct Model {
       block[2 * w] = copy[lower_k(Packing::kQuads, w)];
       block[2 * w + 1] = copy[upper_k(Packing::kQuads, w)];
     }
+  }
+  static void whole_block(const float* from, uint16_t* to, int64_t) {
+    narrow(from, to, 32);
+    arrange(to);
   }
   static void image_of_columns(const float* a, const int64_t* offsets, int64_t k, int rows,
                                uint32_t, uint16_t* image) {
