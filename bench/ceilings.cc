@@ -1,6 +1,6 @@
 // The machine's limits and the fraction of them that we reach: fused multiply-adds in registers,
-// and a triad over arrays that exceed all caches. `ours` is a 1024^3 dot (f32; bf16 by VDPBF16PS) or
-// an elementwise add; `peer` is the limit.
+// and a triad over arrays that exceed all caches. `ours` is a 1024^3 f32 dot or an elementwise add;
+// `peer` is the limit.
 //
 //   twinrun_bench --filter '^ceiling'
 #include "harness/profile/ceilings.h"
@@ -14,9 +14,7 @@ namespace {
 
 void share_of_fma(Suite& suite, Isa isa, int threads) {
   constexpr int64_t kSize = 1024;
-  const bool bf16 = isa == Isa::kAvx512Bf16;
-  if (!suite.begin({.name = fmt::format("ceiling fma {}, dot {} 1024^3", to_string(isa),
-                                        bf16 ? "bf16" : "f32"),
+  if (!suite.begin({.name = fmt::format("ceiling fma {}, dot f32 1024^3", to_string(isa)),
                     .threads = threads,
                     .unit = "GFLOP/s",
                     .ours_work = 2.0 * kSize * kSize * kSize,
@@ -30,7 +28,7 @@ void share_of_fma(Suite& suite, Isa isa, int threads) {
                  [](GraphBuilder& b, const auto& x) { return b.dot(x[0], x[1]); });
   suite.measure(
       [&] {
-        dot.run({&pool, {.dot = bf16 ? DotArithmetic::kBf16 : DotArithmetic::kF32, .flush = bf16}});
+        dot.run({&pool, {}});
       },
       [&] { pool.parallel_for(threads, [&](int64_t) { run_fma(isa); }); });
   force_isa(before);
@@ -67,13 +65,9 @@ void share_of_triad(Suite& suite, int threads) {
 void bench_ceilings(Suite& suite) {
   suite.section("ceiling: our share of what the machine can do at all (peer: the machine)");
   for (const int threads : suite.threads()) {
-    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
-      const Isa before = active_isa();
-      force_isa(isa);
-      const bool there = active_isa() == isa;
-      force_isa(before);
-      if (!there) {
-        suite.skip(fmt::format("ceiling fma {}", to_string(isa)), "this machine does not have it");
+    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+      if (isa == Isa::kAvx512 && !__builtin_cpu_supports("avx512f")) {
+        suite.skip("ceiling fma avx512", "this machine has no AVX-512");
       } else {
         share_of_fma(suite, isa, threads);
       }

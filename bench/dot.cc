@@ -1,5 +1,4 @@
-// dot_general: f32 against OpenBLAS, emulated bf16 against our own f32, against itself by other
-// instructions, and against oneDNN. The
+// dot_general: f32 against OpenBLAS, emulated bf16 against our own f32 and against oneDNN. The
 // shapes are squares and those of training: dense layers forward and backward, convolutions as
 // matrix products. Row-major, no transposition. Emulated bf16 reads f32 and rounds while packing,
 // which is timed; oneDNN gets bf16 operands, and all its layouts are plain.
@@ -65,31 +64,6 @@ void bf16_against_f32(Suite& suite, std::optional<double> target) {
       suite.measure([&] { ours.run(bf16); }, [&] { peer.run(f32); });
     }
   }
-}
-
-void vdpbf16ps_against_fma(Suite& suite) {
-  suite.section("dot bf16/fma: bf16 by VDPBF16PS; peer: the same bits by AVX-512's FMA");
-  const Isa before = active_isa();
-  force_isa(Isa::kAvx512Bf16);
-  if (active_isa() != Isa::kAvx512Bf16) {
-    suite.skip("dot bf16/fma", std::string(avx512bf16_refusal()));
-    force_isa(before);
-    return;
-  }
-  for (const int threads : suite.threads()) {
-    ThreadPool pool(threads);
-    const KernelContext context{&pool, {.dot = DotArithmetic::kBf16, .flush = true}};
-    for (const Shape& s : kShapes) {
-      if (!suite.begin(describe("dot bf16/fma", s, threads, std::nullopt))) continue;
-      KernelCase ours = dot_case(s), peer = dot_case(s);
-      const auto run = [&](KernelCase& of, Isa isa) {
-        force_isa(isa);
-        of.run(context);
-      };
-      suite.measure([&] { run(ours, Isa::kAvx512Bf16); }, [&] { run(peer, Isa::kAvx512); });
-    }
-  }
-  force_isa(before);
 }
 
 #ifdef TWINRUN_ONEDNN
@@ -182,7 +156,6 @@ void bench_dot_f32(Suite& suite) {
 void bench_dot_bf16(Suite& suite) {
   const bool amx = machine_has_amx();
   bf16_against_f32(suite, amx ? std::nullopt : std::optional(0.8));
-  vdpbf16ps_against_fma(suite);
 #ifdef TWINRUN_ONEDNN
   bf16_against_onednn(suite, amx ? std::optional(0.8) : std::nullopt);
 #else

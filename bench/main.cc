@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   twinrun::Suite suite(parse(argc, argv));
   twinrun::bench_dot_f32(suite);
   twinrun::bench_dot_bf16(suite);
+  twinrun::bench_instructions(suite);
   twinrun::bench_convolution(suite);
   twinrun::bench_ceilings(suite);
   twinrun::bench_elementary(suite);

@@ -16,7 +16,6 @@
 #include <fstream>
 
 #include "backends/core/backend.h"
-#include "backends/kernels/kernels.h"
 #include "bench/bench.h"
 #include "bench/child.h"
 #include "checkpoints/checkpoint.h"
@@ -137,11 +136,10 @@ void against_torch(Suite& suite, const std::string& engine, const std::string& p
   }
 }
 
-// An engine, its number of cores, and the instruction set that it has to use.
+// An engine and its number of cores.
 struct Setup {
   std::string engine;
   int cores = 1;
-  std::optional<Isa> isa = std::nullopt;
 };
 
 // Measures a row per model and thread count: `run` on the engine `ours` against a plain step of
@@ -162,17 +160,7 @@ void rows(Suite& suite, const std::string& name, const std::vector<Model>& model
       Result<OurStep> a = prepare_step(model, ours.engine, ours.cores, threads);
       Result<OurStep> b = prepare_step(model, peer.engine, peer.cores, threads);
       if (a.ok() && b.ok()) {
-        const Isa before = active_isa();
-        suite.measure(
-            [&] {
-              force_isa(ours.isa.value_or(before));
-              run(*a);
-            },
-            [&] {
-              force_isa(peer.isa.value_or(before));
-              b->run();
-            });
-        force_isa(before);
+        suite.measure([&] { run(*a); }, [&] { b->run(); });
       } else {
         suite.skip(what.name, (a.ok() ? b : a).error().what);
       }
@@ -206,19 +194,6 @@ void against_ourselves(Suite& suite) {
     return model.name == "use_tpus" ? 3.0 : 1.5;
   };
   rows(suite, "tpu/cpu", {all[0], all[1]}, tiles, {"tpu"}, {"cpu"}, plain);
-
-  suite.section("step, engine tpu by VDPBF16PS; peer: the same bits by AVX-512's FMA");
-  const Isa before = active_isa();
-  force_isa(Isa::kAvx512Bf16);
-  const bool there = active_isa() == Isa::kAvx512Bf16;
-  force_isa(before);
-  if (there) {
-    rows(
-        suite, "tpu/fma", all, [](const Model&) { return std::nullopt; },
-        {"tpu", 1, Isa::kAvx512Bf16}, {"tpu", 1, Isa::kAvx512}, plain);
-  } else {
-    suite.skip("step tpu/fma", std::string(avx512bf16_refusal()));
-  }
 
   suite.section("step, engine tpu x8; peer: tpu x1 at the same total batch");
   std::vector<Model> large = {all[0], all[3]};

@@ -156,6 +156,10 @@ void pack_pairs_of_columns(const GemmPlan& plan, const MatrixB& b, Of of, int64_
           }
           k += length;
         }
+        if (plan.kernels.packing == Packing::kPairs) {
+          std::memcpy(pairs + i * 16, column, sizeof column);
+          continue;
+        }
         for (int w = 0; w < 16; ++w) {
           const uint32_t upper = column[upper_k(plan.kernels.packing, w)];
           pairs[i * 16 + w] = upper << 16 | column[lower_k(plan.kernels.packing, w)];
