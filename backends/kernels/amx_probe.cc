@@ -239,9 +239,17 @@ bool has_avx512() {
 #endif
 }
 
+bool has_avx512bf16() {
+#if defined(__x86_64__)
+  return has_avx512() && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 std::string_view probe_amx() {
 #if defined(__x86_64__)
-  if (!has_tiles() || !has_avx512()) return "no AMX";
+  if (!has_tiles() || !has_avx512bf16()) return "no AMX";
   if (!kernel_allows_tiles()) return "the kernel refused tiles";
   return keeps_amx_order(kGemmAmx) ? "" : "self test failed";
 #else
@@ -250,12 +258,8 @@ std::string_view probe_amx() {
 }
 
 std::string_view probe_avx512bf16() {
-#if defined(__x86_64__)
-  if (!has_avx512() || !__builtin_cpu_supports("avx512bf16")) return "no AVX512-BF16";
+  if (!has_avx512bf16()) return "no AVX512-BF16";
   return keeps_amx_order(kGemmAvx512Bf16) ? "" : "self test failed";
-#else
-  return "no AVX512-BF16";
-#endif
 }
 
 bool is_amd() {

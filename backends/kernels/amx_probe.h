@@ -7,6 +7,7 @@
 namespace twinrun {
 
 bool has_avx512();
+bool has_avx512bf16();
 // Requests AMX tiles for this process and tests them. Returns why they cannot be used; empty if
 // they can.
 std::string_view probe_amx();

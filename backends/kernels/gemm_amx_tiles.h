@@ -23,7 +23,7 @@ TWINRUN_INLINE uint32_t pair_of(float even, float odd) {
   return upper_half(even) | (__builtin_bit_cast(uint32_t, odd) & 0xFFFF0000u);
 }
 
-// How images of A are made for AMX (gemm_images.h): of numbers that are bf16 already.
+// How images of A are made in plain C++ (gemm_images.h): of numbers that are bf16 already.
 struct AmxImages {
   static constexpr int64_t kRows = 32, kMostTiles = kLeastTiles;
   static constexpr bool kWholeTiles = true;
@@ -136,11 +136,11 @@ void tile_product(Unit& unit, const BlockProduct& p, const uint16_t* a, const ui
 }
 
 // A GemmBlockFunction.
-template <class Unit>
+template <class Unit, class Images = AmxImages>
 void multiply_tiles(const BlockProduct& p, const RowTile* tiles, int64_t count, uint16_t* images,
                     bool poison) {
   Unit unit;
-  multiply_images<AmxImages>(p, tiles, count, images, poison, [&](const ImageTile& t) {
+  multiply_images<Images>(p, tiles, count, images, poison, [&](const ImageTile& t) {
     if (t.rows > 16 && t.cols > 16) {
       tile_product<Unit, 2, 2>(unit, p, t.a, t.b, t.c, t.rows, t.cols);
     } else if (t.rows > 16) {

@@ -170,7 +170,7 @@ TEST(AmxTiles, PassTheirSelfTest) {
 // ---- the machine code for AMX, under a trap that executes it in software where there is no AMX
 
 TEST(AmxTrap, SelfTest) {
-  if (!has_avx512()) GTEST_SKIP() << "gemm_amx.cc needs AVX-512";
+  if (!has_avx512bf16()) GTEST_SKIP() << "gemm_amx.cc needs AVX512-BF16";
   if (amx_refusal() != "no AMX") GTEST_SKIP() << "nothing would trap here";
   const AmxTrap trap;
   EXPECT_TRUE(keeps_amx_order(kGemmAmx));
@@ -179,7 +179,7 @@ TEST(AmxTrap, SelfTest) {
 }
 
 TEST(AmxTrap, DenseProducts) {
-  if (!has_avx512()) GTEST_SKIP() << "gemm_amx.cc needs AVX-512";
+  if (!has_avx512bf16()) GTEST_SKIP() << "gemm_amx.cc needs AVX512-BF16";
   if (amx_refusal() != "no AMX") GTEST_SKIP() << "nothing would trap here";
   const int64_t m = 331, n = 70, k = 300;
   const Tensor a = tensor({m, k}, Data::kSpecial, 1), b = tensor({k, n}, Data::kSpecial, 2);

@@ -209,7 +209,7 @@ inline int64_t first_difference(const Tensor& a, const Tensor& b) {
 }
 
 // Whether this machine has VDPBF16PS, and TWINRUN_ISA does not forbid it.
-inline bool has_avx512bf16() { return IsaScope(Isa::kAvx512Bf16).there(); }
+inline bool runs_avx512bf16() { return IsaScope(Isa::kAvx512Bf16).there(); }
 
 // The instruction sets whose tiles differ for such a dot. VDPBF16PS and the real AMX tiles are
 // included where the machine has them; where it has not, kernels_quads_test.cc and
@@ -218,7 +218,7 @@ inline std::vector<Isa> isas(DotArithmetic dot) {
   std::vector<Isa> list = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
   if (dot == DotArithmetic::kF32) return list;
   list.push_back(Isa::kAmxModel);
-  if (has_avx512bf16()) list.push_back(Isa::kAvx512Bf16);
+  if (runs_avx512bf16()) list.push_back(Isa::kAvx512Bf16);
   if (amx_refusal().empty()) list.push_back(Isa::kAmx);
   return list;
 }

@@ -229,17 +229,17 @@ void expect_every_k(const GemmKernels& quads) {
 TEST(QuadsModel, EqualsTheVectorTilesForEveryK) { expect_every_k(kernels<upper_first>()); }
 
 TEST(QuadsTiles, EqualTheVectorTilesForEveryK) {
-  if (!has_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
+  if (!runs_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
   expect_every_k(kGemmAvx512Bf16);
 }
 
 TEST(QuadsTiles, EqualTheVectorTiles) {
-  if (!has_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
+  if (!runs_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
   expect_vector_bits(Isa::kAvx512Bf16);
 }
 
 TEST(QuadsTiles, PassTheirSelfTest) {
-  if (!has_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
+  if (!runs_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
   EXPECT_TRUE(keeps_amx_order(kGemmAvx512Bf16));
 }
 
@@ -247,7 +247,7 @@ TEST(QuadsTiles, PassTheirSelfTest) {
 TEST(QuadsTiles, AreForBf16) {
   EXPECT_EQ(gemm_kernels(Isa::kAvx512Bf16, true).packing, Packing::kQuads);
   EXPECT_EQ(&gemm_kernels(Isa::kAvx512Bf16, false), &kGemmAvx512);
-  if (!has_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
+  if (!runs_avx512bf16()) GTEST_SKIP() << "no VDPBF16PS was run: " << avx512bf16_refusal();
   const IsaScope scope(Isa::kAvx512Bf16);
   EXPECT_TRUE(vectors_of_512());
 }
