@@ -44,7 +44,8 @@ void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, cons
                     int run_count, uint16_t edge, uint16_t* images) {
   const int64_t step = halves * 2 * kTileWords;
   const int64_t blocks = (p.k + 31) / 32;
-  const bool whole = p.k % 32 == 0 && run_count == blocks;  // k is adjacent in each block
+  // Blocks of 32 adjacent k, where there is one run a block; what follows goes run by run.
+  const int64_t whole = run_count == blocks ? p.k / 32 : 0;
   const int64_t ahead = kRowsToFetch * p.row_stride;
   for (int row = 0; row < (Images::kWholeTiles ? halves * 16 : tile.rows); ++row) {
     uint16_t* const to = images + row * 32;
@@ -55,15 +56,12 @@ void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, cons
       continue;
     }
     const float* const from = p.a + tile.a + row * p.row_stride;
-    if (whole) {
-      for (int64_t b = 0; b < blocks; ++b)
-        Images::whole_block(from + runs[b].offset, to + b * step, ahead);
-      continue;
-    }
-    for (const KRun *run = runs, *end = runs + run_count; run != end; ++run)
+    for (int64_t b = 0; b < whole; ++b)
+      Images::whole_block(from + runs[b].offset, to + b * step, ahead);
+    for (const KRun *run = runs + whole, *end = runs + run_count; run != end; ++run)
       Images::narrow(from + run->offset, to + run->k / 32 * step + run->k % 32, run->length);
     for (int64_t k = p.k; k < blocks * 32; ++k) to[k / 32 * step + k % 32] = 0;
-    for (int64_t b = 0; b < blocks; ++b) Images::arrange(to + b * step);
+    for (int64_t b = whole; b < blocks; ++b) Images::arrange(to + b * step);
   }
 }
 
