@@ -71,8 +71,8 @@ class Source {
         return number(120, 10);
     }
   }
-  // The lower half of a binary32 whose upper half is drawn from `data`: what rounding to bf16 has to
-  // deal with, where the products do not depend on exact operands.
+  // The lower half of a binary32 whose upper half is drawn from `data`: what rounding to bf16 has
+  // to deal with, where the products do not depend on exact operands.
   uint32_t lower_half(Data data) {
     const bool exact = data == Data::kCancelling || data == Data::kSmallestNormal;
     const uint32_t r = next();

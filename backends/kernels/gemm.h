@@ -19,8 +19,8 @@ namespace twinrun {
 const GemmKernels& gemm_kernels(Isa isa, bool bf16);
 
 // Whether kernels with a block function give the bits of the modelled AMX tiles (gemm_amx_model.h)
-// on a fixed set of products: cancellation, flushing, infinities, NaN, overflow, odd k. Operands are
-// packed as for any product.
+// on a fixed set of products: cancellation, flushing, infinities, NaN, overflow, odd k. Operands
+// are packed as for any product.
 bool keeps_amx_order(const GemmKernels& kernels);
 
 // Which part of an operand enters a product: the binary32 itself, or one of the bf16 terms that it

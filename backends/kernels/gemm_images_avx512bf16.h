@@ -1,5 +1,5 @@
-// Rounding to bf16 by AVX512-BF16 while operands are packed as tile images (gemm_images.h). Included
-// by the files compiled for AVX512-BF16 only.
+// Rounding to bf16 by AVX512-BF16 while operands are packed as tile images (gemm_images.h).
+// Included by the files compiled for AVX512-BF16 only.
 //
 //   multiply_images<RoundedImages<Packing::kPairs>>(...);     // images of A
 //   .packers = &kImagePackers<Packing::kPairs>                // images of B

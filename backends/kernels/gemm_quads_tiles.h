@@ -5,8 +5,8 @@
 //   dot(c, x, y);  // c + x * y by two fused multiply-adds, the upper halves first; denormal
 //                  // operands and results are zeros
 //
-// and how images of A are made (gemm_images.h). Included by gemm_avx512bf16.cc (the hardware) and by
-// tests (the same in plain C++).
+// and how images of A are made (gemm_images.h). Included by gemm_avx512bf16.cc (the hardware) and
+// by tests (the same in plain C++).
 //
 // Of four consecutive k the first word of an image holds the two even ones, the second word the two
 // odd ones, the earlier k in the upper half (Packing::kQuads): a dot is two steps of one chain of
