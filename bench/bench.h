@@ -130,6 +130,7 @@ bool machine_has_amx();
 
 void bench_dot_f32(Suite& suite);
 void bench_dot_bf16(Suite& suite);
+void bench_instructions(Suite& suite);
 void bench_convolution(Suite& suite);
 void bench_ceilings(Suite& suite);
 void bench_elementary(Suite& suite);

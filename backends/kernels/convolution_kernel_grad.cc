@@ -76,7 +76,8 @@ void segment_sum(const GemmPlan& plan, const Problem& p, Terms terms, int64_t se
   const bool poison = plan.context.arithmetic.poison;
   int64_t offsets[kBlockK];
   // For few rows, packing dy costs more than it saves.
-  const bool in_place = !plan.amx() && terms.b == Term::kWhole && p.n % plan.kernels.lanes == 0 &&
+  const bool in_place = !plan.images() && terms.b == Term::kWhole &&
+                        p.n % plan.kernels.lanes == 0 &&
                         (count <= kFewTiles || p.n <= plan.panel());
   auto* copy =
       scratch<float>(Scratch::kPackedA, static_cast<size_t>(kBlockK * plan.packed_columns(p.n)));

@@ -14,13 +14,13 @@ GemmPlan::GemmPlan(const KernelContext& context, const GemmKernels& kernels)
 
 void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* tiles,
                     int64_t tile_count) {
-  if (plan.amx()) {
-    auto* images = scratch<uint16_t>(Scratch::kTileImages, kImageTiles * kImageSize);
+  const FlushScope scope(plan.flush && !plan.amx());  // AMX flushes by itself
+  if (plan.images()) {
+    auto* images = scratch<uint16_t>(Scratch::kTileImages, kImageSpace);
     return plan.kernels.block(p, tiles, tile_count, images, plan.context.arithmetic.poison);
   }
   const GemmTileFunction tile = plan.bf16 ? plan.kernels.bf16 : plan.kernels.f32;
   const int64_t panel = plan.panel();
-  const FlushScope scope(plan.flush);
   GemmTile t;
   t.row_stride = p.row_stride;
   t.k_offset = p.offsets;
@@ -72,9 +72,14 @@ struct RowBlock {
 // Returns rows [m0, m1) and k in [k0, k1) of A: in place where tiles can read them there, else
 // copied next to each other, with padding after each line so that lines fall into different cache
 // sets. `once`: the rows are read only once. Writes the offset of each k.
-RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1,
-                   bool once, int64_t* offsets) {
+RowBlock rows_of_a(const GemmPlan& plan, const MatrixA& a, Term term, int64_t m0, int64_t m1,
+                   int64_t k0, int64_t k1, bool once, int64_t* offsets) {
   const int64_t m = m1 - m0, k = k1 - k0;
+  if (plan.kernels.rounds_a && plan.reads_a(term)) {  // making tile images is the copy
+    const bool rows = a.k_stride == 1;
+    for (int64_t q = 0; q < k; ++q) offsets[q] = q * a.k_stride;
+    return {a.data + m0 * (rows ? a.row_stride : 1) + k0 * a.k_stride, rows ? a.row_stride : 1};
+  }
   auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
     for (int64_t q = 0; q < k; ++q) offsets[q] = q;
@@ -111,7 +116,8 @@ void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_
   const int64_t tile_count = (m1 - m0 + max_rows - 1) / max_rows;
   for (int64_t k0 = 0; k0 < p.k; k0 += block) {
     const int64_t k1 = std::min(p.k, k0 + block);
-    const RowBlock a = rows_of_a(p.a, terms.a, m0, m1, k0, k1, n1 - n0 <= plan.panel(), offsets);
+    const RowBlock a =
+        rows_of_a(plan, p.a, terms.a, m0, m1, k0, k1, n1 - n0 <= plan.panel(), offsets);
     for (int64_t i = 0; i < tile_count; ++i) {
       const int64_t begin = plan.cut(m1 - m0, i, tile_count),
                     end = plan.cut(m1 - m0, i + 1, tile_count);

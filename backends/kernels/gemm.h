@@ -18,9 +18,10 @@ namespace twinrun {
 
 const GemmKernels& gemm_kernels(Isa isa, bool bf16);
 
-// Whether `block` gives the bits of the modelled AMX tiles (gemm_amx_model.h) on a fixed set of
-// products: cancellation, flushing, infinities, NaN, odd k.
-bool keeps_amx_order(GemmBlockFunction block);
+// Whether kernels with a block function give the bits of the modelled AMX tiles (gemm_amx_model.h)
+// on a fixed set of products: cancellation, flushing, infinities, NaN, overflow, odd k. Operands
+// are packed as for any product.
+bool keeps_amx_order(const GemmKernels& kernels);
 
 // Which part of an operand enters a product: the binary32 itself, or one of the bf16 terms that it
 // is split into (first = bf16(x), second = bf16(x - first), third = bf16((x - first) - second)).
@@ -58,7 +59,13 @@ struct GemmPlan {
   const GemmKernels& kernels;
   explicit GemmPlan(const KernelContext& context);
   GemmPlan(const KernelContext& context, const GemmKernels& kernels);  // for tests
-  bool amx() const { return kernels.block != nullptr; }
+  // Whether operands are packed as tile images (gemm_images.h); for AMX, or for VDPBF16PS.
+  bool images() const { return kernels.packing != Packing::kFloats; }
+  bool amx() const { return kernels.packing == Packing::kPairs; }
+  // Whether the tiles read this term of A from the tensor itself.
+  bool reads_a(Term term) const {
+    return term == Term::kWhole || (term == Term::kFirst && kernels.rounds_a);
+  }
   int panel() const { return 2 * kernels.lanes; }
   // The first row of part i when n rows are cut into `parts` parts: a multiple of the tile's rows
   // for AMX; else the parts are even.
@@ -72,7 +79,7 @@ struct GemmPlan {
   }
   // Floats that k rows of `columns` packed columns take.
   int64_t packed_size(int64_t columns, int64_t k) const {
-    return amx() ? columns * ((k + 31) / 32 * 16) : columns * k;
+    return images() ? columns * ((k + 31) / 32 * 16) : columns * k;
   }
 };
 

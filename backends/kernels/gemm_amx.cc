@@ -2,6 +2,7 @@
 // are written as asm, because GCC 12's intrinsics need a literal for a tile's number and do not say
 // that a load reads memory.
 #include "backends/kernels/gemm_amx_tiles.h"
+#include "backends/kernels/gemm_images_avx512bf16.h"
 
 namespace twinrun {
 namespace {
@@ -44,6 +45,11 @@ class AmxUnit {
 
 }  // namespace
 
-const GemmKernels kGemmAmx = {32, 16, nullptr, nullptr, multiply_tiles<AmxUnit>};
+const GemmKernels kGemmAmx = {.rows = 32,
+                              .lanes = 16,
+                              .packing = Packing::kPairs,
+                              .block = multiply_tiles<AmxUnit, RoundedImages<Packing::kPairs>>,
+                              .rounds_a = true,
+                              .packers = &kImagePackers<Packing::kPairs>};
 
 }  // namespace twinrun

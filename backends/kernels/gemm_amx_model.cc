@@ -41,6 +41,7 @@ __attribute__((noinline)) void tile_dot_model(float* __restrict c, const uint16_
   _mm_setcsr(saved);
 }
 
-const GemmKernels kGemmAmxModel = {32, 16, nullptr, nullptr, multiply_tiles<TileModel>};
+const GemmKernels kGemmAmxModel = {
+    .rows = 32, .lanes = 16, .packing = Packing::kPairs, .block = multiply_tiles<TileModel>};
 
 }  // namespace twinrun

@@ -7,18 +7,12 @@
 // Included by gemm_amx.cc (the hardware) and gemm_amx_model.cc (the same in plain C++). No standard
 // header: inline functions would carry an instruction set into the rest of the program.
 //
-// A dot of tiles is one block of numerics.md, "The emulated TPU", where C is acc. The tile image of
-// A holds 16 rows of 32 k; that of B, packed by pack_b, 16 pairs of k x 16 columns, the even k
-// first. k is padded with +0 on both sides; missing rows and columns are filled with values that
-// affect only results that are never stored.
+// A dot of tiles is one block of numerics.md, "The emulated TPU", where C is acc.
 #pragma once
 
 #include <stdint.h>
 
-#include "backends/kernels/gemm_micro.h"
-#include "backends/kernels/transpose8.h"
-
-#define TWINRUN_INLINE inline __attribute__((always_inline))
+#include "backends/kernels/gemm_images.h"
 
 namespace twinrun {
 namespace {
@@ -29,84 +23,47 @@ TWINRUN_INLINE uint32_t pair_of(float even, float odd) {
   return upper_half(even) | (__builtin_bit_cast(uint32_t, odd) & 0xFFFF0000u);
 }
 
-TWINRUN_INLINE void narrow(const float* from, uint16_t* to, int n) {
-  if (n == 32) {
-    for (int i = 0; i < 32; ++i) to[i] = static_cast<uint16_t>(upper_half(from[i]));
-  } else if (n == 16) {
-    for (int i = 0; i < 16; ++i) to[i] = static_cast<uint16_t>(upper_half(from[i]));
-  } else {
-    for (int i = 0; i < n; ++i) to[i] = static_cast<uint16_t>(upper_half(from[i]));
-  }
-}
-
-// A run of consecutive k whose elements are adjacent in memory; none crosses a multiple of 32.
-struct KRun {
-  int64_t offset;
-  int k, length;
-};
-inline int find_runs(const BlockProduct& p, KRun* runs) {
-  int count = 0;
-  for (int k = 0; k < p.k; ++k) {
-    if (k % 32 != 0 && p.offsets[k] == p.offsets[k - 1] + 1) {
-      ++runs[count - 1].length;
+// How images of A are made in plain C++ (gemm_images.h): of numbers that are bf16 already.
+struct AmxImages {
+  static constexpr int64_t kRows = 32, kMostTiles = kLeastTiles;
+  static constexpr bool kWholeTiles = true;
+  static TWINRUN_INLINE void narrow(const float* from, uint16_t* to, int n) {
+    if (n == 32) {
+      for (int i = 0; i < 32; ++i) to[i] = static_cast<uint16_t>(upper_half(from[i]));
+    } else if (n == 16) {
+      for (int i = 0; i < 16; ++i) to[i] = static_cast<uint16_t>(upper_half(from[i]));
     } else {
-      runs[count++] = {p.offsets[k], k, 1};
+      for (int i = 0; i < n; ++i) to[i] = static_cast<uint16_t>(upper_half(from[i]));
     }
   }
-  return count;
-}
-
-// Writes the images of a row tile, [k block][half][row][k], row by row and run by run.
-inline void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, const KRun* runs,
-                           int run_count, uint16_t edge, uint16_t* images) {
-  const int64_t step = halves * 2 * kTileWords;
-  const int64_t blocks = (p.k + 31) / 32;
-  for (int row = 0; row < halves * 16; ++row) {
-    uint16_t* const to = images + row * 32;
-    if (row >= tile.rows) {
-      for (int64_t b = 0; b < blocks; ++b) {
-        for (int i = 0; i < 32; ++i) to[b * step + i] = edge;
-      }
-      continue;
-    }
-    const float* const from = p.a + tile.a + row * p.row_stride;
-    for (const KRun *run = runs, *end = runs + run_count; run != end; ++run)
-      narrow(from + run->offset, to + run->k / 32 * step + run->k % 32, run->length);
-    for (int64_t k = p.k; k < blocks * 32; ++k) to[k / 32 * step + k % 32] = 0;
+  static TWINRUN_INLINE void arrange(uint16_t*) {}
+  static TWINRUN_INLINE void whole_block(const float* from, uint16_t* to, int64_t) {
+    narrow(from, to, 32);
   }
-}
-
-// The same where the rows of A are adjacent in memory: takes pairs of k for 16 rows and transposes.
-inline void images_by_columns(const BlockProduct& p, const RowTile& tile, int halves, uint32_t edge,
-                              uint16_t* images) {
-  alignas(64) uint32_t pairs[kTileWords];
-  for (int64_t k0 = 0; k0 < p.k; k0 += 32) {
-    for (int half = 0; half < halves; ++half) {
-      const float* const a = p.a + tile.a + half * 16;
-      const int rows = tile.rows - half * 16 < 16 ? tile.rows - half * 16 : 16;
-      for (int pair = 0; pair < 16; ++pair) {
-        const int64_t k = k0 + 2 * pair;
-        uint32_t* const to = pairs + pair * 16;
-        for (int i = rows; i < 16; ++i) to[i] = edge;
-        if (k + 1 < p.k) {
-          const float *const even = a + p.offsets[k], *const odd = a + p.offsets[k + 1];
-          if (rows == 16) {
-            for (int i = 0; i < 16; ++i) to[i] = pair_of(even[i], odd[i]);
-          } else {
-            for (int i = 0; i < rows; ++i) to[i] = pair_of(even[i], odd[i]);
-          }
-        } else if (k < p.k) {
-          const float* const even = a + p.offsets[k];
-          for (int i = 0; i < rows; ++i) to[i] = upper_half(even[i]);
+  static TWINRUN_INLINE void image_of_columns(const float* a, const int64_t* offsets, int64_t k,
+                                              int rows, uint32_t edge, uint16_t* image) {
+    alignas(64) uint32_t pairs[kTileWords];
+    for (int pair = 0; pair < 16; ++pair) {
+      const int64_t q = 2 * pair;
+      uint32_t* const to = pairs + pair * 16;
+      for (int i = rows; i < 16; ++i) to[i] = edge;
+      if (q + 1 < k) {
+        const float *const even = a + offsets[q], *const odd = a + offsets[q + 1];
+        if (rows == 16) {
+          for (int i = 0; i < 16; ++i) to[i] = pair_of(even[i], odd[i]);
         } else {
-          for (int i = 0; i < rows; ++i) to[i] = 0;
+          for (int i = 0; i < rows; ++i) to[i] = pair_of(even[i], odd[i]);
         }
+      } else if (q < k) {
+        const float* const even = a + offsets[q];
+        for (int i = 0; i < rows; ++i) to[i] = upper_half(even[i]);
+      } else {
+        for (int i = 0; i < rows; ++i) to[i] = 0;
       }
-      transpose16(pairs, images);
-      images += 2 * kTileWords;
     }
+    transpose16(pairs, image);
   }
-}
+};
 
 // Copies rows of a 32-float-wide buffer to C; with `finish`, NaNs become canonical.
 inline void store_rows(const float* __restrict from, float* __restrict c, int64_t c_stride,
@@ -178,46 +135,22 @@ void tile_product(Unit& unit, const BlockProduct& p, const uint16_t* a, const ui
   if (!direct) store_rows(buffer, c, p.c_stride, rows, cols, p.finish);
 }
 
-// A GemmBlockFunction. Makes the images of A for several row tiles at once, then multiplies them by
-// all panels of B.
-template <class Unit>
+// A GemmBlockFunction.
+template <class Unit, class Images = AmxImages>
 void multiply_tiles(const BlockProduct& p, const RowTile* tiles, int64_t count, uint16_t* images,
                     bool poison) {
-  const uint16_t edge = poison ? 0x7FC0 : 0;
-  const auto* const packed = reinterpret_cast<const uint16_t*>(p.b);
-  const int64_t padded = (p.k + 31) / 32 * 32;
-  KRun runs[kBlockK];
-  const int run_count = p.row_stride == 1 ? 0 : find_runs(p, runs);
   Unit unit;
-  for (int64_t first = 0; first < count; first += kImageTiles) {
-    const int64_t last = first + kImageTiles < count ? first + kImageTiles : count;
-    for (int64_t i = first; i < last; ++i) {
-      uint16_t* const to = images + (i - first) * kImageSize;
-      const int halves = tiles[i].rows > 16 ? 2 : 1;
-      if (p.row_stride == 1) {
-        images_by_columns(p, tiles[i], halves, edge * 0x10001u, to);
-      } else {
-        images_by_rows(p, tiles[i], halves, runs, run_count, edge, to);
-      }
+  multiply_images<Images>(p, tiles, count, images, poison, [&](const ImageTile& t) {
+    if (t.rows > 16 && t.cols > 16) {
+      tile_product<Unit, 2, 2>(unit, p, t.a, t.b, t.c, t.rows, t.cols);
+    } else if (t.rows > 16) {
+      tile_product<Unit, 2, 1>(unit, p, t.a, t.b, t.c, t.rows, t.cols);
+    } else if (t.cols > 16) {
+      tile_product<Unit, 1, 2>(unit, p, t.a, t.b, t.c, t.rows, t.cols);
+    } else {
+      tile_product<Unit, 1, 1>(unit, p, t.a, t.b, t.c, t.rows, t.cols);
     }
-    for (int64_t j = 0; j < p.n; j += 32) {
-      const int cols = static_cast<int>(p.n - j < 32 ? p.n - j : 32);
-      for (int64_t i = first; i < last; ++i) {
-        const uint16_t* const a = images + (i - first) * kImageSize;
-        float* const c = p.c + tiles[i].c_row * p.c_stride + j;
-        const int rows = tiles[i].rows;
-        if (rows > 16 && cols > 16) {
-          tile_product<Unit, 2, 2>(unit, p, a, packed + j * padded, c, rows, cols);
-        } else if (rows > 16) {
-          tile_product<Unit, 2, 1>(unit, p, a, packed + j * padded, c, rows, cols);
-        } else if (cols > 16) {
-          tile_product<Unit, 1, 2>(unit, p, a, packed + j * padded, c, rows, cols);
-        } else {
-          tile_product<Unit, 1, 1>(unit, p, a, packed + j * padded, c, rows, cols);
-        }
-      }
-    }
-  }
+  });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Packs operands for the tiles: bf16 terms, panels of B, AMX tile images of B.
+// Packs operands for the tiles: bf16 terms, panels of B, tile images of B.
 #include <cstring>
 
 #include "backends/kernels/bf16_bits.h"
@@ -60,8 +60,7 @@ void pack_strided(const MatrixB& b, Term term, const float* src, int64_t length,
   for (int64_t k = 0; k < length; ++k) copy_term(term, out + k * width, out + k * width, columns);
 }
 
-// ---- Tile images of B (gemm_amx_tiles.h). They form panels of two tiles side by side; a panel
-// stores its blocks of 32 k one after another. The last panel may be one tile wide.
+// ---- Tile images of B (gemm_images.h)
 
 // Where the tile of columns [j, j + 16) and k block 0 begins; `step` words from it is the tile of
 // the next k block.
@@ -75,30 +74,46 @@ struct TileColumn {
   }
 };
 
-// For B with adjacent columns: two rows of B make one row of a tile.
+// For B with adjacent columns: two rows of B make one row of a tile, by `packers` unless they are
+// null.
 template <typename Of>
 void pack_pairs_of_rows(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k0, int64_t k1,
-                        int64_t n0, int64_t n1, uint32_t edge, uint32_t* out) {
+                        int64_t n0, int64_t n1, uint32_t edge, const ImagePackers* packers,
+                        uint32_t* out) {
+  const int64_t n = n1 - n0, words = (k1 - k0 + 31) / 32 * 16;
   const auto row = [&](int64_t k) {
-    return b.data + k / b.run * b.run_stride + k % b.run * b.k_stride;
+    return k >= k1 ? nullptr : b.data + k / b.run * b.run_stride + k % b.run * b.k_stride + n0;
   };
-  for (int64_t k = k0; k < (k1 - k0 + 31) / 32 * 32 + k0; k += 2) {
-    const float* const even = k < k1 ? row(k) + n0 : nullptr;
-    const float* const odd = k + 1 < k1 ? row(k + 1) + n0 : nullptr;
-    for (int64_t j = 0; j < n1 - n0; j += 16) {
-      const TileColumn tile(plan, out, j, n1 - n0, k1 - k0);
-      uint32_t* const to = tile.first + (k - k0) / 32 * tile.step + (k - k0) % 32 / 2 * 16;
-      const int64_t columns = std::min<int64_t>(16, n1 - n0 - j);
+  for (int64_t word = 0; word < words; ++word) {
+    const int64_t block = k0 + word / 16 * 32;
+    const int w = static_cast<int>(word % 16);
+    const float* const lower = row(block + lower_k(plan.kernels.packing, w));
+    const float* const upper = row(block + upper_k(plan.kernels.packing, w));
+    const auto place = [&](int64_t j) {
+      const TileColumn tile(plan, out, j, n, k1 - k0);
+      return tile.first + word / 16 * tile.step + w * 16;
+    };
+    if (packers != nullptr) {
+      packers->row(lower, upper, n, edge, place(0), plan.packed_size(32, k1 - k0),
+                   place((n - 1) / 32 * 32));
+      continue;
+    }
+    for (int64_t j = 0; j < n; j += 16) {
+      uint32_t* const to = place(j);
+      const int64_t columns = std::min<int64_t>(16, n - j);
       const auto pair = [&](int64_t i) {
-        return to_bits(of(even[j + i])) >> 16 | to_bits(of(odd[j + i]));
+        return to_bits(of(lower[j + i])) >> 16 | to_bits(of(upper[j + i]));
       };
-      if (odd != nullptr && columns == 16) {
+      const auto half = [&](const float* from, int64_t i) {
+        return from == nullptr ? 0 : to_bits(of(from[j + i]));
+      };
+      const bool both = lower != nullptr && upper != nullptr;
+      if (both && columns == 16) {
         for (int64_t i = 0; i < 16; ++i) to[i] = pair(i);
-      } else if (odd != nullptr) {
+      } else if (both) {
         for (int64_t i = 0; i < columns; ++i) to[i] = pair(i);
       } else {
-        for (int64_t i = 0; i < columns; ++i)
-          to[i] = even == nullptr ? 0 : to_bits(of(even[j + i])) >> 16;
+        for (int64_t i = 0; i < columns; ++i) to[i] = half(lower, i) >> 16 | half(upper, i);
       }
       std::fill(to + columns, to + 16, edge);
     }
@@ -108,7 +123,8 @@ void pack_pairs_of_rows(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k
 // For B with adjacent k: a tile is gathered column by column and transposed.
 template <typename Of>
 void pack_pairs_of_columns(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k0, int64_t k1,
-                           int64_t n0, int64_t n1, uint32_t edge, uint32_t* out) {
+                           int64_t n0, int64_t n1, uint32_t edge, const ImagePackers* packers,
+                           uint32_t* out) {
   alignas(64) uint32_t pairs[kTileWords];
   for (int64_t j = 0; j < n1 - n0; j += 16) {
     const TileColumn tile(plan, out, j, n1 - n0, k1 - k0);
@@ -116,6 +132,13 @@ void pack_pairs_of_columns(const GemmPlan& plan, const MatrixB& b, Of of, int64_
     std::fill(pairs + columns * 16, pairs + kTileWords, edge);
     for (int64_t block = k0; block < k1; block += 32) {
       const int64_t end = std::min(block + 32, k1);
+      uint32_t* const to_tile = tile.first + (block - k0) / 32 * tile.step;
+      if (packers != nullptr && end - block == 32 && block % b.run + 32 <= b.run) {
+        packers->columns(
+            b.data + block / b.run * b.run_stride + block % b.run + (n0 + j) * b.column_stride,
+            b.column_stride, static_cast<int>(columns), edge, to_tile);
+        continue;
+      }
       for (int64_t i = 0; i < columns; ++i) {
         uint16_t column[32] = {};
         for (int64_t k = block; k < end;) {
@@ -133,9 +156,16 @@ void pack_pairs_of_columns(const GemmPlan& plan, const MatrixB& b, Of of, int64_
           }
           k += length;
         }
-        std::memcpy(pairs + i * 16, column, sizeof column);
+        if (plan.kernels.packing == Packing::kPairs) {
+          std::memcpy(pairs + i * 16, column, sizeof column);
+          continue;
+        }
+        for (int w = 0; w < 16; ++w) {
+          const uint32_t upper = column[upper_k(plan.kernels.packing, w)];
+          pairs[i * 16 + w] = upper << 16 | column[lower_k(plan.kernels.packing, w)];
+        }
       }
-      transpose16(pairs, tile.first + (block - k0) / 32 * tile.step);
+      transpose16(pairs, to_tile);
     }
   }
 }
@@ -143,11 +173,12 @@ void pack_pairs_of_columns(const GemmPlan& plan, const MatrixB& b, Of of, int64_
 void pack_pairs(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1,
                 int64_t n0, int64_t n1, uint32_t* out) {
   const uint32_t edge = plan.context.arithmetic.poison ? 0x7FC07FC0u : 0;
+  const ImagePackers* packers = term == Term::kFirst ? plan.kernels.packers : nullptr;
   with_term(term, [&](auto of) {
     if (b.column_stride == 1) {
-      pack_pairs_of_rows(plan, b, of, k0, k1, n0, n1, edge, out);
+      pack_pairs_of_rows(plan, b, of, k0, k1, n0, n1, edge, packers, out);
     } else {
-      pack_pairs_of_columns(plan, b, of, k0, k1, n0, n1, edge, out);
+      pack_pairs_of_columns(plan, b, of, k0, k1, n0, n1, edge, packers, out);
     }
   });
 }
@@ -174,7 +205,7 @@ void copy_term(Term term, const float* src, float* dst, int64_t n) {
 
 void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0,
             int64_t n1, float* out) {
-  if (plan.amx())
+  if (plan.images())
     return pack_pairs(plan, b, term, k0, k1, n0, n1, reinterpret_cast<uint32_t*>(out));
   const int64_t panel = plan.panel(), lanes = plan.kernels.lanes;
   const int64_t last = n0 + (n1 - n0 - 1) / panel * panel;  // where the last panel begins

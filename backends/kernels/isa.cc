@@ -12,7 +12,7 @@
 namespace twinrun {
 namespace {
 
-constexpr Isa kNamed[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+constexpr Isa kNamed[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
 Isa best_vectors() {
 #if defined(__x86_64__)
@@ -33,11 +33,23 @@ std::optional<Isa> named(std::string_view name) {
   return std::nullopt;
 }
 
-// The best instruction set up to `wanted` that this machine has. AMX is probed only for kAmx.
+std::string_view trouble_of_avx512bf16() {
+  static const std::string_view trouble = probe_avx512bf16();
+  return trouble;
+}
+
+// VDPBF16PS makes twice the products of an FMA. AMD's CPUs run as many of either; Intel's run a
+// quarter as many (docs/method/amx.md), and are not given it unless they are asked to use it.
+bool prefers_avx512bf16() { return is_amd() && trouble_of_avx512bf16().empty(); }
+
+// The best instruction set up to `wanted` that this machine has. What needs a self test is probed
+// only if it may be the answer.
 Isa limited(Isa wanted) {
   if (wanted == Isa::kAmxModel) return wanted;
   if (wanted == Isa::kAmx && amx_refusal().empty()) return wanted;
-  return std::min(wanted, best_vectors());
+  const bool bf16 = wanted == Isa::kAvx512Bf16 ? trouble_of_avx512bf16().empty()
+                                               : wanted == Isa::kAmx && prefers_avx512bf16();
+  return bf16 ? Isa::kAvx512Bf16 : std::min(wanted, best_vectors());
 }
 
 std::atomic<Isa>& current() {
@@ -55,6 +67,8 @@ std::string_view to_string(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
     case Isa::kAmx:
       return "amx";
     case Isa::kAmxModel:
@@ -83,6 +97,15 @@ std::string_view amx_refusal() {
   return refusal;
 }
 
+std::string_view avx512bf16_refusal() {
+  const Isa wanted = named(requested_name()).value_or(Isa::kAmx);
+  if (wanted < Isa::kAvx512Bf16) return "TWINRUN_ISA asks for less";
+  if (!trouble_of_avx512bf16().empty()) return trouble_of_avx512bf16();
+  if (wanted == Isa::kAvx512Bf16) return "";
+  if (amx_refusal().empty()) return "AMX is faster";
+  return prefers_avx512bf16() ? "" : "FMA is faster on this CPU";
+}
+
 const GemmKernels& gemm_kernels(Isa isa, bool bf16) {
   switch (isa) {
     case Isa::kScalar:
@@ -91,6 +114,8 @@ const GemmKernels& gemm_kernels(Isa isa, bool bf16) {
       return kGemmAvx2;
     case Isa::kAvx512:
       return kGemmAvx512;
+    case Isa::kAvx512Bf16:
+      return bf16 ? kGemmAvx512Bf16 : kGemmAvx512;
     case Isa::kAmx:
       return bf16 ? kGemmAmx : kGemmAvx512;
     case Isa::kAmxModel:

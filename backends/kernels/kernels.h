@@ -31,10 +31,11 @@ struct Arithmetic {
 };
 
 // kAmxModel: the tiles of AMX modelled in plain C++, slow; only force_isa selects it.
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx, kAmxModel };
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx, kAmxModel };
 std::string_view to_string(Isa isa);
 // The best instruction set that this machine has, or the one that TWINRUN_ISA names
-// ("scalar|avx2|avx512|amx"). A request for more than the machine has falls back to the best.
+// ("scalar|avx2|avx512|avx512bf16|amx"). A request for more than the machine has falls back to the
+// best.
 Isa active_isa();
 // Whether kernels other than matrix tiles use AVX-512, too.
 bool vectors_of_512();
@@ -45,6 +46,9 @@ Status check_isa_request();
 // Why bf16 dots do not use AMX tiles: "no AMX", "the kernel refused tiles", "self test failed",
 // "TWINRUN_ISA asks for less"; empty where they can be used.
 std::string_view amx_refusal();
+// Why bf16 dots do not use VDPBF16PS: "no AVX512-BF16", "self test failed", "TWINRUN_ISA asks for
+// less", "AMX is faster", "FMA is faster on this CPU"; empty where they do.
+std::string_view avx512bf16_refusal();
 
 struct KernelContext {
   ThreadPool* pool = nullptr;

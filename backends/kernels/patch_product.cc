@@ -78,7 +78,7 @@ class PatchProduct {
         k_(g_.taps[0] * line_),
         packed_(plan, p.b, terms.b, k_, 0, p.n),
         pieces_(g_, threads_of(plan.context)),
-        in_place_(terms.a == Term::kWhole && g_.in_place()),
+        in_place_(plan.reads_a(terms.a) && g_.in_place()),
         regions_(regions_of(g_, leave_out_zeros)),
         offsets_(scratch<int64_t>(Scratch::kOffsets, static_cast<size_t>(k_))) {
     for (int64_t q = 0; q < k_; ++q) {

@@ -166,9 +166,12 @@ bool Doctor::good() const { return std::ranges::all_of(checks, &DoctorRow::passe
 Result<Doctor> doctor(const std::string& engine, Progress* progress) {
   Doctor d;
   for (const auto& [key, value] : environment()) d.machine.push_back({key, true, value});
-  const std::string_view refusal = amx_refusal();
-  d.machine.push_back(
-      {"amx tiles", true, refusal.empty() ? "used" : fmt::format("not used: {}", refusal)});
+  const auto used_unless = [&](const char* what, std::string_view refusal) {
+    d.machine.push_back(
+        {what, true, refusal.empty() ? "used" : fmt::format("not used: {}", refusal)});
+  };
+  used_unless("amx tiles", amx_refusal());
+  used_unless("vdpbf16ps", avx512bf16_refusal());
   TWINRUN_RETURN_IF_ERROR(Examination(engine, progress).run(d));
   return d;
 }

@@ -208,12 +208,17 @@ inline int64_t first_difference(const Tensor& a, const Tensor& b) {
   return -1;
 }
 
-// The instruction sets whose tiles differ for such a dot. The real AMX tiles are included where the
-// machine has some; where it has none, kernels_amx_test.cc reports that.
+// Whether this machine has VDPBF16PS, and TWINRUN_ISA does not forbid it.
+inline bool runs_avx512bf16() { return IsaScope(Isa::kAvx512Bf16).there(); }
+
+// The instruction sets whose tiles differ for such a dot. VDPBF16PS and the real AMX tiles are
+// included where the machine has them; where it has not, kernels_quads_test.cc and
+// kernels_amx_test.cc report that.
 inline std::vector<Isa> isas(DotArithmetic dot) {
   std::vector<Isa> list = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
   if (dot == DotArithmetic::kF32) return list;
   list.push_back(Isa::kAmxModel);
+  if (runs_avx512bf16()) list.push_back(Isa::kAvx512Bf16);
   if (amx_refusal().empty()) list.push_back(Isa::kAmx);
   return list;
 }

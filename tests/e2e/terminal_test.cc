@@ -160,21 +160,34 @@ TEST(Doctor, IsContentWithBothEngines) {
   }
 }
 
-// `doctor` says that AMX tiles are used, or why they are not.
+// `doctor` says that AMX tiles and VDPBF16PS are used, or why they are not.
 TEST(Doctor, TellsOfAmx) {
   const Folder folder;
-  const auto row = [&](const char* isa) {
+  const auto row = [&](const char* isa, const std::string& name = "amx tiles") {
     const Outcome o = twinrun(folder, {"doctor", "--engine", "cpu"}, {{"TWINRUN_ISA", isa}});
     EXPECT_EQ(o.code, 0) << o.out;
     std::smatch found;
-    return std::regex_search(o.out, found, std::regex("ok +amx tiles +([^\n]*)")) ? found.str(1)
-                                                                                  : o.out;
+    return std::regex_search(o.out, found, std::regex("ok +" + name + " +([^\n]*)")) ? found.str(1)
+                                                                                     : o.out;
   };
   EXPECT_EQ(row("avx512"), "not used: TWINRUN_ISA asks for less");
   const Words known = {"used", "not used: no AMX", "not used: the kernel refused tiles",
                        "not used: self test failed"};
   EXPECT_EQ(std::ranges::count(known, row("amx")), 1) << row("amx");
   EXPECT_EQ(row("amx"), row(""));
+  EXPECT_EQ(row("avx512bf16"), "not used: TWINRUN_ISA asks for less");
+
+  EXPECT_EQ(row("avx512", "vdpbf16ps"), "not used: TWINRUN_ISA asks for less");
+  const Words wanted = {"used", "not used: no AVX512-BF16", "not used: self test failed"};
+  const std::string asked = row("avx512bf16", "vdpbf16ps"), chosen = row("", "vdpbf16ps");
+  EXPECT_EQ(std::ranges::count(wanted, asked), 1) << asked;
+  if (asked == "used") {
+    const Words reasons = {"used", "not used: AMX is faster",
+                           "not used: FMA is faster on this CPU"};
+    EXPECT_EQ(std::ranges::count(reasons, chosen), 1) << chosen;
+  } else {
+    EXPECT_EQ(std::ranges::count(Words{asked, "not used: AMX is faster"}, chosen), 1) << chosen;
+  }
 }
 
 }  // namespace

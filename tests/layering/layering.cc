@@ -204,7 +204,8 @@ std::vector<int> lines_with_word(const std::string& code, std::string_view word,
 
 bool is_isa_file(std::string_view path) {
   return path.starts_with("backends/kernels/") &&
-         (path.ends_with("_avx2.cc") || path.ends_with("_avx512.cc") || path.ends_with("_amx.cc"));
+         (path.ends_with("_avx2.cc") || path.ends_with("_avx512.cc") ||
+          path.ends_with("_avx512bf16.cc") || path.ends_with("_amx.cc"));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ std::vector<Violation> check_rows(const Files& files);
 std::vector<Violation> check_circles(const Files& files);
 // Only harness/cli prints, parses argv or exits.
 std::vector<Violation> check_speech(const Files& files);
-// backends/kernels/*_{avx2,avx512,amx}.cc include no headers but ours and immintrin.h, stdint.h and
+// backends/kernels/*_{avx2,avx512,avx512bf16,amx}.cc include no headers but ours and immintrin.h, stdint.h and
 // stddef.h, not even indirectly.
 std::vector<Violation> check_isa(const Files& files);
 // No source has more than 600 lines.

@@ -235,7 +235,7 @@ TEST(Checker, KeepsInstructionSetsIn) {
   for (const char* header :
        {"<vector>", "<cmath>", "<Eigen/Core>", "<fmt/format.h>", "<cstdint>"}) {
     for (const char* file : {"backends/kernels/dot_avx512.cc", "backends/kernels/dot_avx2.cc",
-                             "backends/kernels/dot_amx.cc"}) {
+                             "backends/kernels/dot_avx512bf16.cc", "backends/kernels/dot_amx.cc"}) {
       EXPECT_EQ(isa({{file, std::string("#include ") + header + "\n"}}), 1) << file << header;
     }
     EXPECT_EQ(isa({{"backends/kernels/dot_scalar.cc", std::string("#include ") + header + "\n"}}),
