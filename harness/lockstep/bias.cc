@@ -168,6 +168,10 @@ bool BiasWatch::suspects(ValueId id) const {
   return false;
 }
 
+bool BiasWatch::suspects_any() const {
+  return std::ranges::any_of(runs_, [&](const auto& runs) { return suspects(runs.first.first); });
+}
+
 void BiasWatch::Against::add(const Against& o) {
   subject.add(o.subject);
   if (members.empty()) members.resize(o.members.size());

@@ -82,6 +82,7 @@ class BiasWatch {
   std::optional<BiasFinding> observe(const BiasSample& sample);
   // Whether the level of a score of this op is above 0 and there is no finding yet.
   bool suspects(ValueId id) const;
+  bool suspects_any() const;
   const BiasCounts& counts() const { return counts_; }
 
   static constexpr int kMembers = 12;         // conforming engines per comparison
