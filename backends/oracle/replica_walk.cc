@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -103,43 +104,44 @@ Status ReplicaWalk::run(Values& values, const Eval& eval, const Seen& seen) cons
 }
 
 std::vector<std::vector<size_t>> alike(std::span<const Program* const> programs) {
-  constexpr double kShared = 0.75;
-  // The elements of a program's results, by what computes them: the names of the op and of all that
-  // it depends on.
-  using Made = std::map<Digest, double>;
-  const auto made_by = [](const Program& program) {
-    Made made;
-    std::vector<Digest> digests;
-    for (const Op& op : program.graph.ops()) {
+  constexpr double kMore = 0.25;  // of the first program's elements
+  // A set of programs, and the elements of their results by what computes them: the names of the op
+  // and of all that it depends on.
+  struct Set {
+    std::vector<size_t> programs;
+    std::set<Digest> made;
+    double room = 0;
+  };
+  std::vector<Set> sets;
+  for (size_t p = 0; p < programs.size(); ++p) {
+    std::vector<std::pair<Digest, double>> own;
+    double all = 0;
+    for (const Op& op : programs[p]->graph.ops()) {
       DigestBuilder builder;
       builder.add(op.name);
       builder.add(to_string(op.type));
-      for (const ValueId operand : op.operands) builder.add(digests[static_cast<size_t>(operand)]);
-      digests.push_back(builder.finish());
-      made[digests.back()] = static_cast<double>(op.type.elements());
+      for (const ValueId operand : op.operands)
+        builder.add(own[static_cast<size_t>(operand)].first);
+      own.emplace_back(builder.finish(), static_cast<double>(op.type.elements()));
+      all += own.back().second;
     }
-    return made;
-  };
-  std::vector<std::vector<size_t>> sets;
-  std::vector<Made> first;  // of the first program of each set
-  for (size_t p = 0; p < programs.size(); ++p) {
-    Made made = made_by(*programs[p]);
-    size_t set = 0;
-    for (; set < sets.size(); ++set) {
-      double all = 0, shared = 0;
-      for (const auto& [digest, elements] : made) {
-        all += elements;
-        if (first[set].contains(digest)) shared += elements;
-      }
-      if (shared >= kShared * all) break;
+    const auto more = [&](const Set& set) {
+      double elements = 0;
+      for (const auto& [digest, size] : own) elements += set.made.contains(digest) ? 0 : size;
+      return elements;
+    };
+    auto set = std::ranges::find_if(sets, [&](const Set& s) { return more(s) <= s.room; });
+    if (set == sets.end()) {
+      sets.push_back({{}, {}, all * (1 + kMore)});
+      set = sets.end() - 1;
     }
-    if (set == sets.size()) {
-      sets.emplace_back();
-      first.push_back(std::move(made));
-    }
-    sets[set].push_back(p);
+    set->room -= more(*set);
+    set->programs.push_back(p);
+    for (const auto& [digest, size] : own) set->made.insert(digest);
   }
-  return sets;
+  std::vector<std::vector<size_t>> out;
+  for (Set& set : sets) out.push_back(std::move(set.programs));
+  return out;
 }
 
 Status walk_together(std::span<const Program* const> programs,

@@ -43,8 +43,8 @@ class ReplicaWalk {
   std::vector<bool> dead_;
 };
 
-// The programs, by index, in sets that share at least three quarters of their elements: evaluated
-// together, a set needs little more memory than one of its programs.
+// The programs, by index, in sets: what a set computes in all has at most a quarter more elements
+// than its first program, so evaluating it together needs little more memory.
 std::vector<std::vector<size_t>> alike(std::span<const Program* const> programs);
 
 // Runs the programs on their values. `seen` gets the program's index.
