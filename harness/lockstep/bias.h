@@ -130,7 +130,7 @@ class BiasWatch {
     double floor = 0;  // sum of squares that rounding each result once would give
     // Distinct magnitudes of the subject's residuals. Sums of equal terms repeat a few magnitudes,
     // so that their residuals are not independent.
-    std::set<float> different;
+    std::vector<float> different;  // ascending
     int64_t results = 0;
     void add(const Against& other);
   };
