@@ -104,12 +104,44 @@ struct OpEvent {
   const Op& op() const { return program->graph.op(id); }
 };
 
+struct FusionGroup;  // program/analysis/fusion.h
+
+// One pass of an engine over a group of ops. inputs[r][i] is what it read of group->sources[i],
+// outputs[r][i] what it wrote of group->stored[i]. Where all replicas share the result, only
+// replica 0 is given.
+struct GroupEvent {
+  int64_t step = 0;
+  const Program* program = nullptr;
+  const FusionGroup* group = nullptr;
+  std::span<const std::vector<Tensor>> inputs;
+  std::span<const std::vector<Tensor>> outputs;
+};
+
+// Receives a step that the engine runs fused: groups, and between them single ops, in the order of
+// execution and from one thread.
+class GroupSink {
+ public:
+  virtual ~GroupSink() = default;
+  virtual void on_op(const OpEvent& event) = 0;
+  virtual void on_group(const GroupEvent& event) = 0;
+  // No later unit of the step reads these values.
+  virtual void on_release(std::span<const ValueId> ids) = 0;
+  // After the last unit: whether the step stands. If not, the engine runs it again from the same
+  // state, op by op, for TraceSink::on_op.
+  virtual bool holds() = 0;
+};
+
 // Receives executed ops, in program order and from one thread. The tensors stay valid after the
 // call (they are shared, not copied).
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
   virtual void on_op(const OpEvent& event) = 0;
+  // Asked before a step by an engine that could run it in these groups. Where an op of a
+  // group has_ulps, its result is among the stored values. nullptr: op by op.
+  virtual GroupSink* groups(const Program& /*program*/, std::span<const FusionGroup> /*groups*/) {
+    return nullptr;
+  }
 };
 
 // Computes the op of a site as the running engine does, on inputs that the hook chooses. The caller

@@ -241,8 +241,8 @@ bool Interpreter::held_by_us(ValueId id, bool uniform) const {
   });
 }
 
-void Interpreter::run_group(size_t index) {
-  const FusionGroup& group = plan_.groups[index];
+void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
+  const FusionGroup& group = sink != nullptr ? shown_[index] : plan_.groups[index];
   const size_t cores = values_.size();
   bool uniform = true;
   for (ValueId id : group.sources) {
@@ -258,8 +258,8 @@ void Interpreter::run_group(size_t index) {
   for (ValueId id : group.stored) {
     const auto i = static_cast<size_t>(id);
     const ValueId source = memory_plan_.takes[i];
-    const bool in_place =
-        memory_plan_.offset[i] < 0 && source != kNoValue && held_by_us(source, uniform);
+    const bool in_place = sink == nullptr && memory_plan_.offset[i] < 0 && source != kNoValue &&
+                          held_by_us(source, uniform);
     for (size_t r = 0; r < jobs; ++r)
       values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
   }
@@ -267,11 +267,19 @@ void Interpreter::run_group(size_t index) {
   for (size_t r = 0; r < jobs; ++r) {
     for (ValueId id : group.stored) stored_.push_back(values_[r][static_cast<size_t>(id)].raw());
   }
-  kernels_[index].run({&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
+  (sink != nullptr ? shown_kernels_ : kernels_)[index].run(
+      {&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
   for (size_t r = jobs; r < cores; ++r) {
     for (ValueId id : group.stored)
       values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
   }
+  if (sink == nullptr) return;
+  Values inputs(jobs), outputs(jobs);
+  for (size_t r = 0; r < jobs; ++r) {
+    for (ValueId id : group.sources) inputs[r].push_back(values_[r][static_cast<size_t>(id)]);
+    for (ValueId id : group.stored) outputs[r].push_back(values_[r][static_cast<size_t>(id)]);
+  }
+  sink->on_group({step, &program_, &group, inputs, outputs});
 }
 
 void Interpreter::release(const std::vector<ValueId>& dead) {
@@ -304,21 +312,51 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
   }
 }
 
-void Interpreter::step_by_units() {
-  while (arenas_.size() < values_.size())
+// The sink that accepts this program's groups, or nullptr.
+GroupSink* Interpreter::group_sink(TraceSink* sink) {
+  if (sink == nullptr) return nullptr;
+  if (shown_dies_.empty()) {
+    shown_dies_.resize(plan_.order.size());
+    for (ValueId id = 0; id < program_.graph.size(); ++id) {
+      const int last = plan_.last_use[static_cast<size_t>(id)];
+      if (last >= 0 && last < static_cast<int>(plan_.order.size()))
+        shown_dies_[static_cast<size_t>(last)].push_back(id);
+    }
+    shown_ = plan_.groups;
+    for (size_t i = 0; i < plan_.order.size(); ++i) {
+      if (plan_.order[i].group < 0) continue;
+      FusionGroup& group = shown_[static_cast<size_t>(plan_.order[i].group)];
+      for (const FusedOp& op : group.ops) {
+        if (!has_ulps(program_.graph.op(op.id).kind) ||
+            std::ranges::find(group.stored, op.id) != group.stored.end())
+          continue;
+        group.stored.push_back(op.id);
+        shown_dies_[i].push_back(op.id);
+      }
+    }
+    for (const FusionGroup& group : shown_)
+      shown_kernels_.emplace_back(program_.graph, group, arithmetic_.flush);
+  }
+  return sink->groups(program_, shown_);
+}
+
+void Interpreter::step_by_units(int64_t step, GroupSink* sink) {
+  while (sink == nullptr && arenas_.size() < values_.size())
     arenas_.push_back(Tensor::empty({DType::kPred, {memory_plan_.bytes}}));
-  in_arena_ = true;
+  in_arena_ = sink == nullptr;
   OpRun run;
   for (size_t i = 0; i < plan_.order.size(); ++i) {
     const FusionUnit& unit = plan_.order[i];
     if (unit.group >= 0) {
-      run_group(static_cast<size_t>(unit.group));
+      run_group(step, static_cast<size_t>(unit.group), sink);
     } else {
       run.id = unit.op;
       run_op(run);
+      if (sink != nullptr) sink->on_op({step, &program_, unit.op, run.inputs, run.outputs});
       store(run);
     }
-    release(unit_dies_[i]);
+    if (sink != nullptr) sink->on_release(shown_dies_[i]);
+    release(sink != nullptr ? shown_dies_[i] : unit_dies_[i]);
   }
   in_arena_ = false;
 }
@@ -350,17 +388,30 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
 Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs,
                          StepOutputs& outputs, TraceSink* sink, OpHooks* hooks) {
   TWINRUN_RETURN_IF_ERROR(check(states, inputs));
+  const bool watched = find_watched(step, hooks);
+  GroupSink* const groups = watched ? nullptr : group_sink(sink);
+  States before;  // for the case that the step has to run again
+  if (groups != nullptr) before = states;
   bind(states, inputs);
   for (auto& replica : outputs) {
     for (Tensor& old : replica)
       // Outputs of the previous step: their memory is reused in this one.
       memory_.give(std::move(old));
   }
-  if (find_watched(step, hooks) || sink != nullptr) {
+  if (groups == nullptr && (watched || sink != nullptr)) {
     step_by_ops(step, sink, hooks);
   } else {
-    step_by_units();
+    step_by_units(step, groups);
+    if (groups != nullptr && !groups->holds()) {
+      for (auto& values : values_) {
+        for (Tensor& value : values) memory_.give(std::move(value));
+      }
+      states = std::move(before);
+      bind(states, inputs);
+      step_by_ops(step, sink, hooks);
+    }
   }
+  before.clear();
   collect(states, outputs);
   return Ok{};
 }

@@ -8,7 +8,7 @@
 // Values that die within the step lie in an arena that is planned once
 // (program/analysis/memory_plan.h); a state variable that has no other owner is updated in place. A
 // step with a trace sink or a watching hook runs op by op, in program order and without the arena;
-// its bits are the same.
+// its bits are the same. A sink that accepts groups sees the units instead, also without the arena.
 //
 //   Interpreter engine(program, arithmetic, options);
 //   engine.step(0, states, inputs, outputs, nullptr, nullptr);
@@ -57,10 +57,11 @@ class Interpreter : public Engine {
   void bind(States& states, const StepInputs& inputs);
   bool find_watched(int64_t step, OpHooks* hooks);
   void step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks);
-  void step_by_units();
+  GroupSink* group_sink(TraceSink* sink);
+  void step_by_units(int64_t step, GroupSink* sink);
   void collect(States& states, StepOutputs& outputs);
   void run_op(OpRun& run);
-  void run_group(size_t index);
+  void run_group(int64_t step, size_t index, GroupSink* sink);
   void run_replica(OpRun& run, int replica);
   void run_collective(OpRun& run);
   void store(OpRun& run);
@@ -86,6 +87,11 @@ class Interpreter : public Engine {
   std::vector<Tensor> arenas_;  // one per replica, made by the first step that needs them
   // unit_dies_[i]: values outside the arena whose last reader is unit i.
   std::vector<std::vector<ValueId>> unit_dies_;
+  // For sinks that accept groups: plan_.groups that also store what is not determined to the bit,
+  // with their kernels, and the values whose last reader is unit i.
+  std::vector<FusionGroup> shown_;
+  std::vector<FusedKernel> shown_kernels_;
+  std::vector<std::vector<ValueId>> shown_dies_;
   std::vector<bool> watched_;  // ops that the hooks watch in this step
   Values values_;
   std::vector<const std::byte*> sources_;  // operands of the group that is running

@@ -4,11 +4,17 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "backends/core/backend.h"
 
 namespace twinrun {
 
 std::unique_ptr<Backend> make_f64_backend(const BackendOptions& options);
+
+// One step of each program. What several of them compute is computed once; alike()
+// (backends/oracle/replica_walk.h) says for which programs that is worth their memory.
+Status f64_steps(std::span<const Program* const> programs, std::span<States> states,
+                 std::span<const StepInputs> inputs, std::span<StepOutputs> outputs, int threads);
 
 }  // namespace twinrun

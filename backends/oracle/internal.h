@@ -23,15 +23,18 @@ struct Call {
   int64_t first = 0;       // the element with which `out` begins
   unsigned unrounded = 0;  // bit i: operand i may be a product before its rounding
   bool bounded = true;     // false: only values are needed, and `out` need not have radii
+  double* to = nullptr;    // where the values are written instead of into `out`
 
   Storage storage() const { return {op.type.dtype, declared.flush, wide}; }
-  double* value(int64_t i) const { return out.value.data() + (i - first); }
+  double* value(int64_t i) const { return (to != nullptr ? to : out.value.data()) + (i - first); }
   double* radius(int64_t i) const { return out.radius.data() + (i - first); }
   void set(int64_t i, Estimate e) const {
     *value(i) = e.value;
     if (bounded) *radius(i) = e.radius;
   }
-  void exact(int64_t begin, int64_t end) const { std::fill_n(radius(begin), end - begin, 0.0); }
+  void exact(int64_t begin, int64_t end) const {
+    if (bounded) std::fill_n(radius(begin), end - begin, 0.0);
+  }
 };
 
 // Element i as a number, unchanged (denormals are not flushed).

@@ -126,7 +126,7 @@ void in_blocks(const Capabilities& declared, const Op& op, std::span<const Tenso
 void whole_op(const oracle::Call& call) {
   switch (call.op.kind) {
     case OpKind::kParameter:  // given, not computed: there is nothing to compare it with
-      std::ranges::fill(call.out.radius, oracle::kInfinity);
+      if (call.bounded) std::ranges::fill(call.out.radius, oracle::kInfinity);
       break;
     case OpKind::kDotGeneral:
     case OpKind::kConvolution:
@@ -179,31 +179,48 @@ Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Te
                   ThreadPool* pool) {
   const DType dtype = op.type.dtype;
   const bool exact = dtype == DType::kI32 || dtype == DType::kPred;
-  Tensor out = Tensor::empty({exact ? dtype : DType::kF64, op.type.dims});
+  const DType stored = exact ? dtype : DType::kF64;
+  if (op.kind == OpKind::kReshape && inputs[0].dtype() == stored)
+    return inputs[0].reshaped(op.type.dims);
+  Tensor out = Tensor::empty({stored, op.type.dims});
+  const bool wide = any_wide(inputs);
+  OracleResult none;
+  if (!exact) {
+    double* const to = out.as<double>().data();
+    const oracle::Call call{declared, op, inputs, pool, none, wide, 0, 0, false, to};
+    if (!pointwise(op.kind)) {
+      whole_op(call);
+      return out;
+    }
+    oracle::in_ranges(pool, out.elements(), [&](int64_t begin, int64_t end) {
+      oracle::eval_pointwise(call, begin, end);
+    });
+    return out;
+  }
   const auto put = [&](const double* values, int64_t begin, int64_t end) {
     if (dtype == DType::kI32) {
       std::transform(values, values + (end - begin), out.as<int32_t>().data() + begin,
                      [](double x) { return static_cast<int32_t>(x); });
-    } else if (dtype == DType::kPred) {
+    } else {
       std::transform(values, values + (end - begin), out.as<uint8_t>().data() + begin,
                      [](double x) { return x != 0; });
-    } else {
-      std::copy_n(values, end - begin, out.as<double>().data() + begin);
     }
   };
   if (!pointwise(op.kind)) {
-    OracleResult result{std::vector<double>(static_cast<size_t>(out.elements())), {}};
-    whole_op({declared, op, inputs, pool, result, any_wide(inputs), 0, 0, false});
-    oracle::in_ranges(pool, out.elements(), [&](int64_t begin, int64_t end) {
-      put(result.value.data() + begin, begin, end);
-    });
+    std::vector<double> values(static_cast<size_t>(out.elements()));
+    whole_op({declared, op, inputs, pool, none, wide, 0, 0, false, values.data()});
+    put(values.data(), 0, out.elements());
     return out;
   }
   oracle::in_ranges(pool, out.elements(), [&](int64_t begin, int64_t end) {
-    in_blocks(declared, op, inputs, pool, 0, begin, end,
-              [&](const OracleResult& block, int64_t from, int64_t to) {
-                put(block.value.data(), from, to);
-              });
+    constexpr int64_t kBlock = 1024;
+    double values[kBlock];
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t stop = std::min(end, i + kBlock);
+      oracle::eval_pointwise({declared, op, inputs, pool, none, wide, i, 0, false, values}, i,
+                             stop);
+      put(values, i, stop);
+    }
   });
   return out;
 }

@@ -111,6 +111,33 @@ struct SumArray {
       }
     }
   }
+  // Adds whole rows of `width` elements each, every one to the elements 0 to width - 1, in order.
+  void add_rows(const double* x, int64_t rows, int64_t width) {
+    if (!all_ordinary(x, rows * width)) {
+      for (int64_t row = 0; row < rows; ++row) add_run(x + row * width, width, 0, 1);
+      return;
+    }
+    constexpr int64_t kColumns = 8;  // whose sums stay in registers
+    int64_t c = 0;
+    for (; c + kColumns <= width; c += kColumns) {
+      double v[kColumns], m[kColumns];
+      std::copy_n(value.data() + c, kColumns, v);
+      std::copy_n(magnitude.data() + c, kColumns, m);
+      for (int64_t row = 0; row < rows; ++row) {
+        const double* from = x + row * width + c;
+        for (int64_t i = 0; i < kColumns; ++i) v[i] += from[i];
+        for (int64_t i = 0; i < kColumns; ++i) m[i] += std::fabs(from[i]);
+      }
+      std::copy_n(v, kColumns, value.data() + c);
+      std::copy_n(m, kColumns, magnitude.data() + c);
+    }
+    for (int64_t row = 0; row < rows && c < width; ++row) {
+      for (int64_t i = c; i < width; ++i) {
+        value[static_cast<size_t>(i)] += x[row * width + i];
+        magnitude[static_cast<size_t>(i)] += std::fabs(x[row * width + i]);
+      }
+    }
+  }
   void clear() {
     std::ranges::fill(value, 0.0);
     std::ranges::fill(magnitude, 0.0);
@@ -145,13 +172,25 @@ SumArray sums_of(const Call& call, int64_t outputs) {
   std::vector<SumArray> parts(static_cast<size_t>(groups), SumArray(static_cast<size_t>(outputs)));
   in_pieces(call.pool, groups, [&](int64_t g) {
     SumArray& mine = parts[static_cast<size_t>(g)];
-    double buffer[1024];
+    constexpr int64_t kBuffer = 1024;
+    double buffer[kBuffer];
+    const double* const wide = x.dtype() == DType::kF64 ? x.as<double>().data() : nullptr;
+    if (targets.of_last_alone() && targets.step() == 1 && run <= kBuffer) {
+      const int64_t end = rows * (g + 1) / groups, each = kBuffer / std::max<int64_t>(run, 1);
+      for (int64_t row = rows * g / groups; row < end; row += each) {
+        const int64_t count = std::min(each, end - row);
+        if (wide == nullptr) elements(x, row * run, count * run, buffer);
+        mine.add_rows(wide != nullptr ? wide + row * run : buffer, count, run);
+      }
+      return;
+    }
     for (int64_t row = rows * g / groups; row < rows * (g + 1) / groups; ++row) {
       const int64_t at = targets.of_run(row);
-      for (int64_t from = 0; from < run; from += 1024) {
-        const int64_t n = std::min<int64_t>(1024, run - from);
-        elements(x, row * run + from, n, buffer);
-        mine.add_run(buffer, n, at + from * targets.step(), targets.step());
+      for (int64_t from = 0; from < run; from += kBuffer) {
+        const int64_t n = std::min(kBuffer, run - from);
+        if (wide == nullptr) elements(x, row * run + from, n, buffer);
+        mine.add_run(wide != nullptr ? wide + row * run + from : buffer, n,
+                     at + from * targets.step(), targets.step());
       }
     }
   });

@@ -5,6 +5,7 @@
 
 #include "backends/oracle/elementary.h"
 #include "backends/oracle/screen_internal.h"
+#include "program/analysis/fusion.h"
 
 namespace twinrun::screen {
 namespace {
@@ -22,20 +23,6 @@ double log1p_edge(double x) {
          : x == -1               ? -kInfinity
          : x > -1                ? x
                                  : std::numeric_limits<double>::quiet_NaN();
-}
-
-// IEEE 754-2019 maximum: NaN propagates, +0 > -0.
-inline float largest(float a, float b) {
-  const float either = a > b ? a : b, zero = from_bits(to_bits(a) & to_bits(b));
-  const float m = a == b ? zero : either;
-  return a != a ? a : m;
-}
-
-// With intrinsics: std::sqrt would set errno, and so take one element at a time.
-void square_roots(const float* a, float* r, int64_t n) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(r + i, _mm256_sqrt_ps(_mm256_loadu_ps(a + i)));
-  for (; i < n; ++i) r[i] = std::sqrt(a[i]);
 }
 
 // ---- one rounding
@@ -111,29 +98,43 @@ bool contracted(const Call& call, double sign) {
   });
 }
 
-// Compares the output with f, which maps four numbers at once. edge(number) gives the right result
-// where f may be wrong: at infinities, NaN, and outside the domain.
+// Compares x, one chunk of the results on a, with f, which maps four numbers at once. edge(number)
+// gives the right result where f may be wrong: at infinities, NaN, and outside the domain.
 template <typename F, typename E>
-bool recomputed(const Call& call, double ulps, double absolute, F f, E edge) {
-  const bool narrow = call.output.dtype() == DType::kBF16;
+bool recomputed(const Capabilities& declared, DType dtype, const float* a, const float* x,
+                int64_t n, double ulps, double absolute, F f, E edge) {
+  const bool narrow = dtype == DType::kBF16;
   // An ulp is at most 2^-23 of the number; the polynomials have errors below 2^-30.
   const double relative = ulps * 0x1p-23 + 0x1p-29 + (narrow ? 0x1.01p-8 : 0);
   absolute += narrow ? 0x1p-133 : 0x1p-147;
-  if (call.declared.flush) absolute += kMinNormal;
-  return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
-    float buffer_a[kChunk], buffer_x[kChunk];
-    double value[kChunk];
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t n = std::min(kChunk, end - at);
-      const float* a = floats(call.inputs[0], at, n, buffer_a, call.declared.flush);
-      map(a, value, n, f);
-      const float* x = floats(call.output, at, n, buffer_x, false);
-      if (!close(x, value, n, relative, absolute,
-                 [&](int64_t i) { return edge(static_cast<double>(a[i])); }))
-        return false;
-    }
-    return true;
-  });
+  if (declared.flush) absolute += kMinNormal;
+  double value[kChunk];
+  map(a, value, n, f);
+  return close(x, value, n, relative, absolute,
+               [&](int64_t i) { return edge(static_cast<double>(a[i])); });
+}
+
+// Two roundings of 2^-24 each; 1 / 0 and 1 / infinity are exact.
+bool rsqrt_agrees(DType dtype, const float* a, const float* x, int64_t n) {
+  float value[kChunk];
+  const float relative = dtype == DType::kBF16 ? 0x1.02p-8f : 0x1p-22f;
+  square_roots(a, value, n);
+  for (int64_t i = 0; i < n; ++i) value[i] = 1.0f / value[i];
+  int32_t far = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    // Without branches: too far if the excess is negative (its sign bit) or NaN, unless the bits are
+    // equal.
+    const float excess = relative * value[i] - std::fabs(x[i] - value[i]);
+    far |= static_cast<int32_t>(to_bits(excess)) &
+           static_cast<int32_t>(to_bits(x[i]) == to_bits(value[i]) ? 0 : -1);
+    far |= excess == excess ? 0 : to_bits(x[i]) == to_bits(value[i]) ? 0 : -1;
+  }
+  if (far >= 0) return true;
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = value[i];
+    if (!agrees(x[i], v, relative * std::fabs(v))) return false;
+  }
+  return true;
 }
 
 template <typename F>
@@ -305,6 +306,38 @@ D4 of_each(D4 x) {
 
 }  // namespace
 
+bool function_agrees(const Capabilities& declared, OpKind kind, DType dtype, const float* a,
+                     const float* x, int64_t n) {
+  const double ulps = declared.elementary_ulps;
+  switch (kind) {
+#define AGAIN(function, edge_value, ulps, absolute)                               \
+  return recomputed(                                                              \
+      declared, dtype, a, x, n, ulps, absolute, [](D4 y) { return function(y); }, \
+      [](double y) { return edge_value; })
+    case OpKind::kRsqrt:
+      return rsqrt_agrees(dtype, a, x, n);
+    case OpKind::kExponential:
+      AGAIN(exp_of, y != y ? y : one(exp_of(y)), ulps + 1, 0);
+    case OpKind::kLog:
+      AGAIN(log_of, log_edge(y), ulps + 1, 0);
+    case OpKind::kTanh:
+      AGAIN(tanh_of, y != y ? y : one(tanh_of(y)), ulps + 1, 0);
+    case OpKind::kErf:
+      AGAIN(erf_of, y != y ? y : one(erf_of(y)), ulps + 1, 0);
+    case OpKind::kLog1p:
+      AGAIN(log1p_of, log1p_edge(y), ulps + 1, 0);
+    case OpKind::kSine:
+      AGAIN(of_each<oracle::sine>, oracle::sine(y), ulps + 1, 0);
+    case OpKind::kCosine:
+      AGAIN(of_each<oracle::cosine>, oracle::cosine(y), ulps + 1, 0);
+    case OpKind::kLogistic:  // 2^-125, because the result is 0 if exp(-x) overflows binary32
+      AGAIN(logistic_of, y != y ? y : one(logistic_of(y)), ulps + 2, 0x1p-125);
+#undef AGAIN
+    default:
+      return true;
+  }
+}
+
 bool elementwise(const Call& call) {
   const OpKind kind = call.op.kind;
   if (kind == OpKind::kConvert) return convert(call);
@@ -313,7 +346,6 @@ bool elementwise(const Call& call) {
   if (call.output.dtype() == DType::kI32) return integer_op(call);
   if (!is_floating(call.output.dtype())) return true;
   if (call.unrounded != 0) return contracted(call, kind == OpKind::kAdd ? 1 : -1);
-  const double ulps = call.declared.elementary_ulps;
   switch (kind) {
 #define ONCE(expression)                                                              \
   return rounded_once(call, [](const float* a, const float* b, float* e, int64_t n) { \
@@ -335,55 +367,20 @@ bool elementwise(const Call& call) {
     case OpKind::kSqrt:
       return rounded_once(
           call, [](const float* a, const float*, float* e, int64_t n) { square_roots(a, e, n); });
-    case OpKind::kRsqrt:  // two roundings of 2^-24 each; 1 / 0 and 1 / infinity are exact
-      return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
-        float buffer_a[kChunk], buffer_x[kChunk], value[kChunk];
-        const float relative = call.output.dtype() == DType::kBF16 ? 0x1.02p-8f : 0x1p-22f;
-        for (int64_t at = begin; at < end; at += kChunk) {
-          const int64_t n = std::min(kChunk, end - at);
-          square_roots(floats(call.inputs[0], at, n, buffer_a, call.declared.flush), value, n);
-          for (int64_t i = 0; i < n; ++i) value[i] = 1.0f / value[i];
-          const float* x = floats(call.output, at, n, buffer_x, false);
-          int32_t far = 0;
-          for (int64_t i = 0; i < n; ++i) {
-            // Without branches: too far if the excess is negative (its sign bit) or NaN, unless the
-            // bits are equal.
-            const float excess = relative * value[i] - std::fabs(x[i] - value[i]);
-            far |= static_cast<int32_t>(to_bits(excess)) &
-                   static_cast<int32_t>(to_bits(x[i]) == to_bits(value[i]) ? 0 : -1);
-            far |= excess == excess ? 0 : to_bits(x[i]) == to_bits(value[i]) ? 0 : -1;
-          }
-          if (far >= 0) continue;
-          for (int64_t i = 0; i < n; ++i) {
-            const double v = value[i];
-            if (!agrees(x[i], v, relative * std::fabs(v))) return false;
-          }
-        }
-        return true;
-      });
-#define AGAIN(function, edge_value, ulps, absolute) \
-  return recomputed(                                \
-      call, ulps, absolute, [](D4 x) { return function(x); }, [](double x) { return edge_value; })
-    case OpKind::kExponential:
-      AGAIN(exp_of, x != x ? x : one(exp_of(x)), ulps + 1, 0);
-    case OpKind::kLog:
-      AGAIN(log_of, log_edge(x), ulps + 1, 0);
-    case OpKind::kTanh:
-      AGAIN(tanh_of, x != x ? x : one(tanh_of(x)), ulps + 1, 0);
-    case OpKind::kErf:
-      AGAIN(erf_of, x != x ? x : one(erf_of(x)), ulps + 1, 0);
-    case OpKind::kLog1p:
-      AGAIN(log1p_of, log1p_edge(x), ulps + 1, 0);
-    case OpKind::kSine:
-      AGAIN(of_each<oracle::sine>, oracle::sine(x), ulps + 1, 0);
-    case OpKind::kCosine:
-      AGAIN(of_each<oracle::cosine>, oracle::cosine(x), ulps + 1, 0);
-    case OpKind::kLogistic:  // 2^-125, because the result is 0 if exp(-x) overflows binary32
-      AGAIN(logistic_of, x != x ? x : one(logistic_of(x)), ulps + 2, 0x1p-125);
-#undef AGAIN
     default:
-      return true;
+      break;
   }
+  if (!has_ulps(kind)) return true;
+  return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
+    float buffer_a[kChunk], buffer_x[kChunk];
+    for (int64_t at = begin; at < end; at += kChunk) {
+      const int64_t n = std::min(kChunk, end - at);
+      const float* a = floats(call.inputs[0], at, n, buffer_a, call.declared.flush);
+      const float* x = floats(call.output, at, n, buffer_x, false);
+      if (!function_agrees(call.declared, kind, call.output.dtype(), a, x, n)) return false;
+    }
+    return true;
+  });
 }
 
 }  // namespace twinrun::screen

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "backends/oracle/rounding.h"
 #include "backends/oracle/screen.h"
@@ -99,6 +100,25 @@ inline const float* floats(const Tensor& t, int64_t begin, int64_t n, float* buf
   return buffer;
 }
 
+// IEEE 754-2019 maximum: NaN propagates, +0 > -0.
+inline float largest(float a, float b) {
+  const float either = a > b ? a : b, zero = from_bits(to_bits(a) & to_bits(b));
+  const float m = a == b ? zero : either;
+  return a != a ? a : m;
+}
+// The maximum of a reduction; a NaN of either operand propagates.
+inline float larger(float a, float b) {
+  const float either = a >= b ? a : b;
+  return a != a ? a : either;
+}
+
+// With intrinsics: std::sqrt would set errno, and so take one element at a time.
+inline void square_roots(const float* a, float* r, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(r + i, _mm256_sqrt_ps(_mm256_loadu_ps(a + i)));
+  for (; i < n; ++i) r[i] = std::sqrt(a[i]);
+}
+
 inline bool same_bytes(const void* a, const void* b, size_t bytes) {
   return std::memcmp(a, b, bytes) == 0;
 }
@@ -106,6 +126,17 @@ inline bool same_bytes(const void* a, const void* b, size_t bytes) {
 // Whether one element agrees with `value`. NaN must agree with NaN and infinities with equal ones;
 // a value so large that binary32 or bf16 may round it to infinity may also be infinite.
 bool agrees(double x, double value, double radius);
+
+// Whether x[0, n) are the results of exp, rsqrt and the like (has_ulps) on a[0, n), stored as
+// `dtype`; at most kChunk numbers.
+bool function_agrees(const Capabilities& declared, OpKind kind, DType dtype, const float* a,
+                     const float* x, int64_t n);
+// Whether the result of a sum or mean of `terms` terms agrees with sums in binary64 and the sums of
+// sizes, which it may overwrite. `call` need not have inputs.
+bool sums_agree(const Call& call, double terms, std::vector<double>& value,
+                std::vector<double>& size);
+// Whether n numbers are equal; any two NaNs are.
+bool same_numbers(const float* x, const float* y, int64_t n);
 
 // Whether |x - value| <= relative |value| + absolute for each element; non-finite ones must agree.
 // `relative` includes the rounding to bf16, if any. edge(i) gives the right value where value[i]

@@ -7,12 +7,6 @@
 namespace twinrun::screen {
 namespace {
 
-// The maximum; a NaN of either operand propagates.
-inline float larger(float a, float b) {
-  const float either = a >= b ? a : b;
-  return a != a ? a : either;
-}
-
 // What is accumulated for each output: the sum and the sum of sizes, or the maximum.
 struct Sums {
   std::vector<double> value, size;
@@ -162,14 +156,6 @@ Sums collected(const Call& call) {
   return all;
 }
 
-bool same_numbers(const float* x, const float* y, int64_t n) {
-  if (same_bytes(x, y, static_cast<size_t>(n) * 4)) return true;
-  for (int64_t i = 0; i < n; ++i) {
-    if (x[i] != y[i] && !(x[i] != x[i] && y[i] != y[i])) return false;
-  }
-  return true;
-}
-
 // The tolerance of output elements: relative * size + of_value * |value| + absolute, where of_value
 // covers the rounding of a division or to bf16. holds() checks elements [begin, begin + n).
 struct Tolerance {
@@ -197,8 +183,30 @@ bool holds(const Call& call, int64_t begin, int64_t n, const double* value, cons
 
 }  // namespace
 
+bool same_numbers(const float* x, const float* y, int64_t n) {
+  if (same_bytes(x, y, static_cast<size_t>(n) * 4)) return true;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] != y[i] && !(x[i] != x[i] && y[i] != y[i])) return false;
+  }
+  return true;
+}
+
+bool sums_agree(const Call& call, double terms, std::vector<double>& value,
+                std::vector<double>& size) {
+  // Our own engines: 16 lanes in segments of 4096, a tree over the lanes, then the segments.
+  const double ours = std::ceil(std::min(terms, 4096.0) / 16) + 4 + std::ceil(terms / 4096);
+  const double depth = std::max(0.0, std::min(terms - 1, call.declared.ours ? ours : terms));
+  const double relative = sum_error(depth) + (terms > 1 ? terms * 0x1p-52 : 0);
+  Tolerance t{relative, call.declared.flush ? terms * kMinNormal : 0, 0};
+  if (call.op.attrs.reducer == Reducer::kMean) {
+    for (double& x : value) x /= terms;
+    for (double& x : size) x = x < kMayOverflow ? x / terms : kInfinity;
+    t.absolute = t.absolute / terms + 0x1p-149, t.of_value = 0x1p-23;
+  }
+  return holds(call, 0, call.output.elements(), value.data(), size.data(), t);
+}
+
 bool reduce(const Call& call) {
-  const bool mean = call.op.attrs.reducer == Reducer::kMean;
   const int64_t outputs = call.output.elements();
   if (!is_floating(call.inputs[0].dtype())) return true;
   if (call.op.attrs.reducer == Reducer::kMax) {
@@ -210,17 +218,7 @@ bool reduce(const Call& call) {
   Sums s = collected<Collect::kSum>(call);
   const double terms =
       static_cast<double>(call.inputs[0].elements()) / static_cast<double>(outputs);
-  // Our own engines: 16 lanes in segments of 4096, a tree over the lanes, then the segments.
-  const double ours = std::ceil(std::min(terms, 4096.0) / 16) + 4 + std::ceil(terms / 4096);
-  const double depth = std::max(0.0, std::min(terms - 1, call.declared.ours ? ours : terms));
-  const double relative = sum_error(depth) + (terms > 1 ? terms * 0x1p-52 : 0);
-  Tolerance t{relative, call.declared.flush ? terms * kMinNormal : 0, 0};
-  if (mean) {
-    for (double& x : s.value) x /= terms;
-    for (double& x : s.size) x = x < kMayOverflow ? x / terms : kInfinity;
-    t.absolute = t.absolute / terms + 0x1p-149, t.of_value = 0x1p-23;
-  }
-  return holds(call, 0, outputs, s.value.data(), s.size.data(), t);
+  return sums_agree(call, terms, s.value, s.size);
 }
 
 bool scatter_add(const Call& call) {

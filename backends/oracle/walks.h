@@ -30,6 +30,11 @@ class RunTargets {
   int64_t run() const { return dims_.empty() ? 1 : dims_.back(); }  // elements of a run
   // 0 if a run is reduced to one element.
   int64_t step() const { return dims_.empty() ? 0 : strides_.back(); }
+  // Whether all runs are reduced into the same elements.
+  bool of_last_alone() const {
+    return std::all_of(strides_.begin(), strides_.empty() ? strides_.end() : strides_.end() - 1,
+                       [](int64_t stride) { return stride == 0; });
+  }
   int64_t of_run(int64_t row) const {
     int64_t at = 0;
     for (size_t d = dims_.empty() ? 0 : dims_.size() - 1; d-- > 0;) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "program/base/digest.h"
 #include "program/base/philox.h"
@@ -67,13 +68,16 @@ Largest largest_of(std::span<const double> residual, const OracleResult& oracle)
 // The distinct magnitudes of at most 2047 of the residuals: elements that repeat each other count
 // once.
 template <typename At>
-std::set<float> sizes_of(std::span<const double> residual, const OracleResult& oracle, At at) {
-  std::set<float> sizes;
+std::vector<float> sizes_of(std::span<const double> residual, const OracleResult& oracle, At at) {
+  std::vector<float> sizes;
   const size_t step = std::max<size_t>(1, residual.size() / 1024);
   for (size_t i = 0; i < residual.size(); i += step) {
     const double x = std::fabs(residual[i]) / oracle.radius[static_cast<size_t>(at(i))];
-    if (x > 0 && std::isfinite(x)) sizes.insert(static_cast<float>(x));
+    if (x > 0 && std::isfinite(x)) sizes.push_back(static_cast<float>(x));
   }
+  std::ranges::sort(sizes);
+  const auto repeated = std::ranges::unique(sizes);
+  sizes.erase(repeated.begin(), repeated.end());
   return sizes;
 }
 
@@ -168,12 +172,18 @@ bool BiasWatch::suspects(ValueId id) const {
   return false;
 }
 
+bool BiasWatch::suspects_any() const {
+  return std::ranges::any_of(runs_, [&](const auto& runs) { return suspects(runs.first.first); });
+}
+
 void BiasWatch::Against::add(const Against& o) {
   subject.add(o.subject);
   if (members.empty()) members.resize(o.members.size());
   for (size_t m = 0; m < members.size(); ++m) members[m].add(o.members[m]);
   floor += o.floor;
-  different.insert(o.different.begin(), o.different.end());
+  std::vector<float> both;
+  std::ranges::set_union(different, o.different, std::back_inserter(both));
+  different = std::move(both);
   results += o.results;
 }
 

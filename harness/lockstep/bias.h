@@ -82,6 +82,7 @@ class BiasWatch {
   std::optional<BiasFinding> observe(const BiasSample& sample);
   // Whether the level of a score of this op is above 0 and there is no finding yet.
   bool suspects(ValueId id) const;
+  bool suspects_any() const;
   const BiasCounts& counts() const { return counts_; }
 
   static constexpr int kMembers = 12;         // conforming engines per comparison
@@ -129,7 +130,7 @@ class BiasWatch {
     double floor = 0;  // sum of squares that rounding each result once would give
     // Distinct magnitudes of the subject's residuals. Sums of equal terms repeat a few magnitudes,
     // so that their residuals are not independent.
-    std::set<float> different;
+    std::vector<float> different;  // ascending
     int64_t results = 0;
     void add(const Against& other);
   };

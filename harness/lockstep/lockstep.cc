@@ -93,6 +93,7 @@ Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy po
       bias_(policy.bias && declared_.declares_arithmetic ? conforming_engines(declared_)
                                                          : ConformingElements{},
             /*seed=*/0),
+      group_watch_(program, declared_, pool),
       followed_(&program) {}
 
 bool Lockstep::probed(int64_t step) const {
@@ -127,6 +128,18 @@ TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepIn
 void Lockstep::end_step(int64_t step, const States& after, const StepOutputs&) {
   {
     const Stopwatch watch(seconds_);
+    if (group_watch_.stands()) {
+      if (const auto wrong = group_watch_.wrong_state(after)) {
+        const StateVar& var = program_.state[wrong->first];
+        const ValueId id = var.next == kNoValue ? var.id : var.next;
+        Violation v =
+            violation_at(step, wrong->second, id, program_.graph.op(id), Violation::What::kLink);
+        v.link = "the state after the step is not what was written";
+        fresh_.push_back(std::move(v));
+        links_.noticed();
+      }
+    }
+    group_watch_.end_step();
     links_.end_step(after);
     if (!fresh_.empty()) {
       const bool statistic = std::ranges::all_of(
@@ -322,10 +335,41 @@ void Lockstep::screen(const OpEvent& event, size_t replica) {
   }
 }
 
+// A screened step runs fused if every step before showed that the engine runs the requested program
+// and no op is under suspicion.
+GroupSink* Lockstep::groups(const Program& program, std::span<const FusionGroup> groups) {
+  if (!policy_.screen || probed(step_.step) || !declared_.deterministic || &program != reported_ ||
+      followed_ != &program_ || bias_.suspects_any() || !group_watch_.accepts(groups))
+    return nullptr;
+  group_watch_.begin_step(step_.before, step_.inputs);
+  return &group_watch_;
+}
+
+// Compares the op of a step that runs again with what it wrote in the fused step.
+void Lockstep::check_again(const OpEvent& event) {
+  const std::span<const Tensor> wrote = group_watch_.doubted(event.id);
+  OpEvent before = event;
+  before.outputs = wrote;
+  for (size_t r = 0; r < wrote.size(); ++r) {
+    if (wrote[r].same_bits(event.outputs[r])) continue;
+    const size_t found = fresh_.size();
+    check_result(before, r);
+    if (fresh_.size() == found) {
+      Violation v = violation_at(event.step, static_cast<int>(r), event.id, event.op(),
+                                 Violation::What::kLink);
+      v.link = "the step, run again from the same state, wrote other bits here";
+      fresh_.push_back(std::move(v));
+    }
+    links_.noticed();
+    return;
+  }
+}
+
 void Lockstep::on_op(const OpEvent& event) {
   const Stopwatch watch(seconds_);
   traced_ = true;
   follow(event.program);
+  check_again(event);
   const bool in_full = probed_steps_.contains(event.step);
   const bool source = class_of(event.op().kind) == OpClass::kSource;
   links_.on_op(event, *followed_);
@@ -369,8 +413,8 @@ EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
   p.steps = steps;
   p.steps_probed = static_cast<int64_t>(probed_steps_.size());
   p.policy = policy_.text();
-  p.seconds = seconds_;
-  p.share = run_seconds_ > 0 ? seconds_ / run_seconds_ : 0;
+  p.seconds = seconds_ + group_watch_.seconds;
+  p.share = run_seconds_ > 0 ? p.seconds / run_seconds_ : 0;
   std::vector<double> residuals;
   for (const auto& [id, row] : rows_) {
     if (row.elements == 0) continue;

@@ -17,6 +17,7 @@
 
 #include "backends/oracle/oracle.h"
 #include "harness/lockstep/bias.h"
+#include "harness/lockstep/group_watch.h"
 #include "harness/lockstep/links.h"
 #include "harness/lockstep/rerun.h"
 #include "harness/lockstep/violation.h"
@@ -29,7 +30,8 @@ struct ProbePolicy {
   int64_t first = 3;  // this many first steps are always probed
   int64_t every = 1;  // and then every Nth; 0: none
   // Screen all other steps: a cheap check of every op decides whether the op is replayed
-  // (backends/oracle/screen.h).
+  // (backends/oracle/screen.h). An engine that fuses ops runs these steps fused
+  // (harness/lockstep/group_watch.h).
   bool screen = false;
   bool bias = true;          // score rounding errors (harness/lockstep/bias.h)
   std::string text() const;  // "every step", "steps 0-2 and every 10th; the others screened"
@@ -42,6 +44,7 @@ class Lockstep : public StepObserver, public TraceSink {
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override;
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override;
   void on_op(const OpEvent& event) override;
+  GroupSink* groups(const Program& program, std::span<const FusionGroup> groups) override;
 
   // Ordered by step, and within a step in the order of the program. At most 8 per op.
   const std::vector<Violation>& violations() const { return violations_; }
@@ -75,6 +78,7 @@ class Lockstep : public StepObserver, public TraceSink {
   enum class Seen : uint8_t { kNot, kInside, kOutside };  // what was seen of an op in this step
   void follow(const Program* reported);
   void screen(const OpEvent& event, size_t replica);
+  void check_again(const OpEvent& event);
   void check_result(const OpEvent& event, size_t replica);
   void found(const OpEvent& event, size_t replica, const OracleVerdict& verdict,
              const OracleResult& oracle, const std::vector<Tensor>& inputs);
@@ -89,6 +93,7 @@ class Lockstep : public StepObserver, public TraceSink {
   ThreadPool* pool_;
   Links links_;
   BiasWatch bias_;
+  GroupWatch group_watch_;
   // The program whose ops are checked: as requested, or as the engine reports it.
   const Program* followed_;
   const Program* reported_ = nullptr;

@@ -8,6 +8,8 @@
 #include <optional>
 #include <set>
 
+#include "backends/oracle/f64_engine.h"
+#include "backends/oracle/replica_walk.h"
 #include "backends/registry.h"
 #include "program/base/philox.h"
 
@@ -54,6 +56,7 @@ class Prober {
  public:
   static Result<Prober> make(const Experiment& e, int threads) {
     Prober p(e);
+    p.threads_ = threads;
     BackendOptions options;
     options.threads = threads;
     TWINRUN_ASSIGN(p.backend_, make_backend("cpu:f64", options));
@@ -78,8 +81,34 @@ class Prober {
     return Ok{};
   }
 
-  Result<Judged> of(const Sharding& sharding) {
-    return judge(experiment_.sharded(sharding), false);
+  // The step of each sharding. Programs that are alike are evaluated together.
+  Result<std::vector<Judged>> of(const std::vector<Sharding>& shardings) {
+    std::vector<Program> programs;
+    for (const Sharding& sharding : shardings) programs.push_back(experiment_.sharded(sharding));
+    std::vector<const Program*> all;
+    for (const Program& program : programs) all.push_back(&program);
+    std::vector<Judged> judged(programs.size());
+    for (const std::vector<size_t>& set : alike(all)) {
+      std::vector<const Program*> some;
+      std::vector<States> before;
+      std::vector<StepInputs> inputs;
+      for (const size_t i : set) {
+        some.push_back(all[i]);
+        TWINRUN_ASSIGN(States states, spread(state_->second, *all[i]));
+        before.push_back(std::move(states));
+        StepFeed feed(experiment_, *all[i]);
+        TWINRUN_ASSIGN(StepInputs fed, feed.inputs(state_->first));
+        inputs.push_back(std::move(fed));
+      }
+      std::vector<States> after = before;
+      std::vector<StepOutputs> outputs(set.size());
+      TWINRUN_RETURN_IF_ERROR(f64_steps(some, after, inputs, outputs, threads_));
+      for (size_t i = 0; i < set.size(); ++i) {
+        const StepResult result{std::move(before[i]), std::move(after[i]), std::move(outputs[i])};
+        TWINRUN_ASSIGN(judged[set[i]], judged_of(*some[i], result));
+      }
+    }
+    return judged;
   }
 
   // |a - b|^2 / |R|^2 per kind.
@@ -117,6 +146,9 @@ class Prober {
     TWINRUN_ASSIGN(States states, spread(state_->second, program));
     if (moved) states = nudged(program, states);
     TWINRUN_ASSIGN(const StepResult r, one_step(experiment_, *engine, state_->first, states));
+    return judged_of(program, r);
+  }
+  Result<Judged> judged_of(const Program& program, const StepResult& r) {
     Judged judged = judged_tensors(program, r);
     TWINRUN_ASSIGN(JudgedTensor loss, held_out_->loss(program, r.after));
     judged.push_back(std::move(loss));
@@ -124,6 +156,7 @@ class Prober {
   }
 
   const Experiment& experiment_;
+  int threads_ = 1;
   std::unique_ptr<Backend> backend_;
   std::optional<HeldOut> held_out_;
   const ProbeState* state_ = nullptr;
@@ -261,13 +294,15 @@ Result<MeaningResult> probe_meaning(const Experiment& e, const std::vector<Probe
     for (const std::string& name : prober.left_out()) {
       if (std::ranges::find(m.unjudged, name) == m.unjudged.end()) m.unjudged.push_back(name);
     }
+    std::vector<Sharding> shardings(subsets, s);
     for (size_t mask = 0; mask < subsets; ++mask) {
-      Sharding how = s;
       for (size_t c = 0; c < n; ++c) {
-        if ((mask >> c & 1) != 0) how = restore(e, how, m.causes[c].name);
+        if ((mask >> c & 1) != 0) shardings[mask] = restore(e, shardings[mask], m.causes[c].name);
       }
-      TWINRUN_ASSIGN(const Judged judged, prober.of(how));
-      const PerKind drift = prober.squared_drift(judged);
+    }
+    TWINRUN_ASSIGN(const std::vector<Judged> judged, prober.of(shardings));
+    for (size_t mask = 0; mask < subsets; ++mask) {
+      const PerKind drift = prober.squared_drift(judged[mask]);
       for (size_t k = 0; k < kKinds; ++k)
         games[k].v[mask] += drift[k] / static_cast<double>(states.size());
     }
@@ -294,11 +329,10 @@ Result<Catalogue> catalogue(const Experiment& e, const std::vector<ProbeState>& 
   std::vector<std::vector<PerKind>> gaps(n + 1, std::vector<PerKind>(n + 1, PerKind{}));
   for (const ProbeState& state : states) {
     TWINRUN_RETURN_IF_ERROR(prober.begin(state));
-    std::vector<Judged> judged;
-    for (size_t c = 0; c <= n; ++c) {
-      TWINRUN_ASSIGN(Judged j, prober.of(c < n ? introduce(e, clean, causes[c]) : clean));
-      judged.push_back(std::move(j));
-    }
+    std::vector<Sharding> shardings;
+    for (size_t c = 0; c <= n; ++c)
+      shardings.push_back(c < n ? introduce(e, clean, causes[c]) : clean);
+    TWINRUN_ASSIGN(const std::vector<Judged> judged, prober.of(shardings));
     for (size_t a = 0; a <= n; ++a) {
       for (size_t b = a + 1; b <= n; ++b) {
         const PerKind gap = prober.squared_drift(judged[a], judged[b]);

@@ -320,24 +320,32 @@ Result<Given> given_at(const FieldPoint& point, const Experiment& e, const Progr
   return given;
 }
 
-Result<Values> evaluate(const FieldPoint& point, const Program& program, const Given& given,
-                        Products& products, int64_t parts, ThreadPool& pool,
-                        const std::function<void(ValueId, const std::vector<Tensor>&)>& see) {
-  Values values = values_of(point, program, given);
-  for (ValueId id = 0; id < program.graph.size(); ++id) {
-    if (program.graph.op(id).kind != OpKind::kParameter || !see) continue;
-    std::vector<Tensor> cores;
-    for (const auto& replica : values) cores.push_back(replica[static_cast<size_t>(id)]);
-    see(id, cores);
+using See = std::function<void(size_t program, ValueId id, const std::vector<Tensor>&)>;
+
+// The values of several programs at the point.
+Result<std::vector<Values>> evaluate(const FieldPoint& point,
+                                     std::span<const Program* const> programs, const Given& given,
+                                     Products& products, int64_t parts, ThreadPool& pool,
+                                     const See& see) {
+  std::vector<Values> values;
+  for (size_t p = 0; p < programs.size(); ++p) {
+    const Graph& graph = programs[p]->graph;
+    values.push_back(values_of(point, *programs[p], given));
+    for (ValueId id = 0; id < graph.size(); ++id) {
+      if (graph.op(id).kind != OpKind::kParameter) continue;
+      std::vector<Tensor> cores;
+      for (const auto& replica : values.back()) cores.push_back(replica[static_cast<size_t>(id)]);
+      see(p, id, cores);
+    }
   }
-  TWINRUN_RETURN_IF_ERROR(ReplicaWalk(program).run(
-      values,
+  TWINRUN_RETURN_IF_ERROR(walk_together(
+      programs, values,
       [&](const Op& op, std::span<const Tensor> operands) -> Result<Tensor> {
         return class_of(op.kind) == OpClass::kDot ? products.of(op, operands, parts)
                                                   : field_value(point, op, operands, &pool);
       },
-      [&](ValueId id, const Values&, const std::vector<Tensor>& results) {
-        if (see) see(id, results);
+      [&](size_t p, ValueId id, const Values&, const std::vector<Tensor>& results) {
+        see(p, id, results);
       }));
   return values;
 }
@@ -386,35 +394,60 @@ Result<std::vector<FieldProof>> prove_meaning(const Experiment& e,
     TWINRUN_ASSIGN(const Given given, given_at(point, e, whole, step));
     Products products(point, pool);
     Trace trace(e.sharding.cores);
-    const auto evaluated = evaluate(point, whole, given, products, e.sharding.cores, pool,
-                                    [&](ValueId id, const std::vector<Tensor>& values) {
+    const Program* const reference[] = {&whole};
+    const auto evaluated = evaluate(point, reference, given, products, e.sharding.cores, pool,
+                                    [&](size_t, ValueId id, const std::vector<Tensor>& values) {
                                       if (p == 0) trace.whole(whole.graph.op(id).name, values[0]);
                                     });
     if (!evaluated) {
       for (FieldProof& proof : proofs) proof.unproven = evaluated.error().message();
       return proofs;
     }
-    for (size_t i = 0; i < programs.size(); ++i) {
-      FieldProof& proof = proofs[i];
-      if (!proof.unproven.empty()) continue;
-      FirstDivergence divergence(programs[i], trace, proof);
-      const auto sharded = evaluate(point, programs[i], given, products, 1, pool,
-                                    [&](ValueId id, const std::vector<Tensor>& values) {
-                                      if (p == 0) divergence.see(id, values);
-                                    });
-      if (!sharded) {
-        proof.unproven = sharded.error().message();
-        continue;
+    // Compares the programs of these indices, evaluated together, with the whole batch's.
+    const auto compare = [&](const std::vector<size_t>& set) -> Status {
+      std::vector<const Program*> some;
+      std::vector<FieldProof> found;
+      for (const size_t i : set) {
+        some.push_back(&programs[i]);
+        found.push_back(proofs[i]);
       }
-      for (const Judgeable& own : judgeables(programs[i])) {
-        const auto theirs = std::ranges::find_if(
-            expected, [&](const Judgeable& x) { return x.name == own.name && x.kind == own.kind; });
-        const bool same =
-            theirs != expected.end() && std::ranges::all_of(*sharded, [&](const auto& replica) {
-              return replica[static_cast<size_t>(own.id)].same_bits(
-                  (*evaluated)[0][static_cast<size_t>(theirs->id)]);
-            });
-        if (!same) proof.same[static_cast<size_t>(own.kind)] = false;
+      std::vector<FirstDivergence> divergences;
+      for (size_t i = 0; i < set.size(); ++i) divergences.emplace_back(*some[i], trace, found[i]);
+      TWINRUN_ASSIGN(const std::vector<Values> sharded,
+                     evaluate(point, some, given, products, 1, pool,
+                              [&](size_t i, ValueId id, const std::vector<Tensor>& values) {
+                                if (p == 0) divergences[i].see(id, values);
+                              }));
+      for (size_t i = 0; i < set.size(); ++i) {
+        for (const Judgeable& own : judgeables(*some[i])) {
+          const auto theirs = std::ranges::find_if(expected, [&](const Judgeable& x) {
+            return x.name == own.name && x.kind == own.kind;
+          });
+          const bool same =
+              theirs != expected.end() && std::ranges::all_of(sharded[i], [&](const auto& replica) {
+                return replica[static_cast<size_t>(own.id)].same_bits(
+                    (*evaluated)[0][0][static_cast<size_t>(theirs->id)]);
+              });
+          if (!same) found[i].same[static_cast<size_t>(own.kind)] = false;
+        }
+        proofs[set[i]] = found[i];
+      }
+      return Ok{};
+    };
+    std::vector<size_t> open;
+    std::vector<const Program*> all;
+    for (size_t i = 0; i < programs.size(); ++i) {
+      if (!proofs[i].unproven.empty()) continue;
+      open.push_back(i);
+      all.push_back(&programs[i]);
+    }
+    for (const std::vector<size_t>& alike_ones : alike(all)) {
+      std::vector<size_t> set;
+      for (const size_t i : alike_ones) set.push_back(open[i]);
+      if (compare(set)) continue;
+      // One of them cannot be evaluated: which one, and why.
+      for (const size_t i : set) {
+        if (const Status alone = compare({i}); !alone) proofs[i].unproven = alone.error().message();
       }
     }
   }

@@ -1,5 +1,5 @@
-// Compares fused steps with op-by-op steps of the same engine, bit for bit. A trace sink that
-// ignores everything forces the latter. Whole training programs come first, then random graphs of
+// Compares fused steps with op-by-op steps of the same engine, bit for bit, and shows the groups to
+// their screen. A trace sink that ignores everything forces steps op by op. Whole training programs come first, then random graphs of
 // elementwise ops with special values and odd shapes.
 #include "program/analysis/fusion.h"
 
@@ -11,6 +11,7 @@
 #include "backends/core/interpreter.h"
 #include "program/base/bits.h"
 #include "program/graph/layers.h"
+#include "tests/backends/group_screening.h"
 #include "tests/backends/small_programs.h"
 #include "tests/support/sanitized.h"
 
@@ -46,17 +47,26 @@ void expect_same(const std::string& engine, const Program& program, DotPrecision
   for (int threads : {1, 2, 3}) {
     BackendOptions options{.threads = threads, .poison_memory = threads != 2};
     options.tpu.precision = precision;
-    Trial fused(engine, program, options), by_ops(engine, program, options);
+    Trial fused(engine, program, options), by_ops(engine, program, options),
+        shown(engine, program, options);
     fill(fused);
     fill(by_ops);
+    fill(shown);
     Ignore ignore;
+    small::GroupScreening screening((*make_backend(engine, options))->capabilities());
+    screening.flip = threads == 2;
     for (int step = 0; step < 3; ++step) {
       // The two ways of running may alternate from step to step.
       fused.step(step, step == 1 && threads == 3 ? &ignore : nullptr);
       by_ops.step(step, &ignore);
       ASSERT_EQ(differences(fused, by_ops), "")
           << what << ", " << engine << ", " << threads << " threads, step " << step;
+      shown.step(step, step == 1 && threads == 3 ? &ignore : static_cast<TraceSink*>(&screening));
+      ASSERT_EQ(differences(shown, by_ops), "") << what << ", groups shown, step " << step;
     }
+    EXPECT_GT(screening.judged, 10) << what;
+    EXPECT_EQ(screening.not_judged, 0) << what;
+    EXPECT_EQ(screening.flips > screening.judged / 2, screening.flip) << what;
   }
 }
 
@@ -332,7 +342,7 @@ StepInputs draw_inputs(Draw& d, const Program& p) {
 }
 
 TEST(Fusion, RandomGraphsThreads) {
-  int64_t groups = 0, fused_ops = 0, all_ops = 0;
+  int64_t groups = 0, fused_ops = 0, all_ops = 0, judged = 0;
   for (uint64_t seed = 1; seed <= (kSanitized ? 80 : 400); ++seed) {
     Random random(seed);
     const Program program = random.finish(3 + static_cast<int>(seed % 40));
@@ -346,15 +356,20 @@ TEST(Fusion, RandomGraphsThreads) {
       for (int threads : {1, 2, 3}) {
         Interpreter engine(program, {.flush = flush}, {.threads = threads, .poison_memory = true});
         States states(inputs.size());
-        StepOutputs fused, by_ops;
+        StepOutputs fused, by_ops, shown;
         Ignore ignore;
+        Capabilities declared = (*make_backend("cpu", {}))->capabilities();
+        declared.flush = flush;
+        small::GroupScreening screening(declared);
         for (int step = 0; step < 2; ++step) {  // the second step reuses the memory of the first
           ASSERT_TRUE(engine.step(0, states, inputs, fused, nullptr, nullptr).ok());
         }
         ASSERT_TRUE(engine.step(0, states, inputs, by_ops, &ignore, nullptr).ok());
+        ASSERT_TRUE(engine.step(0, states, inputs, shown, &screening, nullptr).ok());
+        judged += screening.judged;
         for (size_t r = 0; r < inputs.size(); ++r) {
           for (size_t i = 0; i < program.outputs.size(); ++i) {
-            ASSERT_TRUE(fused[r][i].same_bits(by_ops[r][i]))
+            ASSERT_TRUE(fused[r][i].same_bits(by_ops[r][i]) && shown[r][i].same_bits(by_ops[r][i]))
                 << "seed " << seed << " flush " << flush << " threads " << threads << " output "
                 << program.outputs[i].name << "\n"
                 << to_text(program);
@@ -363,6 +378,7 @@ TEST(Fusion, RandomGraphsThreads) {
       }
     }
   }
+  EXPECT_GT(judged, groups) << "of six trials of each group";
   EXPECT_GT(fused_ops, 2 * groups) << "groups are worth their name";
   std::printf("%lld groups of %lld ops (of %lld in all)\n", static_cast<long long>(groups),
               static_cast<long long>(fused_ops), static_cast<long long>(all_ops));
