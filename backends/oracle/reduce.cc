@@ -175,7 +175,7 @@ SumArray sums_of(const Call& call, int64_t outputs) {
     constexpr int64_t kBuffer = 1024;
     double buffer[kBuffer];
     const double* const wide = x.dtype() == DType::kF64 ? x.as<double>().data() : nullptr;
-    if (targets.of_last_alone() && targets.step() == 1 && run <= kBuffer) {
+    if (targets.same_targets() && targets.step() == 1 && run <= kBuffer) {
       const int64_t end = rows * (g + 1) / groups, each = kBuffer / std::max<int64_t>(run, 1);
       for (int64_t row = rows * g / groups; row < end; row += each) {
         const int64_t count = std::min(each, end - row);

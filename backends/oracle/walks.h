@@ -31,7 +31,7 @@ class RunTargets {
   // 0 if a run is reduced to one element.
   int64_t step() const { return dims_.empty() ? 0 : strides_.back(); }
   // Whether all runs are reduced into the same elements.
-  bool of_last_alone() const {
+  bool same_targets() const {
     return std::all_of(strides_.begin(), strides_.empty() ? strides_.end() : strides_.end() - 1,
                        [](int64_t stride) { return stride == 0; });
   }
