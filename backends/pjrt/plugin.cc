@@ -103,7 +103,19 @@ Result<std::shared_ptr<const Plugin>> Plugin::load(const std::string& path) {
   return loaded[path] = plugin;
 }
 
-Status Plugin::checked(Failure* error, const char* doing) const {
+// A plugin's functions are declared with its own types, which have the layout of ours (abi.h) but
+// are other types to the sanitizer of calls that clang has.
+#ifdef __clang__
+#define TWINRUN_CALLS_C __attribute__((no_sanitize("function")))
+#else
+#define TWINRUN_CALLS_C
+#endif
+
+TWINRUN_CALLS_C Failure* Plugin::invoke(Slot slot, void* argument) const {
+  return reinterpret_cast<Function>(at(slot))(argument);
+}
+
+TWINRUN_CALLS_C Status Plugin::checked(Failure* error, const char* doing) const {
   if (error == nullptr) return Ok{};
   ErrorMessage message;
   message.struct_size = sizeof message;
@@ -116,7 +128,7 @@ Status Plugin::checked(Failure* error, const char* doing) const {
   code.error = error;
   code.code = 2;
   // Ignore an error of this call: the original error is what must be reported.
-  (void)reinterpret_cast<Function>(at(Slot::kErrorGetCode))(&code);
+  (void)invoke(Slot::kErrorGetCode, &code);
   ErrorDestroy destroy;
   destroy.struct_size = sizeof destroy;
   destroy.error = error;

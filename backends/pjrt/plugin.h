@@ -34,7 +34,7 @@ class Plugin {
   template <typename Argument>
   Status call(Slot slot, Argument& argument, const char* doing) const {
     argument.struct_size = sizeof argument;
-    return checked(reinterpret_cast<Function>(at(slot))(&argument), doing);
+    return checked(invoke(slot, &argument), doing);
   }
   // Whether the plugin has a function that it may lack.
   bool has(Slot slot) const { return at(slot) != nullptr; }
@@ -49,6 +49,7 @@ class Plugin {
  private:
   Plugin(std::string path, const Api* api) : path_(std::move(path)), api_(api) {}
   void* at(Slot slot) const { return api_->slots[static_cast<size_t>(slot)]; }
+  Failure* invoke(Slot slot, void* argument) const;
   Status checked(Failure* error, const char* doing) const;
 
   std::string path_;
