@@ -5,7 +5,7 @@
 // and compares what both ways of running wrote.
 //
 //   GroupWatch watch(declared, pool);
-//   if (watch.accepts(program, groups)) { watch.begin_step(before, inputs); ... }
+//   if (watch.accepts(groups)) { watch.begin_step(before, inputs); ... }
 //   watch.doubted(id)            // in the step run again: what this op wrote before, by replica
 //   watch.wrong_state(after)     // a variable that is not what its update wrote
 #pragma once
