@@ -76,8 +76,8 @@ std::vector<float> sizes_of(std::span<const double> residual, const OracleResult
     if (x > 0 && std::isfinite(x)) sizes.push_back(static_cast<float>(x));
   }
   std::ranges::sort(sizes);
-  const auto repeated = std::ranges::unique(sizes);
-  sizes.erase(repeated.begin(), repeated.end());
+  const auto repeated = std::unique(sizes.begin(), sizes.end());
+  sizes.erase(repeated, sizes.end());
   return sizes;
 }
 

@@ -28,9 +28,11 @@ import time
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TWINRUN = os.environ.get("TWINRUN", str(SOURCE / "build/release/twinrun"))
 # Per step: losses and norms (StepScalars, 16 bytes) and the digest of the state (16). They lie in vectors that may be
-# twice as long as their content (2); to write a periodic checkpoint they are copied (1), put into columns (1) and built
-# into a file in memory, which grows by doubling (2). The heap keeps what it once had (harness/host/heap.h).
-HISTORY = (16 + 16) * (2 + 1 + 1 + 2)
+# twice as long as their content (2); to write a periodic checkpoint they are copied (1) and put into columns (1). The
+# heap keeps what it once had (harness/host/heap.h).
+HISTORY = (16 + 16) * (2 + 1 + 1)
+# A file is built in memory up to this size, then on the disk (checkpoints/container/image_memory.h).
+IMAGE = 64 << 20
 # What an allocator may keep beside it once it is warm.
 SLACK = 32 << 20
 LONG = ["train", "digits_mlp", "-q", "--threads", "1", "--set", "train.steps=100000000", "--set",
@@ -135,7 +137,7 @@ def main():
     # The first quarter warms up: caches, the heap, the first checkpoints.
     warm = samples[len(samples) // 4:]
     grown = (warm[-1][0] - warm[0][0]) if warm else 0
-    allowed = HISTORY * steps + SLACK
+    allowed = HISTORY * steps + IMAGE + SLACK
     opened = {n for _, n in warm}
     flat = bool(warm) and not ended_early and steps > 0 and grown <= allowed and max(opened) - min(opened) <= 2
     rows = [["one long training", f"{steps:,} steps".replace(",", " "), f"{min(opened, default=0)} to {max(opened, default=0)} open files",
