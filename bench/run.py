@@ -102,7 +102,7 @@ def facts_of(machine, rows):
     """What the page says of the machine, from this run where it measured it."""
     facts = {k: machine[k] for k in ("os", "compiler", "load before") if k in machine}
     for r in rows:
-        if r["name"].startswith("ceiling"):
+        if r["name"].startswith("ceiling") and "machine" in r["peers"]:
             name, figure = r["name"].split(",")[0], r["peers"]["machine"][0]
             facts[f"{name}, {r['threads']} thread{'s' if r['threads'] > 1 else ''}"] = f"{figure:.0f} {r['unit']}"
     return facts
