@@ -17,19 +17,7 @@ using Unit = FaultMagnitude::Unit;
 float cut_to_bf16(float v) { return bf16_to_f32(bf16_truncate(v)); }
 
 bool elementary(const Program& p, ValueId id) {
-  switch (op_at(p, id).kind) {
-    case OpKind::kExponential:
-    case OpKind::kLog:
-    case OpKind::kTanh:
-    case OpKind::kLogistic:
-    case OpKind::kErf:
-    case OpKind::kLog1p:
-    case OpKind::kSine:
-    case OpKind::kCosine:
-      return is_f32(op_at(p, id));
-    default:
-      return false;
-  }
+  return is_elementary(op_at(p, id).kind) && is_f32(op_at(p, id));
 }
 bool quotient(const Program& p, ValueId id) {
   const OpKind k = op_at(p, id).kind;

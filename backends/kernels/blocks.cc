@@ -402,20 +402,6 @@ BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
   return kernel;
 }
 
-int64_t block_cost(OpKind kind) {
-  switch (kind) {
-    case OpKind::kExponential:
-    case OpKind::kLog:
-    case OpKind::kTanh:
-    case OpKind::kLogistic:
-    case OpKind::kErf:
-    case OpKind::kLog1p:
-    case OpKind::kSine:
-    case OpKind::kCosine:
-      return 12;
-    default:
-      return 1;
-  }
-}
+int64_t block_cost(OpKind kind) { return is_elementary(kind) ? 12 : 1; }
 
 }  // namespace twinrun

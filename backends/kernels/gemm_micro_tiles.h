@@ -91,6 +91,46 @@ void f32_tile(const GemmTile& t) {
   store_c<V, R, NV>(acc, t);
 }
 
+// Sums of a tile over blocks of 32 (numerics.md, "The emulated TPU"), kept in memory. They begin
+// with +0 or with what C holds; `chain` is scratch.
+template <class V, int R, int NV>
+TWINRUN_INLINE void begin_sums(float* sums, typename V::reg (&chain)[R][NV], const GemmTile& t) {
+  if (t.start) {
+    clear<V, R, NV>(chain);
+  } else {
+    load_c<V, R, NV>(chain, t);
+  }
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v)
+        V::store(sums + (i * NV + v) * V::kLanes, chain[i][v]);
+  }
+}
+
+// Adds the chains of a block: acc = acc + (even + odd). A chain that ends early adds the zero
+// products of the padding, which have one effect, that of adding +0 once.
+template <class V, int R, int NV>
+TWINRUN_INLINE void add_chains(float* sums, typename V::reg (&even)[R][NV],
+                               typename V::reg (&odd)[R][NV], bool short_even, bool short_odd) {
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
+      float* const sum = sums + (i * NV + v) * V::kLanes;
+      if (short_even) even[i][v] = V::add(even[i][v], V::zero());
+      if (short_odd) odd[i][v] = V::add(odd[i][v], V::zero());
+      V::store(sum, V::add(V::load(sum), V::add(even[i][v], odd[i][v])));
+    }
+  }
+}
+
+template <class V, int R, int NV>
+TWINRUN_INLINE void end_sums(const float* sums, typename V::reg (&chain)[R][NV],
+                             const GemmTile& t) {
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) chain[i][v] =
+        V::load(sums + (i * NV + v) * V::kLanes);
+  }
+  store_c<V, R, NV>(chain, t);
+}
+
 // numerics.md, "The emulated TPU": blocks of 32; even k and odd k form a chain each, from +0; t =
 // even + odd; acc = acc + t. Where the end of k cuts a chain short, the zero products of the
 // padding have one effect, that of adding +0 once.
@@ -99,15 +139,7 @@ void bf16_tile(const GemmTile& t) {
   alignas(64) float sums[R * NV * V::kLanes];
   typename V::reg even[R][NV], odd[R][NV];
   fetch_next<R, NV>(t, V::kLanes);
-  if (t.start) {
-    clear<V, R, NV>(even);
-  } else {
-    load_c<V, R, NV>(even, t);
-  }
-  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v)
-        V::store(sums + (i * NV + v) * V::kLanes, even[i][v]);
-  }
+  begin_sums<V, R, NV>(sums, even, t);
   const int64_t b_stride = t.b_stride;
   for (int64_t k0 = 0; k0 < t.k; k0 += 32) {
     const int64_t n = t.k - k0 < 32 ? t.k - k0 : 32;
@@ -121,20 +153,9 @@ void bf16_tile(const GemmTile& t) {
       step<V, R, NV>(odd, t.a + offset[k + 1], t.row_stride, b + (k + 1) * b_stride);
     }
     if (k < n) step<V, R, NV>(even, t.a + offset[k], t.row_stride, b + k * b_stride);
-    TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-      TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
-        float* const sum = sums + (i * NV + v) * V::kLanes;
-        if (n < 31) even[i][v] = V::add(even[i][v], V::zero());
-        if (n < 32) odd[i][v] = V::add(odd[i][v], V::zero());
-        V::store(sum, V::add(V::load(sum), V::add(even[i][v], odd[i][v])));
-      }
-    }
+    add_chains<V, R, NV>(sums, even, odd, n < 31, n < 32);
   }
-  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) even[i][v] =
-        V::load(sums + (i * NV + v) * V::kLanes);
-  }
-  store_c<V, R, NV>(even, t);
+  end_sums<V, R, NV>(sums, even, t);
 }
 
 template <class V, int R>

@@ -40,15 +40,7 @@ void quads_tile(const GemmTile& t) {
   alignas(64) float sums[R * NV * V::kLanes];
   typename V::reg even[R][NV], odd[R][NV];
   fetch_next<R, NV>(t, V::kLanes);
-  if (t.start) {
-    clear<V, R, NV>(even);
-  } else {
-    load_c<V, R, NV>(even, t);
-  }
-  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v)
-        V::store(sums + (i * NV + v) * V::kLanes, even[i][v]);
-  }
+  begin_sums<V, R, NV>(sums, even, t);
   const auto* a = reinterpret_cast<const uint32_t*>(t.a);
   const auto* b = reinterpret_cast<const uint32_t*>(t.b);
   for (int64_t k0 = 0; k0 < t.k; k0 += 32) {
@@ -59,24 +51,11 @@ void quads_tile(const GemmTile& t) {
       two_steps<V, R, NV, kRow>(even, a + w * kWord, b + w * 16);
       two_steps<V, R, NV, kRow>(odd, a + (w + 1) * kWord, b + (w + 1) * 16);
     }
-    TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-      TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
-        float* const sum = sums + (i * NV + v) * V::kLanes;
-        if (words < 16) {
-          even[i][v] = V::add(even[i][v], V::zero());
-          odd[i][v] = V::add(odd[i][v], V::zero());
-        }
-        V::store(sum, V::add(V::load(sum), V::add(even[i][v], odd[i][v])));
-      }
-    }
+    add_chains<V, R, NV>(sums, even, odd, words < 16, words < 16);
     a += kTileWords;
     b += NV * kTileWords;
   }
-  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) even[i][v] =
-        V::load(sums + (i * NV + v) * V::kLanes);
-  }
-  store_c<V, R, NV>(even, t);
+  end_sums<V, R, NV>(sums, even, t);
 }
 
 template <class V, int R, bool kByColumns>

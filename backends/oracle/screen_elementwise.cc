@@ -5,7 +5,6 @@
 
 #include "backends/oracle/elementary.h"
 #include "backends/oracle/screen_internal.h"
-#include "program/analysis/fusion.h"
 
 namespace twinrun::screen {
 namespace {

@@ -10,22 +10,6 @@ namespace twinrun {
 namespace variants {
 namespace {
 
-bool is_elementary(OpKind kind) {
-  switch (kind) {
-    case OpKind::kExponential:
-    case OpKind::kLog:
-    case OpKind::kTanh:
-    case OpKind::kErf:
-    case OpKind::kLog1p:
-    case OpKind::kLogistic:
-    case OpKind::kSine:
-    case OpKind::kCosine:
-      return true;
-    default:
-      return false;
-  }
-}
-
 Arithmetic arithmetic_of(const Capabilities& declared) {
   Arithmetic a;
   a.dot = static_cast<DotArithmetic>(declared.precision);

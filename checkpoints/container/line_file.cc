@@ -7,14 +7,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "program/base/os_error.h"
 
 namespace twinrun {
 namespace {
 
-Error cannot_write(const std::string& path) {
-  const int code = errno;
+Error cannot_write(int code, const std::string& path) {
   return {fmt::format("cannot write: {}", std::strerror(code)), path,
           "free space, or choose another folder with -o", kind_of_failure(code)};
 }
@@ -30,23 +30,19 @@ std::vector<std::string_view> whole_lines(std::string_view text) {
   return lines;
 }
 
-Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (file < 0) return cannot_write(path);
-  return std::unique_ptr<LineFile>(new LineFile(file, path));
+Result<LineFile> LineFile::open(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (file.get() < 0) return cannot_write(errno, path);
+  return LineFile(std::move(file), path);
 }
-
-LineFile::~LineFile() { ::close(file_); }
 
 Status LineFile::add(std::string_view line) {
   const std::string text = std::string(line) + "\n";
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t n = ::write(file_, text.data() + at, text.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return cannot_write(path_);
-    at += static_cast<size_t>(n);
+  if (const int code = write_all(file_.get(), std::as_bytes(std::span(text)))) {
+    return cannot_write(code, path_);
   }
-  if (::fsync(file_) != 0 && errno != EINVAL && errno != ENOTSUP) return cannot_write(path_);
+  if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != ENOTSUP)
+    return cannot_write(errno, path_);
   return Ok{};
 }
 

@@ -2,11 +2,12 @@
 // executions of a search. Each line is on the disk before the next one is written.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "checkpoints/container/open_file.h"
 #include "program/base/result.h"
 
 namespace twinrun {
@@ -19,18 +20,15 @@ std::vector<std::string_view> whole_lines(std::string_view text);
 class LineFile {
  public:
   // Opens an existing file, whose last line must be whole. Error: it cannot be written.
-  static Result<std::unique_ptr<LineFile>> open(const std::string& path);
-  ~LineFile();
-  LineFile(const LineFile&) = delete;
-  LineFile& operator=(const LineFile&) = delete;
+  static Result<LineFile> open(const std::string& path);
 
   // Adds a line, given without its line break, and waits until it is on the disk. Error: a full
   // disk and the like; part of the line may have been written, so nothing may be added after it.
   Status add(std::string_view line);
 
  private:
-  LineFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
-  int file_;
+  LineFile(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  Descriptor file_;
   std::string path_;
 };
 

@@ -171,13 +171,13 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   each.keep_all = o.keep_all;
   each.stop = stop;
   each.sabotage = o.sabotage;
-  TWINRUN_ASSIGN(const auto lines, LineFile::open(path));
+  TWINRUN_ASSIGN(LineFile lines, LineFile::open(path));
   int64_t count = 0;
   std::optional<Error> failed;     // what keeps cases from being run or recorded
   std::atomic<bool> over = false;  // nothing more is begun
   const auto add = [&](const std::string& id, Result<std::optional<CaseRecord>> ran) {
     if (ran && !*ran) return;
-    const Status added = ran ? lines->add(to_line(**ran)) : Status(ran.error());
+    const Status added = ran ? lines.add(to_line(**ran)) : Status(ran.error());
     if (!added) {
       if (!failed) {
         failed = added.error();

@@ -2,29 +2,11 @@
 #include "harness/lockstep/group_watch.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "backends/oracle/screen.h"
+#include "harness/lockstep/stopwatch.h"
 
 namespace twinrun {
-namespace {
-
-class Timed {
- public:
-  explicit Timed(double& total) : total_(total), begin_(std::chrono::steady_clock::now()) {}
-  ~Timed() {
-    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
-
- private:
-  double& total_;
-  std::chrono::steady_clock::time_point begin_;
-};
-
-}  // namespace
-
 bool GroupWatch::accepts(std::span<const FusionGroup> groups) {
   if (groups.empty()) return false;
   if (known_ != groups.data()) {
@@ -65,7 +47,7 @@ void GroupWatch::doubt(ValueId id, std::span<const Tensor> outputs) {
 }
 
 void GroupWatch::on_op(const OpEvent& event) {
-  const Timed timed(seconds);
+  const Stopwatch watch(seconds);
   const Op& op = event.op();
   const bool collective = op.kind == OpKind::kAllReduce;
   bool good = true;
@@ -97,7 +79,7 @@ void GroupWatch::on_op(const OpEvent& event) {
 }
 
 void GroupWatch::on_group(const GroupEvent& event) {
-  const Timed timed(seconds);
+  const Stopwatch watch(seconds);
   const FusionGroup& group = *event.group;
   bool good = true;
   for (size_t r = 0; r < event.inputs.size(); ++r) {

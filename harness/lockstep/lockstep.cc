@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "backends/oracle/screen.h"
 #include "harness/lockstep/conforming.h"
 #include "harness/lockstep/fingerprint.h"
+#include "harness/lockstep/stopwatch.h"
 #include "harness/tensors/pattern.h"
 #include "harness/tensors/picture.h"
 
@@ -29,23 +29,6 @@ double median(std::vector<double> v) {
 }
 
 std::string power_of_two(double x) { return x > 0 ? fmt::format("2^{:.1f}", std::log2(x)) : "0"; }
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Adds up the time spent in a scope. Only the report of the cost uses it.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total) : total_(total), begin_(now()) {}
-  ~Stopwatch() { total_ += now() - begin_; }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& total_;
-  double begin_;
-};
 
 // Whether two programs have the same ops, compared as text.
 bool same_ops(const Program& a, const Program& b) {
@@ -101,7 +84,7 @@ bool Lockstep::probed(int64_t step) const {
 }
 
 TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepInputs& inputs) {
-  if (run_began_ == 0) run_began_ = now();
+  if (run_began_ == 0) run_began_ = Stopwatch::now();
   const Stopwatch watch(seconds_);
   // Localisation searches between the last clean step and the first bad one.
   const bool looked = probed_steps_.contains(step - 1) || screened_steps_.contains(step - 1);
@@ -162,7 +145,7 @@ void Lockstep::end_step(int64_t step, const States& after, const StepOutputs&) {
     current_.clear();
     kept_bytes_ = 0;
   }
-  run_seconds_ = now() - run_began_;
+  run_seconds_ = Stopwatch::now() - run_began_;
 }
 
 // Switches to the program that the engine reports, if its ops differ from those checked so far.

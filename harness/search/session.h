@@ -84,7 +84,7 @@ class Session {
   Status append(const std::string& line);
   std::string path_;
   std::optional<FolderLock> lock_;
-  std::unique_ptr<LineFile> file_;
+  std::optional<LineFile> file_;
   int64_t executions_ = 0;
   std::map<std::string, std::vector<Execution>> known_;
   std::map<std::string, size_t> used_;

@@ -31,12 +31,6 @@ ElementDiff diff_one_by_one(const Tensor& a, const Tensor& b, int64_t begin, int
   return g;
 }
 
-// The bits of a binary32 number as an integer that orders finite numbers as their values do.
-int32_t ordered_bits(uint32_t bits) {
-  const int32_t sign = static_cast<int32_t>(bits) >> 31;  // 0 or -1
-  return (static_cast<int32_t>(bits & 0x7FFFFFFFu) ^ sign) - sign;
-}
-
 // The same for kGroup binary32 numbers at once, in lanes that the compiler vectorizes. nullopt: one
 // of them is NaN or Inf.
 constexpr int64_t kLanes = 8, kGroup = 512;

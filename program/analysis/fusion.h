@@ -61,10 +61,6 @@ FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant
 // which is held as long as the reshape's result.
 std::vector<int> held_until(const Graph& graph, const FusionPlan& plan);
 
-// exp, rsqrt and the like, whose results an engine may declare to be some ulps off. Moves and ops
-// that round once have the same bits in every engine.
-bool has_ulps(OpKind kind);
-
 // How a broadcast's or a reshape's result reads its operand; period 0 if an Access cannot express
 // it.
 Access access_of(const Graph& graph, ValueId id);

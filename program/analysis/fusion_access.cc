@@ -6,23 +6,6 @@
 
 namespace twinrun {
 
-bool has_ulps(OpKind kind) {
-  switch (kind) {
-    case OpKind::kRsqrt:
-    case OpKind::kExponential:
-    case OpKind::kLog:
-    case OpKind::kTanh:
-    case OpKind::kLogistic:
-    case OpKind::kErf:
-    case OpKind::kLog1p:
-    case OpKind::kSine:
-    case OpKind::kCosine:
-      return true;
-    default:
-      return false;
-  }
-}
-
 Access access_of(const Graph& graph, ValueId id) {
   const Op& op = graph.op(id);
   const ValueId x = op.operands[0];

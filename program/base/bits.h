@@ -48,12 +48,12 @@ inline uint16_t bf16_truncate(float x) {
   return static_cast<uint16_t>(u >> 16);
 }
 
-// Maps floats onto integers so that neighbours differ by one; +0 and -0 both map to 0.
-inline int64_t ordered(float x) {
-  const uint32_t u = to_bits(x);
-  const auto magnitude = static_cast<int64_t>(u & 0x7FFFFFFFu);
-  return (u >> 31) != 0 ? -magnitude : magnitude;
+// Maps the bits of floats onto integers so that neighbours differ by one; +0 and -0 both map to 0.
+inline int32_t ordered_bits(uint32_t bits) {
+  const int32_t sign = static_cast<int32_t>(bits) >> 31;  // 0 or -1
+  return (static_cast<int32_t>(bits & 0x7FFFFFFFu) ^ sign) - sign;
 }
+inline int64_t ordered(float x) { return ordered_bits(to_bits(x)); }
 
 // Units in the last place between two numbers; 0 for two NaNs, the maximum for a NaN and a number.
 inline int64_t ulp_distance(float a, float b) {

@@ -125,6 +125,11 @@ enum class Degree : uint8_t { kMost, kSum, kQuotient, kOneMore, kChoice, kVariab
 std::string_view name_of(OpKind kind);  // "dot_general"
 int operand_count(OpKind kind);
 OpClass class_of(OpKind kind);
+// exp, log, tanh and the like, whose results an engine may declare to be some ulps off.
+bool is_elementary(OpKind kind);
+// These and rsqrt, which rounds twice. Moves and ops that round once have the same bits in every
+// engine.
+inline bool has_ulps(OpKind kind) { return is_elementary(kind) || kind == OpKind::kRsqrt; }
 ShownAttributes shown_attributes_of(OpKind kind);
 Degree degree_of(OpKind kind);
 

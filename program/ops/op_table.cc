@@ -47,6 +47,22 @@ OpDef make_def(OpKind kind) {
 std::string_view name_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].name; }
 int operand_count(OpKind kind) { return kRows[static_cast<size_t>(kind)].operands; }
 OpClass class_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].cls; }
+
+bool is_elementary(OpKind kind) {
+  switch (kind) {
+    case OpKind::kExponential:
+    case OpKind::kLog:
+    case OpKind::kTanh:
+    case OpKind::kLogistic:
+    case OpKind::kErf:
+    case OpKind::kLog1p:
+    case OpKind::kSine:
+    case OpKind::kCosine:
+      return true;
+    default:
+      return false;
+  }
+}
 ShownAttributes shown_attributes_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].shown; }
 Degree degree_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].degree; }
 

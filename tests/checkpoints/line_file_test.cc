@@ -32,18 +32,18 @@ TEST(LineFile, AddsLinesToThoseThatAreThere) {
   const std::string path = folder / "lines.jsonl";
   EXPECT_FALSE(LineFile::open(path));
   write_bytes(path, "first\n");
-  const auto file = LineFile::open(path);
+  auto file = LineFile::open(path);
   ASSERT_TRUE(file.ok()) << file.error().message();
-  ASSERT_TRUE((*file)->add("second").ok());
+  ASSERT_TRUE(file->add("second").ok());
   EXPECT_EQ(read_bytes(path), "first\nsecond\n");
-  ASSERT_TRUE((*file)->add("").ok());
+  ASSERT_TRUE(file->add("").ok());
   EXPECT_EQ(read_bytes(path), "first\nsecond\n\n");
 }
 
 TEST(LineFile, AFullDiskIsAnErrorOfTheMachine) {
-  const auto full = LineFile::open("/dev/full");
+  auto full = LineFile::open("/dev/full");
   ASSERT_TRUE(full.ok());
-  const Status added = (*full)->add("line");
+  const Status added = full->add("line");
   ASSERT_FALSE(added.ok());
   EXPECT_EQ(added.error().kind, Error::Kind::kMachine);
 }
