@@ -20,10 +20,14 @@ constexpr size_t kLettersAhead = 2048;  // of the lines after the first
 constexpr size_t kMaxArgument = 300;    // letters
 constexpr size_t kMaxShown = 240;       // bytes of a text or argument that is kept
 constexpr size_t kKey = 5;              // letters of a wording that are looked up
+constexpr size_t kFewestOwn = 6;        // letters of a wording in a piece with an argument
+constexpr size_t kFewestAlone = 12;     // letters of a piece without one
+constexpr size_t kMostOfAPiece = 3;     // messages that a piece may belong to
 
 // A wording cut at its arguments.
 struct Pattern {
   const Message* message;
+  std::string_view wording;
   std::vector<std::string> literals;   // not empty, letters only
   std::vector<std::string> names;      // of the arguments
   bool leads = false, trails = false;  // begins, ends with an argument
@@ -33,7 +37,7 @@ struct Pattern {
 
 Pattern pattern_of(const Message& message, std::string_view whole) {
   std::string_view wording = whole;
-  Pattern p{&message, {}, {}};
+  Pattern p{&message, whole, {}, {}};
   p.leads = wording.starts_with('{');
   p.trails = wording.ends_with('}');
   while (!wording.empty()) {
@@ -74,6 +78,7 @@ class Patterns {
     const auto found = by_key_.find(std::string(letters, kKey));
     return found == by_key_.end() ? nullptr : &found->second;
   }
+  const std::deque<Pattern>& all() const { return all_; }
 
  private:
   static uint16_t hash(const char* letters) {
@@ -193,6 +198,49 @@ std::optional<Match> match(const Pattern& p, const Window& w, size_t from) {
   return m;
 }
 
+// How many letters of a piece are the wording's own, if the wording explains the piece from its
+// first letter, which is letter `from` of a literal, to its last; else 0.
+size_t own_letters(const Pattern& p, std::string_view piece, size_t literal, size_t from) {
+  for (size_t own = 0;; ++literal, from = 0) {
+    const std::string_view next = std::string_view(p.literals[literal]).substr(from);
+    const size_t both = std::min(next.size(), piece.size());
+    if (next.substr(0, both) != piece.substr(0, both)) return 0;
+    own += both;
+    piece.remove_prefix(both);
+    if (piece.empty()) return own;
+    const bool last = literal + 1 == p.literals.size();
+    if (last && !p.trails) return 0;
+    const size_t argument = last ? piece.npos : piece.find(p.literals[literal + 1]);
+    if (argument == piece.npos) return own;
+    piece.remove_prefix(argument);
+  }
+}
+
+size_t own_letters(const Pattern& p, std::string_view piece) {
+  size_t most = 0;
+  for (size_t i = 0; i < p.literals.size(); ++i) {
+    for (size_t from = 0; from < p.literals[i].size(); ++from)
+      most = std::max(most, own_letters(p, piece, i, from));
+  }
+  return most;
+}
+
+// The wordings that a pasted piece is taken from, at least half of it word for word; none if they
+// are many.
+std::vector<const Pattern*> wordings_with(std::string_view piece) {
+  std::vector<const Pattern*> best;
+  size_t most = std::max(kFewestOwn, (piece.size() + 1) / 2);
+  for (const Pattern& p : patterns().all()) {
+    const size_t own = own_letters(p, piece);
+    if (own < most || (own == piece.size() && own < kFewestAlone)) continue;
+    if (own > most) best.clear();
+    most = own;
+    if (best.empty() || best.back()->message != p.message) best.push_back(&p);
+  }
+  if (best.size() > kMostOfAPiece) best.clear();
+  return best;
+}
+
 class LogReader {
  public:
   explicit LogReader(std::string name) { out_.name = std::move(name); }
@@ -215,6 +263,7 @@ class LogReader {
     out_.cut = bytes >= kMaxLogBytes && in && in.peek() != std::istream::traits_type::eof();
     while (!ahead_.empty()) take_first();
     if (allocations_) keep_allocations();
+    if (out_.findings.empty() && lines_ == 1 && first_.letters.size() <= kMaxShown) find_piece();
     std::ranges::stable_sort(out_.findings, {},
                              [](const LogFinding& f) { return f.message->kind; });
     return std::move(out_);
@@ -223,8 +272,22 @@ class LogReader {
  private:
   void add(LogLine line) {
     if (line.letters.empty()) return;
+    if (lines_++ == 0) first_ = line;
     ahead_.push_back(std::move(line));
     if (ahead_.size() > kLinesTogether) take_first();
+  }
+
+  // People also paste a few words of a message, as into a search.
+  void find_piece() {
+    for (const Pattern* p : wordings_with(first_.letters)) {
+      LogFinding f;
+      f.message = p->message;
+      f.part_of = p->wording;
+      f.line = first_.number;
+      f.count = 1;
+      f.text = first_.text;
+      out_.findings.push_back(std::move(f));
+    }
   }
 
   void take_first() {
@@ -319,6 +382,8 @@ class LogReader {
   }
 
   std::deque<LogLine> ahead_;
+  LogLine first_;
+  size_t lines_ = 0;                              // that are not empty
   std::vector<std::pair<size_t, size_t>> taken_;  // letters, counted from the log's first
   size_t base_ = 0;                               // of the first line in ahead_
   std::optional<AllocationReader> allocations_;   // after an out-of-memory message

@@ -45,6 +45,7 @@ inline constexpr size_t kMaxLoggedAllocations = 20;
 // All places of a log that match one row of the table.
 struct LogFinding {
   const Message* message = nullptr;
+  std::string_view part_of;            // the wording, if the log is a single piece of one
   size_t line = 0;                     // of the first, from 1
   size_t count = 0;                    // of places
   std::string text;                    // of the first, without its prefix

@@ -223,6 +223,7 @@ constexpr Message kTensorFlow[] = {
      "tensorflow python/tpu/tpu_optimizer.py, python/tpu/ops/tpu_ops.py"},
     {"session-renewed", kConsequence, "",
      "An error was raised while a session was being created.\n"
+     "while the session was being created\n"
      "An error was raised. This may be due to a preemption in a connected worker or parameter "
      "server",
      "the session with the TPU's host broke and is opened again, endlessly if its cause stays",

@@ -51,6 +51,7 @@ Json json_of(const LogFinding& f, const std::optional<MemoryReport>& memory) {
           {"count", f.count},
           {"text", f.text},
           {"others", f.others},
+          {"part_of", f.part_of.empty() ? Json() : Json(f.part_of)},
           {"arguments", arguments},
           {"meaning", meaning_of(*f.message)},
           {"fix", f.message->fix},
@@ -95,6 +96,7 @@ void show(const LogFinding& f, const Checked* checked, const std::optional<Memor
         f.count > 1 ? fmt::format(", and {} more", f.count - 1) : "");
   print_line("says", f.text);
   for (const std::string& other : f.others) print_line("", other);
+  if (!f.part_of.empty()) print_line("part of", std::string(f.part_of));
   print_line("meaning", std::string(meaning_of(*f.message)));
   if (f.memory) show(*f.memory);
   for (const std::string& place : f.places)

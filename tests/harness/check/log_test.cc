@@ -182,6 +182,26 @@ TEST(Log, NothingIsKnownOfOtherTexts) {
   EXPECT_EQ(reading_of("a\nb\n").lines, 2U);
 }
 
+TEST(Log, APieceOfAMessageIsEnough) {
+  const std::pair<const char*, const char*> pieces[] = {
+      {"must have a fixed size for dimension", "shape-not-static"},
+      {"Ran out of memory in memory space hbm", "hbm-full"},
+      {"limit: 7.48G", "hbm-full"},
+      {"memory space hbm. Used 9.08G of 7.48G hbm", "hbm-full"},
+      {"An error was raised while a session was being", "session-renewed"},
+  };
+  for (const auto& [piece, id] : pieces) {
+    const LogReading r = reading_of(std::string("\n") + piece + "\n\n");
+    EXPECT_EQ(ids(r), id) << piece;
+    if (r.findings.empty()) continue;
+    EXPECT_FALSE(r.findings[0].part_of.empty()) << piece;
+    EXPECT_EQ(r.findings[0].line, 2U);
+    EXPECT_EQ(ids(reading_of(std::string("step 1: loss 0.5\n") + piece)), "") << piece;
+  }
+  for (const char* const text : {"memory", "an error", "the input", "step 100: loss 0.5", "7.48G"})
+    EXPECT_EQ(ids(reading_of(text)), "") << text;
+}
+
 struct PublicLog {
   const char* file;
   const char* thread;
