@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -23,6 +24,7 @@ namespace {
 constexpr double kSampleSeconds = 0.03;
 constexpr auto kLongRow = std::chrono::minutes(2);  // after that, kFewestSamples are enough
 constexpr int kFewestSamples = 3;
+constexpr double kProfileSeconds = 0.4;
 constexpr auto kPause = std::chrono::milliseconds(30);
 
 double seconds_of(const std::function<void()>& call, int times) {
@@ -87,6 +89,7 @@ Suite::Suite(Options options) : options_(std::move(options)) {
 }
 
 std::vector<int> Suite::threads() const {
+  if (options_.threads > 0) return {options_.threads};
   return std::thread::hardware_concurrency() < 2 ? std::vector<int>{1} : std::vector<int>{1, 2};
 }
 
@@ -105,11 +108,28 @@ void Suite::print_heading() {
 
 bool Suite::begin(BenchCase what) {
   if (options_.filter && !std::regex_search(what.name, *options_.filter)) return false;
+  if (options_.threads > 0 && what.threads != options_.threads) return false;
   current_ = std::move(what);
+  bytes_ = current_.unit == "GB/s" ? current_.work : 0;
   return true;
 }
 
+// perf starts with its events disabled (perf record --delay=-1).
+void Suite::profile(const std::function<void()>& ours) {
+  const double once = (ours(), seconds_of(ours, 1));
+  const int times = static_cast<int>(std::clamp(std::ceil(kProfileSeconds / once), 1.0, 1e6));
+  std::ofstream control(options_.profile);
+  control << "enable\n" << std::flush;
+  const double seconds = seconds_of(ours, times);
+  control << "disable\n" << std::flush;
+  print({{"profiled", current_.name},
+         {"threads", current_.threads},
+         {"seconds", seconds / times},
+         {"bytes", bytes_}});
+}
+
 void Suite::measure(const std::function<void()>& ours, const std::vector<Side>& peers) {
+  if (!options_.profile.empty()) return profile(ours);
   const Side own = timed("", ours);
   std::vector<Sampled> sides{{&own, &current_}};
   for (const Side& peer : peers) sides.push_back({&peer, &current_});
@@ -177,6 +197,12 @@ KernelCase::KernelCase(
   }
   op = build(builder, ids);
   output = Tensor::zeros(graph.type(op));
+}
+
+double KernelCase::bytes() const {
+  double bytes = static_cast<double>(output.bytes());
+  for (const Tensor& input : inputs) bytes += static_cast<double>(input.bytes());
+  return bytes;
 }
 
 std::string difference(const float* ours, const float* peer, int64_t n, double most) {

@@ -57,6 +57,8 @@ class Suite {
     int samples = 7;
     std::optional<std::regex> filter;
     std::vector<PeerEntry> peers;
+    int threads = 0;      // only rows with so many; 0: all
+    std::string profile;  // perf's fifo of control words: instead of rows, ours alone is run
   };
   explicit Suite(Options options);
 
@@ -69,8 +71,11 @@ class Suite {
   void section(std::string heading) { heading_ = std::move(heading); }
   // Starts a case. Returns false if --filter excludes it.
   bool begin(BenchCase what);
+  // Bytes that a call of ours reads and writes, counted: for the profile of the row.
+  void counted_bytes(double bytes) { bytes_ = bytes; }
   // Times all sides and records the row. Each sample repeats the call until it is long enough;
-  // samples of the sides alternate. A peer that fails is reported and left out.
+  // samples of the sides alternate. A peer that fails is reported and left out. With
+  // options.profile only ours is run, and perf records that and nothing else.
   void measure(const std::function<void()>& ours, const std::vector<Side>& peers);
   // Records a row of samples in its unit that the caller has measured.
   void record(const std::vector<double>& ours,
@@ -82,8 +87,10 @@ class Suite {
 
  private:
   void print_heading();
+  void profile(const std::function<void()>& ours);
   Options options_;
   BenchCase current_;
+  double bytes_ = 0;
   std::string heading_;
 };
 
@@ -103,6 +110,7 @@ struct KernelCase {
              const std::function<ValueId(GraphBuilder&, const std::vector<ValueId>&)>& build);
   void run(const KernelContext& context) { run_kernel(context, graph.op(op), inputs, output); }
   const float* input(size_t i) const { return inputs[i].as<float>().data(); }
+  double bytes() const;  // of the operands and the result
 
  private:
   ValueId op = kNoValue;

@@ -47,10 +47,29 @@ def row(name, unit, ours, peers, threads=None, target=1.0):
     return {"row": name, "threads": threads or os.cpu_count(), "unit": unit, "smaller": True, "target": target, "ours": ours, "peers": peers}
 
 
+def settings_of(scenario, steps):
+    return ["--set", f"train.steps={steps}", *(["--set", f"data.dir={MNIST}"] if scenario == "mnist_quick" else []), "-q"]
+
+
+def words_of(name, twinrun, folder):
+    """The command behind a row of this module, or None."""
+    for start, words, _ in STARTS:
+        if name == start:
+            return [twinrun, *(w.replace("{folder}", folder) for w in words)]
+    for short, scenario, steps in DIAGNOSES:
+        if name in names_of(short, steps):
+            return [twinrun, "diagnose", scenario, *settings_of(scenario, steps), "--set", "diagnose.seeds=1", "-o", f"{folder}/out"]
+    return None
+
+
+def names_of(short, steps):
+    return [f"diagnose {short}, one seed, {steps} steps", f"watched step {short}"]
+
+
 def diagnosis(name, scenario, steps, twinrun, samples):
     """The lines of a diagnosis and of the watched step in it: T is the run whose every op is screened, S the same program, plain."""
     runs, watched = [], []
-    settings = ["--set", f"train.steps={steps}", *(["--set", f"data.dir={MNIST}"] if scenario == "mnist_quick" else []), "-q"]
+    settings, names = settings_of(scenario, steps), names_of(name, steps)
     with tempfile.TemporaryDirectory(prefix="twinrun-bench-") as folder:
         for i in range(samples):
             out = f"{folder}/{i}"
@@ -60,8 +79,8 @@ def diagnosis(name, scenario, steps, twinrun, samples):
             report = json.loads(pathlib.Path(out, "report.json").read_text(encoding="utf-8"))
             took = {r["name"]: r["seconds"] / r["steps"] for r in report["runs"] if r["steps"]}
             watched.append(took["T"] / took["S"])
-    yield row(f"diagnose {name}, one seed, {steps} steps", "runs", runs, {"at most": [MOST_RUNS]})
-    yield row(f"watched step {name}", "steps", watched, {"at most": [MOST_WATCHED]})
+    yield row(names[0], "runs", runs, {"at most": [MOST_RUNS]})
+    yield row(names[1], "steps", watched, {"at most": [MOST_WATCHED]})
 
 
 def lines(wanted, samples, twinrun):
@@ -70,7 +89,7 @@ def lines(wanted, samples, twinrun):
     with tempfile.TemporaryDirectory(prefix="twinrun-bench-") as folder:
         for name, words, most in STARTS:
             if wanted(name):
-                words = [twinrun, *(w.replace("{folder}", folder) for w in words)]
+                words = words_of(name, twinrun, folder)
                 try:
                     seconds_of(words)
                     yield row(name, "ms", [1e3 * seconds_of(words) for _ in range(samples)], {"at most": [most]})
@@ -85,7 +104,7 @@ def lines(wanted, samples, twinrun):
             yield {"growth": "growth steps", "threads": os.cpu_count(), "points": points}
     yield {"section": "diagnose: in single runs of `twinrun train`, nothing kept; watched step: T in plain steps, those of S"}
     for name, scenario, steps in DIAGNOSES:
-        names = [f"diagnose {name}, one seed, {steps} steps", f"watched step {name}"]
+        names = names_of(name, steps)
         if any(map(wanted, names)):
             try:
                 yield from (line for line in diagnosis(name, scenario, steps, twinrun, 3) if wanted(line["row"]))

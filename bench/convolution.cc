@@ -109,6 +109,7 @@ void compare(Suite& suite, const BenchCase& what, const Shape& s, const std::str
                 fmt::format("conv {} {} {} {} {} {} {} {} {}", direction, s.n, s.size, s.ci,
                             s.kernel, s.co, s.stride, s.pad() / 2, s.pad() - s.pad() / 2),
                 ours, 1e-3, sides);
+  suite.counted_bytes(ours.bytes());
   suite.measure([&] { ours.run(context); }, sides);
 }
 

@@ -97,6 +97,7 @@ void bf16_against_f32(Suite& suite, std::optional<double> target) {
       peer.run(f32);
       expect_close("dot bf16/own", ours.output.as<float>().data(), peer.output.as<float>().data(),
                    s.m * s.n, 1e-2);
+      suite.counted_bytes(ours.bytes());
       suite.measure([&] { ours.run(bf16); }, {timed("own f32", [&] { peer.run(f32); })});
     }
   }
@@ -175,6 +176,7 @@ void against_libraries(Suite& suite, const std::string& topic, bool bf16, double
 #endif
       add_processes(processes, what.name, fmt::format("{} {} {} {}", topic, s.m, s.n, s.k), ours,
                     most, sides);
+      suite.counted_bytes(ours.bytes());
       suite.measure([&] { ours.run(context); }, sides);
     }
   }

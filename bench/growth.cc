@@ -60,28 +60,6 @@ Result<std::pair<double, double>> point(const Growth& growth, int value, int thr
   return std::pair(work, median_seconds([&] { step.run(); }, samples));
 }
 
-// Bytes that the units of the plan read and write: each operand of a unit once, each stored result
-// once. What stays in a cache between two units is counted as if it did not.
-double planned_bytes(const Program& program) {
-  const std::vector<bool> constant = constant_values(program);
-  const FusionPlan plan = plan_fusion(program, constant);
-  const Graph& graph = program.graph;
-  double bytes = 0;
-  const auto add = [&](ValueId id) { bytes += static_cast<double>(graph.type(id).bytes()); };
-  for (const FusionUnit& unit : plan.order) {
-    if (unit.group >= 0) {
-      const FusionGroup& group = plan.groups[static_cast<size_t>(unit.group)];
-      for (ValueId id : group.sources) add(id);
-      for (ValueId id : group.stored) add(id);
-    } else if (const Op& op = graph.op(unit.op);
-               op.kind != OpKind::kReshape && !constant[static_cast<size_t>(unit.op)]) {
-      for (ValueId operand : op.operands) add(operand);
-      add(unit.op);
-    }
-  }
-  return bytes;
-}
-
 // With a cache that holds everything else: inputs and states are read once, new states written.
 double least_bytes(const Program& program) {
   double bytes = 0;

@@ -1,6 +1,8 @@
 // Measures samples for bench/run.py, which ./dev bench runs.
 //
 //   twinrun_bench [--filter REGEX] [--samples N] [--peers FILE]   # lines of JSON (bench.h)
+//   perf record --delay=-1 --control=fifo:FIFO twinrun_bench --filter '^NAME$' --threads 1
+//     --profile FIFO                                               # as bench/profiles.py does
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +20,7 @@ namespace {
 [[noreturn]] void usage_error(std::string_view what) {
   fmt::print(stderr,
              "twinrun_bench: {}\nusage: twinrun_bench [--filter REGEX] [--samples N] "
-             "[--peers FILE]; see ./dev bench --help\n",
+             "[--peers FILE] [--threads N] [--profile FIFO]; see ./dev bench --help\n",
              what);
   std::exit(128);
 }
@@ -50,6 +52,10 @@ twinrun::Suite::Options parse(int argc, char** argv) {
         options.filter = std::regex(argv[i + 1]);
       } else if (word == "--peers") {
         options.peers = read_peers(argv[i + 1]);
+      } else if (word == "--threads") {
+        options.threads = std::max(1, std::atoi(argv[i + 1]));
+      } else if (word == "--profile") {
+        options.profile = argv[i + 1];
       } else if (word == "--samples") {
         options.samples = std::max(3, std::atoi(argv[i + 1]));
       } else {

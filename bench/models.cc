@@ -7,6 +7,8 @@
 
 #include "bench/bench.h"
 #include "harness/experiment/engines.h"
+#include "program/analysis/fusion.h"
+#include "program/graph/liveness.h"
 #include "scenarios/model.h"
 
 namespace twinrun {
@@ -71,6 +73,26 @@ Result<OurStep> prepare_step(Scenario scenario, const std::string& engine, int t
   TWINRUN_ASSIGN(ours.inputs, step_inputs(ours.program, ours.scenario,
                                           random_batch(sample, ours.scenario.train.batch), 0));
   return ours;
+}
+
+double planned_bytes(const Program& program) {
+  const std::vector<bool> constant = constant_values(program);
+  const FusionPlan plan = plan_fusion(program, constant);
+  const Graph& graph = program.graph;
+  double bytes = 0;
+  const auto add = [&](ValueId id) { bytes += static_cast<double>(graph.type(id).bytes()); };
+  for (const FusionUnit& unit : plan.order) {
+    if (unit.group >= 0) {
+      const FusionGroup& group = plan.groups[static_cast<size_t>(unit.group)];
+      for (ValueId id : group.sources) add(id);
+      for (ValueId id : group.stored) add(id);
+    } else if (const Op& op = graph.op(unit.op);
+               op.kind != OpKind::kReshape && !constant[static_cast<size_t>(unit.op)]) {
+      for (ValueId operand : op.operands) add(operand);
+      add(unit.op);
+    }
+  }
+  return bytes;
 }
 
 }  // namespace twinrun

@@ -43,4 +43,8 @@ struct OurStep {
 Result<OurStep> prepare_step(const Model& model, const std::string& engine, int cores, int threads);
 Result<OurStep> prepare_step(Scenario scenario, const std::string& engine, int threads);
 
+// Bytes that the units of a program's plan read and write: each operand of a unit once, each stored
+// result once. What stays in a cache between two units is counted as if it did not.
+double planned_bytes(const Program& program);
+
 }  // namespace twinrun

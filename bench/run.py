@@ -3,6 +3,7 @@
     ./dev bench                          everything: an hour and a half on two idle cores
     ./dev bench --filter '^conv forward' rows whose name matches a regular expression
     ./dev bench --write                  also docs/results/speed.md: these rows replace the machine's earlier ones, the others stay
+    ./dev bench --profile                measures nothing; records where the time of rows goes that miss their targets, with perf
     ./dev bench --page                   only writes the page again, such as after an edit of docs/results/speed-notes.toml
     ./dev bench --json                   {machine, peers, rows, skipped} on stdout
     ./dev bench --samples 15             samples of each side; at least 7
@@ -27,6 +28,7 @@ import commands
 import figures
 import page
 import peers
+import profiles
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/bench"
@@ -91,6 +93,10 @@ class Table:
         self.say(f"  {line['skipped']:<44}{who} skipped: {line['why']}")
 
 
+def name_of(machine):
+    return f"{machine['cpu']}, {machine['host CPU cores']} cores, {machine['isa']}"
+
+
 def commit():
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout.strip()
@@ -113,6 +119,27 @@ def write(measured):
     return write_page(measured)
 
 
+def write_profiles(measured, wanted):
+    """Records the profiles of the missed rows of this machine, and writes the page."""
+    said = subprocess.run([BUILD / "twinrun_bench", "--filter", "^$"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    name = name_of(json.loads(said.splitlines()[0])["machine"])
+    if name not in measured:
+        print(f"bench: no row of {name} is measured yet: ./dev bench --write", file=sys.stderr)
+        return 1
+    without = 0
+    for row in measured[name]["rows"].values():
+        if row["met"] is not False or not re.search(wanted or "", row["name"]):
+            continue
+        found = profiles.of(row, BUILD)
+        if found:
+            row["profile"] = {**found, "commit": commit()}
+            print(f"  {row['name']:<44} {row['threads']:>2} {page.profile_text(row['profile'])}", flush=True)
+        else:
+            without += 1
+            print(f"  {row['name']:<44} {row['threads']:>2} skipped: no profile", flush=True)
+    return write(measured) or (1 if without else 0)
+
+
 def write_page(measured):
     notes = tomllib.loads(NOTES.read_text(encoding="utf-8")).get("note", [])
     text, unexplained = page.render(measured, notes)
@@ -128,6 +155,7 @@ def main():
     parser.add_argument("--samples", type=int, default=7, help="of each side, at least 7")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--write", action="store_true", help="merge the rows into docs/results/speed.md")
+    parser.add_argument("--profile", action="store_true", help="profile the rows that miss their targets, and write the page")
     parser.add_argument("--page", action="store_true", help="measure nothing; write the page from the rows that are there")
     args = parser.parse_args()
     args.samples = max(7, args.samples)
@@ -138,6 +166,8 @@ def main():
     measured = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
     if args.page:
         return write_page(measured)
+    if args.profile:
+        return write_profiles(measured, args.filter)
 
     load = f"{os.getloadavg()[0]:.2f}"
     entries, missing = peers.found()
@@ -160,7 +190,7 @@ def main():
         else:
             rows.append(figures.growth(line) if "growth" in line else figures.summary(line))
             out.row(rows[-1])
-    name = f"{machine['cpu']}, {machine['host CPU cores']} cores, {machine['isa']}"
+    name = name_of(machine)
     if args.json:
         print(json.dumps({"machine": machine, "peers": known, "rows": rows, "skipped": skipped}, indent=1))
     else:

@@ -47,6 +47,7 @@ void against_frameworks(Suite& suite, const std::string& engine, const std::stri
       PeerProcesses frameworks(suite, "step " + precision, threads);
       const std::vector<Side> peers =
           frameworks.prepare(what.name, case_of(model, precision).substr(5));
+      suite.counted_bytes(planned_bytes(ours->program));
       suite.measure([&] { ours->run(); }, peers);
     }
   }
@@ -77,6 +78,7 @@ void rows(Suite& suite, const std::string& name, const std::vector<Model>& model
       Result<OurStep> a = prepare_step(model, ours.engine, ours.cores, threads);
       Result<OurStep> b = prepare_step(model, peer.engine, peer.cores, threads);
       if (a.ok() && b.ok()) {
+        suite.counted_bytes(planned_bytes(a->program));
         suite.measure([&] { run(*a); }, {timed(peer.called, [&] { b->run(); })});
       } else {
         suite.skip(what.name, (a.ok() ? b : a).error().what);

@@ -37,6 +37,7 @@ void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* 
       t.a = p.a + tiles[i].a;
       t.c = p.c + tiles[i].c_row * p.c_stride + j;
       t.rows = tiles[i].rows;
+      t.next_a = p.far_a && j == 0 && i + 1 < tile_count ? p.a + tiles[i + 1].a : nullptr;
       t.next_c = i + 1 < tile_count ? p.c + tiles[i + 1].c_row * p.c_stride + j : nullptr;
       tile(t);
     }
@@ -59,7 +60,6 @@ constexpr int64_t kPackedLimit = int64_t{4} << 20;  // floats of B packed at onc
 constexpr int64_t kFewRows = 252;        // rows of A up to which each piece packs its own part of B
 constexpr int64_t kPieceRows = 504;      // rows of A that stay in L2
 constexpr int64_t kFewRowsBlockK = 256;  // size of k blocks where a piece packs its own part of B
-constexpr int64_t kShortRows = 192;      // longest rows of A that are read in place if read once
 constexpr int64_t kRowsAhead = 8;        // rows of A prefetched ahead of the copy
 constexpr int64_t kPiecePanels = 16;     // panels of B that stay in L2
 
@@ -67,13 +67,14 @@ constexpr int64_t kPiecePanels = 16;     // panels of B that stay in L2
 struct RowBlock {
   const float* data;
   int64_t row_stride;
+  bool in_place = false;
 };
 
 // Returns rows [m0, m1) and k in [k0, k1) of A: in place where tiles can read them there, else
 // copied next to each other, with padding after each line so that lines fall into different cache
-// sets. `once`: the rows are read only once. Writes the offset of each k.
+// sets. Writes the offset of each k.
 RowBlock rows_of_a(const GemmPlan& plan, const MatrixA& a, Term term, int64_t m0, int64_t m1,
-                   int64_t k0, int64_t k1, bool once, int64_t* offsets) {
+                   int64_t k0, int64_t k1, int64_t* offsets) {
   const int64_t m = m1 - m0, k = k1 - k0;
   if (plan.kernels.rounds_a && plan.reads_a(term)) {  // making tile images is the copy
     const bool rows = a.k_stride == 1;
@@ -83,12 +84,9 @@ RowBlock rows_of_a(const GemmPlan& plan, const MatrixA& a, Term term, int64_t m0
   auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
     for (int64_t q = 0; q < k; ++q) offsets[q] = q;
-    // Rows a multiple of 1 KiB apart share few cache sets and are copied. So are rows that are read
-    // once, since only the copy prefetches them; a few short rows are not, because they are in a
-    // cache.
-    const bool stream = a.row_stride == k && k <= kShortRows && m <= kFewRows;
-    const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0 && (!once || stream);
-    if (in_place) return {a.data + m0 * a.row_stride + k0, a.row_stride};
+    // Rows a multiple of 1 KiB apart share few cache sets and are copied.
+    const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0;
+    if (in_place) return {a.data + m0 * a.row_stride + k0, a.row_stride, true};
     const int64_t pitch = (k + 15) / 16 * 16 + 16;
     for (int64_t i = 0; i < m; ++i) {
       const float* row = a.data + (m0 + i) * a.row_stride + k0;
@@ -116,8 +114,7 @@ void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_
   const int64_t tile_count = (m1 - m0 + max_rows - 1) / max_rows;
   for (int64_t k0 = 0; k0 < p.k; k0 += block) {
     const int64_t k1 = std::min(p.k, k0 + block);
-    const RowBlock a =
-        rows_of_a(plan, p.a, terms.a, m0, m1, k0, k1, n1 - n0 <= plan.panel(), offsets);
+    const RowBlock a = rows_of_a(plan, p.a, terms.a, m0, m1, k0, k1, offsets);
     for (int64_t i = 0; i < tile_count; ++i) {
       const int64_t begin = plan.cut(m1 - m0, i, tile_count),
                     end = plan.cut(m1 - m0, i + 1, tile_count);
@@ -125,7 +122,7 @@ void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_
     }
     multiply_block(plan,
                    {a.data, a.row_stride, offsets, k1 - k0, packed(k0, k1), p.c + n0, p.c_stride,
-                    n1 - n0, k0 == 0, k1 == p.k},
+                    n1 - n0, k0 == 0, k1 == p.k, 0, 0, 0, a.in_place},
                    tiles, tile_count);
   }
 }

@@ -36,7 +36,7 @@ inline int find_runs(const BlockProduct& p, KRun* runs) {
   return count;
 }
 
-constexpr int64_t kRowsToFetch = 8;  // rows of A prefetched ahead of their rounding
+constexpr int64_t kFloatsToFetch = 4096;  // of rows of A prefetched ahead of their rounding
 
 // Writes the images of a row tile, [k block][half][row][k], row by row and run by run.
 template <class Images>
@@ -46,7 +46,7 @@ void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, cons
   const int64_t blocks = (p.k + 31) / 32;
   // Blocks of 32 adjacent k, where there is one run a block; what follows goes run by run.
   const int64_t whole = run_count == blocks ? p.k / 32 : 0;
-  const int64_t ahead = kRowsToFetch * p.row_stride;
+  const int64_t ahead = (kFloatsToFetch + p.k - 1) / p.k * p.row_stride;
   for (int row = 0; row < (Images::kWholeTiles ? halves * 16 : tile.rows); ++row) {
     uint16_t* const to = images + row * 32;
     if (row >= tile.rows) {
@@ -58,9 +58,14 @@ void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, cons
     const float* const from = p.a + tile.a + row * p.row_stride;
     for (int64_t b = 0; b < whole; ++b)
       Images::whole_block(from + runs[b].offset, to + b * step, ahead);
-    for (const KRun *run = runs + whole, *end = runs + run_count; run != end; ++run)
+    for (const KRun *run = runs + whole, *end = runs + run_count; run != end; ++run) {
+      __builtin_prefetch(from + run->offset + ahead, 0, 2);
       Images::narrow(from + run->offset, to + run->k / 32 * step + run->k % 32, run->length);
-    for (int64_t k = p.k; k < blocks * 32; ++k) to[k / 32 * step + k % 32] = 0;
+    }
+    if (p.k % 32 != 0) {
+      uint16_t* const last = to + (blocks - 1) * step;
+      for (int64_t i = p.k % 32; i < 32; ++i) last[i] = 0;
+    }
     for (int64_t b = whole; b < blocks; ++b) Images::arrange(to + b * step);
   }
 }

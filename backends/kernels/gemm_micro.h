@@ -41,6 +41,7 @@ struct BlockProduct {
   bool start, finish;
   int64_t b_stride = 0;
   int64_t b_first = 0, b_rows = 0;
+  bool far_a = false;  // A is not in a cache, and k lie next to each other: worth a prefetch
 };
 
 struct GemmTile {
@@ -53,6 +54,7 @@ struct GemmTile {
   float* c;
   int64_t c_stride;
   const float* next_c;  // C of the next tile, to be prefetched; may be null
+  const float* next_a;  // A of the next tile, to be prefetched; may be null
   int rows;
   int cols;
   bool start;   // accumulate from +0 instead of from c

@@ -73,6 +73,25 @@ TWINRUN_INLINE void fetch_next(const GemmTile& t, int lanes) {
   }
 }
 
+// All k of a tile. With kFetch each of them also prefetches one row of the next tile's A: where k
+// lie next to each other that reaches every cache line, which holds at least as many k as a tile
+// has rows.
+template <class V, int R, int NV, bool kFetch>
+TWINRUN_INLINE void f32_steps(typename V::reg (&acc)[R][NV], const GemmTile& t) {
+  const float *b = t.b, *ahead = t.next_a;
+  const int64_t stride = t.row_stride, b_stride = t.b_stride;
+  [[maybe_unused]] const float* const ahead_end = kFetch ? ahead + R * stride : nullptr;
+  for (const int64_t *offset = t.k_offset, *end = offset + t.k; offset != end; ++offset) {
+    if constexpr (kFetch) {
+      __builtin_prefetch(ahead + *offset, 0, 2);
+      ahead += stride;
+      if (ahead == ahead_end) ahead = t.next_a;
+    }
+    step<V, R, NV>(acc, t.a + *offset, stride, b);
+    b += b_stride;
+  }
+}
+
 template <class V, int R, int NV>
 void f32_tile(const GemmTile& t) {
   typename V::reg acc[R][NV];
@@ -82,11 +101,10 @@ void f32_tile(const GemmTile& t) {
   } else {
     load_c<V, R, NV>(acc, t);
   }
-  const float* b = t.b;
-  const int64_t stride = t.row_stride, b_stride = t.b_stride;
-  for (const int64_t *offset = t.k_offset, *end = offset + t.k; offset != end; ++offset) {
-    step<V, R, NV>(acc, t.a + *offset, stride, b);
-    b += b_stride;
+  if (t.next_a == nullptr) {
+    f32_steps<V, R, NV, false>(acc, t);
+  } else {
+    f32_steps<V, R, NV, true>(acc, t);
   }
   store_c<V, R, NV>(acc, t);
 }

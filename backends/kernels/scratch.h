@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "program/base/huge_pages.h"
+
 namespace twinrun {
 
 enum class Scratch {
@@ -43,6 +45,7 @@ T* scratch(Scratch slot, size_t count) {
     std::free(buffer.data);
     buffer.data = std::aligned_alloc(4096, bytes);
     if (buffer.data == nullptr) throw std::bad_alloc();
+    prefer_huge_pages(buffer.data, bytes);
     buffer.bytes = bytes;
   }
   return static_cast<T*>(buffer.data);

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "program/base/huge_pages.h"
 #include "program/base/tensor_memory.h"
 
 namespace twinrun {
@@ -37,6 +38,7 @@ Tensor Tensor::empty(TensorType type) {
   auto* memory =
       static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes ? bytes : kAlignment));
   if (memory == nullptr) throw std::bad_alloc();
+  prefer_huge_pages(memory, bytes);
   const auto held = static_cast<int64_t>(bytes ? bytes : kAlignment);
   count(held);
   t.storage_ = std::shared_ptr<std::byte>(memory, [held](std::byte* p) {
