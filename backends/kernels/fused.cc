@@ -13,7 +13,8 @@ namespace twinrun {
 namespace {
 
 constexpr int64_t kBlock = 1024, kLargestPeriod = 2048;
-constexpr size_t kElement = 4;  // bytes per element of a buffer
+constexpr size_t kElement = 4;             // bytes per element of a buffer
+constexpr size_t kNear = size_t{1} << 20;  // bytes of operands that may still be in L2
 
 // Writes elements [at, at + n) of a broadcast to `to`.
 template <typename E>
@@ -30,10 +31,11 @@ void expand(const E* from, int64_t inner, int64_t period, int64_t at, E* to, int
     }
     return;
   }
-  for (int64_t i = 0; i < n;) {
-    const int64_t run = std::min(inner - (at + i) % inner, n - i);
-    std::fill(to + i, to + i + run, from[(at + i) / inner % period]);
+  int64_t place = at / inner % period, run = std::min(inner - at % inner, n);
+  for (int64_t i = 0; i < n; run = std::min(inner, n - i)) {
+    std::fill(to + i, to + i + run, from[place]);
     i += run;
+    if (++place == period) place = 0;
   }
 }
 
@@ -207,6 +209,9 @@ FusedKernel::FusedKernel(const Graph& graph, const FusionGroup& group, bool flus
   compiler.choose_block();
   for (const FusedOp& op : group.ops) compiler.compile(op);
   compiler.share_buffers();
+  size_t bytes = 0;
+  for (const Place& place : full_) bytes += place.moves;
+  far_ = bytes * static_cast<size_t>(elements_) > kNear;
 }
 
 // The arguments and the segments' sums of one call of run.
@@ -299,7 +304,7 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
     const int64_t n = std::min(block_, end - at);
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const Node& node = nodes_[i];
-      fetch(table, at + n, std::min(block_, end - at - n), i);
+      if (far_) fetch(table, at + n, std::min(block_, end - at - n), i);
       if (node.view >= 0) {
         const View& view = views_[static_cast<size_t>(node.view)];
         expand_bytes(view.size, table[view.source], view.inner, view.period, at,

@@ -68,7 +68,7 @@ class FusedKernel {
   void fold_tree(const Fold& fold, float* lanes, int64_t rows) const;
   void finish(const Pass& pass, int64_t job) const;
 
-  bool flush_;
+  bool flush_, far_ = false;  // far: operands are too large to lie in a near cache
   int64_t elements_ = 0, block_ = 0, cost_ = 1;
   int64_t columns_ = 0;  // results per reduction; 0: no reductions
   // Elements of a unit that threads share: a block, or a segment of the reductions.

@@ -2,6 +2,7 @@
 // lanes in a segment, the tree 8/4/2/1, segment sums in order. Segments are independent, so threads
 // share them out.
 #include <limits>
+#include <type_traits>
 
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/kernel_list.h"
@@ -80,6 +81,17 @@ void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t 
 // Reduces one segment of one output whose elements are adjacent.
 template <typename T, bool kFlush, typename R>
 float segment_line(const typename T::type* x, int64_t n) {
+  if constexpr (std::is_same_v<T, F32>) {
+    if (n >= kLanes && n % kLanes == 0) {
+      const auto lane8 = [&](int64_t i) { return flush8<kFlush>(_mm256_loadu_ps(x + i)); };
+      __m256 low = lane8(0), high = lane8(8);
+      for (int64_t i = kLanes; i < n; i += kLanes) {
+        low = R::join8(low, lane8(i));
+        high = R::join8(high, lane8(i + 8));
+      }
+      return lane_tree16<R>(low, high);
+    }
+  }
   float lanes[kLanes];
   for (int64_t l = 0; l < std::min(n, kLanes); ++l) lanes[l] = reduce_element<T, kFlush>(x[l]);
   int64_t i = kLanes;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backends/kernels/arithmetic.h"
+#include "backends/kernels/vector_f32.h"
 
 namespace twinrun {
 
@@ -14,6 +15,7 @@ inline constexpr int64_t kReduceSegment = 4096, kReduceLanes = 16;
 
 struct JoinSum {
   static float join(float a, float b) { return a + b; }
+  static __m256 join8(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
 };
 struct JoinMax {
   static float join(float a, float b) {
@@ -21,6 +23,8 @@ struct JoinMax {
     const float m = a == b ? from_bits(to_bits(a) & to_bits(b)) : larger;
     return a != a ? a : m;
   }
+  // A NaN may get another payload, which finish_sums makes canonical.
+  static __m256 join8(__m256 a, __m256 b) { return maximum8(a, b); }
 };
 
 template <typename T, bool kFlush>
@@ -40,6 +44,15 @@ void lane_tree(float* lanes, int64_t exist, int64_t columns) {
     }
     exist = std::min(exist, half);
   }
+}
+
+// The same of sixteen lanes of one column in two registers.
+template <typename R>
+float lane_tree16(__m256 low, __m256 high) {
+  __m256 x = R::join8(low, high);
+  x = R::join8(x, _mm256_permute2f128_ps(x, x, 1));
+  x = R::join8(x, _mm256_permute_ps(x, 0b01001110));
+  return R::join(_mm256_cvtss_f32(x), _mm256_cvtss_f32(_mm256_permute_ps(x, 0b00000001)));
 }
 
 // Joins elements [at, at + n) of a segment into the lanes. A segment is rows of `columns` elements
