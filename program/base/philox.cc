@@ -15,11 +15,13 @@ Philox4 philox4x32(Philox4 c, std::array<uint32_t, 2> k) {
   return c;
 }
 
+Philox4 draw_four(RandomKey key, uint32_t step, uint32_t sample, uint32_t block) {
+  return philox4x32({block, sample, step, key.stream},
+                    {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
+}
+
 uint32_t draw(RandomKey key, uint32_t step, uint32_t sample, uint64_t element) {
-  const Philox4 block =
-      philox4x32({static_cast<uint32_t>(element >> 2), sample, step, key.stream},
-                 {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
-  return block[element & 3];
+  return draw_four(key, step, sample, static_cast<uint32_t>(element >> 2))[element & 3];
 }
 
 }  // namespace twinrun

@@ -32,8 +32,10 @@ struct RandomKey {
   uint32_t stream = 0;
 };
 
-// One 32-bit draw. Counter = (element / 4, sample, step, stream), key = seed; the result is word
-// element mod 4 of the block.
+// Four draws at once, those of elements 4 * block to 4 * block + 3. Counter = (block, sample, step,
+// stream), key = seed.
+Philox4 draw_four(RandomKey key, uint32_t step, uint32_t sample, uint32_t block);
+// One 32-bit draw: word element mod 4 of block element / 4.
 uint32_t draw(RandomKey key, uint32_t step, uint32_t sample, uint64_t element);
 
 // u * 2^-24 with the upper 24 bits of u: [0, 1), every value exact in binary32.

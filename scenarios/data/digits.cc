@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <thread>
 #include <vector>
 
+#include "program/base/thread_pool.h"
 #include "scenarios/data/digit_strokes.h"
 #include "scenarios/data/draws.h"
 #include "scenarios/data/source.h"
@@ -15,6 +17,13 @@ namespace {
 
 constexpr int kSide = 28;
 constexpr int kPixels = kSide * kSide;
+static_assert(kSide % 4 == 0);
+constexpr auto kCentres = [] {  // of the pixels, along either axis
+  std::array<double, kSide> centres{};
+  for (size_t i = 0; i < kSide; ++i) centres[i] = static_cast<double>(i) + 0.5;
+  return centres;
+}();
+constexpr int64_t kTogether = 256;          // digits that a thread draws at once
 constexpr uint32_t kShape = 0, kNoise = 1;  // the `step` word of the counter
 
 // Maps the unit box to pixels: slant, stretch, rotate about the centre, shift. The rotation needs
@@ -42,6 +51,12 @@ struct Affine {
   }
 };
 
+// std::clamp by value, which the compiler vectorizes.
+double limited(double x, double low, double high) {
+  const double raised = x < low ? low : x;
+  return high < raised ? high : raised;
+}
+
 class Canvas {
  public:
   // Draws one segment. The ink is full up to a distance of radius - 0.5 pixels and falls to none at
@@ -51,15 +66,21 @@ class Canvas {
     const int x0 = cell(std::min(a.x, b.x) - reach), x1 = cell(std::max(a.x, b.x) + reach);
     const int y0 = cell(std::min(a.y, b.y) - reach), y1 = cell(std::max(a.y, b.y) + reach);
     const double ex = b.x - a.x, ey = b.y - a.y, length2 = ex * ex + ey * ey;
+    // A point has no length, and every pixel is at its beginning. Four pixels at a time, by the
+    // compiler (scenarios/CMakeLists.txt), so that nothing here may branch; those outside of the
+    // reach stay as they are.
+    const double most = length2 > 0 ? 1.0 : 0.0, divisor = length2 > 0 ? length2 : 1.0;
+    const int64_t begin = x0 / 4 * 4, end = x1 / 4 * 4 + 4;
     for (int y = y0; y <= y1; ++y) {
-      for (int x = x0; x <= x1; ++x) {
-        const double px = x + 0.5 - a.x, py = y + 0.5 - a.y;
-        const double along =
-            length2 > 0 ? std::clamp((px * ex + py * ey) / length2, 0.0, 1.0) : 0.0;
+      const double py = kCentres[y] - a.y;
+      double* const row = pixels_.data() + y * kSide;
+      for (int64_t x = begin; x < end; ++x) {
+        const double px = kCentres[x] - a.x;
+        const double along = limited((px * ex + py * ey) / divisor, 0.0, most);
         const double qx = px - along * ex, qy = py - along * ey;
         const double cover = radius + 0.5 - std::sqrt(qx * qx + qy * qy);
-        double& pixel = pixels_[static_cast<size_t>(y * kSide + x)];
-        pixel = std::max(pixel, ink * std::clamp(cover, 0.0, 1.0));
+        const double shade = ink * limited(cover, 0.0, 1.0);
+        row[x] = row[x] < shade ? shade : row[x];
       }
     }
   }
@@ -110,12 +131,17 @@ void draw_clutter(Canvas& canvas, Draws& draws) {
 Samples make_samples(const DataRequest& request, int64_t count, uint32_t first_id) {
   Samples samples{{}, Tensor::empty({DType::kI32, {count}}), {}};
   std::vector<uint8_t> pixels(static_cast<size_t>(count * kPixels));
-  for (int64_t i = 0; i < count; ++i) {
-    const int label = static_cast<int>(i % request.classes);  // balanced for any count
-    draw_digit(request.seed, first_id + static_cast<uint32_t>(i), label,
-               pixels.data() + i * kPixels);
-    samples.labels.as<int32_t>()[static_cast<size_t>(i)] = label;
-  }
+  const int64_t pieces = (count + kTogether - 1) / kTogether;
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  ThreadPool pool(static_cast<int>(std::max<int64_t>(1, std::min(cores, pieces))));
+  pool.parallel_for(pieces, [&](int64_t piece) {
+    for (int64_t i = piece * kTogether; i < std::min(count, (piece + 1) * kTogether); ++i) {
+      const int label = static_cast<int>(i % request.classes);  // balanced for any count
+      draw_digit(request.seed, first_id + static_cast<uint32_t>(i), label,
+                 pixels.data() + i * kPixels);
+      samples.labels.as<int32_t>()[static_cast<size_t>(i)] = label;
+    }
+  });
   samples.features = pixel_features(request, pixels, {count, kSide, kSide, 1});
   return samples;
 }
@@ -142,14 +168,16 @@ void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* out) {
   const double noise = draws.between(0.02, 0.20);
 
   Draws grain({seed, kStreamDigits}, kNoise, id);
-  for (int i = 0; i < kPixels; i += 4) {
-    uint32_t bits = grain.bits();  // noise of four pixels, one byte each
-    for (int k = 0; k < 4; ++k, bits >>= 8) {
-      const double shift = (static_cast<double>(bits & 255u) - 127.5) / 127.5 * noise;
-      const double value =
-          std::clamp(canvas.pixels()[static_cast<size_t>(i + k)] + shift, 0.0, 1.0);
-      out[i + k] = static_cast<uint8_t>(std::floor(value * 255 + 0.5));
-    }
+  std::array<uint8_t, kPixels> grains;  // one byte for each pixel
+  for (size_t i = 0; i < kPixels; i += 4) {
+    const uint32_t bits = grain.bits();
+    for (size_t k = 0; k < 4; ++k) grains[i + k] = static_cast<uint8_t>(bits >> (8 * k));
+  }
+  const double* const pixels = canvas.pixels().data();
+  for (size_t i = 0; i < kPixels; ++i) {
+    const double shift = (static_cast<double>(grains[i]) - 127.5) / 127.5 * noise;
+    const double value = limited(pixels[i] + shift, 0.0, 1.0);
+    out[i] = static_cast<uint8_t>(static_cast<int32_t>(std::floor(value * 255 + 0.5)));
   }
 }
 

@@ -25,7 +25,10 @@ inline constexpr uint32_t kHeldOut = 0x80000000u;
 class Draws {
  public:
   Draws(RandomKey key, uint32_t step, uint32_t id) : key_(key), step_(step), id_(id) {}
-  uint32_t bits() { return draw(key_, step_, id_, next_++); }
+  uint32_t bits() {
+    if (next_ % 4 == 0) four_ = draw_four(key_, step_, id_, next_ / 4);
+    return four_[next_++ % 4];
+  }
   double between(double low, double high) {
     return low + (high - low) * static_cast<double>(uniform(bits()));
   }
@@ -34,7 +37,8 @@ class Draws {
  private:
   RandomKey key_;
   uint32_t step_, id_;
-  uint64_t next_ = 0;
+  uint32_t next_ = 0;
+  Philox4 four_{};
 };
 
 }  // namespace twinrun::data
