@@ -3,7 +3,7 @@
     ./dev bench                          everything: an hour and a half on two idle cores
     ./dev bench --filter '^conv forward' rows whose name matches a regular expression
     ./dev bench --write                  also docs/results/speed.md: these rows replace the machine's earlier ones, the others stay
-    ./dev bench --profile                measures nothing; records where the time of rows goes that miss their targets, with perf
+    ./dev bench --profile                only records with perf again where the time of rows goes that miss their targets, as --write does
     ./dev bench --page                   only writes the page again, such as after an edit of docs/results/speed-notes.toml
     ./dev bench --json                   {machine, peers, rows, skipped} on stdout
     ./dev bench --samples 15             samples of each side; at least 7
@@ -119,24 +119,27 @@ def write(measured):
     return write_page(measured)
 
 
-def write_profiles(measured, wanted):
-    """Records the profiles of the missed rows of this machine, and writes the page."""
+def add_profiles(rows):
+    """Profiles the rows that miss their targets; returns how many of them have none."""
+    without = 0
+    for row in (r for r in rows if r["met"] is False):
+        row.pop("profile", None)
+        found = profiles.of(row, BUILD)
+        if found:
+            row["profile"] = {**found, "commit": commit()}
+        without += found is None
+        said = page.profile_text(row["profile"]) if found else "skipped: no profile"
+        print(f"  {row['name']:<44} {row['threads']:>2} {said}", file=sys.stderr, flush=True)
+    return without
+
+
+def profile_again(measured, wanted):
     said = subprocess.run([BUILD / "twinrun_bench", "--filter", "^$"], stdout=subprocess.PIPE, text=True, check=True).stdout
     name = name_of(json.loads(said.splitlines()[0])["machine"])
     if name not in measured:
         print(f"bench: no row of {name} is measured yet: ./dev bench --write", file=sys.stderr)
         return 1
-    without = 0
-    for row in measured[name]["rows"].values():
-        if row["met"] is not False or not re.search(wanted or "", row["name"]):
-            continue
-        found = profiles.of(row, BUILD)
-        if found:
-            row["profile"] = {**found, "commit": commit()}
-            print(f"  {row['name']:<44} {row['threads']:>2} {page.profile_text(row['profile'])}", flush=True)
-        else:
-            without += 1
-            print(f"  {row['name']:<44} {row['threads']:>2} skipped: no profile", flush=True)
+    without = add_profiles([r for r in measured[name]["rows"].values() if re.search(wanted or "", r["name"])])
     return write(measured) or (1 if without else 0)
 
 
@@ -167,7 +170,7 @@ def main():
     if args.page:
         return write_page(measured)
     if args.profile:
-        return write_profiles(measured, args.filter)
+        return profile_again(measured, args.filter)
 
     load = f"{os.getloadavg()[0]:.2f}"
     entries, missing = peers.found()
@@ -198,6 +201,7 @@ def main():
         print(f"\n{len(rows)} rows, {below} below target. {name}, load before {load}")
     if not args.write:
         return 0
+    add_profiles(rows)
     facts = {**measured.get(name, {}).get("facts", {}), **facts_of(machine, rows)}
     return write(page.merged(measured, name, facts, known, rows, time.strftime("%Y-%m-%d", time.gmtime()), commit()))
 

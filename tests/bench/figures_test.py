@@ -1,4 +1,4 @@
-"""The numbers and the page of ./dev bench, by hand: bench/figures.py, bench/page.py, the choice of OpenBLAS's core in bench/peers.py."""
+"""The numbers and the page of ./dev bench, by hand: bench/figures.py, bench/page.py, bench/profiles.py, the choice of OpenBLAS's core in bench/peers.py."""
 
 import copy
 import json
@@ -8,9 +8,11 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import commands  # noqa: E402
 import figures  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
+import profiles  # noqa: E402
 
 LINE = {
     "row": "dot f32 1024x1024x1024",
@@ -92,7 +94,48 @@ class Core(unittest.TestCase):
         self.assertIsNone(peers.core_type(["Prescott"], {"sse2"}))
 
 
+class Profiles(unittest.TestCase):
+    # `perf report -q --stdio --sort dso,symbol`.
+    REPORT = """
+    61.20%  twinrun_bench      [.] twinrun::(anonymous namespace)::f32_tile<twinrun::(anonymous namespace)::Avx512, 14, 2>     -      -
+    20.00%  twinrun_bench      [.] twinrun::(anonymous namespace)::f32_tile<twinrun::(anonymous namespace)::Avx512, 13, 2>     -      -
+     8.50%  [kernel.kallsyms]  [k] clear_page_erms
+     1.50%  [kernel.kallsyms]  [k] exc_page_fault
+     4.00%  libc.so.6          [.] __memmove_avx512_unaligned_erms
+     2.00%  twinrun_bench      [.] twinrun::pack_b
+"""
+
+    def test_shares_by_function(self):
+        found = profiles.shares(self.REPORT)
+        self.assertEqual(list(found), ["f32_tile", "kernel", "__memmove_avx512_unaligned_erms", "pack_b"])
+        self.assertAlmostEqual(found["f32_tile"], 0.812)
+        self.assertAlmostEqual(found["kernel"], 0.1)
+        self.assertEqual(profiles.top(found), {"f32_tile": 0.812, "kernel": 0.1, "__memmove_avx512_unaligned_erms": 0.04})
+
+    def test_names_of_functions(self):
+        for symbol, name in (
+            ("twinrun::FusedKernel::fetch", "fetch"),
+            ("twinrun::(anonymous namespace)::segment_line<twinrun::F32, false, twinrun::JoinSum>", "segment_line"),
+            ("std::_Function_handler<void (long), twinrun::data::make()::{lambda(long)#1}>::_M_invoke", "_Function_handler"),
+            ("twinrun::run_dot(twinrun::KernelContext const&, twinrun::Op const&) [clone .isra.0]", "run_dot"),
+            ("XXH_INLINE_XXH3_128bits_update.isra.0", "XXH_INLINE_XXH3_128bits_update"),
+        ):
+            self.assertEqual(profiles.short(symbol), name, symbol)
+
+    def test_commands_of_rows(self):
+        words = commands.words_of("start-up twinrun train, one step", "twinrun", "/tmp/f")
+        self.assertEqual(words[:3] + words[-1:], ["twinrun", "train", "digits_mlp", "/tmp/f/run.h5"])
+        for name in ("diagnose mlp_bn, one seed, 200 steps", "watched step mlp_bn"):
+            self.assertEqual(commands.words_of(name, "twinrun", "/tmp/f")[:3], ["twinrun", "diagnose", "mlp_bn"])
+        self.assertIsNone(commands.words_of("dot f32 512x512x512", "twinrun", "/tmp/f"))
+
+
 class Page(unittest.TestCase):
+    def test_a_profile_stands_beside_its_row(self):
+        data = measured(LINE)
+        data["Xeon, 2 cores"]["rows"]["dot f32 1024x1024x1024|1"]["profile"] = {"functions": {"f32_tile": 0.9}, "bandwidth": 1.234, "commit": "abc"}
+        self.assertIn("| 0.90 of 1.00 | `f32_tile` 90%; 1.23 GB/s |", page.render(data, [])[0])
+
     def test_a_missed_row_without_a_note_is_named(self):
         text, unexplained = page.render(measured(LINE), [])
         self.assertEqual(unexplained, ["Xeon, 2 cores: dot f32 1024x1024x1024, 1 threads"])
@@ -102,7 +145,8 @@ class Page(unittest.TestCase):
         note = {"rows": "^dot f32 1024", "machine": "^Xeon", "why": "Packing.", "next": "Wider blocks."}
         text, unexplained = page.render(measured(LINE), [note])
         self.assertEqual(unexplained, [])
-        self.assertIn("- Packing. **Next:** Wider blocks.\n  `dot f32 1024x1024x1024` (1): 0.90 of 1.00.\n", text)
+        self.assertIn("\nPacking. **Next:** Wider blocks.\n", text)
+        self.assertIn("| dot f32 1024x1024x1024 | 1 | 0.90 of 1.00 | not recorded |", text)
         self.assertNotEqual(page.render(measured(LINE), [{**note, "machine": "EPYC"}])[1], [])
         self.assertNotEqual(page.render(measured(LINE), [{**note, "rows": "^conv"}])[1], [])
 
