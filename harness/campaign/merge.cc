@@ -159,7 +159,7 @@ Result<Record> record_from(std::string_view line) {
     record.failed = !error->is_string() || !error->get<std::string>().empty();
   nlohmann::json result = nlohmann::json::object();
   for (const auto& [key, value] : parsed->items()) {
-    if (!key.ends_with("seconds") && key != "checksum") result[key] = value;
+    if (!key.ends_with("seconds") && key != "run" && key != "checksum") result[key] = value;
   }
   record.result = result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return record;

@@ -23,7 +23,7 @@ struct Record {
 };
 
 // A line of JSON with the members "id" and, perhaps, "error". Members whose names end in "seconds",
-// and "checksum", say how the run went; all others are the result. Error: not such a line, or
+// and "run", say how the run went; all others but "checksum" are the result. Error: not such a line, or
 // changed after it was written.
 Result<Record> record_from(std::string_view line);
 

@@ -131,7 +131,7 @@ Result<Pair> pair_from(const std::string& text) {
   TWINRUN_RETURN_IF_ERROR(check_checksum(text, bad.where));
   try {
     Pair pair;
-    pair.seed = parsed->at("seed");
+    pair.seed = json_integer<uint64_t>(parsed->at("seed"));
     pair.identical = parsed->at("identical");
     pair.notes = parsed->at("notes").get<std::vector<std::string>>();
     TWINRUN_ASSIGN(pair.a, read_arm(*parsed, "a"));
