@@ -49,6 +49,50 @@ TEST(Campaign, AnIdenticalFirstPairDecidesAsInTheWhole) {
   EXPECT_EQ(json_of(merged.out)["outcome"], "identical");
 }
 
+TEST(Campaign, SeedsOfADiagnosisFromShardsGiveItsReport) {
+  const Folder folder;
+  const Words diagnose = {"diagnose",
+                          "mlp_bn",
+                          "-q",
+                          "--set",
+                          "train.steps=6",
+                          "--set",
+                          "tpu.batchnorm=synced",
+                          "--set",
+                          "tpu.batchnorm_group=3",
+                          "--set",
+                          "train.batch=48",
+                          "--set",
+                          "tpu.cores=6",
+                          "--set",
+                          "diagnose.seeds=2",
+                          "--set",
+                          "diagnose.max_seeds=4"};
+  const auto whole = json_of(twinrun(folder, with(diagnose, {"-o", "whole", "--json"})).out);
+  for (const char* shard : {"1/2", "0/2"}) {
+    const Outcome o = twinrun(folder, with(diagnose, {"-o", "out", "--shard", shard}));
+    EXPECT_EQ(o.code, 0) << o.err;
+  }
+  const auto joined =
+      json_of(twinrun(folder, with(diagnose, {"-o", "joined", "--seeds", "out", "--json"})).out);
+  EXPECT_GT(whole["trajectories"].size(), 0u);
+  EXPECT_GT(whole["trajectories"][0]["differences"].size(), 1u);
+  for (const char* key : {"verdict", "findings", "trajectories", "loss_band", "smallest_effect"})
+    EXPECT_EQ(joined.at(key), whole.at(key)) << key;
+  // The runs of the shards were read, and none was trained: a seed that is missing is an error.
+  fs::remove_all(folder / "out/shard-0-of-2");
+  const Outcome missing = twinrun(folder, with(diagnose, {"-o", "joined", "--seeds", "out"}));
+  EXPECT_EQ(missing.code, 128);
+  EXPECT_TRUE(missing.says("1 of 2 shards missing: 0")) << missing.err;
+  const Outcome fault = twinrun(folder, with(diagnose, {"--shard", "0/2", "--fault", "nan@*"}));
+  EXPECT_EQ(fault.code, 128);
+  EXPECT_TRUE(fault.says("planted faults")) << fault.err;
+  const Outcome other = twinrun(
+      folder, with(diagnose, {"-o", "out", "--shard", "1/2", "--resume", "--set", "seed=7"}));
+  EXPECT_EQ(other.code, 128);
+  EXPECT_TRUE(other.says("another campaign")) << other.err;
+}
+
 TEST(Campaign, ShardsOfADrillGiveTheFilesOfTheWholeSlow) {
   const Folder folder;
   fs::copy_file(TWINRUN_SOURCE_DIR "/tests/crash/tiny.toml", folder / "tiny.toml");
