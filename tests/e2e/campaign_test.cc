@@ -49,7 +49,7 @@ TEST(Campaign, AnIdenticalFirstPairDecidesAsInTheWhole) {
   EXPECT_EQ(json_of(merged.out)["outcome"], "identical");
 }
 
-TEST(Campaign, SeedsOfADiagnosisFromShardsGiveItsReport) {
+TEST(Campaign, SeedsOfADiagnosisFromShardsGiveItsReportSlow) {
   const Folder folder;
   const Words diagnose = {"diagnose",
                           "mlp_bn",
