@@ -9,11 +9,8 @@
 #include "reports/json_keys.h"
 
 namespace twinrun {
-namespace {
 
-// Text that a spreadsheet would take for a formula gets a leading apostrophe, so that it is shown
-// as text.
-std::string field_of(std::string_view text) {
+std::string csv_field(std::string_view text) {
   std::string safe(text);
   if (!safe.empty() && std::string_view("=+-@\t\r").find(safe.front()) != std::string_view::npos)
     safe.insert(safe.begin(), '\'');
@@ -23,15 +20,17 @@ std::string field_of(std::string_view text) {
   return out + "\"";
 }
 
+namespace {
+
 void add_line(std::string& out, const std::vector<std::string>& cells) {
   out += fmt::format("{}\r\n", fmt::join(cells, ","));
 }
 
-std::string cell(std::string_view text) { return field_of(text); }
-std::string cell(const std::string& text) { return field_of(text); }
+std::string cell(std::string_view text) { return csv_field(text); }
+std::string cell(const std::string& text) { return csv_field(text); }
 std::string cell(bool value) { return value ? "true" : "false"; }
-std::string cell(char value) { return field_of(std::string(1, value)); }
-std::string cell(const RunEnd& value) { return field_of(to_string(value)); }
+std::string cell(char value) { return csv_field(std::string(1, value)); }
+std::string cell(const RunEnd& value) { return csv_field(to_string(value)); }
 template <typename T>
 requires std::is_enum_v<T> std::string cell(T value) { return std::string(to_string(value)); }
 // The shortest decimal that reads back as the same binary64 or binary32.
@@ -43,7 +42,7 @@ template <typename T>
 requires requires(const T& one) { cell(one); }
 std::string cell(const std::optional<T>& value) { return value ? cell(*value) : ""; }
 std::string cell(const std::vector<std::string>& items) {
-  return field_of(fmt::format("{}", fmt::join(items, "; ")));
+  return csv_field(fmt::format("{}", fmt::join(items, "; ")));
 }
 
 // The keys of one struct, and its fields as cells. Lists of numbers and of structs are skipped;

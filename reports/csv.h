@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reports/report.h"
@@ -20,5 +21,8 @@ struct ReportFile {
 // table without rows is left out. Text that begins like a formula (= + - @) gets a leading
 // apostrophe, since spreadsheets would evaluate it.
 std::vector<ReportFile> to_csv(const Report& report);
+
+// A text as a field: in quotes where it needs them, and with that apostrophe.
+std::string csv_field(std::string_view text);
 
 }  // namespace twinrun

@@ -52,6 +52,7 @@ Result<int> doctor_verb(const Args& args);
 Result<int> scenarios_verb(const Args& args);
 Result<int> convert_verb(const Args& args);
 Result<int> drill_verb(const Args& args);
+Result<int> merge_verb(const Args& args);
 Result<int> serve_verb(const Args& args);
 Result<int> export_verb(const Args& args);
 Result<int> bundle_verb(const Args& args);

@@ -7,6 +7,8 @@
 
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/cli/shards.h"
+#include "harness/host/folder_lock.h"
 
 namespace twinrun::cli {
 namespace {
@@ -42,6 +44,17 @@ Result<CompareArmSpec> arm_of(const Parsed& parsed, const std::string& arm, int 
   return spec;
 }
 
+Result<int> run_shard(const CompareOptions& o, const Parsed& parsed) {
+  const std::string out = parsed.get<std::string>("out");
+  CompareShard how{.resume = parsed.get<bool>("resume"), .run = run_facts()};
+  TWINRUN_ASSIGN(how.shard, shard_of(parsed));
+  how.folder = shard_folder(out, how.shard);
+  TWINRUN_ASSIGN(const auto lock, FolderLock::take(how.folder));
+  TWINRUN_ASSIGN(const campaign::Plan plan, compare_shard(o, how));
+  print_shard(plan, out, 0, parsed.get<bool>("json"));
+  return 0;
+}
+
 }  // namespace
 
 Result<int> compare_verb(const Args& args) {
@@ -56,6 +69,9 @@ Result<int> compare_verb(const Args& args) {
       "difference of the metric that does not matter (default: diagnose.margin, else 2 standard "
       "deviations between the seeds of A)");
   options.one_of("metric", "metric on held-out samples", {{"loss"}, {"accuracy"}}, "loss");
+  options.text("out,o", "with --shard: folder of the shards", "twinrun-results/compare");
+  add_shard_option(options);
+  options.flag("resume", "with --shard: continue from pairs.jsonl");
   add_program_options(options);
   add_plugin_option(options);
   add_common_options(options);
@@ -85,6 +101,7 @@ Result<int> compare_verb(const Args& args) {
   const StopFlag& stop = install_stop_flag();
   o.progress = &printer;
   o.stop = &stop;
+  if (parsed.has("shard")) return run_shard(o, parsed);
   TWINRUN_ASSIGN(const auto comparison, compare(o));
   if (parsed.get<bool>("json")) {
     print_document(to_json(comparison) + "\n");

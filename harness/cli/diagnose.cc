@@ -8,6 +8,7 @@
 
 #include "checkpoints/container/temporary.h"
 #include "harness/check/check.h"
+#include "harness/cli/diagnose_seeds.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/cli/two_sides.h"
@@ -167,6 +168,7 @@ Result<int> diagnose_verb(const Args& args) {
   options.some_of(
       "fail-on", "classes that count as bad, all others exit 0",
       {"sharding", "program", "engine_bug", "nondeterministic", "inconclusive", "noise"});
+  add_seed_options(options);
   add_side_options(options);
   add_plugin_option(options);
   add_fault_option(options, "fault", "subject");
@@ -213,13 +215,17 @@ Result<int> diagnose_verb(const Args& args) {
     say((note.starts_with("twinrun") ? "" : "twinrun: ") + note + "\n");
   if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 
+  TWINRUN_ASSIGN(const auto seeds, seeds_of(parsed, experiment, o));
   TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
+  if (o.seeds.mine)
+    TWINRUN_RETURN_IF_ERROR(open_seeds(*seeds, o.directory, parsed.get<bool>("resume")));
   const bool json = parsed.get<bool>("json");
   TWINRUN_ASSIGN(const auto diagnosis, diagnose(std::move(experiment), o, &printer, &stop));
   if (diagnosis.interrupted) {
     return Error{"interrupted; the finished runs are in " + o.directory + "/runs", "",
                  "run the same command to start again", Error::Kind::kInterrupted};
   }
+  if (diagnosis.only_seeds) return print_seed_shard(*seeds, json);
   const Report& report = diagnosis.report;
   if (json) {
     print_document(to_json(report) + "\n");

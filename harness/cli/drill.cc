@@ -4,36 +4,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <ctime>
+#include <algorithm>
 #include <filesystem>
 
-#include "checkpoints/container/atomic_file.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/host/environment.h"
+#include "harness/cli/shards.h"
+#include "harness/drill/results.h"
 #include "harness/host/folder_lock.h"
 
 namespace twinrun::cli {
 namespace {
 
 constexpr int64_t kCases = 2400;
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
-}
-
-std::string machine() {
-  const auto facts = environment();
-  std::string text;
-  for (const char* key : {"cpu", "isa"}) {
-    if (const auto it = facts.find(key); it != facts.end())
-      text += (text.empty() ? "" : ", ") + it->second;
-  }
-  return text;
-}
 
 Result<drill::DrillOptions> options_of(const Parsed& parsed) {
   drill::DrillOptions o;
@@ -53,6 +36,13 @@ Result<drill::DrillOptions> options_of(const Parsed& parsed) {
   o.resume = parsed.get<bool>("resume");
   o.keep_all = parsed.get<bool>("keep") || !o.ids.empty();
   o.directory = parsed.get<std::string>("out");
+  TWINRUN_ASSIGN(o.shard, shard_of(parsed));
+  if (parsed.has("shard")) {
+    // The shards on one machine share their reference runs.
+    o.cache = (std::filesystem::path(o.directory) / "references").string();
+    o.directory = shard_folder(o.directory, o.shard);
+  }
+  o.run = run_facts();
   TWINRUN_ASSIGN(o.threads, threads_of(parsed));
   return o;
 }
@@ -69,8 +59,10 @@ Result<int> drill_verb(const Args& args) {
                  {{"A", "the subject shows its ops"}, {"C", "tensors only"}});
   options.list("case", "ID: run only this case (repeatable) and keep its report");
   options.text("out,o",
-               "folder of the results: drill.json, drill.md, cases.jsonl, reports of wrong answers",
+               "folder of the results: drill.json, drill.md, cases.csv, cases.jsonl, reports of "
+               "wrong answers",
                "twinrun-results/drill");
+  add_shard_option(options);
   options.flag("resume", "continue from cases.jsonl");
   options.flag("keep", "keep every case's report");
   add_common_options(options);
@@ -88,18 +80,18 @@ Result<int> drill_verb(const Args& args) {
     return Error{fmt::format("interrupted after {} cases", drilled.records.size()), o.directory,
                  "run the same command with --resume to continue", Error::Kind::kInterrupted};
   }
-  const drill::DrillSummary summary = drill::summarise(drilled.records);
-  const drill::Drilled what{command_line(), o.plan.seed, today(), machine()};
-  const std::filesystem::path folder(o.directory);
-  const std::string json = drill::to_json(summary, what);
-  for (const auto& [name, text] :
-       {std::pair{"drill.json", json}, std::pair{"drill.md", drill::to_markdown(summary, what)}}) {
-    TWINRUN_RETURN_IF_ERROR(write_file_atomically((folder / name).string(), text));
+  if (parsed.has("shard")) {
+    const auto failed = std::ranges::count_if(
+        drilled.records, [](const drill::CaseRecord& r) { return !r.error.empty(); });
+    print_shard(drilled.plan, parsed.get<std::string>("out"), failed, parsed.get<bool>("json"));
+    return 0;
   }
+  TWINRUN_ASSIGN(const drill::DrillSummary summary,
+                 drill::write_results(o.directory, drilled.records, {o.run}));
   if (parsed.get<bool>("json")) {
-    print_document(json + "\n");
+    print_document(drill::to_json(summary) + "\n");
   } else {
-    print_text(drill::to_terminal(summary, what));
+    print_text(drill::to_terminal(summary));
   }
   return summary.misses.empty() ? 0 : 1;
 }

@@ -63,6 +63,8 @@ constexpr std::array kVerbs = {
          profile_verb},
     Verb{"doctor", "check this machine, this build and an engine", doctor_verb},
     Verb{"drill", "inject faults and causes, diagnose blind, count what was found", drill_verb},
+    Verb{"merge", "join the shards of a drill or a comparison (--shard), and make their tables",
+         merge_verb},
     Verb{"serve", "run one of twinrun's engines behind the engine protocol", serve_verb},
     Verb{"scenarios", "list the scenarios of the library, or show one", scenarios_verb},
     Verb{"completion", "print the completion script of a shell", completion_verb},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/faults/faults.h"
+#include "harness/diagnose/seed_runs.h"
 #include "harness/experiment/experiment.h"
 #include "harness/host/progress.h"
 #include "reports/report.h"
@@ -18,6 +19,17 @@
 namespace twinrun {
 
 struct Evidence;
+
+// Seeds that other processes train. A seed is named by its place: 0 is the scenario's own, which
+// every diagnosis trains.
+struct SeedWork {
+  // The runs of a seed that another process has trained; nullopt: they are trained here.
+  std::function<Result<std::optional<SeedRuns>>(int seed)> known;
+  // If set, the diagnosis trains only the further seeds for which `mine` holds, gives their runs to
+  // `trained`, and ends without a verdict.
+  std::function<bool(int seed)> mine;
+  std::function<Status(int seed, const SeedRuns&)> trained;
+};
 
 struct DiagnoseOptions {
   std::string baseline = "cpu", subject = "tpu";
@@ -36,6 +48,7 @@ struct DiagnoseOptions {
   // pass: its step is computed at steps 0 to `last` only. nullopt: it fails otherwise. Not set: no
   // pass is looked for.
   std::function<std::optional<bool>(const std::string& pass, int64_t last)> wrong_without;
+  SeedWork seeds;
   // Changes the evidence after every stage. For tests that check that a broken diagnosis is
   // noticed; no command-line option sets it.
   std::function<void(Evidence&)> sabotage;
@@ -44,6 +57,7 @@ struct DiagnoseOptions {
 struct Diagnosis {
   Report report;
   bool interrupted = false;
+  bool only_seeds = false;  // SeedWork::mine is set: there is no report
 };
 
 Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,

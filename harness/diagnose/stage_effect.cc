@@ -12,16 +12,21 @@
 namespace twinrun {
 namespace {
 
-// Widens the band of R's training loss by the run of another seed.
-void widen(DiagnosisState& diagnosis, const RunFile& run) {
+std::vector<float> losses_of(const RunFile& run) {
+  std::vector<float> losses;
+  for (const StepScalars& step : run.steps) losses.push_back(step.loss);
+  return losses;
+}
+
+// Widens the band of R's training loss by the losses of another seed.
+void widen(DiagnosisState& diagnosis, const std::vector<float>& losses) {
   LossBand& band = diagnosis.loss_band;
   if (band.low.empty()) {
-    for (const StepScalars& step : diagnosis.runs["R"].file.steps) band.low.push_back(step.loss);
-    band.high = band.low;
+    band.low = band.high = losses_of(diagnosis.runs["R"].file);
   }
-  for (size_t i = 0; i < std::min(band.low.size(), run.steps.size()); ++i) {
-    band.low[i] = std::min(band.low[i], run.steps[i].loss);
-    band.high[i] = std::max(band.high[i], run.steps[i].loss);
+  for (size_t i = 0; i < std::min(band.low.size(), losses.size()); ++i) {
+    band.low[i] = std::min(band.low[i], losses[i]);
+    band.high[i] = std::max(band.high[i], losses[i]);
   }
 }
 
@@ -37,12 +42,14 @@ Result<std::pair<Experiment, Program>> program_of_s(const DiagnosisState& diagno
   return std::pair{meant, diagnosis.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
 }
 
-// Trains R, S (if `with_s`) and T of one more seed.
-Status train_seed(DiagnosisState& diagnosis, bool with_s, bool scripted, Backend& cpu,
-                  Backend& engine) {
-  const size_t i = diagnosis.seeds.r.size();
+// Trains R, S (if `with_s`) and T of seed `i`. nullopt: interrupted.
+Result<std::optional<SeedRuns>> train_seed(DiagnosisState& diagnosis, int i, bool with_s,
+                                           bool scripted, Backend& cpu, Backend& engine) {
+  const std::optional<SeedRuns> stopped;
+  SeedRuns out;
   TWINRUN_ASSIGN(const Experiment other,
-                 with_seed(diagnosis.experiment, diagnosis.experiment.scenario.seed + i));
+                 with_seed(diagnosis.experiment,
+                           diagnosis.experiment.scenario.seed + static_cast<uint64_t>(i)));
   const auto train_one = [&](const std::string& name, Program program, Backend& backend,
                              const Experiment& fed) -> Result<Evaluation> {
     RunOptions o;
@@ -52,26 +59,41 @@ Status train_seed(DiagnosisState& diagnosis, bool with_s, bool scripted, Backend
     TWINRUN_RETURN_IF_ERROR(run(diagnosis, key, fed, std::move(program), backend, o, false));
     if (diagnosis.stopped()) return Evaluation{};
     const Evaluation result = final_evaluation(diagnosis.runs[key]);
-    if (name == "R") widen(diagnosis, diagnosis.runs[key].file);
+    if (name == "R") out.losses = losses_of(diagnosis.runs[key].file);
     diagnosis.runs.erase(key);
     return result;
   };
-  TWINRUN_ASSIGN(const Evaluation r, train_one("R", other.whole(), cpu, other));
-  if (diagnosis.stopped()) return Ok{};
-  Evaluation s = r;
+  TWINRUN_ASSIGN(out.r, train_one("R", other.whole(), cpu, other));
+  if (diagnosis.stopped()) return stopped;
+  out.s = out.r;
   if (with_s) {
     TWINRUN_ASSIGN(const auto sharded, program_of_s(diagnosis, other, scripted));
-    TWINRUN_ASSIGN(s, train_one("S", sharded.second, cpu, sharded.first));
-    if (diagnosis.stopped()) return Ok{};
+    TWINRUN_ASSIGN(out.s, train_one("S", sharded.second, cpu, sharded.first));
+    if (diagnosis.stopped()) return stopped;
   }
   TWINRUN_ASSIGN(
-      const Evaluation t,
-      train_one("T", as_computed_by(engine.capabilities(), diagnosis.subject_program(other)),
-                engine, other));
-  if (diagnosis.stopped()) return Ok{};
-  diagnosis.seeds.r.push_back(r);
-  diagnosis.seeds.s.push_back(s);
-  diagnosis.seeds.t.push_back(t);
+      out.t, train_one("T", as_computed_by(engine.capabilities(), diagnosis.subject_program(other)),
+                       engine, other));
+  if (diagnosis.stopped()) return stopped;
+  return std::optional(std::move(out));
+}
+
+// Adds the runs of the next seed, which another process may have trained.
+Status add_seed(DiagnosisState& diagnosis, bool with_s, bool scripted, Backend& cpu,
+                Backend& engine) {
+  const int i = static_cast<int>(diagnosis.seeds.r.size());
+  std::optional<SeedRuns> runs;
+  if (diagnosis.options.seeds.known) {
+    TWINRUN_ASSIGN(runs, diagnosis.options.seeds.known(i));
+  }
+  if (!runs) {
+    TWINRUN_ASSIGN(runs, train_seed(diagnosis, i, with_s, scripted, cpu, engine));
+  }
+  if (!runs) return Ok{};
+  widen(diagnosis, runs->losses);
+  diagnosis.seeds.r.push_back(runs->r);
+  diagnosis.seeds.s.push_back(runs->s);
+  diagnosis.seeds.t.push_back(runs->t);
   return Ok{};
 }
 
@@ -125,9 +147,19 @@ Status judge_effect(DiagnosisState& diagnosis, bool wanted, Backend& cpu, Backen
     diagnosis.runs.erase("S#0");
   }
   const SeedTrials trials(x.scenario.diagnose, labels_are_classes(x), counted_labels(x.data->eval));
+  const SeedWork& work = diagnosis.options.seeds;
+  if (work.mine) {
+    for (int i = 1; wanted && i < trials.looks().back(); ++i) {
+      if (!work.mine(i)) continue;
+      TWINRUN_ASSIGN(const auto runs, train_seed(diagnosis, i, with_s, scripted, cpu, *engine));
+      if (!runs) return Ok{};
+      TWINRUN_RETURN_IF_ERROR(work.trained(i, *runs));
+    }
+    return Ok{};
+  }
   for (const int look : trials.looks()) {
     while (wanted && diagnosis.seeds.r.size() < static_cast<size_t>(look)) {
-      TWINRUN_RETURN_IF_ERROR(train_seed(diagnosis, with_s, scripted, cpu, *engine));
+      TWINRUN_RETURN_IF_ERROR(add_seed(diagnosis, with_s, scripted, cpu, *engine));
       if (diagnosis.stopped()) return Ok{};
     }
     e.trajectories = rows_of(trials, diagnosis.seeds, with_s, scripted, explained && !with_s);

@@ -12,10 +12,13 @@
 #include <map>
 
 #include "backends/faults/faults.h"
+#include "checkpoints/checkpoint.h"
 #include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/line_file.h"
 #include "harness/drill/own_process.h"
+#include "harness/host/environment.h"
+#include "program/base/digest.h"
 #include "program/base/json_checksum.h"
 #include "program/base/os_error.h"
 #include "scenarios/library.h"
@@ -100,8 +103,12 @@ Result<std::optional<CaseRecord>> run_apart(const std::string& id, const CaseOpt
 
 Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
   if (!o.ids.empty()) {
-    for (const std::string& id : o.ids) TWINRUN_RETURN_IF_ERROR(parse_id(id));
-    return o.ids;
+    std::vector<std::string> ids;
+    for (const std::string& id : o.ids) {
+      TWINRUN_RETURN_IF_ERROR(parse_id(id));
+      if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+    }
+    return ids;
   }
   TWINRUN_ASSIGN(std::vector<std::string> ids, plan_cases(o.plan));
   if (o.only.empty()) return ids;
@@ -122,6 +129,34 @@ Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
   return wanted;
 }
 
+// What decides the result of a case besides its id. A scenario that cannot be read has no entry, and
+// its cases end in an error.
+Result<std::map<std::string, std::string>> setting_of(const DrillOptions& o,
+                                                      const std::vector<std::string>& ids) {
+  std::map<std::string, std::string> setting = {{"contract", std::to_string(kContractVersion)},
+                                                {"version", environment().at("version")}};
+  const ProgramFiles& files = o.plan.program;
+  for (const auto& [name, path] : {std::pair{"program", files.program},
+                                   {"binding", files.binding},
+                                   {"state", files.state},
+                                   {"batch", files.batch},
+                                   {"held-out", files.held_out},
+                                   {"whole", files.whole}}) {
+    if (path.empty()) continue;
+    TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
+    setting.emplace(name, digest_bytes(bytes.data(), bytes.size()).hex());
+  }
+  if (!files.program.empty()) return setting;
+  for (const std::string& id : ids) {
+    TWINRUN_ASSIGN(const CaseName name, parse_id(id));
+    const std::string key = "scenario " + name.scenario;
+    if (setting.contains(key)) continue;
+    if (const auto scenario = load_scenario(name.scenario))
+      setting.emplace(key, scenario_digest(*scenario).hex());
+  }
+  return setting;
+}
+
 }  // namespace
 
 std::vector<std::string> litmus_scenarios() {
@@ -133,7 +168,11 @@ std::vector<std::string> litmus_scenarios() {
 }
 
 Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFlag* stop) {
-  TWINRUN_ASSIGN(const std::vector<std::string> ids, ids_of(o));
+  TWINRUN_ASSIGN(const std::vector<std::string> all, ids_of(o));
+  TWINRUN_ASSIGN(auto setting, setting_of(o, all));
+  Drill drill;
+  drill.plan = campaign::make_plan("drill", "cases.jsonl", std::move(setting), all, o.shard);
+  drill.plan.run = o.run;
   const fs::path folder(o.directory);
   std::error_code error;
   if (!o.resume) fs::remove_all(folder / "begun", error);
@@ -143,7 +182,8 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   if (error)
     return Error{"cannot create the folder: " + error.message(), o.directory,
                  "choose another with --out", kind_of_failure(error.value())};
-  const std::string path = (folder / "cases.jsonl").string();
+  const std::string path = (folder / drill.plan.records).string();
+  TWINRUN_RETURN_IF_ERROR(campaign::begin(drill.plan, o.directory, o.resume));
   std::map<std::string, CaseRecord> done;
   if (o.resume) {
     TWINRUN_ASSIGN(done, finished(path));
@@ -160,14 +200,14 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, known));
   const Begun begun(folder / "begun");
   std::vector<std::string> todo;
-  for (const std::string& id : ids) {
-    if (!done.contains(id)) todo.push_back(id);
+  for (const auto& c : drill.plan.cases) {
+    if (!done.contains(c.id)) todo.push_back(c.id);
   }
 
   CaseOptions each;
   each.program = o.plan.program;
   each.directory = (folder / "cases").string();
-  each.cache = (folder / "references").string();
+  each.cache = o.cache.empty() ? (folder / "references").string() : o.cache;
   each.keep_all = o.keep_all;
   each.stop = stop;
   each.sabotage = o.sabotage;
@@ -219,13 +259,25 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     add(id, std::move(ran));
   });
   if (failed) return *failed;
-  Drill drill;
-  for (const std::string& id : ids) {
-    if (const auto it = done.find(id); it != done.end()) drill.records.push_back(it->second);
+  std::string sorted;
+  const size_t planned = drill.plan.cases.size();
+  for (const auto& c : drill.plan.cases) {
+    const auto it = done.find(c.id);
+    if (it == done.end()) continue;
+    // The tables are made of what stands in the file, so that merged shards give the same ones.
+    const std::string line = to_line(it->second);
+    TWINRUN_ASSIGN(CaseRecord record, from_line(line));
+    sorted += line + "\n";
+    drill.records.push_back(std::move(record));
+    done.erase(it);
   }
-  drill.interrupted = drill.records.size() < ids.size();
+  drill.interrupted = drill.records.size() < planned;
+  if (!drill.interrupted) {
+    for (const auto& [id, record] : done) sorted += to_line(record) + "\n";
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, sorted));
+  }
   if (progress != nullptr)
-    progress->end(fmt::format("{} of {} cases", drill.records.size(), ids.size()));
+    progress->end(fmt::format("{} of {} cases", drill.records.size(), planned));
   return drill;
 }
 

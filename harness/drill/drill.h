@@ -1,11 +1,13 @@
 // Runs a whole drill: cases in parallel, one thread each. The result of each case is appended to
-// DIR/cases.jsonl as soon as it is known, so that an interrupted drill can be resumed.
+// DIR/cases.jsonl as soon as it is known, so that an interrupted drill can be resumed. At the end
+// the lines are put into the order of the plan.
 //
 //   auto drill = run_drill({.plan = {{"drill_mlp"}, 200, 1}, .directory = "out", .threads = 2},
 //                          &progress, &stop);
 //   to_terminal(summarise(drill->records), {...});
 #pragma once
 
+#include "harness/campaign/plan.h"
 #include "harness/drill/matrix.h"
 #include "harness/drill/run_case.h"
 
@@ -15,15 +17,20 @@ struct DrillOptions {
   CasePlan plan;
   std::vector<std::string> ids;  // run these cases instead of the plan's
   std::string only;              // glob over kinds of faults and causes; "": all
-  std::string directory;  // for cases.jsonl, references/, and reports of wrong answers in cases/
+  // For plan.json, cases.jsonl, references/, and reports of wrong answers in cases/.
+  std::string directory;
+  std::string cache;      // of reference runs; "": directory/references
   bool resume = false;    // keep the records in cases.jsonl; otherwise start over
   bool keep_all = false;  // keep every case's report
   int threads = 1;
+  campaign::Shard shard;                    // of the cases, only those of this shard
+  campaign::RunFacts run;                   // for plan.json
   std::function<void(Evidence&)> sabotage;  // for tests: DiagnoseOptions::sabotage
 };
 
 struct Drill {
   std::vector<CaseRecord> records;  // in the order of the plan
+  campaign::Plan plan;
   bool interrupted = false;
 };
 Result<Drill> run_drill(const DrillOptions& options, Progress* progress, const StopFlag* stop);

@@ -104,6 +104,7 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
     const Score s = score(r);
     const bool a = r.injected.level == 'A';
     ++d.cases;
+    if (const auto name = parse_id(r.injected.id)) d.seeds.insert(name->seed);
     d.errors += r.error.empty() ? 0 : 1;
     d.seconds += r.seconds;
     d.truth_seconds += r.truth_seconds;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ struct KindRow {
 
 struct DrillSummary {
   int64_t cases = 0, errors = 0;
+  std::set<uint64_t> seeds;  // of the ids
   std::vector<Target> targets;
   std::vector<MatrixRow> matrix;
   std::vector<KindRow> faults, causes;
@@ -67,13 +69,12 @@ struct DrillSummary {
 };
 DrillSummary summarise(const std::vector<CaseRecord>& records);
 
-struct Drilled {  // shown above the tables
-  std::string command;
-  uint64_t seed = 0;
-  std::string date, machine;  // for the reader only
-};
-std::string to_terminal(const DrillSummary& summary, const Drilled& what);
-std::string to_markdown(const DrillSummary& summary, const Drilled& what);
-std::string to_json(const DrillSummary& summary, const Drilled& what);
+// How long it took is shown on the terminal only: Markdown and JSON are the same, byte for byte,
+// wherever and in however many shards the cases were run.
+std::string to_terminal(const DrillSummary& summary);
+std::string to_markdown(const DrillSummary& summary);
+std::string to_json(const DrillSummary& summary);
+// A row for each record, with its score: RFC 4180, like the tables of a report (reports/csv.h).
+std::string to_csv(const std::vector<CaseRecord>& records);
 
 }  // namespace twinrun::drill

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/drill/matrix.h"
+#include "reports/csv.h"
 #include "reports/markdown_text.h"
 
 namespace twinrun::drill {
@@ -118,11 +119,9 @@ std::string piped(const Table& table) {
   return text;
 }
 
-std::string said(const DrillSummary& d, const Drilled& what) {
-  std::string text = fmt::format("{} cases, seed {}", d.cases, what.seed);
+std::string said(const DrillSummary& d) {
+  std::string text = fmt::format("{} cases, seed {}", d.cases, fmt::join(d.seeds, ", "));
   if (d.errors > 0) text += fmt::format(", {} of them failed", d.errors);
-  text += fmt::format("; {:.1f} core-seconds per case ({:.1f} of them to determine the truth).",
-                      d.seconds + d.truth_seconds, d.truth_seconds);
   return text;
 }
 
@@ -187,9 +186,13 @@ json json_of(const KindRow& r) {
 
 }  // namespace
 
-std::string to_terminal(const DrillSummary& d, const Drilled& what) {
-  std::string text = said(d, what) + "\n\nTargets\n" + aligned(target_table(d)) +
-                     "\nTruth and verdict\n" + aligned(matrix_table(d));
+std::string to_terminal(const DrillSummary& d) {
+  std::string text = said(d) +
+                     fmt::format(
+                         "; {:.1f} core-seconds per case ({:.1f} of them to determine the "
+                         "truth).\n\nTargets\n",
+                         d.seconds + d.truth_seconds, d.truth_seconds) +
+                     aligned(target_table(d)) + "\nTruth and verdict\n" + aligned(matrix_table(d));
   if (!d.faults.empty()) text += "\nFaults of the engine\n" + aligned(fault_table(d));
   if (!d.causes.empty()) text += "\nCauses of sharding\n" + aligned(cause_table(d));
   for (const auto& line : {clean_text(d), hidden_text(d), runs_text(d)}) {
@@ -200,10 +203,9 @@ std::string to_terminal(const DrillSummary& d, const Drilled& what) {
   return text;
 }
 
-std::string to_markdown(const DrillSummary& d, const Drilled& what) {
+std::string to_markdown(const DrillSummary& d) {
   const text::Pieces md(0);
-  std::string text = fmt::format("{}: {} {}; {}.\n\n", md.code(what.command, 2000), said(d, what),
-                                 what.date, md.prose(what.machine));
+  std::string text = said(d) + ".\n\n";
   text += piped(target_table(d)) + "\n### Truth and verdict\n" + piped(matrix_table(d));
   if (!d.faults.empty()) text += "\n### Faults of the engine\n" + piped(fault_table(d));
   if (!d.causes.empty()) text += "\n### Causes of sharding\n" + piped(cause_table(d));
@@ -215,7 +217,7 @@ std::string to_markdown(const DrillSummary& d, const Drilled& what) {
   return text;
 }
 
-std::string to_json(const DrillSummary& d, const Drilled& what) {
+std::string to_json(const DrillSummary& d) {
   json targets = json::array(), matrix = json::array(), faults = json::array(),
        causes = json::array();
   for (const Target& t : d.targets) {
@@ -233,11 +235,8 @@ std::string to_json(const DrillSummary& d, const Drilled& what) {
   }
   for (const KindRow& row : d.faults) faults.push_back(json_of(row));
   for (const KindRow& row : d.causes) causes.push_back(json_of(row));
-  const json document = {{"schema", 1},
-                         {"command", what.command},
-                         {"seed", what.seed},
-                         {"date", what.date},
-                         {"machine", what.machine},
+  const json document = {{"schema", 2},
+                         {"seeds", d.seeds},
                          {"cases", d.cases},
                          {"errors", d.errors},
                          {"targets", targets},
@@ -253,6 +252,35 @@ std::string to_json(const DrillSummary& d, const Drilled& what) {
                          {"most_executions", d.max_executions},
                          {"misses", d.misses}};
   return document.dump(2, ' ', false, json::error_handler_t::replace);
+}
+
+std::string to_csv(const std::vector<CaseRecord>& records) {
+  std::string text =
+      "id,stratum,level,scenario,seed,cores,precision,kind,fault,op,cause,magnitude,truth,distance,"
+      "meaning,matters,verdict,effect,right,flagged,op_named,step_named,core_named,cause_named,"
+      "executions,run_lengths,headline,error\r\n";
+  const auto yes = [](bool value) { return value ? "true" : "false"; };
+  for (const CaseRecord& r : records) {
+    const DrillCase& c = r.injected;
+    const Score s = score(r);
+    const auto setting = [&](const std::string& key) {
+      const auto it =
+          std::ranges::find(c.overrides, key, &std::pair<std::string, std::string>::first);
+      return it == c.overrides.end() ? std::string() : csv_field(it->second);
+    };
+    const std::string level(1, c.level);
+    text += fmt::format(
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n",
+        csv_field(c.id), to_string(c.stratum), csv_field(level), csv_field(c.scenario),
+        setting("seed"), setting("tpu.cores"), setting("tpu.precision"), csv_field(c.kind),
+        csv_field(c.fault), csv_field(c.op), csv_field(c.cause),
+        c.magnitude ? fmt::format("{}", *c.magnitude) : "", to_string(s.kind), r.truth.distance,
+        r.truth.meaning, r.truth.matters, r.error.empty() ? to_string(r.verdict) : "error",
+        r.error.empty() ? to_string(r.effect) : "", yes(s.right), yes(s.flagged), yes(s.op),
+        yes(s.step), yes(s.core), yes(s.cause), r.executions, r.run_lengths, csv_field(r.headline),
+        csv_field(r.error));
+  }
+  return text;
 }
 
 }  // namespace twinrun::drill

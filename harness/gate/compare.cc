@@ -5,8 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <map>
 
-#include "harness/effect/trajectory.h"
+#include "checkpoints/container/atomic_file.h"
+#include "checkpoints/container/line_file.h"
+#include "harness/campaign/merge.h"
+#include "harness/gate/pairs.h"
+#include "harness/host/environment.h"
 #include "harness/run/run.h"
 #include "reports/text.h"
 
@@ -18,32 +24,92 @@ class Comparing {
   explicit Comparing(const CompareOptions& options) : o_(options) {}
 
   Result<Comparison> run() {
-    TWINRUN_RETURN_IF_ERROR(open(o_.a, a_));
-    TWINRUN_RETURN_IF_ERROR(open(o_.b, b_));
-    const Scenario& s = a_->scenario;
-    c_.scenario = s.name;
-    c_.metric = accuracy() ? kAccuracyMetric : kLossMetric;
-    c_.asked_seeds = o_.seeds > 0 ? o_.seeds : s.diagnose.seeds;
-    c_.a.asked = o_.a.asked;
-    c_.b.asked = o_.b.asked;
-    for (int i = 0; i < c_.asked_seeds; ++i) {
-      const uint64_t seed = s.seed + static_cast<uint64_t>(i);
-      TWINRUN_ASSIGN(const RunFile a, train_arm("A", *a_, o_.a, seed, c_.a, c_.seconds_a));
-      if (a.ended.interrupted()) return interrupted();
-      TWINRUN_ASSIGN(const RunFile b, train_arm("B", *b_, o_.b, seed, c_.b, c_.seconds_b));
-      if (b.ended.interrupted()) return interrupted();
-      c_.seeds.push_back(seed);
-      take(a, c_.a);
-      take(b, c_.b);
-      identical_ = i == 0 && a.state_digests == b.state_digests && a.ended == b.ended;
-      if (identical_) break;
+    TWINRUN_ASSIGN(const CompareQuestion question, open_arms());
+    std::vector<Pair> pairs;
+    for (const uint64_t seed : seeds(question)) {
+      TWINRUN_ASSIGN(auto pair, train_pair(seed));
+      if (!pair) break;
+      pairs.push_back(std::move(*pair));
+      if (pairs.front().identical) break;
     }
-    judge();
-    return std::move(c_);
+    return conclude(question, pairs);
+  }
+
+  Result<campaign::Plan> run_shard(const CompareShard& how) {
+    TWINRUN_ASSIGN(const CompareQuestion question, open_arms());
+    std::vector<std::string> ids;
+    for (const uint64_t seed : seeds(question)) ids.push_back(id_of(seed));
+    std::map<std::string, std::string> setting = to_setting(question);
+    setting.emplace("contract", std::to_string(kContractVersion));
+    setting.emplace("version", environment().at("version"));
+    setting.emplace("scenario of A", scenario_digest(a_->scenario).hex());
+    setting.emplace("scenario of B", scenario_digest(b_->scenario).hex());
+    campaign::Plan plan =
+        campaign::make_plan("compare", "pairs.jsonl", std::move(setting), ids, how.shard);
+    plan.run = how.run;
+    TWINRUN_RETURN_IF_ERROR(campaign::begin(plan, how.folder, how.resume));
+    const std::string path = (std::filesystem::path(how.folder) / plan.records).string();
+    std::map<std::string, std::string> known;
+    if (how.resume) {
+      TWINRUN_ASSIGN(auto records, campaign::read_records(path));
+      for (campaign::Record& record : records) known[record.id] = std::move(record.line);
+    }
+    // Rewrite the file with whole lines only, so that new records start on lines of their own.
+    std::string text;
+    for (const auto& [id, line] : known) text += line + "\n";
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, text));
+    TWINRUN_ASSIGN(LineFile lines, LineFile::open(path));
+    int64_t done = 0;
+    for (const campaign::PlannedCase& c : plan.cases) {
+      if (!known.contains(c.id)) {
+        TWINRUN_ASSIGN(const auto pair, train_pair(first_seed() + static_cast<uint64_t>(c.number)));
+        if (!pair)
+          return Error{fmt::format("interrupted after {} of {} pairs", done, plan.cases.size()),
+                       how.folder, "run the same command with --resume to continue",
+                       Error::Kind::kInterrupted};
+        TWINRUN_RETURN_IF_ERROR(lines.add(to_line(*pair)));
+      }
+      ++done;
+    }
+    return plan;
   }
 
  private:
   bool accuracy() const { return o_.metric == CompareOptions::Metric::kAccuracy; }
+  uint64_t first_seed() const { return a_->scenario.seed; }
+
+  Result<CompareQuestion> open_arms() {
+    TWINRUN_RETURN_IF_ERROR(open(o_.a, a_));
+    TWINRUN_RETURN_IF_ERROR(open(o_.b, b_));
+    const DiagnoseSpec& of_scenario = a_->scenario.diagnose;
+    const bool asked = o_.margin > 0;
+    return CompareQuestion{.scenario = a_->scenario.name,
+                           .metric = std::string(accuracy() ? kAccuracyMetric : kLossMetric),
+                           .a = o_.a.asked,
+                           .b = o_.b.asked,
+                           .seeds = o_.seeds > 0 ? o_.seeds : of_scenario.seeds,
+                           .margin = asked        ? o_.margin
+                                     : accuracy() ? 0
+                                                  : of_scenario.margin,
+                           .margin_source = asked || accuracy() ? "--margin" : "diagnose.margin"};
+  }
+
+  std::vector<uint64_t> seeds(const CompareQuestion& question) const {
+    std::vector<uint64_t> all;
+    for (int i = 0; i < question.seeds; ++i) all.push_back(first_seed() + static_cast<uint64_t>(i));
+    return all;
+  }
+
+  // nullopt: interrupted.
+  Result<std::optional<Pair>> train_pair(uint64_t seed) {
+    Pair pair{.seed = seed};
+    TWINRUN_ASSIGN(const RunFile a, train_arm("A", *a_, o_.a, seed, pair, pair.a));
+    if (a.ended.interrupted()) return std::optional<Pair>();
+    TWINRUN_ASSIGN(const RunFile b, train_arm("B", *b_, o_.b, seed, pair, pair.b));
+    if (b.ended.interrupted()) return std::optional<Pair>();
+    pair.identical = a.state_digests == b.state_digests && a.ended == b.ended;
+    return std::optional(std::move(pair));
+  }
 
   Status open(const CompareArmSpec& arm, std::optional<Experiment>& to) const {
     Overrides all = o_.settings;
@@ -64,7 +130,7 @@ class Comparing {
   }
 
   Result<RunFile> train_arm(const char* name, const Experiment& base, const CompareArmSpec& arm,
-                            uint64_t seed, CompareArm& out, double& seconds) {
+                            uint64_t seed, Pair& pair, PairArm& out) {
     TWINRUN_ASSIGN(const Experiment e, with_seed(base, seed));
     TWINRUN_ASSIGN(const EngineSetup setup, set_up(e, arm.engine, o_.progress));
     RunOptions run;
@@ -74,15 +140,21 @@ class Comparing {
     run.progress = o_.progress;
     run.stop = o_.stop;
     TWINRUN_ASSIGN(RunResult result, train(e, setup.program, *setup.backend, run));
-    seconds += result.seconds;
+    out.seconds = result.seconds;
     out.engine = result.file.engine;
     out.settings = result.file.engine_settings;
-    if (c_.seeds.empty()) compare_starts(name, e, setup.program);
+    out.ended = result.file.ended;
+    // A diverged model still has an accuracy, but it means nothing.
+    out.value = !out.ended.completed() ? std::nan("")
+                : accuracy()           ? result.file.evaluations.back().accuracy
+                                       : result.file.evaluations.back().loss;
+    if (seed == first_seed()) compare_starts(name, e, setup.program, pair.notes);
     return std::move(result.file);
   }
 
   // Notes, for the first pair, what the arms do not share although they share the seed.
-  void compare_starts(const std::string& name, const Experiment& e, const Program& program) {
+  void compare_starts(const std::string& name, const Experiment& e, const Program& program,
+                      std::vector<std::string>& notes) {
     const CheckpointHeader start =
         to_checkpoint(program, initial_states(e, program), e.scenario, 0).header();
     if (name == "A") {
@@ -95,14 +167,14 @@ class Comparing {
     };
     const bool weights = std::ranges::equal(parameters(start_), parameters(start), same);
     if (!weights)
-      c_.notes.push_back("A and B have different initial weights: the pairs share only their seed");
+      notes.push_back("A and B have different initial weights: the pairs share only their seed");
     if (a_->data->digest != b_->data->digest)
-      c_.notes.push_back(
+      notes.push_back(
           "A and B have different samples, held-out ones included: the metric is not "
           "computed on the same samples");
     if (a_->scenario.train.batch != b_->scenario.train.batch ||
         a_->scenario.train.steps != b_->scenario.train.steps)
-      c_.notes.push_back(
+      notes.push_back(
           fmt::format("A sees {} samples, B {}",
                       text::count(a_->scenario.train.batch * a_->scenario.train.steps),
                       text::count(b_->scenario.train.batch * b_->scenario.train.steps)));
@@ -116,92 +188,9 @@ class Comparing {
     return out;
   }
 
-  void take(const RunFile& file, CompareArm& arm) const {
-    const Evaluation& e = file.evaluations.back();
-    // A diverged model still has an accuracy, but it means nothing.
-    const bool whole = file.ended.completed();
-    arm.values.push_back(!whole ? std::nan("") : accuracy() ? e.accuracy : e.loss);
-    arm.ended.push_back(file.ended);
-  }
-
-  Comparison interrupted() {
-    c_.outcome = CompareOutcome::kInterrupted;
-    c_.headline = fmt::format(
-        "Interrupted after {} of {} pairs: the seeds were fixed beforehand, "
-        "so nothing is concluded.",
-        c_.seeds.size(), c_.asked_seeds);
-    // The interrupted pair may have the value of one arm: drop it.
-    c_.a.values.resize(c_.seeds.size());
-    c_.b.values.resize(c_.seeds.size());
-    fill_row();
-    return std::move(c_);
-  }
-
-  void fill_row() {
-    if (c_.seeds.empty()) return;
-    const double of_scenario = accuracy() ? 0 : a_->scenario.diagnose.margin;
-    const bool asked = o_.margin > 0;
-    const Margin margin = choose_margin(asked ? o_.margin : of_scenario, c_.a.values,
-                                        asked || accuracy() ? "--margin" : "diagnose.margin", "A");
-    c_.row = compare_paired("A - B", "A against B", c_.a.values, c_.b.values, margin);
-    c_.row.metric = c_.metric;
-  }
-
-  void judge() {
-    fill_row();
-    const auto n = static_cast<int64_t>(c_.seeds.size());
-    if (identical_) {
-      c_.outcome = CompareOutcome::kIdentical;
-      c_.headline = fmt::format("The same bits in every state of seed {}: one pair was enough.",
-                                c_.seeds.front());
-      return;
-    }
-    const auto diverged = [](const CompareArm& arm, size_t i) { return !arm.ended[i].completed(); };
-    for (size_t i = 0; i < c_.seeds.size(); ++i) {
-      if (diverged(c_.a, i) == diverged(c_.b, i)) continue;
-      c_.outcome = CompareOutcome::kDiffers;
-      c_.headline = fmt::format("At seed {} {} diverged and the other did not.", c_.seeds[i],
-                                diverged(c_.a, i) ? "A" : "B");
-      return;
-    }
-    if (!std::isfinite(c_.row.mean)) {
-      c_.outcome = CompareOutcome::kUndetermined;
-      c_.headline = "A and B both diverged: there is nothing to compare.";
-      return;
-    }
-    c_.outcome = decide(c_.row);
-    const std::string mean = text::signed_number(c_.row.mean);
-    switch (c_.outcome) {
-      case CompareOutcome::kEquivalent:
-        c_.headline = fmt::format("The mean difference of {} over {} is inside the margin {}.",
-                                  c_.metric, text::plural(n, "seed"), text::number(c_.row.margin));
-        break;
-      case CompareOutcome::kDiffers:
-        c_.headline = fmt::format(
-            "The mean difference of {}, {}, differs from 0 (95% confidence){}.", c_.metric, mean,
-            c_.row.outcome == PairedOutcome::kOutside ? ", and beyond the margin" : "");
-        break;
-      default:
-        c_.needed = seeds_for_power(c_.row);
-        if (c_.needed) c_.needed = std::max(*c_.needed, static_cast<int>(n) + 1);
-        c_.headline =
-            n < 2 ? "One pair says nothing about the spread between seeds: give --seeds 3 or more."
-                  : fmt::format(
-                        "{} do not decide: the difference is neither shown to be inside the "
-                        "margin nor to differ from 0.{}",
-                        text::plural(n, "seed"),
-                        c_.needed ? fmt::format(" {} seeds would, with 80% power (begin anew with "
-                                                "--seeds {}: the number must be fixed beforehand).",
-                                                *c_.needed, *c_.needed)
-                                  : " More than 10,000 seeds would be needed: raise --margin.");
-    }
-  }
-
   const CompareOptions& o_;
   std::optional<Experiment> a_, b_;
   CheckpointHeader start_;
-  Comparison c_;
-  bool identical_ = false;
 };
 
 }  // namespace
@@ -218,5 +207,9 @@ CompareOutcome decide(const TrajectoryRow& row) {
 }
 
 Result<Comparison> compare(const CompareOptions& options) { return Comparing(options).run(); }
+
+Result<campaign::Plan> compare_shard(const CompareOptions& options, const CompareShard& shard) {
+  return Comparing(options).run_shard(shard);
+}
 
 }  // namespace twinrun

@@ -14,7 +14,7 @@ const std::string kFault = "drop_k_tail@" + kOp + ",from=2";
 // Batches of the same shapes, drawn from another seed.
 const std::string kOther = kFixtures + "mlp_sgd.batch.npz";
 
-std::string served(const std::string& engine, const std::string& fault = "") {
+std::string served_engine(const std::string& engine, const std::string& fault = "") {
   return std::string("exec:'") + TWINRUN_BINARY + "' serve --engine " + engine +
          (fault.empty() ? "" : " --fault '" + fault + "'");
 }
@@ -251,15 +251,15 @@ TEST_F(ImportedVerbs, ADrillPlantsFaultsInTheOpsOfTheProgram) {
 
 TEST_F(ImportedVerbs, AnEngineOfAnotherProcessGetsTheText) {
   for (const char* engine : {"cpu", "tpu"})
-    EXPECT_EQ(train("s.h5", {"-e", served(engine)})["state_digest"],
+    EXPECT_EQ(train("s.h5", {"-e", served_engine(engine)})["state_digest"],
               train("o.h5", {"-e", engine})["state_digest"])
         << engine;
   const Words diagnose = {"diagnose", "--program", kStep, "-o", "out", "--subject"};
-  const auto right = json(with(diagnose, {served("tpu")}));
+  const auto right = json(with(diagnose, {served_engine("tpu")}));
   EXPECT_EQ(right["verdict"]["class"], "NOISE");
   EXPECT_EQ(right["findings"][0]["level"], "C");
   const auto wrong =
-      json(with(diagnose, {served("tpu", "scale@*dot_general*,from=2,magnitude=1.5")}), 20);
+      json(with(diagnose, {served_engine("tpu", "scale@*dot_general*,from=2,magnitude=1.5")}), 20);
   EXPECT_EQ(wrong["verdict"]["class"], "ENGINE_BUG");
   EXPECT_EQ(wrong["findings"][0]["step"], 2);
 }
