@@ -120,8 +120,7 @@ float rounded(float x, unsigned quarters) {
   if (x == 0 && quarters == 0) return std::copysign(0.0f, x);  // denormals too, under DAZ
   constexpr double kError = 0x1p-48;
   const auto v = shifted_sine<double>(x, quarters);
-  const auto low = narrowed(std::fma(v, -kError, v)),
-             high = narrowed(std::fma(v, kError, v));
+  const auto low = narrowed(std::fma(v, -kError, v)), high = narrowed(std::fma(v, kError, v));
   return to_bits(low) == to_bits(high) ? low : static_cast<float>(shifted_sine<Quad>(x, quarters));
 }
 

@@ -97,9 +97,7 @@ double best_seconds(const std::function<void()>& run) {
 
 void run_fma(Isa isa) { multiply_adds(isa); }
 
-double fma_flop(Isa isa) {
-  return 2.0 * static_cast<double>(kLoops) * kChains * lanes_of(isa);
-}
+double fma_flop(Isa isa) { return 2.0 * static_cast<double>(kLoops) * kChains * lanes_of(isa); }
 
 void run_triad(const float* a, const float* b, float* c, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) c[i] = a[i] + 3.0f * b[i];

@@ -139,7 +139,8 @@ TEST(AmxModel, IgnoresTheMode) {
 #if defined(__x86_64__)
   const std::vector<FloatMode> modes = {0x1F80, 0x3F80, 0x5F80, 0x7F80, 0xFFC0};
 #else
-  const std::vector<FloatMode> modes = {0, 1 << 22, 2 << 22, 3 << 22, 7 << 22};  // FPCR.RMode and FZ
+  const std::vector<FloatMode> modes = {0, 1 << 22, 2 << 22, 3 << 22,
+                                        7 << 22};  // FPCR.RMode and FZ
 #endif
   uint16_t a[512], b[512];
   for (int i = 0; i < 512; ++i) {
