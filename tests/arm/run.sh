@@ -43,5 +43,7 @@ tests() {  # TITLE PROGRAM FILTER
 tests "golden digests, every light scenario, NEON" golden_runs 'GoldenRuns.LightScenarios'
 tests "golden digests, three threads, unaligned, NEON" golden_runs 'Settings/GoldenRunsSlow.NeverChangeABit/neon_3_shifted'
 tests "golden digests, five steps, scalar and the model of AMX" golden_runs 'GoldenRunsProof.*'
-tests "kernels against the contract" backends_tests 'Flush.*:OpBits.*:Kinds/OpBits.*:Dot.*:Convolution.*:Reduce.*:Elementwise.*:Digest.*:Elementary.*:AmxModel.*:AmxSelfTest.*'
+# Left out for the time that they take under qemu: AmxModel, Digest, and OpBits of dots and convolutions.
+tests "flushing and kernels against the contract" backends_tests \
+  'Flush.*:Elementwise.*:Reduce.*:AmxSelfTest.*:Kinds/OpBits.*-*/dot_general:*/convolution*'
 exit $failed
