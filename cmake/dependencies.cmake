@@ -41,9 +41,15 @@ else()
   find_package(HDF5 REQUIRED COMPONENTS C)
 endif()
 
+# Headers only, for processors other than x86.
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  find_path(TWINRUN_SIMDE simde/x86/avx2.h REQUIRED)
+  find_path(TWINRUN_HIGHWAY hwy/highway.h REQUIRED)
+endif()
+
 # dygraphs, minified, draws the charts of report.html. It is inlined at build time and not part of the repository.
 find_path(TWINRUN_DYGRAPHS dygraph.min.js PATHS /usr/share/javascript/dygraphs /usr/share/nodejs/dygraphs/dist
-  DOC "Folder of dygraph.min.js and dygraph.min.css, version 2")
+  NO_CMAKE_FIND_ROOT_PATH DOC "Folder of dygraph.min.js and dygraph.min.css, version 2")
 if(NOT TWINRUN_DYGRAPHS)
   message(FATAL_ERROR "dygraph.min.js is missing: install Debian's libjs-dygraphs (./dev packages build), or give its "
     "folder with -DTWINRUN_DYGRAPHS=DIR")

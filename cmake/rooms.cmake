@@ -18,8 +18,13 @@ target_compile_options(twinrun_flags INTERFACE
   -ffp-contract=off -Wall -Wextra -Wpedantic -Wno-missing-field-initializers 
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
   $<$<CXX_COMPILER_ID:Clang>:-Wno-overlength-strings>)
+# Sources for the instruction sets of one processor end with their names.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(twinrun_flags INTERFACE -march=x86-64-v3)
+  set(TWINRUN_OF_OTHER_PROCESSORS "_neon\\.cc$")
+else()
+  set(TWINRUN_OF_OTHER_PROCESSORS "(_avx2|_avx512|_avx512bf16|_amx|blocks_wide)\\.cc$")
+  target_include_directories(twinrun_flags SYSTEM INTERFACE ${TWINRUN_SIMDE} ${TWINRUN_HIGHWAY})
 endif()
 if(TWINRUN_SANITIZE)
   set(sanitized $<NOT:$<BOOL:$<TARGET_PROPERTY:TWINRUN_NOT_SANITIZED>>>)
@@ -59,6 +64,7 @@ function(twinrun_room name)
     file(GLOB found CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${dir}/*.cc)
     list(APPEND sources ${found})
   endforeach()
+  list(FILTER sources EXCLUDE REGEX "${TWINRUN_OF_OTHER_PROCESSORS}")
   add_library(twinrun_${name} STATIC ${sources})
   add_library(twinrun::${name} ALIAS twinrun_${name})
   target_include_directories(twinrun_${name} PUBLIC

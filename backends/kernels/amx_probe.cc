@@ -258,8 +258,12 @@ std::string_view probe_amx() {
 }
 
 std::string_view probe_avx512bf16() {
+#if defined(__x86_64__)
   if (!has_avx512bf16()) return "no AVX512-BF16";
   return keeps_amx_order(kGemmAvx512Bf16) ? "" : "self test failed";
+#else
+  return "no AVX512-BF16";
+#endif
 }
 
 bool is_amd() {

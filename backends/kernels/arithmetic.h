@@ -5,38 +5,37 @@
 //   for_ranges(context, elements, 1, [&](int64_t begin, int64_t end) { ... });
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 
+#include "backends/kernels/float_mode.h"
 #include "backends/kernels/kernels.h"
 #include "program/base/bits.h"
 
 namespace twinrun {
 
-// Sets FTZ and DAZ (denormal results and operands are zero) for this thread while in scope. The
+// Makes denormal results and operands zero for this thread while in scope (float_mode.h). The
 // empty asm keeps the compiler from moving arithmetic on memory out of the scope.
 class FlushScope {
  public:
   explicit FlushScope(bool on) : on_(on) {
     if (!on_) return;
-    saved_ = _mm_getcsr();
-    _mm_setcsr(saved_ | 0x8040u);
+    saved_ = float_mode();
+    set_float_mode(saved_ | kDenormalsAreZero);
     asm volatile("" ::: "memory");
   }
   ~FlushScope() {
     if (!on_) return;
     asm volatile("" ::: "memory");
-    _mm_setcsr(saved_);
+    set_float_mode(saved_);
   }
   FlushScope(const FlushScope&) = delete;
   FlushScope& operator=(const FlushScope&) = delete;
 
  private:
   bool on_;
-  unsigned saved_ = 0;
+  FloatMode saved_ = 0;
 };
 
 // Below this much work (about one unit per element touched) waking the pool costs more than it

@@ -31,7 +31,7 @@ struct Subtract {
 struct Multiply {
   template <bool>
   static float of(float a, float b) {
-    return a * b;
+    return multiplied(a, b);
   }
 };
 struct Divide {
@@ -375,9 +375,11 @@ BlockKernel float_of(OpKind kind) {
 }  // namespace
 
 BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
+#if defined(__x86_64__)
   if (operand == DType::kF32 && vectors_of_512()) {
     if (const BlockKernel kernel = wide_kernel(op, flush)) return kernel;
   }
+#endif
   switch (op.kind) {
     case OpKind::kCompare:
       return compare(op.attrs.compare, operand, flush);

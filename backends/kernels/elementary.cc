@@ -9,8 +9,6 @@
 namespace twinrun {
 namespace {
 
-__extension__ typedef __float128 Quad;
-
 // Further binary64 terms of ln 2 and of 2 / sqrt(pi).
 constexpr double kLn2c = 0x1.7b57a079a1934p-111;
 constexpr double kTwoOverSqrtPib = 0x1.1ae3a914fed80p-56, kTwoOverSqrtPic = -0x1.3cbbebf65f145p-111;
@@ -77,7 +75,7 @@ Quad tanh_quad(float x) {
 // it is set to flush.
 float rounded(Quad y) {
   volatile double r = static_cast<float>(y);
-  return static_cast<float>(r);
+  return narrowed(r);
 }
 
 }  // namespace
@@ -85,6 +83,8 @@ float rounded(Quad y) {
 const ElementaryKernels& elementary_kernels(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return kElementaryAvx512;
+#else
+  (void)isa;
 #endif
   return kVectors;
 }

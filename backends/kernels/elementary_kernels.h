@@ -7,6 +7,14 @@ namespace twinrun {
 
 constexpr int64_t kElementaryChunk = 256;
 
+// IEEE binary128, which is __float128 on x86-64 and long double on AArch64.
+#if defined(__x86_64__)
+__extension__ typedef __float128 Quad;
+#else
+typedef long double Quad;
+static_assert(__LDBL_MANT_DIG__ == 113);
+#endif
+
 // Correctly rounded; n is at most kElementaryChunk, y may be x.
 struct ElementaryKernels {
   void (*exp)(const float* x, float* y, int64_t n);

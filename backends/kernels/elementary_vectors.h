@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "backends/kernels/elementary_kernels.h"
+#include "backends/kernels/float_mode.h"
 
 namespace twinrun {
 namespace {
@@ -164,8 +165,8 @@ inline void ziv(const float* x, float* y, int64_t n, double error, Fast&& fast,
   uint32_t differ = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double v = fast(static_cast<double>(x[i]));
-    low[i] = static_cast<float>(__builtin_fma(v, -error, v));
-    high[i] = static_cast<float>(__builtin_fma(v, error, v));
+    low[i] = narrowed(__builtin_fma(v, -error, v));
+    high[i] = narrowed(__builtin_fma(v, error, v));
     differ |= as_u32(low[i]) ^ as_u32(high[i]);
   }
   if (differ != 0) {

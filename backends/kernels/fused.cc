@@ -266,7 +266,7 @@ void FusedKernel::fetch(std::byte* const* table, int64_t at, int64_t n, size_t i
     const std::byte* from = table[place.index] + static_cast<size_t>(at) * place.moves;
     const size_t lines = place.moves * static_cast<size_t>(n) / 64;
     for (size_t line = lines * i / nodes_.size(); line < lines * (i + 1) / nodes_.size(); ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + line * 64), _MM_HINT_T0);
+      __builtin_prefetch(from + line * 64, 0, 3);
     }
   }
 }

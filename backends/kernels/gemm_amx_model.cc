@@ -1,8 +1,7 @@
 // The dot of the modelled AMX tile unit, and the kernels that use it.
 #include "backends/kernels/gemm_amx_model.h"
 
-#include <immintrin.h>
-
+#include "backends/kernels/float_mode.h"
 #include "backends/kernels/gemm_amx_tiles.h"
 
 namespace twinrun {
@@ -15,11 +14,11 @@ TWINRUN_INLINE float bf16_value(uint16_t x) {
 }  // namespace
 
 // Not inlined, and working on memory, so that no arithmetic moves out of the section between the
-// two settings of MXCSR.
+// two settings of the mode.
 __attribute__((noinline)) void tile_dot_model(float* __restrict c, const uint16_t* a,
                                               const uint16_t* b) {
-  const unsigned saved = _mm_getcsr();
-  _mm_setcsr(0x9FC0);  // nearest even, FTZ, DAZ, no traps
+  const FloatMode saved = float_mode();
+  set_float_mode(kPlainMode | kDenormalsAreZero);
   asm volatile("" ::: "memory");
   float b_even[256], b_odd[256];  // [pair][column]
   for (int i = 0; i < 256; ++i) {
@@ -31,14 +30,14 @@ __attribute__((noinline)) void tile_dot_model(float* __restrict c, const uint16_
       float even = 0, odd = 0;
 #pragma GCC unroll 16
       for (int pair = 0; pair < 16; ++pair) {
-        even = __builtin_fmaf(bf16_value(a[2 * pair]), b_even[pair * 16 + n], even);
-        odd = __builtin_fmaf(bf16_value(a[2 * pair + 1]), b_odd[pair * 16 + n], odd);
+        even = fused(bf16_value(a[2 * pair]), b_even[pair * 16 + n], even);
+        odd = fused(bf16_value(a[2 * pair + 1]), b_odd[pair * 16 + n], odd);
       }
       c[n] = c[n] + (even + odd);
     }
   }
   asm volatile("" ::: "memory");
-  _mm_setcsr(saved);
+  set_float_mode(saved);
 }
 
 const GemmKernels kGemmAmxModel = {

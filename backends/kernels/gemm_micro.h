@@ -111,6 +111,7 @@ struct GemmKernels {
 };
 
 extern const GemmKernels kGemmScalar;
+extern const GemmKernels kGemmNeon;  // AArch64; those to kGemmAmx: x86-64
 extern const GemmKernels kGemmAvx2;
 extern const GemmKernels kGemmAvx512;
 extern const GemmKernels kGemmAvx512Bf16;

@@ -1,5 +1,6 @@
 // Tiles of 4 x 2 in plain C++. Tests compare them with the vector tiles, to show that all compute
 // what the contract says.
+#include "backends/kernels/float_mode.h"
 #include "backends/kernels/gemm_micro_tiles.h"
 
 namespace twinrun {
@@ -14,7 +15,7 @@ struct Scalar {
   static TWINRUN_INLINE void store_some(float* p, reg x, int) { *p = x; }
   static TWINRUN_INLINE reg set1(const float* p) { return *p; }
   static TWINRUN_INLINE reg zero() { return 0.0f; }
-  static TWINRUN_INLINE reg fma(reg a, reg b, reg c) { return __builtin_fmaf(a, b, c); }
+  static TWINRUN_INLINE reg fma(reg a, reg b, reg c) { return fused(a, b, c); }
   static TWINRUN_INLINE reg add(reg a, reg b) { return a + b; }
   static TWINRUN_INLINE reg canonical(reg x) {
     return x != x ? __builtin_bit_cast(float, 0x7FC00000u) : x;

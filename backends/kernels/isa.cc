@@ -12,13 +12,14 @@
 namespace twinrun {
 namespace {
 
-constexpr Isa kNamed[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+constexpr Isa kNamed[] = {Isa::kScalar, Isa::kNeon,       Isa::kAvx2,
+                          Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
 Isa best_vectors() {
 #if defined(__x86_64__)
   return has_avx512() ? Isa::kAvx512 : Isa::kAvx2;
 #else
-  return Isa::kScalar;
+  return Isa::kNeon;
 #endif
 }
 
@@ -31,6 +32,12 @@ std::optional<Isa> named(std::string_view name) {
     if (to_string(isa) == name) return isa;
   }
   return std::nullopt;
+}
+
+// What TWINRUN_ISA names; the most where it names nothing, or NEON on a machine without.
+Isa requested() {
+  const Isa wanted = named(requested_name()).value_or(Isa::kAmx);
+  return wanted == Isa::kNeon && best_vectors() != Isa::kNeon ? Isa::kAmx : wanted;
 }
 
 std::string_view trouble_of_avx512bf16() {
@@ -53,7 +60,7 @@ Isa limited(Isa wanted) {
 }
 
 std::atomic<Isa>& current() {
-  static std::atomic<Isa> isa{limited(named(requested_name()).value_or(Isa::kAmx))};
+  static std::atomic<Isa> isa{limited(requested())};
   return isa;
 }
 
@@ -63,6 +70,8 @@ std::string_view to_string(Isa isa) {
   switch (isa) {
     case Isa::kScalar:
       return "scalar";
+    case Isa::kNeon:
+      return "neon";
     case Isa::kAvx2:
       return "avx2";
     case Isa::kAvx512:
@@ -92,13 +101,13 @@ Status check_isa_request() {
 }
 
 std::string_view amx_refusal() {
-  if (named(requested_name()).value_or(Isa::kAmx) < Isa::kAmx) return "TWINRUN_ISA asks for less";
+  if (requested() < Isa::kAmx) return "TWINRUN_ISA asks for less";
   static const std::string_view refusal = probe_amx();
   return refusal;
 }
 
 std::string_view avx512bf16_refusal() {
-  const Isa wanted = named(requested_name()).value_or(Isa::kAmx);
+  const Isa wanted = requested();
   if (wanted < Isa::kAvx512Bf16) return "TWINRUN_ISA asks for less";
   if (!trouble_of_avx512bf16().empty()) return trouble_of_avx512bf16();
   if (wanted == Isa::kAvx512Bf16) return "";
@@ -110,6 +119,10 @@ const GemmKernels& gemm_kernels(Isa isa, bool bf16) {
   switch (isa) {
     case Isa::kScalar:
       return kGemmScalar;
+    case Isa::kAmxModel:
+      return bf16 ? kGemmAmxModel : gemm_kernels(best_vectors(), bf16);
+#if defined(__x86_64__)
+    case Isa::kNeon:
     case Isa::kAvx2:
       return kGemmAvx2;
     case Isa::kAvx512:
@@ -118,8 +131,10 @@ const GemmKernels& gemm_kernels(Isa isa, bool bf16) {
       return bf16 ? kGemmAvx512Bf16 : kGemmAvx512;
     case Isa::kAmx:
       return bf16 ? kGemmAmx : kGemmAvx512;
-    case Isa::kAmxModel:
-      return bf16 ? kGemmAmxModel : gemm_kernels(best_vectors(), bf16);
+#else
+    default:
+      return kGemmNeon;
+#endif
   }
   return kGemmScalar;
 }

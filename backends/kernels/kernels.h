@@ -30,11 +30,13 @@ struct Arithmetic {
   bool poison = false;  // NaN in the padding cells of dot tiles (must not change a bit)
 };
 
+// In ascending order, so that a machine's best can be compared with what is asked for; kNeon is on
+// AArch64 only, all but kScalar and kAmxModel on x86-64 only.
 // kAmxModel: the tiles of AMX modelled in plain C++, slow; only force_isa selects it.
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx, kAmxModel };
+enum class Isa : uint8_t { kScalar, kNeon, kAvx2, kAvx512, kAvx512Bf16, kAmx, kAmxModel };
 std::string_view to_string(Isa isa);
 // The best instruction set that this machine has, or the one that TWINRUN_ISA names
-// ("scalar|avx2|avx512|avx512bf16|amx"). A request for more than the machine has falls back to the
+// ("scalar|neon|avx2|avx512|avx512bf16|amx"). A request for more than the machine has falls back to the
 // best.
 Isa active_isa();
 // Whether kernels other than matrix tiles use AVX-512, too.

@@ -2,8 +2,9 @@
 // compiled for several instruction sets include this one.
 #pragma once
 
-#include <immintrin.h>
 #include <stdint.h>
+
+#include "backends/kernels/intrinsics.h"
 
 namespace twinrun {
 namespace {

@@ -10,7 +10,6 @@
 namespace twinrun {
 namespace {
 
-__extension__ typedef __float128 Quad;
 __extension__ typedef unsigned __int128 U128;
 __extension__ typedef __int128 I128;
 
@@ -121,8 +120,7 @@ float rounded(float x, unsigned quarters) {
   if (x == 0 && quarters == 0) return std::copysign(0.0f, x);  // denormals too, under DAZ
   constexpr double kError = 0x1p-48;
   const auto v = shifted_sine<double>(x, quarters);
-  const auto low = static_cast<float>(std::fma(v, -kError, v)),
-             high = static_cast<float>(std::fma(v, kError, v));
+  const auto low = narrowed(std::fma(v, -kError, v)), high = narrowed(std::fma(v, kError, v));
   return to_bits(low) == to_bits(high) ? low : static_cast<float>(shifted_sine<Quad>(x, quarters));
 }
 

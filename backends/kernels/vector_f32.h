@@ -5,9 +5,9 @@
 //   _mm256_storeu_ps(r, canonical8(maximum8(flush8<true>(a), flush8<true>(b))));
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstdint>
+
+#include "backends/kernels/intrinsics.h"
 
 namespace twinrun {
 

@@ -102,7 +102,7 @@ void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64
   for (int64_t c = 0; c < channels; c += 8) {
     const auto load = [&](int t) {
       const float* x = from + taps.offset[t] + c;
-      _mm_prefetch(reinterpret_cast<const char*>(x + ahead), _MM_HINT_T0);
+      __builtin_prefetch(x + ahead, 0, 3);
       return flush8<kFlush>(_mm256_loadu_ps(x));
     };
     __m256 value = taps.count == 0 ? nothing : load(0);
@@ -124,7 +124,7 @@ void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to
   for (int64_t c = 0; c < channels; c += 8) {
     const auto load = [&](int t) {
       const float* x = from + taps.offset[t] + c;
-      _mm_prefetch(reinterpret_cast<const char*>(x + ahead), _MM_HINT_T0);
+      __builtin_prefetch(x + ahead, 0, 3);
       __builtin_prefetch(to + taps.offset[t] + c + ahead, 1);
       return flush8<kFlush>(_mm256_loadu_ps(x));
     };

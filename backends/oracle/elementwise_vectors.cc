@@ -1,10 +1,9 @@
 // eval_vectors: the estimates of elementwise.cc for + - * / sqrt max min and compare, four elements
 // at a time.
-#include <immintrin.h>
-
 #include <cstring>
 #include <type_traits>
 
+#include "backends/kernels/intrinsics.h"
 #include "backends/oracle/internal.h"
 
 namespace twinrun::oracle {

@@ -1,11 +1,10 @@
 // Evaluates ops through the files of this folder, and compares a subject's results with the bounds.
 #include "backends/oracle/oracle.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "backends/kernels/intrinsics.h"
 #include "backends/oracle/internal.h"
 
 namespace twinrun {

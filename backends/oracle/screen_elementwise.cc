@@ -1,8 +1,7 @@
 // The screen of elementwise ops: recomputes chunks of 1024 elements in binary32 (ops with one
 // rounding, whose results must be equal) or in binary64 (exp, log, tanh, erf, log1p, logistic, with
 // polynomials whose error is below 2^-30).
-#include <immintrin.h>
-
+#include "backends/kernels/intrinsics.h"
 #include "backends/oracle/elementary.h"
 #include "backends/oracle/screen_internal.h"
 

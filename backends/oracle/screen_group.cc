@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "backends/kernels/float_mode.h"
 #include "backends/oracle/screen_internal.h"
 
 namespace twinrun {
@@ -17,19 +18,19 @@ constexpr int64_t kMaxPieces = 16;    // of a group with reductions, each with s
 // compiler from moving arithmetic out of it.
 class DenormalsAreZero {
  public:
-  explicit DenormalsAreZero(bool on) : saved_(_mm_getcsr()) {
-    if (on) _mm_setcsr(saved_ | 0x8040u);
+  explicit DenormalsAreZero(bool on) : saved_(float_mode()) {
+    if (on) set_float_mode(saved_ | kDenormalsAreZero);
     asm volatile("" ::: "memory");
   }
   ~DenormalsAreZero() {
     asm volatile("" ::: "memory");
-    _mm_setcsr(saved_);
+    set_float_mode(saved_);
   }
   DenormalsAreZero(const DenormalsAreZero&) = delete;
   DenormalsAreZero& operator=(const DenormalsAreZero&) = delete;
 
  private:
-  unsigned saved_;
+  FloatMode saved_;
 };
 
 bool computes(const Capabilities& declared, const Graph& graph, const FusedOp& fused) {
@@ -340,7 +341,7 @@ bool GroupScreen::run_node(const Node& node, std::byte* const* table, int64_t at
       each_of_two(in[0], in[1], e, n, [](float a, float b) { return a - b; });
       break;
     case OpKind::kMultiply:
-      each_of_two(in[0], in[1], e, n, [](float a, float b) { return a * b; });
+      each_of_two(in[0], in[1], e, n, [](float a, float b) { return multiplied(a, b); });
       break;
     case OpKind::kDivide:
       each_of_two(in[0], in[1], e, n, [](float a, float b) { return a / b; });

@@ -3,10 +3,10 @@
 // with floating-point comparisons that might trap.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstdint>
 #include <initializer_list>
+
+#include "backends/kernels/intrinsics.h"
 
 namespace twinrun::screen {
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "backends/kernels/float_mode.h"
 #include "backends/kernels/kernels.h"
 #include "backends/variants/internal.h"
 #include "program/base/philox.h"
@@ -30,7 +31,7 @@ double error_at(const Variant& v, OpKind kind, float x) {
 // one. Returns `rounded` where the error would leave the declared bound.
 float moved(const Variant& v, OpKind kind, float x, float rounded, double value) {
   const double spacing = ulp(value);
-  const auto result = static_cast<float>(value + v.off_by * error_at(v, kind, x) * spacing);
+  const auto result = narrowed(value + v.off_by * error_at(v, kind, x) * spacing);
   // Above a power of two the final rounding is twice as coarse, so the bound is checked here. A
   // result must also stay in the range of the function.
   const double most = v.declared.elementary_ulps * spacing - std::fabs(value) * 0x1p-46;

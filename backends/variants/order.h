@@ -4,10 +4,10 @@
 //   float s = sum_in_order<float>(order, n, Numbers{x});
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstdint>
 
+#include "backends/kernels/float_mode.h"
+#include "backends/kernels/intrinsics.h"
 #include "backends/variants/variant.h"
 
 namespace twinrun::variants {
@@ -34,18 +34,39 @@ inline Lanes add(const Lanes& a, const Lanes& b) {
   for (int i = 0; i < 4; ++i) r.v[i] = _mm256_add_ps(a.v[i], b.v[i]);
   return r;
 }
-inline float multiply(float a, float b) { return a * b; }
+inline float multiply(float a, float b) { return multiplied(a, b); }
+inline float multiply_add(float a, float b, float c) { return fused(a, b, c); }
+#if defined(__x86_64__)
 inline Lanes multiply(const Lanes& a, const Lanes& b) {
   Lanes r;
   for (int i = 0; i < 4; ++i) r.v[i] = _mm256_mul_ps(a.v[i], b.v[i]);
   return r;
 }
-inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline Lanes multiply_add(const Lanes& a, const Lanes& b, const Lanes& c) {
   Lanes r;
   for (int i = 0; i < 4; ++i) r.v[i] = _mm256_fmadd_ps(a.v[i], b.v[i], c.v[i]);
   return r;
 }
+#else
+inline void store(float* to, const Lanes& x) {
+  for (int i = 0; i < 4; ++i) _mm256_storeu_ps(to + 8 * i, x.v[i]);
+}
+inline Lanes multiply(const Lanes& a, const Lanes& b) {
+  float x[kLanes], y[kLanes];
+  store(x, a);
+  store(y, b);
+  for (int i = 0; i < kLanes; ++i) x[i] = multiplied(x[i], y[i]);
+  return load(x, Lanes{});
+}
+inline Lanes multiply_add(const Lanes& a, const Lanes& b, const Lanes& c) {
+  float x[kLanes], y[kLanes], z[kLanes];
+  store(x, a);
+  store(y, b);
+  store(z, c);
+  for (int i = 0; i < kLanes; ++i) z[i] = fused(x[i], y[i], z[i]);
+  return load(z, Lanes{});
+}
+#endif
 
 // Terms that are consecutive numbers.
 struct Numbers {

@@ -108,12 +108,12 @@ class VariantHooks : public OpHooks {
     float* out = output.as<float>().data();
     const FlushScope scope(variant_.declared.flush);
     for (int64_t i = 0; i < output.elements(); ++i) {
-      const bool seen = to_bits(canonical(x[i] * y[i])) == to_bits(product[i]);
+      const bool seen = to_bits(canonical(multiplied(x[i], y[i]))) == to_bits(product[i]);
       // Compute p - q as p + (-q): negate a factor of the product, or the other operand.
       const float c = subtract && which == 0 ? -other[i] : other[i];
       const float factor = subtract && which == 1 ? -x[i] : x[i];
       const float p = subtract && which == 1 ? -product[i] : product[i];
-      out[i] = canonical(seen ? __builtin_fmaf(factor, y[i], c) : p + c);
+      out[i] = canonical(seen ? fused(factor, y[i], c) : p + c);
     }
     return true;
   }

@@ -11,7 +11,8 @@ namespace {
 
 // A mapping occupies whole pages, and a process can have only some ten thousand mappings.
 constexpr size_t kSmall = 64 << 10;
-constexpr uint64_t kPage = 4096;
+// The largest page of Linux (AArch64's): a mapping may begin at a multiple of it on every machine.
+constexpr uint64_t kPage = 64 << 10;
 
 }  // namespace
 

@@ -31,8 +31,8 @@ constexpr Term kEnvironment[] = {
      "folder of the reference runs that are kept (default: twinrun/references in $XDG_CACHE_HOME "
      "or ~/.cache); empty: none"},
     {"TWINRUN_ISA",
-     "the highest instruction set to use, which never changes a bit: scalar, avx2, avx512, "
-     "avx512bf16, amx"},
+     "the highest instruction set to use, which never changes a bit: scalar, neon, avx2, "
+     "avx512, avx512bf16, amx"},
     {"TWINRUN_PJRT_PLUGIN", "PJRT plugin of the engine xla"},
     {"TWINRUN_PYTHON", "bisect package: the Python that has the package twinrun (python3)"},
     {"NO_COLOR", "not empty: no colours"},

@@ -15,9 +15,16 @@ namespace {
 
 std::string cpu_model() {
   std::ifstream in("/proc/cpuinfo");
+  std::string maker;
   for (std::string line; std::getline(in, line);) {
     const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+    if (colon == std::string::npos) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.starts_with("model name")) return value;
+    // Linux on ARM has numbers instead.
+    if (line.starts_with("CPU implementer")) maker = value;
+    if (line.starts_with("CPU part"))
+      return fmt::format("CPU part {} of implementer {}", value, maker);
   }
   return "unknown";
 }

@@ -12,7 +12,7 @@
 namespace twinrun {
 
 // Runs chains of fused multiply-adds in the registers of one thread, for some milliseconds, with
-// AVX2, AVX-512 or VDPBF16PS (which the machine must have); fma_flop() is their number of operations.
+// AVX2, AVX-512 or VDPBF16PS, or on AArch64 with NEON (which the machine must have); fma_flop() is their number of operations.
 void run_fma(Isa isa);
 double fma_flop(Isa isa);
 

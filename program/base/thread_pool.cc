@@ -2,8 +2,6 @@
 // before it sleeps.
 #include "program/base/thread_pool.h"
 
-#include <immintrin.h>
-
 #include <chrono>
 #include <limits>
 #include <system_error>
@@ -24,6 +22,15 @@ thread_local bool inside_piece = false;
 // The pool of this process that had work last. Workers of other pools stop spinning and go to
 // sleep.
 std::atomic<const ThreadPool*> latest = nullptr;
+
+// Tells the processor that this thread waits in a loop.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 }  // namespace
 
@@ -58,7 +65,7 @@ void ThreadPool::wait_until(const std::atomic<uint32_t>& word, F happened) const
        spins_ && latest.load() == this && Clock::now() - begin < kAwake;) {
     for (int i = 0; i < 32; ++i) {
       if (happened(word.load())) return;
-      _mm_pause();
+      relax();
     }
   }
   for (uint32_t value = word.load(); !happened(value); value = word.load()) word.wait(value);

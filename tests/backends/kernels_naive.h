@@ -13,13 +13,12 @@
 #include <random>
 #include <vector>
 
+#include "backends/kernels/elementary_kernels.h"
 #include "backends/kernels/kernels.h"
 #include "program/base/bits.h"
 #include "tests/support/isa_scope.h"
 
 namespace twinrun::naive {
-
-__extension__ typedef __float128 Quad;
 
 // Whether a result is flushed: it is below 2^-126 after rounding with unbounded exponent, that is,
 // below the midpoint of 2^-126 - 2^-150 and 2^-126.
@@ -215,7 +214,7 @@ inline bool runs_avx512bf16() { return IsaScope(Isa::kAvx512Bf16).there(); }
 // included where the machine has them; where it has not, kernels_quads_test.cc and
 // kernels_amx_test.cc report that.
 inline std::vector<Isa> isas(DotArithmetic dot) {
-  std::vector<Isa> list = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+  std::vector<Isa> list = {Isa::kScalar, Isa::kNeon, Isa::kAvx2, Isa::kAvx512};
   if (dot == DotArithmetic::kF32) return list;
   list.push_back(Isa::kAmxModel);
   if (runs_avx512bf16()) list.push_back(Isa::kAvx512Bf16);

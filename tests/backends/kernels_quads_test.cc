@@ -2,6 +2,8 @@
 // every other order, flushing or rounding. A model in plain C++ runs the same packing on every
 // machine; the instruction itself runs where there is one. kernels_{dot,convolution,digest}_test.cc
 // and ops_bits_test.cc run it, too.
+#if defined(__x86_64__)
+
 #include <gtest/gtest.h>
 #include <immintrin.h>
 
@@ -254,3 +256,5 @@ TEST(QuadsTiles, AreForBf16) {
 
 }  // namespace
 }  // namespace twinrun::kernels_quads_test
+
+#endif

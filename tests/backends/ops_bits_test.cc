@@ -87,8 +87,8 @@ TEST_P(OpBits, KernelEqualsReference) {
         for (const Mode& mode : kModes) {
           if (!dot && mode.kernel.dot != DotArithmetic::kF32) continue;
           const Tensor want = reference_result(c, mode.reference);
-          for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxModel,
-                          Isa::kAmx}) {
+          for (Isa isa : {Isa::kScalar, Isa::kNeon, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16,
+                          Isa::kAmxModel, Isa::kAmx}) {
             if (!dot && isa != Isa::kAmx) continue;
             const IsaScope scope(isa);
             // Without AMX, the loop's kAmx runs the best instruction set of this machine.

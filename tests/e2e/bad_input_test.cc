@@ -403,8 +403,8 @@ TEST(BadEnvironment, UnknownInstructionSet) {
       EXPECT_EQ(o.code, 128) << words[0];
       EXPECT_EQ(o.out, "");
       const std::string start = "twinrun: TWINRUN_ISA: unknown instruction set '";
-      EXPECT_TRUE(
-          o.err.starts_with(start + name + "' (known: scalar, avx2, avx512, avx512bf16, amx)"))
+      EXPECT_TRUE(o.err.starts_with(start + name +
+                                    "' (known: scalar, neon, avx2, avx512, avx512bf16, amx)"))
           << o.err;
       EXPECT_TRUE(o.says("fix: did you mean '")) << o.err;
     }

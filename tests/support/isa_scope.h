@@ -4,9 +4,20 @@
 //   const IsaScope scope(Isa::kAvx2);
 #pragma once
 
+#include <vector>
+
 #include "backends/kernels/kernels.h"
 
 namespace twinrun {
+
+// The instruction sets with vectors that this kind of processor may have, the least first.
+inline std::vector<Isa> vector_isas() {
+#if defined(__x86_64__)
+  return {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+#else
+  return {Isa::kNeon};
+#endif
+}
 
 class IsaScope {
  public:

@@ -184,9 +184,14 @@ class GoldenSettings : public testing::TestWithParam<std::tuple<Isa, int, bool>>
 };
 class GoldenRunsSlow : public GoldenSettings {};
 
-const auto kSettings = testing::Combine(
-    testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx, Isa::kAmxModel),
-    testing::Values(1, 2, 3, 8), testing::Bool());
+std::vector<Isa> vectors_and_model() {
+  std::vector<Isa> list = vector_isas();
+  list.push_back(Isa::kAmxModel);
+  return list;
+}
+
+const auto kSettings = testing::Combine(testing::ValuesIn(vectors_and_model()),
+                                        testing::Values(1, 2, 3, 8), testing::Bool());
 std::string setting_name(const testing::TestParamInfo<std::tuple<Isa, int, bool>>& info) {
   const auto [isa, threads, shift] = info.param;
   const std::string name = isa == Isa::kAmxModel ? "amx_model" : std::string(to_string(isa));
@@ -203,7 +208,7 @@ bool scenarios_are_named() { return std::getenv("TWINRUN_GOLDEN") != nullptr; }
 // For scenarios that TWINRUN_GOLDEN names, everything runs.
 std::vector<std::tuple<Isa, int, bool>> settings_of_heavy_scenarios() {
   std::vector<std::tuple<Isa, int, bool>> out;
-  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx, Isa::kAmxModel}) {
+  for (Isa isa : vectors_and_model()) {
     for (int threads : {1, 2, 3, 8}) {
       for (bool shift : {false, true}) {
         const bool turn = (threads % 2 == 1) != (isa == Isa::kAvx512);
