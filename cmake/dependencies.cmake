@@ -41,6 +41,12 @@ else()
   find_package(HDF5 REQUIRED COMPONENTS C)
 endif()
 
+option(TWINRUN_MPI "Split the emulated cores of a run over the ranks of an MPI (docs/guides/mpi.md)" OFF)
+if(TWINRUN_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI REQUIRED COMPONENTS CXX)
+endif()
+
 # dygraphs, minified, draws the charts of report.html. It is inlined at build time and not part of the repository.
 find_path(TWINRUN_DYGRAPHS dygraph.min.js PATHS /usr/share/javascript/dygraphs /usr/share/nodejs/dygraphs/dist
   DOC "Folder of dygraph.min.js and dygraph.min.css, version 2")

@@ -36,6 +36,9 @@ void say(std::string_view text, Colors colors = Colors::kNone);
 // The same for a line of progress, which on a terminal replaces the live line before it.
 void say_over(std::string_view text);
 
+// From now on nothing is printed, or printed again: of several ranks, one prints.
+void set_silent(bool silent);
+
 // Standard output as a stream of messages to another program, for `serve`.
 std::ostream& messages_out();
 
