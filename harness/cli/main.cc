@@ -214,7 +214,8 @@ int exit_code(Error::Kind kind) {
 // find is printed by the first one, for which the others wait a moment.
 int fail(Error error) {
   if (joined != nullptr && joined->rank() != 0) {
-    constexpr timespec kForTheFirst{.tv_sec = 2, .tv_nsec = 0};
+    std::signal(SIGTERM, SIG_DFL);  // by which launchers end a rank whose fellow has failed
+    constexpr timespec kForTheFirst{.tv_sec = 5, .tv_nsec = 0};
     ::nanosleep(&kForTheFirst, nullptr);
     set_silent(false);
     error.what = fmt::format("rank {} of {}: {}", joined->rank(), joined->ranks(), error.what);

@@ -10,7 +10,7 @@
 #include "tests/harness/tiny.h"
 #include "tests/support/thread_ranks.h"
 
-namespace twinrun {
+namespace twinrun::split_runs {
 namespace {
 
 constexpr int kRankCounts[] = {2, 3, 4};
@@ -82,11 +82,19 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{"SyncedStatistics", tiny::kNormalized, {{"tpu.batchnorm", "synced"}}},
         Setting{"AveragedStatistics", tiny::kNormalized, {{"tpu.batchnorm", "averaged"}}},
         Setting{"Loops", tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}}},
-        Setting{"Clipping", tiny::kDense, {{"optimizer.clip_norm", "0.1"}}},
+        Setting{"Clipping",
+                tiny::kDense,
+                {{"optimizer.clip", "global_norm"}, {"optimizer.clip_at", "0.1"}}},
         Setting{"Convolutions", tiny::kConvolutional, {}},
-        Setting{"FaultOnOneCore", tiny::kNormalized, {}, {"scale@dense2,core=3,magnitude=2"}},
-        Setting{"CoresDiverge", tiny::kDense, {}, {"no_reduce@dense1/kernel*,core=1,from=3"}},
-        Setting{"FaultOfTheSum", tiny::kDense, {}, {"double_core@dense1/kernel*,core=2"}}),
+        Setting{"FaultOnOneCore", tiny::kNormalized, {}, {"scale@dense2/*,core=3,magnitude=2"}},
+        Setting{"CoresDiverge",
+                tiny::kDense,
+                {},
+                {"no_reduce@dense1/kernel.grad.all_reduce,core=1,from=3"}},
+        Setting{"FaultOfTheSum",
+                tiny::kDense,
+                {},
+                {"double_core@dense1/kernel.grad.all_reduce,core=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The values that a sink sees of every op, on all cores.
@@ -113,7 +121,7 @@ class Watched : public StepObserver {
 };
 
 TEST(RanksTraceThread, ShowsTheValuesOfAllCoresToEveryRank) {
-  const Setting setting{"", tiny::kNormalized, {}, {"scale@dense2,core=3,from=4,magnitude=2"}};
+  const Setting setting{"", tiny::kNormalized, {}, {"scale@dense2/*,core=3,from=4,magnitude=2"}};
   Watched one;
   const RunResult whole = run(setting, nullptr, {.observer = &one});
   const std::string expected = one.digests.hex();
@@ -171,4 +179,4 @@ TEST(RanksCountThread, MoreThanCoresIsAnError) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::split_runs
