@@ -1,8 +1,8 @@
 // The ranks of a run whose emulated cores are split over processes. An engine that is given one
 // (BackendOptions::ranks) computes the cores of its own block only and exchanges bytes with the
-// other ranks; every sum is added by our own kernels, in the order of the contract. Every rank makes
-// the same calls in the same order. backends/mpi implements it; nullptr in its place means that all
-// cores are in this process.
+// other ranks; every sum is added by our own kernels, in the order of the contract. Every rank
+// makes the same calls in the same order. backends/mpi implements it; nullptr in its place means
+// that all cores are in this process.
 //
 //   const CoreBlock mine = block_of(ranks->rank(), ranks->ranks(), 8);   // cores [first, last)
 //   ranks->all_gather(bytes, offsets);   // afterwards all ranks hold all parts
@@ -55,7 +55,8 @@ bool any_rank(Communicator* ranks, bool mine);
 std::vector<std::vector<std::byte>> from_all_ranks(Communicator& ranks,
                                                    std::span<const std::byte> mine);
 
-// The cores [first, last) that a rank computes: contiguous blocks whose sizes differ by one at most.
+// The cores [first, last) that a rank computes: contiguous blocks whose sizes differ by one at
+// most.
 struct CoreBlock {
   size_t first = 0, last = 0;
   size_t size() const { return last - first; }

@@ -11,8 +11,8 @@
 // its bits are the same. A sink that accepts groups sees the units instead, also without the arena.
 //
 // With ranks (BackendOptions::ranks), the replicas of a block are computed here and the others
-// elsewhere. Their values are known here only where a collective, the end of a step or a trace needs
-// them; a step with a sink runs op by op and knows all values of all replicas.
+// elsewhere. Their values are known here only where a collective, the end of a step or a trace
+// needs them; a step with a sink runs op by op and knows all values of all replicas.
 //
 //   Interpreter engine(program, arithmetic, options);
 //   engine.step(0, states, inputs, outputs, nullptr, nullptr);
@@ -103,7 +103,8 @@ class Interpreter : public Engine {
   std::vector<bool> watched_;        // ops that the hooks watch in this step
   std::optional<SplitCores> split_;  // set if other ranks compute some of the replicas
   CoreBlock mine_;                   // the replicas that are computed here
-  // With other ranks: the values that are one object on all replicas, as `uniform` is for those here.
+  // With other ranks: the values that are one object on all replicas, as `uniform` is for those
+  // here.
   std::vector<bool> shared_;
   bool whole_ = true;  // this step knows the values of all replicas, not only of those in mine_
   Values values_;

@@ -43,9 +43,9 @@ void SplitCores::gather(std::span<const TensorType> types,
 }
 
 // Chunk c of the result is summed over the cores c + 1, c + 2, ..., c (modulo the number of cores).
-// So a chunk starts on the rank of core c + 1 and passes through all ranks. Unless its first core is
-// the first of its rank, it comes back there for the cores before its first one. Chunk j of a rank
-// is the one that starts with the rank's core j; it is chunk first + j - 1 of the result.
+// So a chunk starts on the rank of core c + 1 and passes through all ranks. Unless its first core
+// is the first of its rank, it comes back there for the cores before its first one. Chunk j of a
+// rank is the one that starts with the rank's core j; it is chunk first + j - 1 of the result.
 void SplitCores::all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions,
                                 Tensor& output) {
   const auto cores = static_cast<size_t>(cores_);

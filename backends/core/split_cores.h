@@ -1,5 +1,5 @@
-// What an interpreter exchanges with other ranks: the values of the cores that they compute, and the
-// hops of the contract's ring (numerics.md, section 6) that cross from one rank to the next.
+// What an interpreter exchanges with other ranks: the values of the cores that they compute, and
+// the hops of the contract's ring (numerics.md, section 6) that cross from one rank to the next.
 //
 //   SplitCores split(*ranks, 8);            // split.mine(): the cores of this rank
 //   split.gather(types, at);                // at(core, i) of the other ranks' cores is filled
@@ -22,8 +22,8 @@ class SplitCores {
   SplitCores(Communicator& ranks, int cores);
   CoreBlock mine() const { return block(ranks_.rank()); }
 
-  // at(core, i) is the tensor of type types[i] of a core. Those of this rank's cores are sent to all
-  // others; those of the other ranks' cores are replaced by what they hold.
+  // at(core, i) is the tensor of type types[i] of a core. Those of this rank's cores are sent to
+  // all others; those of the other ranks' cores are replaced by what they hold.
   void gather(std::span<const TensorType> types,
               const std::function<Tensor&(size_t core, size_t i)>& at);
 

@@ -21,7 +21,8 @@
 
 namespace twinrun::cli {
 
-// Whether the colour sequences in a text are our own: every foreign string in it has passed clean().
+// Whether the colour sequences in a text are our own: every foreign string in it has passed
+// clean().
 enum class Colors : bool { kNone, kOwn };
 
 // Errors of writing to standard output are found at the end, by main().

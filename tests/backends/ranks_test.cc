@@ -62,8 +62,8 @@ TEST(Ranks, TheRingThroughThreadsIsThatOfOneProcess) {
   }
 }
 
-// In an all-reduce of L bytes over R ranks of one core each, the ring sends (R - 1) / R L bytes from
-// every rank, and as many again for the result.
+// In an all-reduce of L bytes over R ranks of one core each, the ring sends (R - 1) / R L bytes
+// from every rank, and as many again for the result.
 TEST(Ranks, TheRingThroughThreadsSendsNoMoreThanItNeeds) {
   constexpr int kRanks = 4;
   constexpr int64_t kLength = 4000, kBytes = 4 * kLength;
