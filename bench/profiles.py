@@ -24,7 +24,11 @@ KERNEL = "kernel"
 
 
 def short(symbol):
-    """A function's own name: without namespaces, template arguments, parameters and what a compiler appends to copies."""
+    """A function's own name: without namespaces, template arguments, parameters and what a compiler appends to copies. A lambda is called
+    by the function that it stands in."""
+    handled = re.match(r"std::_Function_handler<[^,]*\([^)]*\), (.*)>::_M_\w+", symbol)
+    if handled:
+        return short(handled[1])
     symbol = re.sub(r"\s*\[clone [^]]*\]|\.(part|constprop|isra|cold|lto_priv)\.\d+", "", symbol)
     symbol = symbol.replace("(anonymous namespace)", "unnamed").replace("operator()", "call")
     while True:
@@ -32,9 +36,9 @@ def short(symbol):
         if inner == symbol:
             break
         symbol = inner
-    words = [w for w in re.split(r"\s+", symbol.split("[")[0]) if "::" in w or re.fullmatch(r"[\w.@~]+", w)]
+    words = [w for w in re.split(r"\s+", symbol.split("[")[0]) if w != "const" and ("::" in w or re.fullmatch(r"[\w.@~]+", w))]
     parts = [p for p in (words[-1] if words else symbol).split("::") if p]
-    named = [p for p in parts if p not in ("call", "unnamed", "_M_invoke", "{lambda")]
+    named = [p for p in parts if p not in ("call", "unnamed", "_M_invoke") and not p.startswith("{lambda")]
     return (named or parts or [symbol])[-1]
 
 

@@ -73,8 +73,14 @@ struct TpuOptions {
   bool poison = false;  // fill the padding cells of tiles with NaN
 };
 
+class Communicator;  // backends/core/communicator.h
+
 struct BackendOptions {
   int threads = 1;
+  // The ranks over which `cpu` and `tpu` split the cores of a program that has several; must
+  // outlive the engine. nullptr: all cores are computed here. Every rank passes the states and
+  // inputs of all cores to a step and gets those of all cores back.
+  Communicator* ranks = nullptr;
   // Fill results with NaN patterns first, so that unwritten elements show.
   bool poison_memory = false;
   TpuOptions tpu;

@@ -79,6 +79,12 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
       unit_dies_[static_cast<size_t>(last)].push_back(id);
   }
   values_.assign(static_cast<size_t>(program_.sharding.cores), std::vector<Tensor>(n));
+  mine_ = {0, values_.size()};
+  if (options.ranks != nullptr && options.ranks->ranks() > 1 && values_.size() > 1) {
+    split_.emplace(*options.ranks, program_.sharding.cores);
+    mine_ = split_->mine();
+    shared_.assign(n, false);
+  }
 }
 
 Tensor Interpreter::fresh(const TensorType& type) {
@@ -91,7 +97,8 @@ Tensor Interpreter::fresh(const TensorType& type) {
 Tensor Interpreter::place(size_t replica, ValueId id) {
   const int64_t offset = memory_plan_.offset[static_cast<size_t>(id)];
   if (!in_arena_ || offset < 0) return fresh(program_.graph.type(id));
-  Tensor t = arenas_[replica].at(static_cast<size_t>(offset), program_.graph.type(id));
+  Tensor t =
+      arenas_[replica - mine_.first].at(static_cast<size_t>(offset), program_.graph.type(id));
   if (poison_memory_ && memory_plan_.takes[static_cast<size_t>(id)] == kNoValue)
     std::memset(t.raw(), 0xFF, t.bytes());
   return t;
@@ -130,14 +137,27 @@ Status Interpreter::check(const States& states, const StepInputs& inputs) const 
 // A state variable that the step replaces is moved in, not copied: without another owner, its
 // memory can be written in place.
 void Interpreter::bind(States& states, const StepInputs& inputs) {
+  if (split_) {
+    const auto note = [&](ValueId id, const std::function<const Tensor&(size_t)>& of) {
+      shared_[static_cast<size_t>(id)] = true;
+      for (size_t r = 1; r < values_.size(); ++r) {
+        if (of(r).raw() != of(0).raw()) shared_[static_cast<size_t>(id)] = false;
+      }
+    };
+    for (size_t i = 0; i < program_.state.size(); ++i)
+      note(program_.state[i].id, [&](size_t r) -> const Tensor& { return states[r].vars[i]; });
+    for (size_t i = 0; i < program_.inputs.size(); ++i)
+      note(program_.inputs[i].id, [&](size_t r) -> const Tensor& { return inputs[r][i]; });
+  }
   for (size_t r = 0; r < values_.size(); ++r) {
+    const bool known = whole_ || (r >= mine_.first && r < mine_.last);
     for (size_t i = 0; i < program_.state.size(); ++i) {
       const StateVar& var = program_.state[i];
       Tensor& given = states[r].vars[i];
-      values_[r][static_cast<size_t>(var.id)] =
-          var.next == kNoValue ? given : std::exchange(given, {});
+      Tensor taken = var.next == kNoValue ? given : std::exchange(given, {});
+      if (known) values_[r][static_cast<size_t>(var.id)] = std::move(taken);
     }
-    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+    for (size_t i = 0; known && i < program_.inputs.size(); ++i) {
       values_[r][static_cast<size_t>(program_.inputs[i].id)] = inputs[r][i];
     }
   }
@@ -164,18 +184,36 @@ void Interpreter::run_replica(OpRun& run, int replica) {
 
 void Interpreter::run_collective(OpRun& run) {
   std::vector<Tensor> contributions;
-  for (const auto& in : run.inputs) contributions.push_back(in[0]);
+  const ValueId operand = program_.graph.op(run.id).operands[0];
+  if (whole_ || !shared_[static_cast<size_t>(operand)]) {
+    for (const auto& in : run.inputs) contributions.push_back(in.empty() ? Tensor() : in[0]);
+  } else {
+    contributions.assign(run.inputs.size(), run.inputs[mine_.first][0]);
+  }
+  if (split_) shared_[static_cast<size_t>(run.id)] = run.hooks == nullptr;
+  // The ring across ranks needs this rank's contributions only; hooks see those of all replicas.
+  if (!whole_ && !shared_[static_cast<size_t>(operand)]) {
+    if (run.hooks == nullptr) {
+      Tensor output = place(mine_.first, run.id);
+      const std::span<const Tensor> here(contributions.data() + mine_.first, mine_.size());
+      split_->all_reduce_sum({&pool_, arithmetic_}, here, output);
+      run.outputs.assign(run.inputs.size(), output);
+      return;
+    }
+    split_->gather({&program_.graph.type(operand), 1},
+                   [&](size_t r, size_t) -> Tensor& { return contributions[r]; });
+  }
   const OpCompute compute = [&](const std::vector<Tensor>& in, Tensor& out) {
     all_reduce_sum({&pool_, arithmetic_}, in, out);
   };
   OpSite site{run.step, -1, &program_, run.id, &compute};
-  Tensor output = place(0, run.id);
+  Tensor output = place(mine_.first, run.id);
   if (run.hooks != nullptr) run.hooks->before(site, contributions);
   if (run.hooks == nullptr || !run.hooks->replace(site, contributions, output))
     compute(contributions, output);
   if (run.hooks != nullptr) run.hooks->after(site, contributions, output);
   run.outputs.assign(run.inputs.size(), output);
-  for (size_t r = 0; run.hooks != nullptr && r < run.outputs.size(); ++r) {
+  for (size_t r = mine_.first; run.hooks != nullptr && r < mine_.last; ++r) {
     site.replica = static_cast<int>(r);
     run.hooks->after_copy(site, contributions, run.outputs[r]);
   }
@@ -187,13 +225,16 @@ void Interpreter::run_op(OpRun& run) {
   run.inputs.resize(cores);
   run.outputs.assign(cores, {});
   bool uniform = true;
-  for (size_t r = 0; r < cores; ++r) {
+  const auto [first, last] = mine_;
+  const auto [from, to] = whole_ ? CoreBlock{0, cores} : mine_;
+  for (size_t r = from; r < to; ++r) {
     run.inputs[r].clear();
-    for (ValueId operand : op.operands) {
+    for (ValueId operand : op.operands)
       run.inputs[r].push_back(values_[r][static_cast<size_t>(operand)]);
-      uniform =
-          uniform && run.inputs[r].back().raw() == run.inputs[0][run.inputs[r].size() - 1].raw();
-    }
+  }
+  for (size_t r = first + 1; r < last; ++r) {
+    for (size_t i = 0; i < op.operands.size(); ++i)
+      uniform = uniform && run.inputs[r][i].raw() == run.inputs[first][i].raw();
   }
   if (op.kind == OpKind::kAllReduce) return run_collective(run);
   Tensor& cached = constants_[static_cast<size_t>(run.id)];
@@ -201,41 +242,85 @@ void Interpreter::run_op(OpRun& run) {
   // A constant op is computed again if a hook has given one of its operands another value.
   for (size_t i = 0; constant && i < op.operands.size(); ++i) {
     const auto* kept = constants_[static_cast<size_t>(op.operands[i])].raw();
-    for (size_t r = 0; r < cores; ++r) constant = constant && run.inputs[r][i].raw() == kept;
+    for (size_t r = first; r < last; ++r) constant = constant && run.inputs[r][i].raw() == kept;
+  }
+  if (split_) {
+    const auto shared = [&](ValueId operand) { return shared_[static_cast<size_t>(operand)]; };
+    shared_[static_cast<size_t>(run.id)] =
+        run.hooks == nullptr && (constant || std::ranges::all_of(op.operands, shared));
   }
   if (constant && cached.valid()) {
     run.outputs.assign(cores, cached);
     return;
   }
   uniform = (uniform || constant) && run.hooks == nullptr;
-  const size_t runs = uniform ? 1 : cores;
-  for (size_t r = 0; r < runs; ++r) {
+  const size_t runs = uniform ? 1 : last - first;
+  for (size_t r = first; r < first + runs; ++r) {
     const bool alias = op.kind == OpKind::kReshape && run.hooks == nullptr;
     run.outputs[r] = alias ? run.inputs[r][0].reshaped(op.type.dims) : place(r, run.id);
   }
   if (op.kind == OpKind::kReshape && run.hooks == nullptr) {
     // Nothing to compute: the result is the operand's memory under another shape.
   } else if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
-    for (size_t r = 0; r < runs; ++r) run_replica(run, static_cast<int>(r));
+    for (size_t r = first; r < first + runs; ++r) run_replica(run, static_cast<int>(r));
   } else {
-    pool_.parallel_for(static_cast<int64_t>(runs),
-                       [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
+    pool_.parallel_for(static_cast<int64_t>(runs), [&, first = first](int64_t r) {
+      run_replica(run, static_cast<int>(first) + static_cast<int>(r));
+    });
   }
-  if (uniform) run.outputs.assign(cores, Tensor(run.outputs[0]));
-  if (constant) cached = run.outputs[0];
+  if (uniform) run.outputs.assign(cores, Tensor(run.outputs[first]));
+  if (constant) cached = run.outputs[first];
 }
 
 void Interpreter::store(OpRun& run) {
-  for (size_t r = 0; r < values_.size(); ++r)
+  const auto [from, to] = whole_ ? CoreBlock{0, values_.size()} : mine_;
+  for (size_t r = from; r < to; ++r)
     values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
+  run.outputs.clear();
   for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
+}
+
+// Gets the other ranks' results of an op, in a step that knows the values of all replicas.
+void Interpreter::complete(OpRun& run) {
+  if (shared_[static_cast<size_t>(run.id)]) {
+    run.outputs.assign(values_.size(), Tensor(run.outputs[mine_.first]));
+    return;
+  }
+  split_->gather({&program_.graph.type(run.id), 1},
+                 [&](size_t r, size_t) -> Tensor& { return run.outputs[r]; });
+}
+
+// Gets the other ranks' outputs and next states at the end of a step that did not know them.
+void Interpreter::complete_results() {
+  std::vector<ValueId> ids;
+  for (const auto& output : program_.outputs) ids.push_back(output.id);
+  for (const StateVar& var : program_.state) {
+    if (var.next != kNoValue) ids.push_back(var.next);
+  }
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  std::vector<ValueId> differing;
+  std::vector<TensorType> types;
+  for (ValueId id : ids) {
+    const auto i = static_cast<size_t>(id);
+    if (!shared_[i]) {
+      differing.push_back(id);
+      types.push_back(program_.graph.type(id));
+      continue;
+    }
+    for (auto& values : values_) values[i] = values_[mine_.first][i];
+  }
+  split_->gather(types, [&](size_t r, size_t i) -> Tensor& {
+    return values_[r][static_cast<size_t>(differing[i])];
+  });
 }
 
 // Whether values_ holds the only references to the value (each replica's, or if `uniform` the one
 // that all share) and it is 64-byte aligned, so that it can be overwritten.
 bool Interpreter::held_by_us(ValueId id, bool uniform) const {
-  const long owners = uniform ? static_cast<long>(values_.size()) : 1;
-  return std::ranges::all_of(values_, [&](const std::vector<Tensor>& values) {
+  const long owners = uniform ? static_cast<long>(mine_.size()) : 1;
+  const auto here = std::span(values_).subspan(mine_.first, mine_.size());
+  return std::ranges::all_of(here, [&](const std::vector<Tensor>& values) {
     const Tensor& value = values[static_cast<size_t>(id)];
     return value.owners() == owners && reinterpret_cast<uintptr_t>(value.raw()) % 64 == 0;
   });
@@ -243,16 +328,21 @@ bool Interpreter::held_by_us(ValueId id, bool uniform) const {
 
 void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
   const FusionGroup& group = sink != nullptr ? shown_[index] : plan_.groups[index];
-  const size_t cores = values_.size();
+  const auto [first, last] = mine_;
   bool uniform = true;
   for (ValueId id : group.sources) {
-    const auto* first = values_[0][static_cast<size_t>(id)].raw();
-    for (size_t r = 1; r < cores; ++r)
-      uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == first;
+    const auto* shared = values_[first][static_cast<size_t>(id)].raw();
+    for (size_t r = first + 1; r < last; ++r)
+      uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == shared;
   }
-  const size_t jobs = uniform ? 1 : cores;
+  const size_t jobs = uniform ? 1 : last - first;
+  if (split_) {
+    const bool shared = std::ranges::all_of(
+        group.sources, [&](ValueId id) { return shared_[static_cast<size_t>(id)]; });
+    for (ValueId id : group.stored) shared_[static_cast<size_t>(id)] = shared;
+  }
   sources_.clear();
-  for (size_t r = 0; r < jobs; ++r) {
+  for (size_t r = first; r < first + jobs; ++r) {
     for (ValueId id : group.sources) sources_.push_back(values_[r][static_cast<size_t>(id)].raw());
   }
   for (ValueId id : group.stored) {
@@ -260,24 +350,26 @@ void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
     const ValueId source = memory_plan_.takes[i];
     const bool in_place = sink == nullptr && memory_plan_.offset[i] < 0 && source != kNoValue &&
                           held_by_us(source, uniform);
-    for (size_t r = 0; r < jobs; ++r)
+    for (size_t r = first; r < first + jobs; ++r)
       values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
   }
   stored_.clear();
-  for (size_t r = 0; r < jobs; ++r) {
+  for (size_t r = first; r < first + jobs; ++r) {
     for (ValueId id : group.stored) stored_.push_back(values_[r][static_cast<size_t>(id)].raw());
   }
   (sink != nullptr ? shown_kernels_ : kernels_)[index].run(
       {&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
-  for (size_t r = jobs; r < cores; ++r) {
+  for (size_t r = first + jobs; r < last; ++r) {
     for (ValueId id : group.stored)
-      values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
+      values_[r][static_cast<size_t>(id)] = values_[first][static_cast<size_t>(id)];
   }
   if (sink == nullptr) return;
   Values inputs(jobs), outputs(jobs);
-  for (size_t r = 0; r < jobs; ++r) {
-    for (ValueId id : group.sources) inputs[r].push_back(values_[r][static_cast<size_t>(id)]);
-    for (ValueId id : group.stored) outputs[r].push_back(values_[r][static_cast<size_t>(id)]);
+  for (size_t r = first; r < first + jobs; ++r) {
+    for (ValueId id : group.sources)
+      inputs[r - first].push_back(values_[r][static_cast<size_t>(id)]);
+    for (ValueId id : group.stored)
+      outputs[r - first].push_back(values_[r][static_cast<size_t>(id)]);
   }
   sink->on_group({step, &program_, &group, inputs, outputs});
 }
@@ -306,6 +398,7 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
       continue;
     OpRun run{step, id, watched_[static_cast<size_t>(id)] ? hooks : nullptr};
     run_op(run);
+    if (split_ && whole_) complete(run);
     if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
     store(run);
     release(dies_[static_cast<size_t>(id)]);
@@ -314,7 +407,7 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
 
 // The sink that accepts this program's groups, or nullptr.
 GroupSink* Interpreter::group_sink(TraceSink* sink) {
-  if (sink == nullptr) return nullptr;
+  if (sink == nullptr || split_) return nullptr;
   if (shown_dies_.empty()) {
     shown_dies_.resize(plan_.order.size());
     for (ValueId id = 0; id < program_.graph.size(); ++id) {
@@ -341,7 +434,7 @@ GroupSink* Interpreter::group_sink(TraceSink* sink) {
 }
 
 void Interpreter::step_by_units(int64_t step, GroupSink* sink) {
-  while (sink == nullptr && arenas_.size() < values_.size())
+  while (sink == nullptr && arenas_.size() < mine_.size())
     arenas_.push_back(Tensor::empty({DType::kPred, {memory_plan_.bytes}}));
   in_arena_ = sink == nullptr;
   OpRun run;
@@ -364,6 +457,7 @@ void Interpreter::step_by_units(int64_t step, GroupSink* sink) {
 // Hands out the outputs and next states, and returns all other memory of the step to the pool.
 void Interpreter::collect(States& states, StepOutputs& outputs) {
   const size_t cores = values_.size();
+  if (!whole_) complete_results();
   outputs.assign(cores, {});
   Values next(cores);
   for (size_t r = 0; r < cores; ++r) {
@@ -388,6 +482,7 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
 Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs,
                          StepOutputs& outputs, TraceSink* sink, OpHooks* hooks) {
   TWINRUN_RETURN_IF_ERROR(check(states, inputs));
+  whole_ = !split_ || sink != nullptr;
   const bool watched = find_watched(step, hooks);
   GroupSink* const groups = watched ? nullptr : group_sink(sink);
   States before;  // for the case that the step has to run again

@@ -10,14 +10,20 @@
 // step with a trace sink or a watching hook runs op by op, in program order and without the arena;
 // its bits are the same. A sink that accepts groups sees the units instead, also without the arena.
 //
+// With ranks (BackendOptions::ranks), the replicas of a block are computed here and the others
+// elsewhere. Their values are known here only where a collective, the end of a step or a trace
+// needs them; a step with a sink runs op by op and knows all values of all replicas.
+//
 //   Interpreter engine(program, arithmetic, options);
 //   engine.step(0, states, inputs, outputs, nullptr, nullptr);
 #pragma once
 
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "backends/core/backend.h"
+#include "backends/core/split_cores.h"
 #include "backends/kernels/fused.h"
 #include "backends/kernels/kernels.h"
 #include "program/analysis/fusion.h"
@@ -64,6 +70,8 @@ class Interpreter : public Engine {
   void run_group(int64_t step, size_t index, GroupSink* sink);
   void run_replica(OpRun& run, int replica);
   void run_collective(OpRun& run);
+  void complete(OpRun& run);
+  void complete_results();
   void store(OpRun& run);
   Tensor fresh(const TensorType& type);
   Tensor place(size_t replica, ValueId id);
@@ -92,7 +100,13 @@ class Interpreter : public Engine {
   std::vector<FusionGroup> shown_;
   std::vector<FusedKernel> shown_kernels_;
   std::vector<std::vector<ValueId>> shown_dies_;
-  std::vector<bool> watched_;  // ops that the hooks watch in this step
+  std::vector<bool> watched_;        // ops that the hooks watch in this step
+  std::optional<SplitCores> split_;  // set if other ranks compute some of the replicas
+  CoreBlock mine_;                   // the replicas that are computed here
+  // With other ranks: the values that are one object on all replicas, as `uniform` is for those
+  // here.
+  std::vector<bool> shared_;
+  bool whole_ = true;  // this step knows the values of all replicas, not only of those in mine_
   Values values_;
   std::vector<const std::byte*> sources_;  // operands of the group that is running
   std::vector<std::byte*> stored_;         // and its results

@@ -18,6 +18,7 @@ class CpuBackend : public Backend {
     return c;
   }
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    TWINRUN_RETURN_IF_ERROR(check_ranks(options_.ranks, program.sharding.cores));
     return std::unique_ptr<Engine>(std::make_unique<Interpreter>(program, Arithmetic{}, options_));
   }
 

@@ -36,6 +36,36 @@ void ring(const KernelContext& context, std::span<const Tensor> x, Tensor& outpu
   });
 }
 
+// The hops of one block: the partial sum stays in registers from the first term to the last.
+template <typename T, bool kFlush>
+void hops(const KernelContext& context, std::byte* partial, std::span<const std::byte* const> terms,
+          int64_t length) {
+  using E = typename T::type;
+  E* out = reinterpret_cast<E*>(partial);
+  for_ranges(context, length, static_cast<int64_t>(terms.size()), [&](int64_t begin, int64_t end) {
+    const FlushScope scope(kFlush);
+    float sum[256];
+    for (int64_t i = begin; i < end; i += 256) {
+      const int64_t n = std::min<int64_t>(256, end - i);
+      for (int64_t q = 0; q < n; ++q) sum[q] = T::load(out[i + q]);
+      for (const std::byte* const term : terms) {
+        const E* next = reinterpret_cast<const E*>(term) + i;
+        for (int64_t q = 0; q < n; ++q)
+          sum[q] = T::load(T::template store<kFlush>(sum[q] + T::load(next[q])));
+      }
+      for (int64_t q = 0; q < n; ++q) out[i + q] = T::template store<kFlush>(sum[q]);
+    }
+  });
+}
+
+void hops_i32(std::byte* partial, std::span<const std::byte* const> terms, int64_t length) {
+  auto* out = reinterpret_cast<uint32_t*>(partial);
+  for (const std::byte* const term : terms) {
+    const auto* next = reinterpret_cast<const uint32_t*>(term);
+    for (int64_t i = 0; i < length; ++i) out[i] += next[i];
+  }
+}
+
 void ring_i32(std::span<const Tensor> x, Tensor& output) {
   const auto out = output.as<int32_t>();
   for (size_t i = 0; i < out.size(); ++i) {
@@ -57,6 +87,16 @@ void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contri
   dispatch_float(output.dtype(), context.arithmetic.flush,
                  [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
                    ring<T, kFlush>(context, contributions, output);
+                 });
+}
+
+void ring_hops(const KernelContext& context, DType dtype, std::byte* partial,
+               std::span<const std::byte* const> terms, int64_t elements) {
+  if (terms.empty() || elements == 0) return;
+  if (dtype == DType::kI32) return hops_i32(partial, terms, elements);
+  dispatch_float(dtype, context.arithmetic.flush,
+                 [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+                   hops<T, kFlush>(context, partial, terms, elements);
                  });
 }
 

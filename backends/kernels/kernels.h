@@ -65,6 +65,10 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
 // The contract's ring sum (numerics.md, section 6) over the contributions of N >= 1 replicas.
 void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions,
                     Tensor& output);
+// Hops of that ring, for a ring that is cut into pieces: adds the terms to the partial sum in their
+// order. Both are of the type `dtype`, which each hop rounds to.
+void ring_hops(const KernelContext& context, DType dtype, std::byte* partial,
+               std::span<const std::byte* const> terms, int64_t elements);
 
 // Correctly rounded binary32 elementary functions (NaN in, canonical NaN out).
 float exp_f32(float x);

@@ -48,6 +48,7 @@ class TpuBackend : public Backend {
                        " cores; the engine has " + std::to_string(tpu::kMaxCores),
                    "tpu.cores", ""};
     }
+    TWINRUN_RETURN_IF_ERROR(check_ranks(options_.ranks, program.sharding.cores));
     return std::unique_ptr<Engine>(
         std::make_unique<Interpreter>(program, arithmetic_of(options_.tpu), options_));
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/core/communicator.h"
 #include "harness/cli/output.h"
 #include "harness/host/progress.h"
 #include "program/base/result.h"
@@ -29,6 +30,7 @@ struct Verb {
   std::string_view name, what;
   Result<int> (*run)(const Args&);
   std::span<const Verb> axes = {};
+  bool on_ranks = false;  // runs on several ranks of MPI together
 };
 std::span<const Verb> verbs();                                              // main.cc
 const Verb* find_verb(std::span<const Verb> verbs, std::string_view name);  // nullptr: none
@@ -82,6 +84,9 @@ void remember_command_line(int argc, char** argv);
 // Handles SIGINT and SIGTERM: the first one asks runs to end after the current step, a second one
 // ends the process at once.
 const StopFlag& install_stop_flag();
+
+// The ranks that do this work together; nullptr: this process is alone.
+Communicator* ranks();
 
 bool stdout_is_terminal();
 bool colors_wanted();  // NO_COLOR unset or empty, TERM not dumb

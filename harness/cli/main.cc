@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <optional>
 #include <system_error>
@@ -21,6 +23,7 @@
 #include "backends/exec/exec_backend.h"
 #include "backends/exec/last_resort.h"
 #include "backends/kernels/kernels.h"
+#include "backends/mpi/join_ranks.h"
 #include "checkpoints/container/hdf5_tree.h"
 #include "harness/cli/bisect.h"
 #include "harness/host/environment.h"
@@ -41,7 +44,7 @@ constexpr std::array kVerbs = {
     Verb{"judge", "hold every call of a recorded PyTorch step against its definition", judge_verb},
     Verb{"report", "render a finished diagnosis in other formats", report_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
-    Verb{"train", "train once on one engine", train_verb},
+    Verb{"train", "train once on one engine", train_verb, {}, /*on_ranks=*/true},
     Verb{"record", "record a golden run, with which verify compares later ones", record_verb},
     Verb{"verify", "compare golden runs with what the engine computes now: a gate for CI",
          verify_verb},
@@ -70,6 +73,8 @@ constexpr std::array kVerbs = {
     Verb{"completion", "print the completion script of a shell", completion_verb},
     Verb{"manual", "print a manual page, or write all of them", manual_verb},
 };
+
+std::unique_ptr<Communicator> joined;  // ranks()
 
 void print_help() {
   print("twinrun: {}\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n", kSubtitle);
@@ -105,10 +110,29 @@ std::optional<int> read_hdf5(const Args& words) {
   return serve_hdf5_tree(most);
 }
 
+// Joins the other ranks, if a launcher started several. The first of them prints for all.
+Status join_others(const Args& words) {
+  TWINRUN_ASSIGN(joined, join_ranks());
+  if (joined == nullptr) return Ok{};
+  set_silent(joined->rank() != 0);
+  const Verb* verb = words.empty() ? nullptr : find_verb(kVerbs, words[0]);
+  if (verb == nullptr || verb->on_ranks) return Ok{};
+  std::string able;
+  for (const Verb& other : kVerbs) {
+    if (other.on_ranks) able += fmt::format("{}{}", able.empty() ? "" : ", ", other.name);
+  }
+  return Error{
+      fmt::format("'{}' does not run on several ranks, and a launcher started {}", verb->name,
+                  joined->ranks()),
+      "",
+      fmt::format("start it without mpirun; on several ranks run: {} (docs/guides/mpi.md)", able)};
+}
+
 Result<int> run(int argc, char** argv) {
   const Args words(argv + 1, argv + argc);
   if (const auto done = read_hdf5(words)) return *done;
   read_hdf5_with({"/proc/self/exe", std::string(kHdf5Reader)});
+  TWINRUN_RETURN_IF_ERROR(join_others(words));
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_help();
     return words.empty() ? kExitUsage : 0;
@@ -187,12 +211,22 @@ int exit_code(Error::Kind kind) {
   return kExitUsage;
 }
 
-// Prints "twinrun: where: what" and the fix to stderr, and returns the exit code.
-int fail(const Error& error) {
+// Prints "twinrun: where: what" and the fix to stderr, and returns the exit code. One of several
+// ranks ends all of them instead, because the others may be waiting for it. An error that all ranks
+// find is printed by the first one, for which the others wait a moment.
+int fail(Error error) {
+  if (joined != nullptr && joined->rank() != 0) {
+    std::signal(SIGTERM, SIG_DFL);  // by which launchers end a rank whose fellow has failed
+    constexpr timespec kForTheFirst{.tv_sec = 5, .tv_nsec = 0};
+    ::nanosleep(&kForTheFirst, nullptr);
+    set_silent(false);
+    error.what = fmt::format("rank {} of {}: {}", joined->rank(), joined->ranks(), error.what);
+  }
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
                   text::printed(error)),
       Colors::kOwn);
+  if (joined != nullptr) joined->abort(exit_code(error.kind));
   return exit_code(error.kind);
 }
 
@@ -204,6 +238,7 @@ Error stdout_error() {
 }  // namespace
 
 std::span<const Verb> verbs() { return kVerbs; }
+Communicator* ranks() { return joined.get(); }
 
 const Verb* find_verb(std::span<const Verb> verbs, std::string_view name) {
   const auto it = std::ranges::find(verbs, name, &Verb::name);
@@ -231,6 +266,7 @@ int main(int argc, char** argv) {
     const int code = done ? *done : cli::fail(done.error());
     // Output may still be in the buffer: a full disk behind a redirection is an error.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
+    cli::joined.reset();
     return code;
   } catch (const std::system_error& e) {
     if (std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());

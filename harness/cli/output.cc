@@ -9,7 +9,10 @@
 namespace twinrun::cli {
 namespace {
 
+bool silent = false;
+
 void write(std::FILE* to, std::string_view text) {
+  if (silent) return;
   // A failure stays in ferror(), which main() reads.
   static_cast<void>(std::fwrite(text.data(), 1, text.size(), to));
 }
@@ -19,6 +22,8 @@ std::string safe(std::string_view text, Colors colors) {
 }
 
 }  // namespace
+
+void set_silent(bool is_silent) { silent = is_silent; }
 
 void print_text(std::string_view text, Colors colors) { write(stdout, safe(text, colors)); }
 

@@ -21,7 +21,8 @@
 
 namespace twinrun::cli {
 
-// Whether the colour sequences in a text are our own: every foreign string in it has passed clean().
+// Whether the colour sequences in a text are our own: every foreign string in it has passed
+// clean().
 enum class Colors : bool { kNone, kOwn };
 
 // Errors of writing to standard output are found at the end, by main().
@@ -35,6 +36,9 @@ void print_document(std::string_view text);
 void say(std::string_view text, Colors colors = Colors::kNone);
 // The same for a line of progress, which on a terminal replaces the live line before it.
 void say_over(std::string_view text);
+
+// From now on nothing is printed, or printed again: of several ranks, one prints.
+void set_silent(bool silent);
 
 // Standard output as a stream of messages to another program, for `serve`.
 std::ostream& messages_out();

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/program.h"
@@ -141,6 +144,69 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
   return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
 }
 
+// Several ranks split the cores of an engine that is the shared interpreter.
+Status check_splits(const Parsed& parsed, const EngineSpec& spec, const Scenario& scenario) {
+  if (spec.ranks == nullptr) return Ok{};
+  const int ranks = spec.ranks->ranks(), cores = cores_of(spec, scenario);
+  if (spec.engine != "tpu" && spec.engine != "cpu")
+    return Error{fmt::format("the engine '{}' does not run on several ranks ({} were started)",
+                             spec.engine, ranks),
+                 "--engine", "use the engine tpu or cpu, or start it without mpirun"};
+  if (ranks > cores)
+    return Error{fmt::format("{} ranks for {} core{}", ranks, cores, cores == 1 ? "" : "s"),
+                 "--cores", "start as many ranks as there are cores, or fewer"};
+  if (parsed.has("trace"))
+    return Error{fmt::format("the ops of {} ranks cannot be timed in one trace", ranks), "--trace",
+                 "leave it out, or start it without mpirun"};
+  return Ok{};
+}
+
+// What faults changed. Each rank knows what they changed on its cores; the result of a collective,
+// which all cores share, is changed on every rank and counted by the first.
+struct Changes {
+  int64_t count = 0, first_step = 0;
+  std::string first_op;
+};
+Changes changes_of(const std::vector<std::vector<Activation>>& runs) {
+  std::vector<Activation> log = runs.empty() ? std::vector<Activation>() : runs.front();
+  if (ranks() != nullptr && ranks()->rank() != 0)
+    std::erase_if(log, [](const Activation& a) { return a.replica < 0; });
+  Changes all{static_cast<int64_t>(log.size()), log.empty() ? 0 : log.front().step,
+              log.empty() ? "" : log.front().op};
+  if (ranks() == nullptr) return all;
+  struct Part {
+    int64_t count, step;
+    char op[240];
+  };
+  Part mine{all.count, all.first_step, {}};
+  all.first_op.copy(mine.op, sizeof(mine.op) - 1);
+  all = {};
+  for (const auto& bytes : from_all_ranks(*ranks(), std::as_bytes(std::span(&mine, 1)))) {
+    Part part;
+    std::memcpy(&part, bytes.data(), sizeof(part));
+    if (part.count == 0) continue;
+    const bool earlier =
+        std::pair(part.step, std::string(part.op)) < std::pair(all.first_step, all.first_op);
+    if (all.count == 0 || earlier) all.first_step = part.step, all.first_op = part.op;
+    all.count += part.count;
+  }
+  return all;
+}
+
+// What all ranks have sent by now; nothing for a process that is alone.
+Traffic sent_by_all() {
+  if (ranks() == nullptr) return {};
+  const Traffic mine = ranks()->traffic();
+  Traffic all;
+  for (const auto& bytes : from_all_ranks(*ranks(), std::as_bytes(std::span(&mine, 1)))) {
+    Traffic part;
+    std::memcpy(&part, bytes.data(), sizeof(part));
+    all.messages += part.messages;
+    all.bytes += part.bytes;
+  }
+  return all;
+}
+
 }  // namespace
 
 Result<int> train_verb(const Args& args) {
@@ -174,6 +240,8 @@ Result<int> train_verb(const Args& args) {
   const StopFlag& stop = install_stop_flag();
   EngineSpec spec{.engine = engine, .threads = threads, .faults = faults};
   if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
+  spec.ranks = ranks();
+  TWINRUN_RETURN_IF_ERROR(check_splits(parsed, spec, scenario));
   OpTimes times;
   if (parsed.has("trace")) spec.times = &times;
   TWINRUN_ASSIGN(auto setup, set_up(experiment, spec, &printer));
@@ -188,8 +256,9 @@ Result<int> train_verb(const Args& args) {
 
   const auto path = parsed.get<std::string>("out");
   const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
+  const bool writes = ranks() == nullptr || ranks()->rank() == 0;
   for (const std::string& file : {path, trace}) {
-    if (file.empty()) continue;
+    if (file.empty() || !writes) continue;
     TWINRUN_RETURN_IF_ERROR(check_output(file));
   }
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(experiment).with_kind(Error::Kind::kRun));
@@ -217,7 +286,8 @@ Result<int> train_verb(const Args& args) {
   // Periodic checkpoints are written to disk at once, with the losses so far, beside the run file,
   // so that a crash does not lose the run.
   UnfinishedWriter unfinished(path);
-  o.spill_folder = std::filesystem::path(path).parent_path().string();
+  o.ranks = ranks();
+  if (writes) o.spill_folder = std::filesystem::path(path).parent_path().string();
   o.on_checkpoint = [&](const RunFile& so_far, const Checkpoint& c) {
     RunFile partial = so_far;
     partial.checkpoints.push_back(c);
@@ -226,6 +296,9 @@ Result<int> train_verb(const Args& args) {
   };
   auto result = train(experiment, program, *setup.backend, o).with_kind(Error::Kind::kRun);
   if (!result) return result.error();
+  const Changes changes = changes_of(setup.faults->runs);
+  const Traffic sent = sent_by_all();
+  if (!writes) return 0;
   unfinished.finish();
   result->file = continued(std::move(result->file));
   TWINRUN_RETURN_IF_ERROR(write_run(path, result->file));
@@ -244,17 +317,22 @@ Result<int> train_verb(const Args& args) {
   const double last_loss = file.steps.empty() ? kNone : file.steps.back().loss;
   if (parsed.get<bool>("json")) {
     // NaN and infinities become null, because JSON has no such numbers.
-    const nlohmann::ordered_json j = {{"schema", 1},
-                                      {"file", path},
-                                      {"engine", file.engine},
-                                      {"cores", file.cores},
-                                      {"steps", file.steps.size()},
-                                      {"last_loss", last_loss},
-                                      {"eval_loss", e.loss},
-                                      {"eval_accuracy", e.accuracy},
-                                      {"root_digest", file.root_digest().hex()},
-                                      {"state_digest", file.checkpoints.back().root_digest().hex()},
-                                      {"ended", to_string(file.ended)}};
+    nlohmann::ordered_json j = {{"schema", 1},
+                                {"file", path},
+                                {"engine", file.engine},
+                                {"cores", file.cores},
+                                {"steps", file.steps.size()},
+                                {"last_loss", last_loss},
+                                {"eval_loss", e.loss},
+                                {"eval_accuracy", e.accuracy},
+                                {"root_digest", file.root_digest().hex()},
+                                {"state_digest", file.checkpoints.back().root_digest().hex()},
+                                {"ended", to_string(file.ended)}};
+    if (ranks() != nullptr) {
+      j["ranks"] = ranks()->ranks();
+      j["messages"] = sent.messages;
+      j["bytes"] = sent.bytes;
+    }
     print_document(j.dump() + "\n");
   } else {
     const std::string part =
@@ -266,12 +344,18 @@ Result<int> train_verb(const Args& args) {
           file.steps.size(), file.engine, file.engine_settings, learnt,
           experiment.imported ? "" : fmt::format(", accuracy {:.2f} %", 100 * e.accuracy),
           file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
+    if (ranks() != nullptr) {
+      const double done = static_cast<double>(
+          std::max<int64_t>(1, file.first_step + std::ssize(file.steps) - o.first_step));
+      print("  {} ranks; a step: {:.0f} messages and {:.0f} bytes from each rank, on average\n",
+            ranks()->ranks(), static_cast<double>(sent.messages) / ranks()->ranks() / done,
+            static_cast<double>(sent.bytes) / ranks()->ranks() / done);
+    }
     if (!faults.empty()) {
-      const std::vector<Activation>& changes = setup.faults->runs.front();
-      print("  faults changed bits {} times{}\n", changes.size(),
-            changes.empty() ? ""
-                            : fmt::format(", first in {} at step {}", changes.front().op,
-                                          changes.front().step));
+      print("  faults changed bits {} times{}\n", changes.count,
+            changes.count == 0
+                ? ""
+                : fmt::format(", first in {} at step {}", changes.first_op, changes.first_step));
     }
   }
   if (file.ended.interrupted()) {

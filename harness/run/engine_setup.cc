@@ -33,6 +33,7 @@ Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress
   TWINRUN_RETURN_IF_ERROR(check_takes_faults(spec.engine, !spec.faults.empty()));
   BackendOptions options = backend_options(e.scenario, spec.threads);
   options.poison_memory = spec.poison_memory;
+  options.ranks = spec.ranks;
   EngineSetup out;
   TWINRUN_ASSIGN(out.backend, make_engine(spec.engine, e.scenario, options, progress));
   Sharding sharding = e.sharding;

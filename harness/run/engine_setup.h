@@ -29,6 +29,7 @@ struct EngineSpec {
   bool poison_memory = false;     // results start as NaN patterns
   // Receives the times of some steps if not null; must outlive the engine.
   OpTimes* times = nullptr;
+  Communicator* ranks = nullptr;  // as in BackendOptions
 };
 
 int cores_of(const EngineSpec& spec, const Scenario& scenario);

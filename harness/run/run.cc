@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <span>
 
+#include "backends/core/communicator.h"
 #include "checkpoints/container/spill_file.h"
 #include "harness/experiment/imported.h"
 #include "harness/host/environment.h"
@@ -139,14 +141,41 @@ struct Runner {
     if (o.spill_folder) spill.emplace(*o.spill_folder);
   }
 
+  bool records() const { return options.ranks == nullptr || options.ranks->rank() == 0; }
+
+  // The ranks must be of one version, and have read the same files. Their instruction sets may
+  // differ, because bits do not depend on them.
+  Status check_same_on_all_ranks() const {
+    if (options.ranks == nullptr) return Ok{};
+    const auto& about = result.file.environment;
+    DigestBuilder builder;
+    for (const std::string& part :
+         {result.file.scenario, result.file.engine_settings, std::to_string(options.first_step),
+          about.at("version"), about.at("contract"), about.at("data"),
+          about.at(std::string(kInitialState))})
+      builder.add(part);
+    const std::string mine = builder.finish().hex();
+    const auto all = from_all_ranks(*options.ranks, std::as_bytes(std::span(mine)));
+    for (size_t r = 1; r < all.size(); ++r) {
+      if (all[r] == all[0]) continue;
+      return Error{
+          fmt::format("rank {} has another scenario, data, checkpoint or version of twinrun "
+                      "than rank 0",
+                      r),
+          "", "give all ranks the same files and the same program"};
+    }
+    return Ok{};
+  }
+
   Status evaluate(int64_t done) {
-    if (!options.evaluate || !evaluator) return Ok{};
+    if (!options.evaluate || !evaluator || !records()) return Ok{};
     TWINRUN_ASSIGN(Evaluation e, evaluator->evaluate(program, loop.states, done));
     result.file.evaluations.push_back(e);
     return Ok{};
   }
 
   Status keep(int64_t done, bool periodic) {
+    if (periodic && !records()) return Ok{};
     Checkpoint c = to_checkpoint(program, loop.states, experiment.scenario, done);
     c.scenario = result.file.scenario;
     c.scenario_digest = result.file.scenario_digest;
@@ -176,7 +205,7 @@ struct Runner {
     const float rate = learning_rate(experiment.scenario.optimizer, step);
     const StepScalars s = scalars_of(program, loop.outputs, rate);
     result.file.steps.push_back(s);
-    if (options.digest_states) {
+    if (options.digest_states && records()) {
       result.file.state_digests.push_back(
           to_checkpoint(program, loop.states, experiment.scenario, step + 1).root_digest());
     }
@@ -289,6 +318,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
 
   file.environment[std::string(kInitialState)] =
       digest_of_weights(program, run.loop.states.front()).hex();
+  TWINRUN_RETURN_IF_ERROR(run.check_same_on_all_ranks());
   const auto begin = std::chrono::steady_clock::now();
   if (options.progress != nullptr) {
     if (const std::string note = loop.note(s.train); !note.empty()) options.progress->note(note);
@@ -297,7 +327,8 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   }
   int64_t done = options.first_step;
   for (int64_t step = options.first_step; step < last; ++step) {
-    if (options.stop != nullptr && options.stop->load()) {
+    // A signal may reach one rank earlier than another; all stop after the same step.
+    if (any_rank(options.ranks, options.stop != nullptr && options.stop->load())) {
       if (step == options.first_step || loop.returns(step)) {
         file.ended = {RunEnd::Kind::kInterrupted, ""};
         break;

@@ -66,6 +66,9 @@ struct RunOptions {
   std::optional<std::string> spill_folder;
   bool evaluate = true;
   bool digest_states = true;
+  // The ranks that compute this run together. All ranks but the first leave out what only goes into
+  // the record: evaluations, digests of states and periodic checkpoints.
+  Communicator* ranks = nullptr;
   // Called with each periodic checkpoint and the run before it is added.
   std::function<void(const RunFile&, const Checkpoint&)> on_checkpoint;
 };
@@ -90,7 +93,7 @@ std::string settings_of(const Program& program, const Capabilities& capabilities
 
 // Trains `program` on the engine of `backend`. A run that diverges or is interrupted is a result;
 // RunFile::ended says how it ended. Errors: the program cannot be prepared, the input cannot be
-// read, or the engine or the evaluation fails.
+// read, the engine or the evaluation fails, or the ranks do not have the same run before them.
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
                         const RunOptions& options);
 

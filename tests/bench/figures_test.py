@@ -116,7 +116,8 @@ class Profiles(unittest.TestCase):
         for symbol, name in (
             ("twinrun::FusedKernel::fetch", "fetch"),
             ("twinrun::(anonymous namespace)::segment_line<twinrun::F32, false, twinrun::JoinSum>", "segment_line"),
-            ("std::_Function_handler<void (long), twinrun::data::make()::{lambda(long)#1}>::_M_invoke", "_Function_handler"),
+            ("std::_Function_handler<void (long), twinrun::data::make()::{lambda(long)#1}>::_M_invoke", "make"),
+            ("twinrun::(anonymous namespace)::judge(twinrun::Op const&)::{lambda(long)#1}::operator()(long) const", "judge"),
             ("twinrun::run_dot(twinrun::KernelContext const&, twinrun::Op const&) [clone .isra.0]", "run_dot"),
             ("XXH_INLINE_XXH3_128bits_update.isra.0", "XXH_INLINE_XXH3_128bits_update"),
         ):

@@ -29,6 +29,18 @@ TEST(Train, JsonNamesFileEngineAndDigests) {
   EXPECT_EQ(inspected["evaluations"].back()["loss"], j["eval_loss"]);
 }
 
+// Copies that a launcher starts would overwrite each other's files.
+TEST(Train, OneOfSeveralRanksAloneIsRefused) {
+  const Folder folder;
+  EXPECT_EQ(twinrun(folder, {"--version"}, {{"PMI_SIZE", "1"}}).code, 0);
+  const Outcome o = twinrun(folder, {"train", "digits_mlp"}, {{"PMI_SIZE", "2"}});
+  EXPECT_EQ(o.code, 125) << o.err;
+  // In a build with MPI the launcher that this variable pretends is not found.
+  EXPECT_TRUE(o.err.find("TWINRUN_MPI=ON") != std::string::npos ||
+              o.err.find("finds itself alone") != std::string::npos)
+      << o.err;
+}
+
 TEST(Train, AwkwardPathsStayJson) {
   const Folder folder;
   const auto j = train(folder, {"-o", "a \"quoted\\name\".h5"});

@@ -60,6 +60,7 @@ const std::vector<Layer>& layers() {
       {"backends/skeleton", {"backends/core"}, {}},
       {"backends", {"backends/cpu", "backends/tpu", "backends/oracle", "backends/variants"}, {}},
       {"backends/exec", {"backends", "program/text"}, {"checkpoints"}},
+      {"backends/mpi", {"backends/core"}, {}},
       {"backends/pjrt", {"backends", "program/text"}, {}},
       {"reports", {"program/base", "checkpoints/container"}, {}},
       {"harness/host", {}, rooms},
