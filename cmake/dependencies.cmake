@@ -41,17 +41,16 @@ else()
   find_package(HDF5 REQUIRED COMPONENTS C)
 endif()
 
-<<<<<<< HEAD
 # Headers only, for processors other than x86.
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   find_path(TWINRUN_SIMDE simde/x86/avx2.h REQUIRED)
   find_path(TWINRUN_HIGHWAY hwy/highway.h REQUIRED)
-=======
+endif()
+
 option(TWINRUN_MPI "Split the emulated cores of a run over the ranks of an MPI (docs/guides/mpi.md)" OFF)
 if(TWINRUN_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI REQUIRED COMPONENTS CXX)
->>>>>>> b5f3f885dbef563a8e4ade35f6876a4b1c012f04
 endif()
 
 # dygraphs, minified, draws the charts of report.html. It is inlined at build time and not part of the repository.
