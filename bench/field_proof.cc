@@ -4,6 +4,9 @@
 //   ./dev bench --filter '^field proof'
 #include "harness/sharding/field_proof.h"
 
+#include <fmt/format.h>
+
+#include <chrono>
 #include <cstdlib>
 
 #include "backends/oracle/f64_engine.h"
@@ -16,6 +19,8 @@
 
 namespace twinrun {
 namespace {
+
+constexpr double kLongStep = 6;  // seconds
 
 Status measure(Suite& suite, const std::string& scenario) {
   TWINRUN_ASSIGN(const Scenario loaded, load_scenario(scenario, {}));
@@ -31,6 +36,13 @@ Status measure(Suite& suite, const std::string& scenario) {
   const auto step = [&] {
     if (!one_step(e, *engine, 0, start)) std::abort();
   };
+  const auto begin = std::chrono::steady_clock::now();
+  step();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  if (taken.count() > kLongStep)
+    return Error{fmt::format("a binary64 step takes {:.0f} s, so samples of proofs would take hours",
+                             taken.count()),
+                 "", ""};
   suite.measure(proof, {timed("binary64 step", step)});
   return Ok{};
 }

@@ -255,10 +255,10 @@ Result<Checkpoint> read_group(const Hdf5Group& group) {
 
 Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   return checkpoint_format::guarded(path, [&]() -> Status {
-    TWINRUN_ASSIGN(const Hdf5File file, Hdf5File::create(path));
+    TWINRUN_ASSIGN(Hdf5File file, Hdf5File::create(path));
     TWINRUN_ASSIGN(Hdf5Group root, file.root());
     TWINRUN_RETURN_IF_ERROR(checkpoint_format::write_group(root, checkpoint));
-    return file.save();
+    return std::move(file).save();
   });
 }
 

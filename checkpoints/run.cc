@@ -319,7 +319,7 @@ Status read_attributes(const Hdf5Group& root, RunFile& run) {
 
 Status write_run(const std::string& path, const RunFile& run) {
   return guarded(path, [&]() -> Status {
-    TWINRUN_ASSIGN(const Hdf5File file, Hdf5File::create(path));
+    TWINRUN_ASSIGN(Hdf5File file, Hdf5File::create(path));
     TWINRUN_ASSIGN(Hdf5Group root, file.root());
     TWINRUN_RETURN_IF_ERROR(write_attributes(root, run));
     TWINRUN_RETURN_IF_ERROR(write_steps(root, run));
@@ -327,7 +327,7 @@ Status write_run(const std::string& path, const RunFile& run) {
     TWINRUN_RETURN_IF_ERROR(write_evaluations(root, run));
     TWINRUN_RETURN_IF_ERROR(write_trace(root, run));
     TWINRUN_RETURN_IF_ERROR(write_checkpoints(root, run));
-    return file.save();
+    return std::move(file).save();
   });
 }
 

@@ -80,6 +80,11 @@ Result<std::string> destination_of(const std::string& path) {
 }  // namespace
 
 Status write_file_atomically(const std::string& path, std::span<const std::byte> content) {
+  return write_file_atomically(path, content, -1);
+}
+
+Status write_file_atomically(const std::string& path, std::span<const std::byte> content,
+                             int unnamed) {
   if (path.empty()) return Error{"the name of the file to write is empty", "", "give one with -o"};
   TWINRUN_ASSIGN(const std::string destination, destination_of(path));
   const std::string folder = folder_of(destination);
@@ -95,9 +100,14 @@ Status write_file_atomically(const std::string& path, std::span<const std::byte>
   }
 
   TemporaryFile file;
-  if (int code = file.create(folder)) return failure("create a file here", code, path, folder);
+  const bool holds = unnamed >= 0 &&
+                     ::ftruncate(unnamed, static_cast<off_t>(content.size())) == 0 &&
+                     file.name(unnamed, folder) == 0;
+  if (!holds) {
+    if (int code = file.create(folder)) return failure("create a file here", code, path, folder);
+    if (int code = write_all(file.fd(), content)) return failure("write", code, path, folder);
+  }
   if (replaces) take_permissions(file.fd(), old.st_mode);
-  if (int code = write_all(file.fd(), content)) return failure("write", code, path, folder);
   if (int code = file.sync_and_close()) return failure("write to the disk", code, path, folder);
   if (int code = file.move_to(destination)) return failure("put in place", code, path, folder);
   if (int code = sync_folder(folder)) return failure("sync the folder", code, path, folder);

@@ -22,4 +22,10 @@ namespace twinrun {
 Status write_file_atomically(const std::string& path, std::span<const std::byte> content);
 Status write_file_atomically(const std::string& path, std::string_view content);
 
+// The same where an unnamed file in the destination's folder (open_file.h) begins with `content`
+// already: it is cut to it and gets the name, and nothing is written twice. Where that is not
+// possible, the content is written as above.
+Status write_file_atomically(const std::string& path, std::span<const std::byte> content,
+                             int unnamed);
+
 }  // namespace twinrun

@@ -296,9 +296,9 @@ Result<std::span<const std::byte>> image_of(hid_t id, const std::string& path) {
 
 }  // namespace
 
-Status Hdf5File::save() const {
+Status Hdf5File::save() && {
   TWINRUN_ASSIGN(const auto bytes, image_of(id_.get(), path_));
-  return write_file_atomically(path_, bytes);
+  return write_file_atomically(path_, bytes, file_of_image(bytes.data()));
 }
 
 Result<std::vector<std::byte>> Hdf5File::image() const {

@@ -11,7 +11,7 @@
 //   TWINRUN_ASSIGN(Hdf5Group root, file.root());
 //   TWINRUN_RETURN_IF_ERROR(root.set_text("format", "my format"));
 //   TWINRUN_ASSIGN(Hdf5Dataset kernel, root.write_tensor("kernel", tensor));
-//   TWINRUN_RETURN_IF_ERROR(file.save());
+//   TWINRUN_RETURN_IF_ERROR(std::move(file).save());
 //
 //   TWINRUN_ASSIGN(Hdf5File back, Hdf5File::open("my.h5"));      // then root(), dataset("kernel"),
 //   TWINRUN_ASSIGN(Tensor t, kernel.read_tensor());              // read_tensor()
@@ -166,7 +166,7 @@ class Hdf5Group : public Hdf5Node {
 
 class Hdf5File {
  public:
-  // In memory; nothing touches the disk before save().
+  // In memory, or in an unnamed file (image_memory.h); nothing has the path before save().
   static Result<Hdf5File> create(const std::string& path);
   static Result<Hdf5File> open(const std::string& path);
   // The same for a file in memory; `name` is for messages. The bytes are copied. If `unpacked` is
@@ -176,8 +176,9 @@ class Hdf5File {
                                      uint64_t unpacked = 0);
 
   Result<Hdf5Group> root() const;
-  // For created files only: writes the content so far to the path, atomically.
-  Status save() const;
+  // For created files only: gives the content the path, atomically. It is the last call: nothing may
+  // be written to the file afterwards.
+  Status save() &&;
   Result<std::vector<std::byte>> image() const;  // the bytes that save() would write
 
  private:

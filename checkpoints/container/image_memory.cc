@@ -1,5 +1,6 @@
 // The core driver's callbacks (H5Pset_file_image_callbacks): blocks that are mappings, and know
-// their own size and file.
+// their own size and file. A page of memory in front of each block holds that; so a file holds the
+// content from its first byte on, and can become the finished file as it is.
 #include "checkpoints/container/image_memory.h"
 
 #include <fcntl.h>
@@ -18,39 +19,56 @@ namespace twinrun {
 namespace {
 
 constexpr size_t kInMemory = size_t{64} << 20;
-constexpr size_t kHeader = 4096;  // a page, so that the content is as aligned as the mapping
+constexpr size_t kHeader = 64 << 10;  // pages of every machine: a file is mapped behind it
 
 struct Header {
-  size_t bytes;  // of the mapping, with this page
-  int fd;        // -1: memory without a file
+  size_t size;  // of the content
+  int fd;       // -1: memory without a file
 };
 
 Header* header_of(void* content) {
   return reinterpret_cast<Header*>(static_cast<std::byte*>(content) - kHeader);
 }
 
-void* content_of(void* mapping, size_t bytes, int fd) {
-  *static_cast<Header*>(mapping) = {bytes, fd};
+// Memory for a block and its header, or nullptr.
+void* memory_of(size_t size) {
+  void* const mapping = ::mmap(nullptr, size + kHeader, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  *static_cast<Header*>(mapping) = {size, -1};
   return static_cast<std::byte*>(mapping) + kHeader;
 }
 
-// An unnamed file with room for `bytes`, or -1. The room is taken now: a mapped page that finds the
-// disk full would end the process.
-int file_of(const std::string& folder, size_t bytes) {
+void free_memory(void* content) {
+  ::munmap(header_of(content), header_of(content)->size + kHeader);
+}
+
+// An unnamed file with room for `size` bytes, or -1. The room is taken now: a mapped page that
+// finds the disk full would end the process.
+int file_of(const std::string& folder, size_t size) {
   Descriptor file = unnamed_file(folder);
-  if (file.get() < 0 || ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) != 0) return -1;
+  if (file.get() < 0 || ::posix_fallocate(file.get(), 0, static_cast<off_t>(size)) != 0) return -1;
   return file.release();
+}
+
+// Lets the disk begin with what is there, which is rarely changed again. A hint: nothing may fail.
+void start_writing(int fd, size_t had) {
+  static_cast<void>(::sync_file_range(fd, 0, static_cast<off_t>(had), SYNC_FILE_RANGE_WRITE));
 }
 
 // In a file of the folder if it is large, else, and where that fails, in memory.
 void* block_of(size_t size, const std::string* folder) {
-  const size_t bytes = size + kHeader;
-  const int fd = folder == nullptr || size < kInMemory ? -1 : file_of(*folder, bytes);
-  void* const mapping = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                               fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-  if (mapping != MAP_FAILED) return content_of(mapping, bytes, fd);
-  if (fd >= 0) ::close(fd);
-  return nullptr;
+  void* const content = memory_of(size);
+  const int fd =
+      content == nullptr || folder == nullptr || size < kInMemory ? -1 : file_of(*folder, size);
+  if (fd < 0) return content;
+  if (::mmap(content, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    ::close(fd);
+    free_memory(content);
+    return nullptr;
+  }
+  header_of(content)->fd = fd;
+  return content;
 }
 
 void* allocate(size_t size, H5FD_file_image_op_t /*op*/, void* folder) {
@@ -59,20 +77,18 @@ void* allocate(size_t size, H5FD_file_image_op_t /*op*/, void* folder) {
 
 herr_t release(void* content, H5FD_file_image_op_t /*op*/, void* /*folder*/) {
   if (content == nullptr) return 0;
-  const Header header = *header_of(content);
-  if (header.fd >= 0) ::close(header.fd);
-  return ::munmap(header_of(content), header.bytes) == 0 ? 0 : -1;
+  if (const int fd = header_of(content)->fd; fd >= 0) ::close(fd);
+  free_memory(content);
+  return 0;
 }
 
 // libhdf5 does not survive a block that cannot grow, so a full disk is left for our own writing of
 // the file to find: the content moves back to memory.
 void* resize(void* content, size_t size, H5FD_file_image_op_t op, void* folder) {
   if (content == nullptr) return allocate(size, op, folder);
-  const Header header = *header_of(content);
-  const size_t bytes = size + kHeader, had = header.bytes - kHeader;
-  const bool becomes_large = header.fd < 0 && had < kInMemory && size >= kInMemory;
-  const bool disk_full =
-      header.fd >= 0 && ::posix_fallocate(header.fd, 0, static_cast<off_t>(bytes)) != 0;
+  const auto [had, fd] = *header_of(content);
+  const bool becomes_large = fd < 0 && had < kInMemory && size >= kInMemory;
+  const bool disk_full = fd >= 0 && ::posix_fallocate(fd, 0, static_cast<off_t>(size)) != 0;
   if (becomes_large || disk_full) {
     void* const moved = block_of(size, disk_full ? nullptr : static_cast<std::string*>(folder));
     if (moved == nullptr) return nullptr;
@@ -80,8 +96,24 @@ void* resize(void* content, size_t size, H5FD_file_image_op_t op, void* folder) 
     release(content, op, folder);
     return moved;
   }
-  void* const mapping = ::mremap(header_of(content), header.bytes, bytes, MREMAP_MAYMOVE);
-  return mapping == MAP_FAILED ? nullptr : content_of(mapping, bytes, header.fd);
+  if (fd < 0) {
+    void* const mapping =
+        ::mremap(header_of(content), had + kHeader, size + kHeader, MREMAP_MAYMOVE);
+    if (mapping == MAP_FAILED) return nullptr;
+    static_cast<Header*>(mapping)->size = size;
+    return static_cast<std::byte*>(mapping) + kHeader;
+  }
+  // The file's pages move behind a header of their own.
+  void* const moved = memory_of(size);
+  if (moved == nullptr) return nullptr;
+  if (::mremap(content, had, size, MREMAP_MAYMOVE | MREMAP_FIXED, moved) == MAP_FAILED) {
+    free_memory(moved);
+    return nullptr;
+  }
+  ::munmap(header_of(content), kHeader);
+  header_of(moved)->fd = fd;
+  start_writing(fd, had);
+  return moved;
 }
 
 void* copy(void* to, const void* from, size_t size, H5FD_file_image_op_t /*op*/, void* /*folder*/) {
@@ -101,6 +133,8 @@ std::string* kept_name(const std::string& folder) {
 }
 
 }  // namespace
+
+int file_of_image(const std::byte* image) { return header_of(const_cast<std::byte*>(image))->fd; }
 
 bool use_image_memory(int64_t access_list, const std::string& folder) {
   H5FD_file_image_callbacks_t callbacks = {allocate,    copy,        resize,           release,

@@ -6,6 +6,7 @@
 //   use_image_memory(access, folder);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -13,5 +14,9 @@ namespace twinrun {
 
 // For the core driver of a file access list. Returns false if HDF5 refuses.
 bool use_image_memory(int64_t access_list, const std::string& folder);
+
+// The unnamed file whose first byte on an image of such a list is, or -1 if it is in memory. The
+// image owns the descriptor.
+int file_of_image(const std::byte* image);
 
 }  // namespace twinrun

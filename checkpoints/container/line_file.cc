@@ -9,6 +9,7 @@
 #include <cstring>
 #include <span>
 
+#include "checkpoints/container/atomic_file.h"
 #include "program/base/os_error.h"
 
 namespace twinrun {
@@ -30,7 +31,8 @@ std::vector<std::string_view> whole_lines(std::string_view text) {
   return lines;
 }
 
-Result<LineFile> LineFile::open(const std::string& path) {
+Result<LineFile> LineFile::begin(const std::string& path, std::string_view lines) {
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, lines));
   Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (file.get() < 0) return cannot_write(errno, path);
   return LineFile(std::move(file), path);

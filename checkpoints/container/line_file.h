@@ -19,8 +19,10 @@ std::vector<std::string_view> whole_lines(std::string_view text);
 
 class LineFile {
  public:
-  // Opens an existing file, whose last line must be whole. Error: it cannot be written.
-  static Result<LineFile> open(const std::string& path);
+  // Replaces the file, or makes it, with `lines`: whole lines with their line breaks, those that an
+  // earlier run left. This is atomic: after an error, which says that it cannot be written, the
+  // file is as it was.
+  static Result<LineFile> begin(const std::string& path, std::string_view lines);
 
   // Adds a line, given without its line break, and waits until it is on the disk. Error: a full
   // disk and the like; part of the line may have been written, so nothing may be added after it.

@@ -44,7 +44,7 @@ Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::
 
 Descriptor unnamed_file(const std::string& folder) {
   const char* const place = folder.empty() ? "." : folder.c_str();
-  return Descriptor(::open(place, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  return Descriptor(::open(place, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
 }
 
 int write_all(int fd, std::span<const std::byte> content) {

@@ -40,7 +40,7 @@ Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::
 int write_all(int fd, std::span<const std::byte> content);
 
 // A file without a name in this folder ("": the current one), to be written and read, which is gone
-// when it is closed. get() is -1 if the file system has none.
+// when it is closed, unless it gets a name. get() is -1 if the file system has none.
 Descriptor unnamed_file(const std::string& folder);
 
 }  // namespace twinrun

@@ -133,17 +133,37 @@ TemporaryFile::~TemporaryFile() {
   if (exists_) ::unlink(name_.c_str());
 }
 
-int TemporaryFile::create(const std::string& folder) {
+int TemporaryFile::make(const std::string& folder, const std::function<int(const char*)>& open) {
   sweep_leftovers(folder);
   static std::atomic<unsigned> counter{0};
   do {  // a killed process may have left a file of this name
     name_ = fmt::format("{}/{}{}-{}{}", folder, kFilePrefix, ::getpid(), counter++, kFileSuffix);
-    fd_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    fd_ = open(name_.c_str());
   } while (fd_ < 0 && errno == EEXIST);
   exists_ = fd_ >= 0;
   if (!exists_) return errno;
   static_cast<void>(::flock(fd_, LOCK_EX | LOCK_NB));  // some file systems have no locks
   return 0;
+}
+
+int TemporaryFile::create(const std::string& folder) {
+  return make(folder, [](const char* name) {
+    return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  });
+}
+
+int TemporaryFile::name(int unnamed, const std::string& folder) {
+  const std::string itself = fmt::format("/proc/self/fd/{}", unnamed);
+  return make(folder, [&](const char* name) {
+    Descriptor file(::fcntl(unnamed, F_DUPFD_CLOEXEC, 0));
+    const bool named = file.get() >= 0 &&
+                       ::linkat(AT_FDCWD, itself.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+    const int code = errno;
+    if (named) return file.release();
+    file = Descriptor(-1);
+    errno = code;  // closing may change it
+    return -1;
+  });
 }
 
 int TemporaryFile::sync_and_close() {

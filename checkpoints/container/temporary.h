@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -29,12 +30,15 @@ class TemporaryFile {
 
   // Each returns 0 or an errno.
   int create(const std::string& folder);
+  int name(int unnamed, const std::string& folder);  // a file of the same file system (O_TMPFILE)
   int sync_and_close();
   int move_to(const std::string& destination);  // then nothing is left to be removed
 
   int fd() const { return fd_; }
 
  private:
+  int make(const std::string& folder, const std::function<int(const char*)>& open);
+
   std::string name_;
   int fd_ = -1;
   bool exists_ = false;

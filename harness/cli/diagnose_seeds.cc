@@ -9,7 +9,6 @@
 #include <set>
 
 #include "checkpoints/checkpoint.h"
-#include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/line_file.h"
 #include "harness/campaign/merge.h"
 #include "harness/cli/shards.h"
@@ -129,10 +128,7 @@ Status open_seeds(SeedShard& shard, const std::string& folder, bool resume) {
       if (shard.left.erase(record.id) > 0) text += record.line + "\n";
     }
   }
-  // Rewrite the file with whole lines only, so that new records start on lines of their own.
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, text));
-  TWINRUN_ASSIGN(LineFile lines, LineFile::open(path));
-  shard.lines.emplace(std::move(lines));
+  TWINRUN_ASSIGN(shard.lines, LineFile::begin(path, text));
   return Ok{};
 }
 

@@ -193,11 +193,9 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
       progress->note(
           fmt::format("{}: {} of {} lines: each {}", path, unchecked, done.size(), kNoChecksum));
   }
-  // Rewrite the file with whole lines only, so that new records start on lines of their own. The
-  // write is atomic: if it fails, the file stays as it was.
   std::string known;
   for (const auto& [id, record] : done) known += to_line(record) + "\n";
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, known));
+  TWINRUN_ASSIGN(LineFile lines, LineFile::begin(path, known));
   const Begun begun(folder / "begun");
   std::vector<std::string> todo;
   for (const auto& c : drill.plan.cases) {
@@ -211,7 +209,6 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   each.keep_all = o.keep_all;
   each.stop = stop;
   each.sabotage = o.sabotage;
-  TWINRUN_ASSIGN(LineFile lines, LineFile::open(path));
   int64_t count = 0;
   std::optional<Error> failed;     // what keeps cases from being run or recorded
   std::atomic<bool> over = false;  // nothing more is begun

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <map>
 
-#include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/line_file.h"
 #include "harness/campaign/merge.h"
 #include "harness/gate/pairs.h"
@@ -54,11 +53,9 @@ class Comparing {
       TWINRUN_ASSIGN(auto records, campaign::read_records(path));
       for (campaign::Record& record : records) known[record.id] = std::move(record.line);
     }
-    // Rewrite the file with whole lines only, so that new records start on lines of their own.
     std::string text;
     for (const auto& [id, line] : known) text += line + "\n";
-    TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, text));
-    TWINRUN_ASSIGN(LineFile lines, LineFile::open(path));
+    TWINRUN_ASSIGN(LineFile lines, LineFile::begin(path, text));
     int64_t done = 0;
     for (const campaign::PlannedCase& c : plan.cases) {
       if (!known.contains(c.id)) {

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "checkpoints/container/array.h"
-#include "checkpoints/container/atomic_file.h"
 #include "program/base/json_checksum.h"
 #include "program/base/json_text.h"
 
@@ -126,15 +125,12 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const 
   }
   if (!before.has_checksums && progress != nullptr)
     progress->note(fmt::format("{} {}", session->path_, kNoChecksum));
-  // Rewrite the file with complete lines only, so that the next line does not continue a broken
-  // one. The write is atomic: if it fails, the file stays as it was.
   std::string known = head_line(head) + "\n";
   for (Execution& e : before.executions) {
     known += execution_line(++session->executions_, e) + "\n";
     session->known_[e.candidate].push_back(std::move(e));
   }
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(session->path_, known));
-  TWINRUN_ASSIGN(session->file_, LineFile::open(session->path_));
+  TWINRUN_ASSIGN(session->file_, LineFile::begin(session->path_, known));
   return session;
 }
 

@@ -2,6 +2,7 @@
 #include "checkpoints/container/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 
 #include <csignal>
 
+#include "checkpoints/container/open_file.h"
 #include "tests/checkpoints/samples.h"
 
 namespace twinrun {
@@ -26,6 +28,28 @@ TEST(AtomicFile, WritesAndReplaces) {
   ASSERT_TRUE(write_file_atomically(path, "").ok());
   EXPECT_EQ(read_bytes(path), "");
   EXPECT_EQ(folder.files(), 1u);
+}
+
+// An unnamed file of the same file system gets the name; of another one, its content is copied.
+TEST(AtomicFile, AnUnnamedFileGetsTheName) {
+  const Folder folder;
+  const std::string path = folder / "a.txt", content = "content";
+  const auto bytes = std::as_bytes(std::span(content));
+  write_bytes(path, "old");
+  for (const bool elsewhere : {false, true}) {
+    const Descriptor unnamed =
+        elsewhere ? Descriptor(::memfd_create("a", 0)) : unnamed_file(folder.path());
+    if (unnamed.get() < 0) GTEST_SKIP() << "this file system has no unnamed files";
+    ASSERT_EQ(::pwrite(unnamed.get(), "content and more", 16, 0), 16);
+    ASSERT_TRUE(write_file_atomically(path, bytes, unnamed.get()).ok());
+    EXPECT_EQ(read_bytes(path), content);
+    struct stat named {
+    }, itself{};
+    ASSERT_EQ(::stat(path.c_str(), &named), 0);
+    ASSERT_EQ(::fstat(unnamed.get(), &itself), 0);
+    EXPECT_EQ(named.st_ino == itself.st_ino && named.st_dev == itself.st_dev, !elsewhere);
+    EXPECT_EQ(folder.files(), 1u);
+  }
 }
 
 TEST(AtomicFile, KeepsPermissionsAndFollowsLinks) {

@@ -4,7 +4,9 @@
 
 #include <hdf5.h>
 
+#include <algorithm>
 #include <functional>
+#include <span>
 
 #include "tests/checkpoints/samples.h"
 
@@ -52,7 +54,7 @@ void expect_refused(const std::string& why, const std::function<void(hid_t)>& fi
   EXPECT_NE(refusal(path).find(why), std::string::npos) << "found: " << refusal(path);
 }
 
-// Above 64 MiB the file is built in a file without a name.
+// Above 64 MiB the file is built in a file without a name, which gets the path.
 TEST(Hdf5File, LargeFilesAreBuiltOutsideOfMemory) {
   const Folder folder;
   const std::string path = folder / "f.h5";
@@ -60,11 +62,16 @@ TEST(Hdf5File, LargeFilesAreBuiltOutsideOfMemory) {
   Tensor large = Tensor::empty({DType::kI32, {5 << 20}});  // 20 MiB
   for (int32_t i = 0; int32_t & value : large.as<int32_t>()) value = i++;
   {
-    const auto file = Hdf5File::create(path);
+    auto file = Hdf5File::create(path);
     auto root = file->root();
     for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(root->write_tensor(name, large).ok());
     ASSERT_TRUE(root->write_tensor("x", small).ok());
-    ASSERT_TRUE(file->save().ok());
+    const auto image = file->image();
+    ASSERT_TRUE(std::move(*file).save().ok());
+    root = Hdf5File::create("other")->root();  // closes the file, which must not change it
+    const std::string bytes = samples::read_bytes(path);
+    EXPECT_TRUE(std::ranges::equal(*image, std::as_bytes(std::span(bytes))));
+    EXPECT_EQ(folder.files(), 1u);
   }
   const auto file = Hdf5File::open(path);
   for (const char* name : {"a", "b", "c", "d"})
@@ -190,7 +197,7 @@ TEST(Hdf5File, AttributesRoundTrip) {
     EXPECT_TRUE(root->write_strings("none", {}).ok());
     const std::vector<int64_t> numbers = {1, -1};
     EXPECT_TRUE(root->write_i64("numbers", numbers).ok());
-    ASSERT_TRUE(file->save().ok());
+    ASSERT_TRUE(std::move(*file).save().ok());
   }
   auto file = Hdf5File::open(path);
   ASSERT_TRUE(file.ok()) << file.error().message();

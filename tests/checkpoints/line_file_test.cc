@@ -2,6 +2,9 @@
 #include "checkpoints/container/line_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "tests/checkpoints/samples.h"
 
@@ -27,12 +30,12 @@ TEST(LineFile, LinesThatWereNotWrittenWholeAreLeftOut) {
   EXPECT_EQ(whole_lines("a\0\nb\n"sv), (Lines{"a\0"sv, "b"}));
 }
 
-TEST(LineFile, AddsLinesToThoseThatAreThere) {
+TEST(LineFile, AddsLinesToThoseThatAreKept) {
   const Folder folder;
   const std::string path = folder / "lines.jsonl";
-  EXPECT_FALSE(LineFile::open(path));
-  write_bytes(path, "first\n");
-  auto file = LineFile::open(path);
+  EXPECT_FALSE(LineFile::begin(folder / "no" / "folder", ""));
+  write_bytes(path, "first\nbrok");
+  auto file = LineFile::begin(path, "first\n");
   ASSERT_TRUE(file.ok()) << file.error().message();
   ASSERT_TRUE(file->add("second").ok());
   EXPECT_EQ(read_bytes(path), "first\nsecond\n");
@@ -41,9 +44,17 @@ TEST(LineFile, AddsLinesToThoseThatAreThere) {
 }
 
 TEST(LineFile, AFullDiskIsAnErrorOfTheMachine) {
-  auto full = LineFile::open("/dev/full");
-  ASSERT_TRUE(full.ok());
-  const Status added = full->add("line");
+  const Folder folder;
+  auto file = LineFile::begin(folder / "lines.jsonl", "first\n");
+  ASSERT_TRUE(file.ok());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit full = {6, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  const Status added = file->add("line");
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
   ASSERT_FALSE(added.ok());
   EXPECT_EQ(added.error().kind, Error::Kind::kMachine);
 }

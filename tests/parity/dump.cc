@@ -249,7 +249,7 @@ Status run(int argc, char** argv) {
   TWINRUN_RETURN_IF_ERROR(write_inputs(root, e, o));
   TWINRUN_RETURN_IF_ERROR(write_corner(root, "R", e, o));
   if (!o.whole_only && e.sharding.cores > 1) TWINRUN_RETURN_IF_ERROR(write_corner(root, "S", e, o));
-  return file.save();
+  return std::move(file).save();
 }
 
 }  // namespace
