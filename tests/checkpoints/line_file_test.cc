@@ -33,7 +33,7 @@ TEST(LineFile, LinesThatWereNotWrittenWholeAreLeftOut) {
 TEST(LineFile, AddsLinesToThoseThatAreKept) {
   const Folder folder;
   const std::string path = folder / "lines.jsonl";
-  EXPECT_FALSE(LineFile::begin(folder / "no" / "folder", ""));
+  EXPECT_FALSE(LineFile::begin(folder / "no/folder", ""));
   write_bytes(path, "first\nbrok");
   auto file = LineFile::begin(path, "first\n");
   ASSERT_TRUE(file.ok()) << file.error().message();
