@@ -31,7 +31,8 @@ if(TWINRUN_SANITIZE)
   target_compile_options(twinrun_flags INTERFACE
     -fno-omit-frame-pointer "$<${sanitized}:-fsanitize=${TWINRUN_SANITIZE};-fno-sanitize-recover=all>")
   if(TWINRUN_SANITIZE MATCHES "address,undefined")  # the address sanitizer reports these as well
-    target_compile_options(twinrun_flags INTERFACE "$<${sanitized}:-fno-sanitize=null,object-size,vptr>")
+    target_compile_options(twinrun_flags INTERFACE "$<${sanitized}:-fno-sanitize=null,object-size,vptr>"
+      "$<${sanitized}:-fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/cmake/not_sanitized.txt>")
   endif()
   target_link_options(twinrun_flags INTERFACE -fsanitize=${TWINRUN_SANITIZE})
 endif()
