@@ -53,13 +53,13 @@ CASES = {
 SAME = ("root_digest", "state_digest", "last_loss", "eval_loss", "eval_accuracy", "steps")
 
 # Diagnoses, with the core and the first step that the report must name where a fault is planted.
-SHORT = ["--set", "train.steps=8", "--quick"]
+SHORT = ["--set", "train.steps=7", "--set", "train.batch=32", "--set", "data.train=256", "--set", "data.eval=64", "--quick"]
 ONE_FAULT = {
     "a dot product, statistics of each core": (["digits_cnn", "--fault", "drop_k_tail@conv2/kernel.grad,core=5,from=3"], 5, 3),
 }
 DIAGNOSES = {
     **ONE_FAULT,
-    "batch norm of a core": (["digits_cnn", "--fault", "scale@bn1/*,core=7,step=4,magnitude=1.5"], 7, 4),
+    "batch norm of a core": (["digits_cnn", "--fault", "scale@batch_norm1/normalize,core=7,step=4,magnitude=1.5"], 7, 4),
     "a copy of the sum": (["digits_mlp", "--fault", "one_core_wrong@dense1/kernel.grad.all_reduce,core=3,from=2"], 3, 2),
     "a part of the sum": (
         ["digits_mlp", "--set", "loss.reduction=sum", "--fault", "double_core@dense1/kernel.grad.all_reduce,core=6,from=1"],
