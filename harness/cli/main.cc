@@ -229,7 +229,11 @@ int fail(Error error) {
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
                   text::printed(error)),
       Colors::kOwn);
-  if (joined != nullptr) joined->abort(exit_code(error.kind));
+  if (joined != nullptr) {
+    constexpr timespec kUntilPassedOn{.tv_sec = 0, .tv_nsec = 300'000'000};
+    ::nanosleep(&kUntilPassedOn, nullptr);  // MPICH's launcher drops what it has not yet read
+    joined->abort(exit_code(error.kind));
+  }
   return exit_code(error.kind);
 }
 
