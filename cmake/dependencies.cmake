@@ -47,10 +47,15 @@ if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   find_path(TWINRUN_HIGHWAY hwy/highway.h REQUIRED)
 endif()
 
-option(TWINRUN_MPI "Split the emulated cores of a run over the ranks of an MPI (docs/guides/mpi.md)" OFF)
+option(TWINRUN_MPI "Also build twinrun_mpi, over ranks of this system's MPI, and twinrun_mpich (docs/guides/mpi.md)" OFF)
 if(TWINRUN_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI REQUIRED COMPONENTS CXX)
+  # MPICH beside another MPI, where it is installed.
+  find_package(PkgConfig)
+  if(PKG_CONFIG_FOUND)
+    pkg_check_modules(MPICH IMPORTED_TARGET mpich)
+  endif()
 endif()
 
 # dygraphs, minified, draws the charts of report.html. It is inlined at build time and not part of the repository.

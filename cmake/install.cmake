@@ -3,6 +3,9 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS ${TWINRUN_ROOMS} EXPORT twinrunTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS twinrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TWINRUN_MPI)
+  install(TARGETS twinrun_mpi RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 foreach(room program device scenarios checkpoints backends reports harness)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinrun
     FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "cli" EXCLUDE)

@@ -190,7 +190,7 @@ void Interpreter::run_collective(OpRun& run) {
   } else {
     contributions.assign(run.inputs.size(), run.inputs[mine_.first][0]);
   }
-  if (split_) shared_[static_cast<size_t>(run.id)] = run.hooks == nullptr;
+  if (split_) shared_[static_cast<size_t>(run.id)] = true;
   // The ring across ranks needs this rank's contributions only; hooks see those of all replicas.
   if (!whole_ && !shared_[static_cast<size_t>(operand)]) {
     if (run.hooks == nullptr) {
@@ -213,9 +213,12 @@ void Interpreter::run_collective(OpRun& run) {
     compute(contributions, output);
   if (run.hooks != nullptr) run.hooks->after(site, contributions, output);
   run.outputs.assign(run.inputs.size(), output);
-  for (size_t r = mine_.first; run.hooks != nullptr && r < mine_.last; ++r) {
+  // Every rank knows all contributions, and therefore the copies of all replicas.
+  for (size_t r = 0; run.hooks != nullptr && r < run.outputs.size(); ++r) {
     site.replica = static_cast<int>(r);
     run.hooks->after_copy(site, contributions, run.outputs[r]);
+    if (split_ && run.outputs[r].raw() != run.outputs[0].raw())
+      shared_[static_cast<size_t>(run.id)] = false;
   }
 }
 
@@ -232,7 +235,7 @@ void Interpreter::run_op(OpRun& run) {
     for (ValueId operand : op.operands)
       run.inputs[r].push_back(values_[r][static_cast<size_t>(operand)]);
   }
-  for (size_t r = first + 1; r < last; ++r) {
+  for (size_t r = from; r < to; ++r) {
     for (size_t i = 0; i < op.operands.size(); ++i)
       uniform = uniform && run.inputs[r][i].raw() == run.inputs[first][i].raw();
   }
@@ -254,14 +257,15 @@ void Interpreter::run_op(OpRun& run) {
     return;
   }
   uniform = (uniform || constant) && run.hooks == nullptr;
-  const size_t runs = uniform ? 1 : last - first;
-  for (size_t r = first; r < first + runs; ++r) {
-    const bool alias = op.kind == OpKind::kReshape && run.hooks == nullptr;
-    run.outputs[r] = alias ? run.inputs[r][0].reshaped(op.type.dims) : place(r, run.id);
-  }
+  // Nothing to compute: the result is the operand's memory under another shape.
   if (op.kind == OpKind::kReshape && run.hooks == nullptr) {
-    // Nothing to compute: the result is the operand's memory under another shape.
-  } else if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
+    for (size_t r = from; r < to; ++r) run.outputs[r] = run.inputs[r][0].reshaped(op.type.dims);
+    if (constant) cached = run.outputs[first];
+    return;
+  }
+  const size_t runs = uniform ? 1 : last - first;
+  for (size_t r = first; r < first + runs; ++r) run.outputs[r] = place(r, run.id);
+  if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
     for (size_t r = first; r < first + runs; ++r) run_replica(run, static_cast<int>(r));
   } else {
     pool_.parallel_for(static_cast<int64_t>(runs), [&, first = first](int64_t r) {
@@ -280,12 +284,10 @@ void Interpreter::store(OpRun& run) {
   for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
 }
 
-// Gets the other ranks' results of an op, in a step that knows the values of all replicas.
+// Gets the other ranks' results of an op, in a step that knows the values of all replicas. Which
+// replicas share a tensor is then as in one process.
 void Interpreter::complete(OpRun& run) {
-  if (shared_[static_cast<size_t>(run.id)]) {
-    run.outputs.assign(values_.size(), Tensor(run.outputs[mine_.first]));
-    return;
-  }
+  if (std::ranges::all_of(run.outputs, &Tensor::valid)) return;
   split_->gather({&program_.graph.type(run.id), 1},
                  [&](size_t r, size_t) -> Tensor& { return run.outputs[r]; });
 }
@@ -329,10 +331,11 @@ bool Interpreter::held_by_us(ValueId id, bool uniform) const {
 void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
   const FusionGroup& group = sink != nullptr ? shown_[index] : plan_.groups[index];
   const auto [first, last] = mine_;
+  const auto [from, to] = whole_ ? CoreBlock{0, values_.size()} : mine_;
   bool uniform = true;
   for (ValueId id : group.sources) {
     const auto* shared = values_[first][static_cast<size_t>(id)].raw();
-    for (size_t r = first + 1; r < last; ++r)
+    for (size_t r = from; r < to; ++r)
       uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == shared;
   }
   const size_t jobs = uniform ? 1 : last - first;
@@ -359,17 +362,23 @@ void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
   }
   (sink != nullptr ? shown_kernels_ : kernels_)[index].run(
       {&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
-  for (size_t r = first + jobs; r < last; ++r) {
+  for (size_t r = from; uniform && r < to; ++r) {
     for (ValueId id : group.stored)
       values_[r][static_cast<size_t>(id)] = values_[first][static_cast<size_t>(id)];
   }
   if (sink == nullptr) return;
-  Values inputs(jobs), outputs(jobs);
-  for (size_t r = first; r < first + jobs; ++r) {
-    for (ValueId id : group.sources)
-      inputs[r - first].push_back(values_[r][static_cast<size_t>(id)]);
-    for (ValueId id : group.stored)
-      outputs[r - first].push_back(values_[r][static_cast<size_t>(id)]);
+  if (split_ && !uniform) {
+    std::vector<TensorType> types;
+    for (ValueId id : group.stored) types.push_back(program_.graph.type(id));
+    split_->gather(types, [&](size_t r, size_t i) -> Tensor& {
+      return values_[r][static_cast<size_t>(group.stored[i])];
+    });
+  }
+  const size_t shown = uniform ? 1 : values_.size();
+  Values inputs(shown), outputs(shown);
+  for (size_t r = 0; r < shown; ++r) {
+    for (ValueId id : group.sources) inputs[r].push_back(values_[r][static_cast<size_t>(id)]);
+    for (ValueId id : group.stored) outputs[r].push_back(values_[r][static_cast<size_t>(id)]);
   }
   sink->on_group({step, &program_, &group, inputs, outputs});
 }
@@ -407,7 +416,7 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
 
 // The sink that accepts this program's groups, or nullptr.
 GroupSink* Interpreter::group_sink(TraceSink* sink) {
-  if (sink == nullptr || split_) return nullptr;
+  if (sink == nullptr) return nullptr;
   if (shown_dies_.empty()) {
     shown_dies_.resize(plan_.order.size());
     for (ValueId id = 0; id < program_.graph.size(); ++id) {
@@ -445,6 +454,7 @@ void Interpreter::step_by_units(int64_t step, GroupSink* sink) {
     } else {
       run.id = unit.op;
       run_op(run);
+      if (split_ && whole_) complete(run);
       if (sink != nullptr) sink->on_op({step, &program_, unit.op, run.inputs, run.outputs});
       store(run);
     }

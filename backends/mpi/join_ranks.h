@@ -1,7 +1,7 @@
 // The ranks of MPI: how a process finds out that a launcher (mpirun, srun) started it as one of
-// several, and joins the others. Only harness/cli includes this; engines know a Communicator. A
-// build without MPI (the default; CMake's TWINRUN_MPI) has the same function, which refuses to run
-// as one of several.
+// several, and joins the others. Only harness/cli includes this; engines know a Communicator. There
+// are two implementations: that of `twinrun` refuses to run as one of several, that of `twinrun_mpi`
+// (CMake's TWINRUN_MPI) joins them.
 //
 //   TWINRUN_ASSIGN(std::unique_ptr<Communicator> ranks, join_ranks());   // nullptr: alone
 #pragma once

@@ -1,7 +1,9 @@
 // Moves bytes between ranks with MPI. It adds nothing: sums are made by our kernels.
 #include <mpi.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "backends/mpi/join_ranks.h"
@@ -11,6 +13,17 @@ namespace {
 
 // MPI counts bytes in an int; longer messages are cut into pieces of this size.
 constexpr size_t kPiece = size_t{1} << 30;
+
+// Waits as MPI does, but lets other processes run: where they are as many as the processors or more,
+// the rank that is waited for may be one of them.
+void wait(std::span<MPI_Request> requests) {
+  int done = 0;
+  while (true) {
+    MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+    if (done != 0) return;
+    ::sched_yield();
+  }
+}
 
 class MpiRanks : public Communicator {
  public:
@@ -30,8 +43,10 @@ class MpiRanks : public Communicator {
         counts.push_back(static_cast<int>(offsets[r + 1] - offsets[r]));
         places.push_back(static_cast<int>(offsets[r]));
       }
-      MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all.data(), counts.data(), places.data(),
-                     MPI_BYTE, MPI_COMM_WORLD);
+      MPI_Request gathered;
+      MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all.data(), counts.data(), places.data(),
+                      MPI_BYTE, MPI_COMM_WORLD, &gathered);
+      wait({&gathered, 1});
       return;
     }
     for (size_t r = 0; r + 1 < offsets.size(); ++r) {
@@ -49,11 +64,13 @@ class MpiRanks : public Communicator {
         return static_cast<int>(size > at ? std::min(kPiece, size - at) : 0);
       };
       const int sent = left(to_next.size()), received = left(from_previous.size());
-      MPI_Sendrecv(to_next.data() + at, sent, MPI_BYTE,
-                   sent > 0 ? (rank() + 1) % ranks() : MPI_PROC_NULL, kTag,
-                   from_previous.data() + at, received, MPI_BYTE,
-                   received > 0 ? (rank() + ranks() - 1) % ranks() : MPI_PROC_NULL, kTag,
-                   MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      std::array<MPI_Request, 2> both;
+      MPI_Irecv(from_previous.data() + at, received, MPI_BYTE,
+                received > 0 ? (rank() + ranks() - 1) % ranks() : MPI_PROC_NULL, kTag,
+                MPI_COMM_WORLD, &both[0]);
+      MPI_Isend(to_next.data() + at, sent, MPI_BYTE,
+                sent > 0 ? (rank() + 1) % ranks() : MPI_PROC_NULL, kTag, MPI_COMM_WORLD, &both[1]);
+      wait(both);
     }
   }
 };

@@ -1,4 +1,4 @@
-// A build without MPI: it must not run as one of several ranks, which would all do the same work
+// The program without MPI: it must not run as one of several ranks, which would all do the same work
 // and write the same files.
 #include <string>
 
@@ -10,7 +10,8 @@ Result<std::unique_ptr<Communicator>> join_ranks() {
   if (started_ranks() == 1) return std::unique_ptr<Communicator>();
   return Error{
       "this build of twinrun has no MPI, and a launcher started it as one of several ranks", "",
-      "build with -DTWINRUN_MPI=ON (docs/guides/mpi.md); or start it without mpirun; or, for "
+      "start twinrun_mpi, which -DTWINRUN_MPI=ON builds (docs/guides/mpi.md); or start it without "
+      "mpirun; or, for "
       "processes that are independent of each other, without its variables: env -u "
       "OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u PMIX_RANK twinrun ...",
       Error::Kind::kUnavailable};

@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFilePrefix = ".twinrun-", kFileSuffix = ".tmp";
 constexpr std::string_view kFolderPrefix = "twinrun-", kRandom = "-XXXXXX";
-constexpr std::array<std::string_view, 6> kPurposes = {"bundle", "replay", "sides",
+constexpr std::array<std::string_view, 7> kPurposes = {"bundle", "replay", "sides", "rank",
                                                        "pass",   "graph",  "engine"};
 
 bool names_file(std::string_view name) {

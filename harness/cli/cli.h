@@ -87,6 +87,10 @@ const StopFlag& install_stop_flag();
 
 // The ranks that do this work together; nullptr: this process is alone.
 Communicator* ranks();
+// Whether this process prints and writes: it is alone, or the first of the ranks.
+bool first_rank();
+// Errors: this engine, given by `option`, or so few cores cannot be split over the ranks.
+Status check_splits(const std::string& option, const std::string& engine, int cores);
 
 bool stdout_is_terminal();
 bool colors_wanted();  // NO_COLOR unset or empty, TERM not dumb

@@ -181,6 +181,11 @@ Result<int> diagnose_verb(const Args& args) {
             "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'",
             options, {"?SCENARIO"}));
   if (parsed.help) return 0;
+  for (const char* alone : {"a", "b", "program", "shard", "seeds"}) {
+    if (ranks() != nullptr && parsed.has(alone))
+      return Error{fmt::format("does not run on several ranks ({} were started)", ranks()->ranks()),
+                   fmt::format("--{}", alone), "start it without mpirun"};
+  }
   if (parsed.has("a") || parsed.has("b")) return diagnose_sides(parsed);
 
   TWINRUN_ASSIGN(Experiment experiment, experiment_of(parsed));
@@ -199,6 +204,16 @@ Result<int> diagnose_verb(const Args& args) {
   TWINRUN_RETURN_IF_ERROR(check_faults_begin(o.faults, scenario.train.steps));
   const auto bad = split_commas(parsed.has("fail-on") ? parsed.get<std::string>("fail-on") : "");
   o.directory = parsed.has("out") ? parsed.get<std::string>("out") : default_folder(scenario, o);
+  for (const auto& [option, engine] :
+       {std::pair("--baseline", o.baseline), {"--subject", o.subject}})
+    TWINRUN_RETURN_IF_ERROR(check_splits(option, engine, scenario.tpu.cores));
+  o.ranks = ranks();
+  // All ranks make the same results; those of the first are kept.
+  std::optional<TemporaryFolder> discarded;
+  if (!first_rank()) {
+    TWINRUN_ASSIGN(discarded, TemporaryFolder::make("rank"));
+    o.directory = discarded->path() + "/results";
+  }
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   const char* flags = std::getenv("XLA_FLAGS");
@@ -225,6 +240,8 @@ Result<int> diagnose_verb(const Args& args) {
     return Error{"interrupted; the finished runs are in " + o.directory + "/runs", "",
                  "run the same command to start again", Error::Kind::kInterrupted};
   }
+  // A launcher takes the exit code of the first.
+  if (!first_rank()) return 0;
   if (diagnosis.only_seeds) return print_seed_shard(*seeds, json);
   const Report& report = diagnosis.report;
   if (json) {

@@ -39,8 +39,11 @@ namespace twinrun::cli {
 namespace {
 
 constexpr std::array kVerbs = {
-    Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict",
-         diagnose_verb},
+    Verb{"diagnose",
+         "train on the reference and on the engine, compare, give a verdict",
+         diagnose_verb,
+         {},
+         /*on_ranks=*/true},
     Verb{"judge", "hold every call of a recorded PyTorch step against its definition", judge_verb},
     Verb{"report", "render a finished diagnosis in other formats", report_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
@@ -226,7 +229,11 @@ int fail(Error error) {
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
                   text::printed(error)),
       Colors::kOwn);
-  if (joined != nullptr) joined->abort(exit_code(error.kind));
+  if (joined != nullptr) {
+    constexpr timespec kUntilPassedOn{.tv_sec = 0, .tv_nsec = 300'000'000};
+    ::nanosleep(&kUntilPassedOn, nullptr);  // MPICH's launcher drops what it has not yet read
+    joined->abort(exit_code(error.kind));
+  }
   return exit_code(error.kind);
 }
 
@@ -239,6 +246,21 @@ Error stdout_error() {
 
 std::span<const Verb> verbs() { return kVerbs; }
 Communicator* ranks() { return joined.get(); }
+
+bool first_rank() { return joined == nullptr || joined->rank() == 0; }
+
+Status check_splits(const std::string& option, const std::string& engine, int cores) {
+  if (joined == nullptr) return Ok{};
+  if (engine != "tpu" && engine != "cpu")
+    return Error{fmt::format("the engine '{}' does not run on several ranks ({} were started)",
+                             engine, joined->ranks()),
+                 option, "use the engine tpu or cpu, or start it without mpirun"};
+  if (joined->ranks() > cores)
+    return Error{
+        fmt::format("{} ranks for {} core{}", joined->ranks(), cores, cores == 1 ? "" : "s"), "",
+        "start as many ranks as there are cores, or fewer"};
+  return Ok{};
+}
 
 const Verb* find_verb(std::span<const Verb> verbs, std::string_view name) {
   const auto it = std::ranges::find(verbs, name, &Verb::name);

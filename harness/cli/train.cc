@@ -144,33 +144,21 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
   return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
 }
 
-// Several ranks split the cores of an engine that is the shared interpreter.
-Status check_splits(const Parsed& parsed, const EngineSpec& spec, const Scenario& scenario) {
-  if (spec.ranks == nullptr) return Ok{};
-  const int ranks = spec.ranks->ranks(), cores = cores_of(spec, scenario);
-  if (spec.engine != "tpu" && spec.engine != "cpu")
-    return Error{fmt::format("the engine '{}' does not run on several ranks ({} were started)",
-                             spec.engine, ranks),
-                 "--engine", "use the engine tpu or cpu, or start it without mpirun"};
-  if (ranks > cores)
-    return Error{fmt::format("{} ranks for {} core{}", ranks, cores, cores == 1 ? "" : "s"),
-                 "--cores", "start as many ranks as there are cores, or fewer"};
-  if (parsed.has("trace"))
-    return Error{fmt::format("the ops of {} ranks cannot be timed in one trace", ranks), "--trace",
-                 "leave it out, or start it without mpirun"};
-  return Ok{};
-}
-
-// What faults changed. Each rank knows what they changed on its cores; the result of a collective,
-// which all cores share, is changed on every rank and counted by the first.
+// What faults changed. Each rank knows what they changed on its cores; collectives are changed on
+// every rank, and what all cores share of them is counted by the first.
 struct Changes {
   int64_t count = 0, first_step = 0;
   std::string first_op;
 };
-Changes changes_of(const std::vector<std::vector<Activation>>& runs) {
+Changes changes_of(const std::vector<std::vector<Activation>>& runs, int cores) {
   std::vector<Activation> log = runs.empty() ? std::vector<Activation>() : runs.front();
-  if (ranks() != nullptr && ranks()->rank() != 0)
-    std::erase_if(log, [](const Activation& a) { return a.replica < 0; });
+  if (ranks() != nullptr) {
+    const CoreBlock mine = block_of(ranks()->rank(), ranks()->ranks(), cores);
+    std::erase_if(log, [&](const Activation& a) {
+      const auto core = static_cast<size_t>(std::max(a.replica, 0));
+      return core < mine.first || core >= mine.last;
+    });
+  }
   Changes all{static_cast<int64_t>(log.size()), log.empty() ? 0 : log.front().step,
               log.empty() ? "" : log.front().op};
   if (ranks() == nullptr) return all;
@@ -241,7 +229,7 @@ Result<int> train_verb(const Args& args) {
   EngineSpec spec{.engine = engine, .threads = threads, .faults = faults};
   if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
   spec.ranks = ranks();
-  TWINRUN_RETURN_IF_ERROR(check_splits(parsed, spec, scenario));
+  TWINRUN_RETURN_IF_ERROR(check_splits("--engine", engine, cores_of(spec, scenario)));
   OpTimes times;
   if (parsed.has("trace")) spec.times = &times;
   TWINRUN_ASSIGN(auto setup, set_up(experiment, spec, &printer));
@@ -256,9 +244,8 @@ Result<int> train_verb(const Args& args) {
 
   const auto path = parsed.get<std::string>("out");
   const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
-  const bool writes = ranks() == nullptr || ranks()->rank() == 0;
   for (const std::string& file : {path, trace}) {
-    if (file.empty() || !writes) continue;
+    if (file.empty() || !first_rank()) continue;
     TWINRUN_RETURN_IF_ERROR(check_output(file));
   }
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(experiment).with_kind(Error::Kind::kRun));
@@ -287,7 +274,7 @@ Result<int> train_verb(const Args& args) {
   // so that a crash does not lose the run.
   UnfinishedWriter unfinished(path);
   o.ranks = ranks();
-  if (writes) o.spill_folder = std::filesystem::path(path).parent_path().string();
+  if (first_rank()) o.spill_folder = std::filesystem::path(path).parent_path().string();
   o.on_checkpoint = [&](const RunFile& so_far, const Checkpoint& c) {
     RunFile partial = so_far;
     partial.checkpoints.push_back(c);
@@ -296,9 +283,10 @@ Result<int> train_verb(const Args& args) {
   };
   auto result = train(experiment, program, *setup.backend, o).with_kind(Error::Kind::kRun);
   if (!result) return result.error();
-  const Changes changes = changes_of(setup.faults->runs);
+  const Changes changes = changes_of(setup.faults->runs, cores);
   const Traffic sent = sent_by_all();
-  if (!writes) return 0;
+  if (!trace.empty() && ranks() != nullptr) gather_times(times, *ranks());
+  if (!first_rank()) return 0;
   unfinished.finish();
   result->file = continued(std::move(result->file));
   TWINRUN_RETURN_IF_ERROR(write_run(path, result->file));

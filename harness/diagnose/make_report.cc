@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
+#include <span>
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/diagnose/checklist.h"
@@ -156,7 +159,19 @@ std::string injected(DiagnosisState& diagnosis) {
     faults += (faults.empty() ? "" : "; ") + fault.text;
   if (faults.empty()) return "";
   const std::scoped_lock lock(diagnosis.fault_log->mutex);
-  const auto first = diagnosis.fault_log->first_step();
+  auto first = diagnosis.fault_log->first_step();
+  if (diagnosis.options.ranks != nullptr) {  // each knows what changed on its own cores
+    constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+    const int64_t mine = first.value_or(kNever);
+    int64_t least = kNever;
+    for (const auto& theirs :
+         from_all_ranks(*diagnosis.options.ranks, std::as_bytes(std::span(&mine, 1)))) {
+      int64_t step = 0;
+      std::memcpy(&step, theirs.data(), sizeof(step));
+      least = std::min(least, step);
+    }
+    first = least == kNever ? std::nullopt : std::optional(least);
+  }
   return fmt::format("Injected on purpose: {}; {}.", faults,
                      diagnosis.fault_log->runs.empty() ? "the subject was not run"
                      : first ? fmt::format("it changed bits from step {} on", *first)

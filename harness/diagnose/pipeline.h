@@ -37,6 +37,9 @@ struct DiagnoseOptions {
   bool quick = false;
   bool cure = false;  // train again with the causes of the scenario's sharding undone
   int threads = 1;
+  // The ranks that diagnose together. All walk the same stages and decide alike, because every
+  // engine gives each of them the values of all cores; they differ in `directory` only.
+  Communicator* ranks = nullptr;
   std::vector<FaultSpec> faults;  // to inject into the subject
   // Makes a subject that has no engine name (a drill's); used instead of `subject` and `faults`.
   std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)> make_subject;

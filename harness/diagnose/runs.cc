@@ -44,6 +44,8 @@ Status train_run(DiagnosisState& diagnosis, const std::string& name, const Exper
   options.progress = diagnosis.progress;
   options.stop = diagnosis.stop;
   options.threads = diagnosis.options.threads;
+  options.ranks = diagnosis.options.ranks;
+  options.all_record = true;
   diagnosis.running = name;
   TWINRUN_ASSIGN(RunResult result, train(experiment, program, backend, options));
   return take(diagnosis, name, std::move(program), std::move(result), keep);
@@ -56,7 +58,7 @@ Status reference(DiagnosisState& diagnosis, const std::string& name, const Exper
   const bool others = is_foreign_engine(engine);
   const ReferenceCache cache(others ? "" : diagnosis.options.cache, diagnosis.options.fresh);
   auto kept = cache.find(experiment, program, engine, options);
-  if (!kept) {
+  if (any_rank(diagnosis.options.ranks, !kept)) {
     TWINRUN_RETURN_IF_ERROR(
         train_run(diagnosis, name, experiment, program, backend, options, keep));
     cache.keep(experiment, program, engine, options, diagnosis.runs[name]);
@@ -69,9 +71,15 @@ Status reference(DiagnosisState& diagnosis, const std::string& name, const Exper
   return take(diagnosis, name, std::move(program), std::move(*kept), keep);
 }
 
+BackendOptions split_options(const DiagnosisState& diagnosis, const Scenario& s, int threads) {
+  BackendOptions o = backend_options(s, threads);
+  o.ranks = diagnosis.options.ranks;
+  return o;
+}
+
 Result<std::unique_ptr<Backend>> baseline(const DiagnosisState& diagnosis, int threads,
                                           bool poison) {
-  BackendOptions o = backend_options(diagnosis.experiment.scenario, threads);
+  BackendOptions o = split_options(diagnosis, diagnosis.experiment.scenario, threads);
   o.poison_memory = poison;
   return make_engine(diagnosis.options.baseline, diagnosis.experiment.scenario, o,
                      diagnosis.progress);
@@ -80,7 +88,7 @@ Result<std::unique_ptr<Backend>> subject(const DiagnosisState& diagnosis) {
   return subject(diagnosis, diagnosis.experiment.scenario);
 }
 Result<std::unique_ptr<Backend>> subject(const DiagnosisState& diagnosis, const Scenario& s) {
-  const BackendOptions o = backend_options(s, diagnosis.options.threads);
+  const BackendOptions o = split_options(diagnosis, s, diagnosis.options.threads);
   if (diagnosis.options.make_subject) return diagnosis.options.make_subject(o);
   TWINRUN_ASSIGN(auto engine, make_engine(diagnosis.options.subject, s, o, diagnosis.progress));
   return with_faults(std::move(engine), diagnosis.faults, s.seed, diagnosis.fault_log);

@@ -10,6 +10,10 @@
 
 namespace twinrun {
 
+// Options of our own engines, whose cores the ranks of the diagnosis split.
+BackendOptions split_options(const DiagnosisState& diagnosis, const Scenario& scenario,
+                             int threads);
+
 // The reference engine. `poison`: its results start as NaN patterns, so that unwritten elements
 // show.
 Result<std::unique_ptr<Backend>> baseline(const DiagnosisState& diagnosis, int threads,

@@ -136,7 +136,7 @@ Status check_emulator(DiagnosisState& diagnosis) {
       !diagnosis.runs.contains("T"))
     return Ok{};
   const Experiment& e = diagnosis.experiment;
-  BackendOptions o = backend_options(e.scenario, diagnosis.options.threads);
+  BackendOptions o = split_options(diagnosis, e.scenario, diagnosis.options.threads);
   o.tpu.precision = DotPrecision::kF32;
   TWINRUN_ASSIGN(const auto degenerate, make_backend("tpu", o));
   RunOptions run;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/core/communicator.h"
 #include "backends/faults/faulty_backend.h"
 #include "harness/diagnose/classify.h"
 #include "harness/diagnose/pipeline.h"
@@ -50,7 +51,8 @@ struct DiagnosisState {
 
   DiagnosisState(const DiagnoseOptions& o, Progress* p, const StopFlag* s, Experiment e)
       : options(o), progress(p), stop(s), experiment(std::move(e)), pool(o.threads) {}
-  bool stopped() const { return stop != nullptr && stop->load(); }
+  // A signal may reach one rank earlier than another: all ask this at the same places.
+  bool stopped() const { return any_rank(options.ranks, stop != nullptr && stop->load()); }
   bool sharded() const { return experiment.sharding.cores > 1; }
   // S has another program than R, so it is a run of its own.
   bool own_s() const { return sharded() || experiment.two_algebras(); }

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
+#include <span>
 
 #include "backends/core/wrapped.h"
 
@@ -126,6 +128,31 @@ TraceSpan span_of(const TimedOp& op, int track, const char* category) {
 
 std::unique_ptr<Backend> with_times(std::unique_ptr<Backend> backend, OpTimes& times, bool ops) {
   return std::make_unique<TimedBackend>(std::move(backend), times, ops);
+}
+
+void gather_times(OpTimes& times, Communicator& ranks) {
+  using Span = std::array<double, 2>;
+  for (TimedStep& step : times.steps) {
+    const int cores = static_cast<int>(step.cores.size());
+    const CoreBlock mine = block_of(ranks.rank(), ranks.ranks(), cores);
+    const std::vector<TimedOp> ops = step.cores[mine.first];
+    std::vector<Span> spans(step.cores.size() * ops.size());
+    std::vector<size_t> offsets;
+    for (int r = 0; r <= ranks.ranks(); ++r)
+      offsets.push_back(block_of(r, ranks.ranks(), cores).first * ops.size() * sizeof(Span));
+    for (size_t i = mine.first * ops.size(); i < mine.last * ops.size(); ++i) {
+      const TimedOp& op = step.cores[i / ops.size()][i % ops.size()];
+      spans[i] = {op.begin, op.end};
+    }
+    ranks.all_gather(std::as_writable_bytes(std::span(spans)), offsets);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      std::vector<TimedOp>& core = step.cores[i / ops.size()];
+      core.resize(ops.size());
+      core[i % ops.size()] = ops[i % ops.size()];
+      core[i % ops.size()].begin = spans[i][0];
+      core[i % ops.size()].end = spans[i][1];
+    }
+  }
 }
 
 ChromeTrace chrome_trace(const OpTimes& times, const std::string& process) {

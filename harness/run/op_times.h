@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/core/backend.h"
+#include "backends/core/communicator.h"
 #include "reports/chrome_trace.h"
 #include "scenarios/data/pipeline_counters.h"
 
@@ -41,6 +42,10 @@ struct OpTimes {
 // that take no hooks, only whole steps are timed. `times` must outlive the backend and serves one
 // run.
 std::unique_ptr<Backend> with_times(std::unique_ptr<Backend> backend, OpTimes& times, bool ops);
+
+// Gets the times of the cores that other ranks computed, all of which ran the same ops. The clock of
+// a rank begins with its first timed step.
+void gather_times(OpTimes& times, Communicator& ranks);
 
 // Adds two tracks: when the training loop waited for a batch, and when the reader made batches,
 // during the timed steps.

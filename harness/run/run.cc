@@ -141,7 +141,9 @@ struct Runner {
     if (o.spill_folder) spill.emplace(*o.spill_folder);
   }
 
-  bool records() const { return options.ranks == nullptr || options.ranks->rank() == 0; }
+  bool records() const {
+    return options.ranks == nullptr || options.all_record || options.ranks->rank() == 0;
+  }
 
   // The ranks must be of one version, and have read the same files. Their instruction sets may
   // differ, because bits do not depend on them.

@@ -67,8 +67,9 @@ struct RunOptions {
   bool evaluate = true;
   bool digest_states = true;
   // The ranks that compute this run together. All ranks but the first leave out what only goes into
-  // the record: evaluations, digests of states and periodic checkpoints.
+  // the record (evaluations, digests of states and periodic checkpoints), unless `all_record`.
   Communicator* ranks = nullptr;
+  bool all_record = false;
   // Called with each periodic checkpoint and the run before it is added.
   std::function<void(const RunFile&, const Checkpoint&)> on_checkpoint;
 };

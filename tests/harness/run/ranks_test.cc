@@ -1,11 +1,13 @@
 // Runs whose cores are split over ranks have the bits of one process: losses, digests, evaluations,
 // with statistics of their own or common ones, with faults, with traces, interrupted and resumed.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <mutex>
 
 #include "backends/faults/faulty_backend.h"
+#include "harness/lockstep/lockstep.h"
 #include "program/base/bits.h"
 #include "tests/harness/tiny.h"
 #include "tests/support/thread_ranks.h"
@@ -133,6 +135,57 @@ TEST(RanksTraceThread, ShowsTheValuesOfAllCoresToEveryRank) {
               whole.file.checkpoints.back().root_digest());
   });
 }
+
+// What lockstep says of a run whose steps are replayed or screened, the screened ones in groups. Which
+// replicas share a tensor decides how often an op is checked, so the counts are compared as well.
+std::string seen(const Setting& setting, Communicator* ranks) {
+  const Experiment e = tiny::experiment(setting.model, setting.overrides);
+  const Program program = tiny::program(e, true);
+  BackendOptions how;
+  how.ranks = ranks;
+  std::vector<FaultSpec> faults;
+  for (const std::string& text : setting.faults) faults.push_back(tiny::must(parse_fault(text)));
+  const auto backend =
+      with_faults(tiny::must(make_backend("tpu", how)), faults, e.scenario.seed, nullptr);
+  ThreadPool pool(1);
+  Lockstep probe(program, backend->capabilities(), {.first = 2, .every = 5, .screen = true}, &pool);
+  tiny::must(train(e, program, *backend, {.observer = &probe, .ranks = ranks}));
+  std::string out;
+  for (const Violation& v : probe.violations())
+    out += fmt::format("{} of step {} on core {}, {} cores: {} {} {}\n", v.op, v.step, v.replica,
+                       v.replicas, v.fingerprint, v.elements, v.bits.hex());
+  const EngineProbe summary = probe.summary("T", 12);
+  for (const ProbeRow& row : summary.rows)
+    out += fmt::format("{}: {} of {}, {} untestable, worst {}\n", row.op, row.outside, row.elements,
+                       row.untestable, row.worst_ratio);
+  return out + fmt::format("{} replicas diverge\n", probe.divergences().size());
+}
+
+class RanksLockstepThread : public testing::TestWithParam<Setting> {};
+
+TEST_P(RanksLockstepThread, FindsTheSameOnEveryRank) {
+  const std::string whole = seen(GetParam(), nullptr);
+  EXPECT_EQ(GetParam().faults.empty(), whole.find(" of step ") == std::string::npos) << whole;
+  for (const int ranks : kRankCounts) {
+    run_on_ranks(ranks, [&](Communicator& mine) {
+      EXPECT_EQ(seen(GetParam(), &mine), whole) << "rank " << mine.rank() << " of " << ranks;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RanksLockstepThread,
+    testing::Values(
+        Setting{"Conforming", tiny::kNormalized, {}},
+        Setting{"Convolutions", tiny::kConvolutional, {}},
+        Setting{"OneCore", tiny::kNormalized, {}, {"scale@dense2/*,core=3,from=4,magnitude=2"}},
+        Setting{"ACopyOfTheSum",
+                tiny::kDense,
+                {},
+                {"one_core_wrong@dense1/kernel.grad.all_reduce,core=1,from=3"}},
+        Setting{"TheSum", tiny::kDense, {}, {"double_core@dense1/kernel.grad.all_reduce,core=2"}},
+        Setting{"StaleCore", tiny::kDense, {}, {"stale_core@dense2/*all_reduce,core=1,step=6"}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(RanksStopThread, AllStopAfterTheSameStep) {
   std::array<size_t, 4> steps{};
