@@ -59,6 +59,7 @@ class Document {
     sections_.add("weights", "Weights", html::weight_figure(r_));
     sections_.add("digests", "Bits", html::digests(r_));
     add("ablations", tables::ablations(r_));
+    add("many-cores", tables::many_cores(r_));
     sections_.add("interaction", "Interaction", html::paragraph(text::interaction_of(r_)));
     sections_.add("ruled-out", "Ruled out", html::bullets(r_.ruled_out));
     add("controls", tables::controls(r_));

@@ -78,6 +78,25 @@ void keys(A& a, Of<A, ModuleCheck>& m) {
 }
 
 template <typename A>
+void keys(A& a, Of<A, ManyCoresRow>& r) {
+  a("cores", r.cores);
+  a("asked", r.asked);
+  a("samples", r.samples);
+  a("gradient", r.gradient);
+  a("normalised", r.normalised);
+  a("statistic_noise", r.statistic_noise);
+  a("additions", r.additions);
+  a("rounding_bound", r.rounding_bound);
+  a("rounding_typical", r.rounding_typical);
+}
+
+template <typename A>
+void keys(A& a, Of<A, ManyCores>& m) {
+  a("rows", m.rows);
+  a("sentences", m.sentences);
+}
+
+template <typename A>
 void keys(A& a, Of<A, LossBand>& b) {
   a("source", b.source);
   a("low", b.low);
@@ -290,6 +309,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("module", r.module);
   a("switches", r.ablations);
   a("proofs", r.proofs);
+  a("many_cores", r.many_cores);
   a("trajectories", r.trajectories);
   a("cures", r.cures);
   a("ensembles", r.ensembles);

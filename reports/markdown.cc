@@ -42,6 +42,7 @@ class Page {
     section(tables::probes(r_, md_.rows(6)));
     section(tables::compiled_step(r_));
     section(tables::ablations(r_));
+    section(tables::many_cores(r_));
     section(tables::trajectories(r_));
     cures();
     section(tables::ensembles(r_));

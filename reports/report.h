@@ -213,6 +213,25 @@ struct AblationRow {
   std::string note;
 };
 
+// What the program says of a step on so many cores, with the batch of the scenario.
+struct ManyCoresRow {
+  int cores = 1;
+  bool asked = false;   // the cores of this diagnosis
+  int64_t samples = 0;  // of the batch, on each core
+  // The reduced gradient, as a multiple of the whole batch's; nullopt: nothing is reduced.
+  std::optional<double> gradient;
+  int64_t normalised = 0;      // samples behind a variance of batch norm; 0: there is no batch norm
+  double statistic_noise = 0;  // of their mean, in standard deviations of a sample
+  int64_t additions = 0;       // of the all-reduce, for one element
+  double rounding_bound = 0, rounding_typical = 0;  // of these, relative
+};
+
+// How the effects of sharding grow with the number of cores. Empty for few cores.
+struct ManyCores {
+  std::vector<ManyCoresRow> rows;
+  std::vector<std::string> sentences;  // what the rows mean, and what the runs measured
+};
+
 // A comparison of the sharded program and the whole-batch program as functions: both are evaluated
 // over the prime field of 2^61 - 1 elements at random points.
 struct ProofRow {
@@ -334,6 +353,7 @@ struct Report {
   ModuleCheck module;
   std::vector<AblationRow> ablations;
   std::vector<ProofRow> proofs;
+  ManyCores many_cores;
   std::vector<TrajectoryRow> trajectories;
   std::vector<CureRow> cures;
   std::vector<EnsembleRow> ensembles;

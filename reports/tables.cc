@@ -209,6 +209,32 @@ Section compiled_step(const Report& r) {
           "which every value is a result."};
 }
 
+Section many_cores(const Report& r) {
+  const ManyCores& m = r.many_cores;
+  if (m.rows.empty()) return {};
+  Table t{.columns = {right("cores"), right("samples of a core"), right("gradient factor"),
+                      right("samples of batch norm"), right("noise of its mean"),
+                      right("additions", kAll, 1), right("rounding, at most"),
+                      right("typical", kAll, 2)}};
+  const auto rounding = [](double bound) { return bound > 0 ? text::power_of_two(bound) : ""; };
+  const auto factor = [](double f) {
+    return f > 0 && f < 1 ? "1/" + text::number(1 / f, 4) : text::number(f, 4);
+  };
+  for (const ManyCoresRow& row : m.rows) {
+    t.add({marked(text::count(row.cores), row.asked, Mark::kStrong), text::count(row.samples),
+           row.gradient ? factor(*row.gradient) : "not reduced",
+           row.normalised > 0 ? text::count(row.normalised) : "",
+           row.normalised > 0 ? text::number(row.statistic_noise) : "", text::count(row.additions),
+           rounding(row.rounding_bound), rounding(row.rounding_typical)});
+  }
+  Section s{.title = "Many cores",
+            .tables = {std::move(t)},
+            .before = "What the program gives for the same batch on other numbers of cores."};
+  for (size_t i = 0; i < std::min<size_t>(m.sentences.size(), 8); ++i)
+    s.tables.push_back({.before = std::string(m.sentences[i].substr(0, 1000))});
+  return s;
+}
+
 Section controls(const Report& r) {
   const auto failed = [](const Control& c) { return c.run && !c.passed; };
   Table t{.columns = {left("control"), left("result"), left("detail")}};

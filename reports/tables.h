@@ -102,6 +102,7 @@ Section trajectories(const Report& report);
 Section ensembles(const Report& report);
 Section ablations(const Report& report);
 Section probes(const Report& report, size_t most);  // of the first `most` engines
+Section many_cores(const Report& report);
 // The module that the engine compiles of the whole step.
 Section compiled_step(const Report& report);
 Section controls(const Report& report);  // failed ones first

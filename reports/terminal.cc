@@ -56,6 +56,7 @@ class Screen {
     cures();
     section(tables::ensembles(r_));
     section(tables::ablations(r_));
+    section(tables::many_cores(r_));
     section(tables::probes(r_, 4));
     section(tables::compiled_step(r_));
     controls();

@@ -191,7 +191,7 @@ const Key<TrainSpec> kTrain[] = {
 };
 
 const Key<TpuSpec> kTpu[] = {
-    {"cores", &TpuSpec::cores, between(1, 512),
+    {"cores", &TpuSpec::cores, between(1, 2048),
      "replicas that share a batch (a v2-8 or v3-8 has 8)"},
     {"reduction", &TpuSpec::reduction, one_of("mean|sum|none"),
      "reduction of gradients across cores (CrossShardOptimizer's `reduction`); `none`, a mistake: "
@@ -199,7 +199,7 @@ const Key<TpuSpec> kTpu[] = {
     {"batchnorm", &TpuSpec::batchnorm, one_of("per_core|synced|averaged"),
      "batch statistics from one core's samples, or from all cores'; `averaged`, a mistake: the "
      "variance is the mean of the cores' own variances"},
-    {"batchnorm_group", &TpuSpec::batchnorm_group, between(0, 512),
+    {"batchnorm_group", &TpuSpec::batchnorm_group, between(0, 2048),
      "with `synced`: number of neighbouring cores that share statistics; 0: all cores"},
     {"batchwise", &TpuSpec::batchwise, one_of("per_core|gathered"),
      "samples seen by layers and losses that compare samples (minibatch_stddev, triplet, "

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backends/core/share_equal.h"
 #include "program/graph/liveness.h"
 #include "program/ops/op_def.h"
 
@@ -34,20 +35,13 @@ void TensorPool::end_step() {
     std::erase_if(list, [&](const Idle& i) { return i.since + 2 < steps_; });
 }
 
-struct Interpreter::OpRun {
-  int64_t step = 0;
-  ValueId id = kNoValue;
-  OpHooks* hooks = nullptr;  // nullptr unless they watch this op
-  std::vector<std::vector<Tensor>> inputs = {};
-  std::vector<Tensor> outputs = {};
-};
-
 Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOptions& options)
     : program_(std::move(program)),
       arithmetic_(arithmetic),
       poison_memory_(options.poison_memory),
       pool_(options.threads),
-      dead_(dead_values(program_)) {
+      dead_(dead_values(program_)),
+      varies_(varying_values(program_)) {
   const Graph& graph = program_.graph;
   const auto n = static_cast<size_t>(graph.size());
   const std::vector<ValueId> last_use = last_uses(program_);
@@ -55,13 +49,18 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
   constant_ = constant_values(program_);
   constants_.resize(n);
   small_.assign(n, false);
+  // A multiple of the threads, so that none of them waits for the others.
+  const auto threads = static_cast<size_t>(pool_.threads());
+  block_size_ = (kCoresTogether + threads - 1) / threads * threads;
+  const auto together =
+      std::min(static_cast<double>(program_.sharding.cores), static_cast<double>(block_size_));
   for (ValueId id = 0; id < graph.size(); ++id) {
     const Op& op = graph.op(id);
     const auto i = static_cast<size_t>(id);
     if (last_use[i] < graph.size()) dies_[static_cast<size_t>(last_use[i])].push_back(id);
     double work = static_cast<double>(op.type.elements()) + flops(graph, id) / 16;
     for (ValueId operand : op.operands) work += static_cast<double>(graph.type(operand).elements());
-    small_[i] = work * program_.sharding.cores < 1 << 15;
+    small_[i] = work * together < 1 << 15;
   }
   plan_ = plan_fusion(program_, constant_);
   memory_plan_ = plan_memory(program_, plan_, constant_);
@@ -85,6 +84,7 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
     mine_ = split_->mine();
     shared_.assign(n, false);
   }
+  block_ = mine_;
 }
 
 Tensor Interpreter::fresh(const TensorType& type) {
@@ -97,8 +97,10 @@ Tensor Interpreter::fresh(const TensorType& type) {
 Tensor Interpreter::place(size_t replica, ValueId id) {
   const int64_t offset = memory_plan_.offset[static_cast<size_t>(id)];
   if (!in_arena_ || offset < 0) return fresh(program_.graph.type(id));
-  Tensor t =
-      arenas_[replica - mine_.first].at(static_cast<size_t>(offset), program_.graph.type(id));
+  const Tensor& arena = memory_plan_.carried[static_cast<size_t>(id)]
+                            ? carried_[replica - mine_.first]
+                            : arenas_[replica - block_.first];
+  Tensor t = arena.at(static_cast<size_t>(offset), program_.graph.type(id));
   if (poison_memory_ && memory_plan_.takes[static_cast<size_t>(id)] == kNoValue)
     std::memset(t.raw(), 0xFF, t.bytes());
   return t;
@@ -222,22 +224,74 @@ void Interpreter::run_collective(OpRun& run) {
   }
 }
 
+CoreBlock Interpreter::known() const {
+  return split_ && whole_ ? CoreBlock{0, values_.size()} : block_;
+}
+
+// Replicas that read the same objects have the same result and are one job, unless they are to be
+// kept `apart`. Each is compared with the one before it and with the first one: if a single replica
+// differs, those behind it are still one job with those before it. All ranks that know the same
+// replicas find the same jobs.
+void Interpreter::find_jobs(std::span<const ValueId> operands, bool apart) {
+  jobs_.clear();
+  job_sizes_.clear();
+  const auto [from, to] = known();
+  job_of_.resize(to);
+  for (size_t r = from; r < to; ++r) {
+    const auto reads_as = [&](size_t other) {
+      return r != from && !apart && std::ranges::all_of(operands, [&](ValueId id) {
+               const auto i = static_cast<size_t>(id);
+               return values_[r][i].raw() == values_[other][i].raw();
+             });
+    };
+    job_of_[r] = reads_as(r - 1) ? job_of_[r - 1] : reads_as(from) ? 0 : jobs_.size();
+    if (job_of_[r] == jobs_.size()) {
+      jobs_.push_back(kElsewhere);
+      job_sizes_.push_back(0);
+    }
+    ++job_sizes_[job_of_[r]];
+  }
+  computed_.clear();
+  for (size_t r = block_.first; r < block_.last; ++r) {
+    size_t& computes = jobs_[job_of_[r]];
+    if (computes != kElsewhere) continue;
+    computes = r;
+    computed_.push_back(r);
+  }
+}
+
+// Gives each replica the result of its job, where that is known.
+void Interpreter::share_results(const std::function<Tensor&(size_t replica)>& result) {
+  const auto [from, to] = known();
+  for (size_t r = from; r < to; ++r) {
+    const size_t computes = jobs_[job_of_[r]];
+    if (computes != r && computes != kElsewhere) result(r) = result(computes);
+  }
+}
+
+// Gets the other ranks' results of jobs. Afterwards replicas share results as in one process.
+void Interpreter::gather_jobs(std::span<const TensorType> types,
+                              const std::function<Tensor&(size_t replica, size_t i)>& result) {
+  if (jobs_.size() == 1) return;
+  split_->gather(types, result);
+  std::ranges::fill(jobs_, kElsewhere);
+  for (size_t r = 0; r < values_.size(); ++r) {
+    size_t& first = jobs_[job_of_[r]];
+    if (first == kElsewhere) first = r;
+    for (size_t i = 0; first != r && i < types.size(); ++i) result(r, i) = result(first, i);
+  }
+}
+
 void Interpreter::run_op(OpRun& run) {
   const Op& op = program_.graph.op(run.id);
-  const size_t cores = values_.size();
-  run.inputs.resize(cores);
-  run.outputs.assign(cores, {});
-  bool uniform = true;
-  const auto [first, last] = mine_;
-  const auto [from, to] = whole_ ? CoreBlock{0, cores} : mine_;
+  run.inputs.resize(values_.size());
+  run.outputs.resize(values_.size());
+  run.whole = true;
+  const auto [from, to] = known();
   for (size_t r = from; r < to; ++r) {
     run.inputs[r].clear();
     for (ValueId operand : op.operands)
       run.inputs[r].push_back(values_[r][static_cast<size_t>(operand)]);
-  }
-  for (size_t r = from; r < to; ++r) {
-    for (size_t i = 0; i < op.operands.size(); ++i)
-      uniform = uniform && run.inputs[r][i].raw() == run.inputs[first][i].raw();
   }
   if (op.kind == OpKind::kAllReduce) return run_collective(run);
   Tensor& cached = constants_[static_cast<size_t>(run.id)];
@@ -245,51 +299,51 @@ void Interpreter::run_op(OpRun& run) {
   // A constant op is computed again if a hook has given one of its operands another value.
   for (size_t i = 0; constant && i < op.operands.size(); ++i) {
     const auto* kept = constants_[static_cast<size_t>(op.operands[i])].raw();
-    for (size_t r = first; r < last; ++r) constant = constant && run.inputs[r][i].raw() == kept;
+    for (size_t r = from; r < to; ++r) constant = constant && run.inputs[r][i].raw() == kept;
   }
   if (split_) {
     const auto shared = [&](ValueId operand) { return shared_[static_cast<size_t>(operand)]; };
     shared_[static_cast<size_t>(run.id)] =
-        run.hooks == nullptr && (constant || std::ranges::all_of(op.operands, shared));
+        run.hooks == nullptr && std::ranges::all_of(op.operands, shared);
   }
   if (constant && cached.valid()) {
-    run.outputs.assign(cores, cached);
+    for (size_t r = from; r < to; ++r) run.outputs[r] = cached;
     return;
   }
-  uniform = (uniform || constant) && run.hooks == nullptr;
   // Nothing to compute: the result is the operand's memory under another shape.
   if (op.kind == OpKind::kReshape && run.hooks == nullptr) {
     for (size_t r = from; r < to; ++r) run.outputs[r] = run.inputs[r][0].reshaped(op.type.dims);
-    if (constant) cached = run.outputs[first];
+    if (constant) cached = run.outputs[from];
     return;
   }
-  const size_t runs = uniform ? 1 : last - first;
-  for (size_t r = first; r < first + runs; ++r) run.outputs[r] = place(r, run.id);
-  if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
-    for (size_t r = first; r < first + runs; ++r) run_replica(run, static_cast<int>(r));
+  find_jobs(op.operands, run.hooks != nullptr);
+  for (size_t r : computed_) run.outputs[r] = place(r, run.id);
+  if (computed_.size() == 1 || small_[static_cast<size_t>(run.id)]) {
+    for (size_t r : computed_) run_replica(run, static_cast<int>(r));
   } else {
-    pool_.parallel_for(static_cast<int64_t>(runs), [&, first = first](int64_t r) {
-      run_replica(run, static_cast<int>(first) + static_cast<int>(r));
+    pool_.parallel_for(static_cast<int64_t>(computed_.size()), [&](int64_t i) {
+      run_replica(run, static_cast<int>(computed_[static_cast<size_t>(i)]));
     });
   }
-  if (uniform) run.outputs.assign(cores, Tensor(run.outputs[first]));
-  if (constant) cached = run.outputs[first];
+  share_results([&](size_t r) -> Tensor& { return run.outputs[r]; });
+  run.whole = jobs_.size() == 1;
+  if (constant) cached = run.outputs[from];
 }
 
 void Interpreter::store(OpRun& run) {
-  const auto [from, to] = whole_ ? CoreBlock{0, values_.size()} : mine_;
-  for (size_t r = from; r < to; ++r)
-    values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
-  run.outputs.clear();
-  for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
+  const auto [from, to] = known();
+  for (size_t r = from; r < to; ++r) {
+    values_[r][static_cast<size_t>(run.id)] = std::exchange(run.outputs[r], {});
+    run.inputs[r].clear();  // so that dying values have no other owner
+  }
+  if (split_) run.outputs.clear();
 }
 
-// Gets the other ranks' results of an op, in a step that knows the values of all replicas. Which
-// replicas share a tensor is then as in one process.
+// Gets the other ranks' results of an op, in a step that knows the values of all replicas.
 void Interpreter::complete(OpRun& run) {
-  if (std::ranges::all_of(run.outputs, &Tensor::valid)) return;
-  split_->gather({&program_.graph.type(run.id), 1},
-                 [&](size_t r, size_t) -> Tensor& { return run.outputs[r]; });
+  if (run.whole) return;
+  gather_jobs({&program_.graph.type(run.id), 1},
+              [&](size_t r, size_t) -> Tensor& { return run.outputs[r]; });
 }
 
 // Gets the other ranks' outputs and next states at the end of a step that did not know them.
@@ -317,64 +371,50 @@ void Interpreter::complete_results() {
   });
 }
 
-// Whether values_ holds the only references to the value (each replica's, or if `uniform` the one
-// that all share) and it is 64-byte aligned, so that it can be overwritten.
-bool Interpreter::held_by_us(ValueId id, bool uniform) const {
-  const long owners = uniform ? static_cast<long>(mine_.size()) : 1;
-  const auto here = std::span(values_).subspan(mine_.first, mine_.size());
-  return std::ranges::all_of(here, [&](const std::vector<Tensor>& values) {
-    const Tensor& value = values[static_cast<size_t>(id)];
-    return value.owners() == owners && reinterpret_cast<uintptr_t>(value.raw()) % 64 == 0;
-  });
+// Whether the replicas of this one's job hold the only references to its value and it is 64-byte aligned, so
+// that it can be overwritten.
+bool Interpreter::held_by_us(ValueId id, size_t replica) const {
+  const Tensor& value = values_[replica][static_cast<size_t>(id)];
+  return value.owners() == static_cast<long>(job_sizes_[job_of_[replica]]) &&
+         reinterpret_cast<uintptr_t>(value.raw()) % 64 == 0;
 }
 
 void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
   const FusionGroup& group = sink != nullptr ? shown_[index] : plan_.groups[index];
-  const auto [first, last] = mine_;
-  const auto [from, to] = whole_ ? CoreBlock{0, values_.size()} : mine_;
-  bool uniform = true;
-  for (ValueId id : group.sources) {
-    const auto* shared = values_[first][static_cast<size_t>(id)].raw();
-    for (size_t r = from; r < to; ++r)
-      uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == shared;
-  }
-  const size_t jobs = uniform ? 1 : last - first;
   if (split_) {
     const bool shared = std::ranges::all_of(
         group.sources, [&](ValueId id) { return shared_[static_cast<size_t>(id)]; });
     for (ValueId id : group.stored) shared_[static_cast<size_t>(id)] = shared;
   }
+  find_jobs(group.sources, false);
   sources_.clear();
-  for (size_t r = first; r < first + jobs; ++r) {
+  for (size_t r : computed_) {
     for (ValueId id : group.sources) sources_.push_back(values_[r][static_cast<size_t>(id)].raw());
   }
-  for (ValueId id : group.stored) {
-    const auto i = static_cast<size_t>(id);
-    const ValueId source = memory_plan_.takes[i];
-    const bool in_place = sink == nullptr && memory_plan_.offset[i] < 0 && source != kNoValue &&
-                          held_by_us(source, uniform);
-    for (size_t r = first; r < first + jobs; ++r)
-      values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
-  }
   stored_.clear();
-  for (size_t r = first; r < first + jobs; ++r) {
-    for (ValueId id : group.stored) stored_.push_back(values_[r][static_cast<size_t>(id)].raw());
+  for (size_t r : computed_) {
+    for (ValueId id : group.stored) {
+      const auto i = static_cast<size_t>(id);
+      const ValueId source = memory_plan_.takes[i];
+      const bool in_place =
+          in_place_ && memory_plan_.offset[i] < 0 && source != kNoValue && held_by_us(source, r);
+      values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
+      stored_.push_back(values_[r][i].raw());
+    }
   }
   (sink != nullptr ? shown_kernels_ : kernels_)[index].run(
-      {&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
-  for (size_t r = from; uniform && r < to; ++r) {
-    for (ValueId id : group.stored)
-      values_[r][static_cast<size_t>(id)] = values_[first][static_cast<size_t>(id)];
-  }
+      {&pool_, arithmetic_}, static_cast<int64_t>(computed_.size()), sources_, stored_);
+  for (ValueId id : group.stored)
+    share_results([&](size_t r) -> Tensor& { return values_[r][static_cast<size_t>(id)]; });
   if (sink == nullptr) return;
-  if (split_ && !uniform) {
+  if (split_) {
     std::vector<TensorType> types;
     for (ValueId id : group.stored) types.push_back(program_.graph.type(id));
-    split_->gather(types, [&](size_t r, size_t i) -> Tensor& {
+    gather_jobs(types, [&](size_t r, size_t i) -> Tensor& {
       return values_[r][static_cast<size_t>(group.stored[i])];
     });
   }
-  const size_t shown = uniform ? 1 : values_.size();
+  const size_t shown = jobs_.size() == 1 ? 1 : values_.size();
   Values inputs(shown), outputs(shown);
   for (size_t r = 0; r < shown; ++r) {
     for (ValueId id : group.sources) inputs[r].push_back(values_[r][static_cast<size_t>(id)]);
@@ -443,25 +483,23 @@ GroupSink* Interpreter::group_sink(TraceSink* sink) {
 }
 
 void Interpreter::step_by_units(int64_t step, GroupSink* sink) {
-  while (sink == nullptr && arenas_.size() < mine_.size())
-    arenas_.push_back(Tensor::empty({DType::kPred, {memory_plan_.bytes}}));
-  in_arena_ = sink == nullptr;
   OpRun run;
-  for (size_t i = 0; i < plan_.order.size(); ++i) {
-    const FusionUnit& unit = plan_.order[i];
-    if (unit.group >= 0) {
-      run_group(step, static_cast<size_t>(unit.group), sink);
-    } else {
-      run.id = unit.op;
-      run_op(run);
-      if (split_ && whole_) complete(run);
-      if (sink != nullptr) sink->on_op({step, &program_, unit.op, run.inputs, run.outputs});
-      store(run);
+  run.step = step;
+  const size_t units = plan_.order.size();
+  if (sink != nullptr) {
+    for (size_t i = 0; i < units; ++i) {
+      run_unit(run, i, sink);
+      sink->on_release(shown_dies_[i]);
+      release(shown_dies_[i]);
     }
-    if (sink != nullptr) sink->on_release(shown_dies_[i]);
-    release(sink != nullptr ? shown_dies_[i] : unit_dies_[i]);
+    return;
   }
-  in_arena_ = false;
+  begin_arenas();
+  for (size_t i = 0, next = 0; i < units; i = next) {
+    while (next < units && memory_plan_.section[next] == memory_plan_.section[i]) ++next;
+    run_section(run, i, next);
+  }
+  in_arena_ = in_place_ = false;
 }
 
 // Hands out the outputs and next states, and returns all other memory of the step to the pool.
@@ -486,6 +524,7 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
       if (next[r][i].valid()) states[r].vars[i] = std::move(next[r][i]);
     }
   }
+  share_equal(states);
   memory_.end_step();
 }
 

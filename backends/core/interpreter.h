@@ -3,8 +3,11 @@
 //
 // It executes unit by unit (an op, or a group of elementwise ops in one pass over memory:
 // program/analysis/fusion.h). All replicas finish a unit before the next begins, so a collective
-// needs no rendezvous and results cannot depend on the number of host threads. A value that is the
-// same object on all replicas (an all-reduced gradient, a weight) is computed once and shared.
+// needs no rendezvous and results cannot depend on the number of host threads. With many replicas a
+// block of them runs up to the next collective, then the next block, so that the values of one
+// block at a time are held. Replicas that read the same objects (an all-reduced gradient, a weight)
+// share the result, which is computed once, and next states with the same bits become one object:
+// a replica has memory of its own for what differs.
 // Values that die within the step lie in an arena that is planned once
 // (program/analysis/memory_plan.h); a state variable that has no other owner is updated in place. A
 // step with a trace sink or a watching hook runs op by op, in program order and without the arena;
@@ -19,6 +22,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -57,7 +61,14 @@ class Interpreter : public Engine {
 
  private:
   using Values = std::vector<std::vector<Tensor>>;  // [replica][value]
-  struct OpRun;
+  struct OpRun {
+    int64_t step = 0;
+    ValueId id = kNoValue;
+    OpHooks* hooks = nullptr;  // nullptr unless they watch this op
+    std::vector<std::vector<Tensor>> inputs = {};
+    std::vector<Tensor> outputs = {};
+    bool whole = true;  // the outputs of all known replicas are there, without other ranks
+  };
 
   Status check(const States& states, const StepInputs& inputs) const;
   void bind(States& states, const StepInputs& inputs);
@@ -65,6 +76,10 @@ class Interpreter : public Engine {
   void step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks);
   GroupSink* group_sink(TraceSink* sink);
   void step_by_units(int64_t step, GroupSink* sink);
+  void run_unit(OpRun& run, size_t index, GroupSink* sink);
+  void begin_arenas();
+  void run_section(OpRun& run, size_t first, size_t last);
+  std::vector<bool> find_common(size_t first, size_t last) const;
   void collect(States& states, StepOutputs& outputs);
   void run_op(OpRun& run);
   void run_group(int64_t step, size_t index, GroupSink* sink);
@@ -75,7 +90,12 @@ class Interpreter : public Engine {
   void store(OpRun& run);
   Tensor fresh(const TensorType& type);
   Tensor place(size_t replica, ValueId id);
-  bool held_by_us(ValueId id, bool uniform) const;
+  CoreBlock known() const;
+  void find_jobs(std::span<const ValueId> operands, bool apart);
+  void share_results(const std::function<Tensor&(size_t replica)>& result);
+  void gather_jobs(std::span<const TensorType> types,
+                   const std::function<Tensor&(size_t replica, size_t i)>& result);
+  bool held_by_us(ValueId id, size_t replica) const;
   void release(const std::vector<ValueId>& dead);
 
   Program program_;
@@ -91,8 +111,13 @@ class Interpreter : public Engine {
   FusionPlan plan_;
   std::vector<FusedKernel> kernels_;  // of plan_.groups
   MemoryPlan memory_plan_;
-  bool in_arena_ = false;       // this step's values lie at their planned offsets
-  std::vector<Tensor> arenas_;  // one per replica, made by the first step that needs them
+  bool in_arena_ = false;     // this step's values lie at their planned offsets
+  bool in_place_ = false;     // and a next state over the old one
+  std::vector<bool> varies_;  // values that differ between replicas, as the program says
+  size_t block_size_;         // how many replicas run side by side
+  // Made by the first step that needs them: one per replica of a block, and one per replica for
+  // what is carried from section to section.
+  std::vector<Tensor> arenas_, carried_;
   // unit_dies_[i]: values outside the arena whose last reader is unit i.
   std::vector<std::vector<ValueId>> unit_dies_;
   // For sinks that accept groups: plan_.groups that also store what is not determined to the bit,
@@ -103,6 +128,12 @@ class Interpreter : public Engine {
   std::vector<bool> watched_;        // ops that the hooks watch in this step
   std::optional<SplitCores> split_;  // set if other ranks compute some of the replicas
   CoreBlock mine_;                   // the replicas that are computed here
+  CoreBlock block_;                  // those of mine_ whose turn it is
+  // Of the unit that is running: for each job, the first of its replicas in the block, which computes
+  // it, or kElsewhere, and how many replicas it has; for each replica the number of its job; and
+  // the replicas that compute.
+  static constexpr size_t kElsewhere = SIZE_MAX;
+  std::vector<size_t> jobs_, job_sizes_, job_of_, computed_;
   // With other ranks: the values that are one object on all replicas, as `uniform` is for those
   // here.
   std::vector<bool> shared_;

@@ -7,31 +7,45 @@
 namespace twinrun {
 namespace {
 
+// Chunk c is summed over the cores c + 1, c + 2, ..., N - 1, 0, ..., c. A window of elements may lie
+// in many chunks, and the cores pass through all of them together, so that each core's values are
+// read in long runs: first the cores 1 to N - 1, whose values go to the chunks before their own,
+// then the cores 0 to N - 1 for the others.
 template <typename T, bool kFlush>
 void ring(const KernelContext& context, std::span<const Tensor> x, Tensor& output) {
   using E = typename T::type;
+  constexpr int64_t kWindow = 2048;
   const int64_t replicas = static_cast<int64_t>(x.size()), length = output.elements();
   E* out = output.as<E>().data();
-  const auto of = [&](int64_t r) {
-    return x[static_cast<size_t>(r % replicas)].template as<E>().data();
-  };
+  const auto chunk = [&](int64_t c) { return c * length / replicas; };
   for_ranges(context, length, replicas, [&](int64_t begin, int64_t end) {
     const FlushScope scope(kFlush);
-    float sum[256];
-    for (int64_t c = 0; c < replicas; ++c) {
-      const int64_t c0 = std::max(begin, c * length / replicas),
-                    c1 = std::min(end, (c + 1) * length / replicas);
-      for (int64_t i = c0; i < c1; i += 256) {
-        const int64_t n = std::min<int64_t>(256, c1 - i);
-        for (int64_t q = 0; q < n; ++q) sum[q] = T::load(of(c + 1)[i + q]);
-        for (int64_t hop = 2; hop <= replicas; ++hop) {
-          const E* next = of(c + hop) + i;
-          // A hop sends values of the tensor's type, so each hop rounds to it.
-          for (int64_t q = 0; q < n; ++q)
-            sum[q] = T::load(T::template store<kFlush>(sum[q] + T::load(next[q])));
-        }
-        for (int64_t q = 0; q < n; ++q) out[i + q] = T::template store<kFlush>(sum[q]);
+    float sum[kWindow];
+    for (int64_t first = begin; first < end; first += kWindow) {
+      const int64_t last = std::min(end, first + kWindow);
+      // Elements [from, to) of a core that lie in the window are the first terms of their sums.
+      const auto start = [&](int64_t core, int64_t from, int64_t to) {
+        const E* next = x[static_cast<size_t>(core)].template as<E>().data();
+        for (int64_t i = std::max(first, from); i < std::min(last, to); ++i)
+          sum[i - first] = T::load(next[i]);
+      };
+      // A hop sends values of the tensor's type, so each hop rounds to it.
+      const auto hop = [&](int64_t core, int64_t from, int64_t to) {
+        from = std::max(first, from);
+        const int64_t n = std::min(last, to) - from;
+        const E* next = x[static_cast<size_t>(core)].template as<E>().data() + from;
+        float* own = sum + (from - first);
+        for (int64_t q = 0; q < n; ++q)
+          own[q] = T::load(T::template store<kFlush>(own[q] + T::load(next[q])));
+      };
+      for (int64_t core = 1; core < replicas; ++core) {
+        start(core, chunk(core - 1), chunk(core));
+        hop(core, 0, chunk(core - 1));
       }
+      start(0, chunk(replicas - 1), length);
+      hop(0, 0, chunk(replicas - 1));
+      for (int64_t core = 1; core < replicas; ++core) hop(core, chunk(core), length);
+      for (int64_t i = first; i < last; ++i) out[i] = T::template store<kFlush>(sum[i - first]);
     }
   });
 }

@@ -10,6 +10,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/diagnose/checklist.h"
 #include "harness/diagnose/findings.h"
+#include "harness/diagnose/many_cores.h"
 #include "harness/diagnose/ruled_out.h"
 #include "harness/diagnose/runs.h"
 #include "harness/diagnose/stages.h"
@@ -39,18 +40,21 @@ std::string settings_of(const Program& p) {
                          : "");
 }
 
-bool shares_storage(const ReplicaState& a, const ReplicaState& b) {
-  return std::ranges::equal(a.vars, b.vars,
-                            [](const Tensor& x, const Tensor& y) { return x.raw() == y.raw(); });
-}
-
-std::string digest_of(const ReplicaState& core, const Program& program) {
-  DigestBuilder builder;
-  for (size_t i = 0; i < std::min(core.vars.size(), program.state.size()); ++i) {
-    builder.add(program.state[i].name);
-    builder.add(digest(core.vars[i]));
+// The digest of each core's state. What cores share is digested once.
+std::vector<std::string> digests_of(const States& states, const Program& program) {
+  std::vector<std::string> out;
+  std::vector<std::pair<const std::byte*, Digest>> known(program.state.size());
+  for (const ReplicaState& core : states) {
+    DigestBuilder builder;
+    for (size_t i = 0; i < std::min(core.vars.size(), program.state.size()); ++i) {
+      if (known[i].first != core.vars[i].raw())
+        known[i] = {core.vars[i].raw(), digest(core.vars[i])};
+      builder.add(program.state[i].name);
+      builder.add(known[i].second);
+    }
+    out.push_back(builder.finish().hex());
   }
-  return builder.finish().hex();
+  return out;
 }
 
 RunSummary summary(const std::string& name, const RunResult& run, const Program& program) {
@@ -74,10 +78,7 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   s.seconds = run.seconds;
   s.kept = run.kept;
   s.ended = run.file.ended;
-  for (const ReplicaState& core : run.states) {
-    const bool shared = !s.core_digests.empty() && shares_storage(core, run.states.front());
-    s.core_digests.push_back(shared ? s.core_digests.front() : digest_of(core, program));
-  }
+  s.core_digests = digests_of(run.states, program);
   return s;
 }
 
@@ -316,6 +317,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
     r.program_excerpt =
         excerpt(diagnosis.programs["S"], diagnosis.experiment.forward.couplings, j.findings);
   r.checklist = checklist(diagnosis, r);
+  r.many_cores = many_cores(diagnosis, r);
   return r;
 }
 

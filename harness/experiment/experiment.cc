@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "backends/core/share_equal.h"
 #include "harness/experiment/imported.h"
 #include "program/base/bits.h"
 #include "program/base/philox.h"
@@ -371,6 +372,7 @@ Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& prog
       }
     }
   }
+  share_equal(states);
   return states;
 }
 

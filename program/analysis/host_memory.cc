@@ -2,7 +2,10 @@
 #include "program/analysis/host_memory.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "program/analysis/memory_plan.h"
 #include "program/graph/liveness.h"
@@ -11,6 +14,48 @@ namespace twinrun {
 namespace {
 
 int64_t lines(int64_t bytes) { return std::max(kLine, (bytes + kLine - 1) / kLine * kLine); }
+
+// With more cores than run together: values that are the same on all of them and die within the
+// step. The engine uses their memory again for values of the same size.
+int64_t common_values(const Program& program, const FusionPlan& fusion, const MemoryPlan& memory,
+                      const std::vector<bool>& constant, const std::vector<bool>& varies) {
+  if (program.sharding.cores <= kCoresTogether) return 0;
+  const size_t units = fusion.order.size();
+  std::vector<std::vector<int64_t>> dying(units);  // sizes, by the unit after which they are free
+  std::map<int64_t, std::pair<int64_t, int64_t>> held;  // by size: how many now, and at most
+  std::set<int> mixed;  // sections that also compute what varies, and free nothing before their end
+  const auto written = [&](size_t unit) {
+    const FusionUnit& u = fusion.order[unit];
+    return u.group >= 0 ? fusion.groups[static_cast<size_t>(u.group)].stored
+                        : std::vector<ValueId>{u.op};
+  };
+  for (size_t i = 0; i < units; ++i) {
+    for (ValueId id : written(i)) {
+      if (varies[static_cast<size_t>(id)]) mixed.insert(memory.section[i]);
+    }
+  }
+  const std::vector<int> last = held_until(program.graph, fusion);
+  for (size_t i = 0; i < units; ++i) {
+    for (ValueId id : written(i)) {
+      const auto at = static_cast<size_t>(id);
+      if (varies[at] || constant[at] || program.graph.op(id).kind == OpKind::kReshape ||
+          last[at] >= static_cast<int>(units))
+        continue;
+      auto end = static_cast<size_t>(last[at]);
+      while (mixed.contains(memory.section[end]) && end + 1 < units &&
+             memory.section[end + 1] == memory.section[end])
+        ++end;
+      const int64_t bytes = lines(static_cast<int64_t>(program.graph.type(id).bytes()));
+      auto& [now, most] = held[bytes];
+      most = std::max(most, ++now);
+      dying[end].push_back(bytes);
+    }
+    for (int64_t bytes : dying[i]) --held[bytes].first;
+  }
+  int64_t total = 0;
+  for (const auto& [bytes, count] : held) total += bytes * count.second;
+  return total;
+}
 
 }  // namespace
 
@@ -30,7 +75,9 @@ HostPlan plan_host(const Program& program) {
     return id;
   };
   HostPlan plan;
-  plan.arena = lines(memory.bytes) * cores;
+  plan.arena = lines(memory.bytes) * std::min<int64_t>(cores, kCoresTogether) +
+               (memory.carried_bytes > 0 ? lines(memory.carried_bytes) * cores : 0) +
+               common_values(program, fusion, memory, constant, varies);
   std::set<ValueId> counted;
   for (const StateVar& var : program.state) {
     plan.states += bytes(var.id);

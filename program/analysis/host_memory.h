@@ -10,7 +10,9 @@
 namespace twinrun {
 
 struct HostPlan {
-  int64_t arena = 0;  // values that are not needed after the step, of all replicas
+  // Values that are not needed after the step: of the replicas that run together, what the others
+  // carry from one all-reduce to the next, and what all have in common.
+  int64_t arena = 0;
   // Once where all replicas have the same value, and twice where the new value cannot be written
   // over the old one.
   int64_t states = 0;

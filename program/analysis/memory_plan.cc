@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "program/graph/liveness.h"
+
 namespace twinrun {
 namespace {
 
@@ -15,6 +17,7 @@ constexpr int64_t kPage = 4096, kStagger = 9 * kLine;
 struct Block {
   int64_t bytes = 0;
   int first = 0, last = 0;  // the units of the first write and of the last read
+  bool carried = false;
   int64_t offset = -1;
 };
 
@@ -24,15 +27,23 @@ class MemoryPlanner {
       : program_(program),
         fusion_(fusion),
         n_(static_cast<size_t>(program.graph.size())),
-        block_(n_, -1) {
+        block_(n_, -1),
+        in_turns_(program.sharding.cores > kCoresTogether),
+        varies_(varying_values(program)) {
     plan_.offset.assign(n_, -1);
+    plan_.carried.assign(n_, false);
     plan_.takes.assign(n_, kNoValue);
     last_ = held_until(program.graph, fusion);
+    find_sections();
     for (size_t i = 0; i < fusion.order.size(); ++i)
       visit(fusion.order[i], static_cast<int>(i), constant);
-    place();
+    plan_.bytes = place(false);
+    plan_.carried_bytes = place(true);
     for (size_t id = 0; id < n_; ++id) {
-      if (block_[id] >= 0) plan_.offset[id] = blocks_[static_cast<size_t>(block_[id])].offset;
+      if (block_[id] < 0) continue;
+      const Block& block = blocks_[static_cast<size_t>(block_[id])];
+      plan_.offset[id] = block.offset;
+      plan_.carried[id] = block.carried;
     }
   }
   MemoryPlan plan() { return std::move(plan_); }
@@ -43,6 +54,15 @@ class MemoryPlanner {
 
   bool outlives(ValueId id) const {
     return last_[at(id)] >= static_cast<int>(fusion_.order.size());
+  }
+
+  void find_sections() {
+    int section = 0;
+    for (const FusionUnit& unit : fusion_.order) {
+      const bool collective = unit.group < 0 && graph().op(unit.op).kind == OpKind::kAllReduce;
+      plan_.section.push_back(collective ? ++section : section);
+      section += collective ? 1 : 0;
+    }
   }
 
   void visit(const FusionUnit& unit, int now, const std::vector<bool>& constant) {
@@ -68,12 +88,14 @@ class MemoryPlanner {
   }
 
   void store(ValueId id, int now) {
-    if (outlives(id)) return;
+    if (outlives(id) || (in_turns_ && !varies_[at(id)])) return;
     const int64_t bytes =
         std::max<int64_t>(1, (static_cast<int64_t>(graph().type(id).bytes()) + kLine - 1) / kLine) *
         kLine;
     block_[at(id)] = static_cast<int>(blocks_.size());
-    blocks_.push_back({bytes + (bytes >= kPage ? kStagger : 0), now, last_[at(id)]});
+    const auto section = [&](int unit) { return plan_.section[static_cast<size_t>(unit)]; };
+    blocks_.push_back({bytes + (bytes >= kPage ? kStagger : 0), now, last_[at(id)],
+                       in_turns_ && section(now) != section(last_[at(id)])});
   }
 
   ValueId source_to_take(const FusionGroup& group, ValueId id, int now,
@@ -111,10 +133,13 @@ class MemoryPlanner {
   }
 
   // First fit, the largest block first: each at the lowest offset that is free during its whole
-  // lifetime.
-  void place() {
+  // lifetime. Returns the bytes of the arena.
+  int64_t place(bool carried) {
     std::vector<Block*> order;
-    for (Block& block : blocks_) order.push_back(&block);
+    for (Block& block : blocks_) {
+      if (block.carried == carried) order.push_back(&block);
+    }
+    int64_t bytes = 0;
     std::ranges::stable_sort(order, std::greater<>(), &Block::bytes);
     std::vector<const Block*> placed;  // by offset
     for (Block* block : order) {
@@ -125,15 +150,18 @@ class MemoryPlanner {
         offset = std::max(offset, other->offset + other->bytes);
       }
       block->offset = offset;
-      plan_.bytes = std::max(plan_.bytes, offset + block->bytes);
+      bytes = std::max(bytes, offset + block->bytes);
       placed.insert(std::ranges::upper_bound(placed, offset, {}, &Block::offset), block);
     }
+    return bytes;
   }
 
   const Program& program_;
   const FusionPlan& fusion_;
   size_t n_;
   std::vector<int> last_, block_;
+  bool in_turns_;  // the cores run in blocks
+  std::vector<bool> varies_;
   std::vector<Block> blocks_;
   MemoryPlan plan_;
 };

@@ -18,8 +18,8 @@ using Vec = std::vector<double>;
 // different sums in different orders.
 TEST(AllReduce, FollowsTheRing) {
   int64_t elements = 0, ascending_too = 0;
-  for (const auto& [cores, length] :
-       std::vector<std::pair<int, int64_t>>{{2, 5}, {3, 7}, {4, 8}, {4, 10}, {8, 3}, {8, 1000}}) {
+  for (const auto& [cores, length] : std::vector<std::pair<int, int64_t>>{
+           {2, 5}, {3, 7}, {4, 8}, {4, 10}, {8, 3}, {8, 1000}, {3, 9001}, {100, 7000}, {300, 70}}) {
     const auto n = static_cast<size_t>(cores);
     std::vector<std::vector<float>> x(n);
     for (size_t r = 0; r < n; ++r) {

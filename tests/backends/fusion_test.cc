@@ -81,6 +81,8 @@ void fill_samples(Trial& t, int64_t batch, Dims sample) {
   }
   t.split("labels", small::i32({batch}, labels));
   t.split("sample_ids", small::i32({batch}, ids));
+  for (size_t r = 0; r < t.states.size(); ++r)
+    t.set("replica_id", Tensor::scalar_i32(static_cast<int32_t>(r)), r);
 }
 
 constexpr OptimizerSpec kOptimizers[] = {{.kind = OptimizerSpec::Kind::kSgd},
@@ -141,6 +143,33 @@ TEST(Fusion, TrainingStepsThreads) {
           expect_same("tpu", program, DotPrecision::kBf16, fill, what);
           expect_same("tpu", program, DotPrecision::kBf16x3, fill, what);
         }
+      }
+    }
+  }
+}
+
+// Twenty cores run in blocks of eight or nine from one all-reduce to the next, whatever has to be
+// carried between them: activations where batch norm is synced, gradients of weights that diverge.
+TEST(Fusion, BlocksOfCoresThreads) {
+  std::vector<Sharding> shardings(5, Sharding{.cores = 20});
+  shardings[1].batchnorm = BatchNormSync::kSynced;
+  shardings[2].reduce_gradients = false;
+  shardings[3].statistics = Statistics::kFromFirst;
+  shardings[4].reduction_groups = {4, true};
+  for (size_t i = 0; i < shardings.size(); ++i) {
+    const Program program =
+        training_step(shard(convolutional(40, kOptimizers[i % 3], false), shardings[i]));
+    for (int threads : {1, 2, 3}) {
+      const BackendOptions options{.threads = threads, .poison_memory = true};
+      Trial blocks("tpu", program, options), by_ops("tpu", program, options);
+      fill_samples(blocks, 40, {9, 9, 2});
+      fill_samples(by_ops, 40, {9, 9, 2});
+      Ignore ignore;
+      for (int step = 0; step < 3; ++step) {
+        blocks.step(step);
+        by_ops.step(step, &ignore);
+        ASSERT_EQ(differences(blocks, by_ops), "")
+            << "sharding " << i << ", " << threads << " threads, step " << step;
       }
     }
   }
@@ -305,6 +334,7 @@ struct Random {
         return keep(h.b.broadcast(r, full, kept));
       }
       case 8: {  // never fused
+        if (d.chance(40)) return keep(h.b.all_reduce(operand(f)));
         Dims there;
         for (size_t i = full.size(); i-- > 0;) there.push_back(static_cast<int64_t>(i));
         return keep(h.b.transpose(h.b.transpose(operand(f), there), there));
@@ -325,7 +355,9 @@ struct Random {
         if (d.chance(20)) h.p.outputs.push_back({"v" + std::to_string(v), v});
       }
     }
-    h.p.sharding.cores = d.chance(30) ? 3 : 1;
+    // Twenty cores run in blocks. Inputs may differ where the program says that they do not.
+    h.p.sharding.cores = d.of(std::vector<int>{1, 1, 1, 3, 20});
+    for (Input& input : h.p.inputs) input.per_core = h.p.sharding.cores > 1 && d.chance(50);
     return h.p;
   }
 };

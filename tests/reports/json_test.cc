@@ -26,13 +26,14 @@ using Keys = std::vector<std::string>;
 TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
-  EXPECT_EQ(keys_of(j),
-            (Keys{"schema",       "verdict",         "scenario",     "command",   "asked",
-                  "injected",     "findings",        "runs",         "loss_band", "state_partings",
-                  "weight_drift", "step_coverage",   "controls",     "probes",    "module",
-                  "switches",     "proofs",          "trajectories", "cures",     "ensembles",
-                  "unexplained",  "smallest_effect", "ruled_out",    "checklist", "next_steps",
-                  "notes",        "program",         "environment",  "directory", "checksum"}));
+  EXPECT_EQ(keys_of(j), (Keys{"schema",      "verdict",        "scenario",        "command",
+                              "asked",       "injected",       "findings",        "runs",
+                              "loss_band",   "state_partings", "weight_drift",    "step_coverage",
+                              "controls",    "probes",         "module",          "switches",
+                              "proofs",      "many_cores",     "trajectories",    "cures",
+                              "ensembles",   "unexplained",    "smallest_effect", "ruled_out",
+                              "checklist",   "next_steps",     "notes",           "program",
+                              "environment", "directory",      "checksum"}));
   EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "row", "effect", "metric", "effect_text",
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
@@ -55,6 +56,13 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   EXPECT_EQ(keys_of(j["module"]),
             (Keys{"text", "steps", "elements", "outside", "unknown", "why", "compared", "joined",
                   "excerpt", "compilations", "passes"}));
+  r.many_cores = {{{512, true}}, {"words"}};
+  const ordered_json many = ordered_json::parse(to_json(r))["many_cores"];
+  EXPECT_EQ(keys_of(many), (Keys{"rows", "sentences"}));
+  EXPECT_EQ(keys_of(many["rows"][0]),
+            (Keys{"cores", "asked", "samples", "gradient", "normalised", "statistic_noise",
+                  "additions", "rounding_bound", "rounding_typical"}));
+  EXPECT_TRUE(many["rows"][0]["gradient"].is_null());
   EXPECT_TRUE(j["findings"][0]["picture"].is_null());
   const ordered_json bug = ordered_json::parse(to_json(examples::engine_bug()));
   EXPECT_EQ(keys_of(bug["findings"][0]["picture"]), (Keys{"dims", "across", "cells"}));

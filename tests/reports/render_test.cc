@@ -53,6 +53,19 @@ std::vector<std::string> lines_of(const std::string& text) {
   return out;
 }
 
+TEST(Render, ManyCoresAreInEveryPage) {
+  Report r = examples::sharding();
+  for (const auto& page : {to_terminal(r, {}), to_markdown(r), to_html(r)})
+    EXPECT_EQ(page.find("Many cores"), std::string::npos) << "few cores have no such chapter";
+  r.many_cores.rows = {{1, false, 512, 1.0, 512, 0.04, 0, 0, 0},
+                       {512, true, 1, 1.0 / 512, 1, 1, 511, 511 * 0x1p-24, 0x1p-20}};
+  r.many_cores.sentences = {"Reduced gradients are smaller."};
+  for (const auto& page : {to_terminal(r, {}), to_markdown(r), to_html(r)}) {
+    for (const char* shown : {"Many cores", "1/512", "2^-15.0", "Reduced gradients are smaller."})
+      EXPECT_NE(page.find(shown), std::string::npos) << shown << "\n" << page;
+  }
+}
+
 std::vector<Report> reports_of_all_kinds() {
   std::vector<Report> out = {Report{}, examples::hostile()};
   for (const Example& example : all_examples()) out.push_back(example.report);

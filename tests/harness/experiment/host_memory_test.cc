@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"digits_cnn", "cpu", 1}, Case{"digits_cnn", "tpu", 8},
                       Case{"mlp_bn", "cpu", 1}, Case{"mlp_bn", "tpu", 8},
                       Case{"drill_attention", "cpu", 1}, Case{"drill_attention", "tpu", 8},
-                      Case{"drill_cnn", "tpu", 4}),
+                      Case{"drill_cnn", "tpu", 4}, Case{"digits_mlp", "tpu", 64},
+                      Case{"digits_cnn", "tpu", 64}, Case{"mlp_bn", "tpu", 32}),
     [](const auto& info) {
       return std::string(info.param.scenario) + "_" + info.param.engine + "_" +
              std::to_string(info.param.cores);
