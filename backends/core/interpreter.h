@@ -21,6 +21,8 @@
 //   engine.step(0, states, inputs, outputs, nullptr, nullptr);
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <unordered_map>
