@@ -262,8 +262,9 @@ os.execv(sys.argv[1], sys.argv[1:])
     const Outcome made = twinrun(folder_, with({"bundle", results, "-o", "fault.zip", "-q"}, more));
     EXPECT_EQ(made.code, 0) << made.err;
     std::string all;
-    for (const ZipMember& m :
-         *read_zip(*read_whole_file(folder_ / "fault.zip"), "", [](const auto&) { return true; }))
+    const auto members =
+        read_zip(*read_whole_file(folder_ / "fault.zip"), "", [](const auto&) { return true; });
+    for (const ZipMember& m : *members)
       all.append(reinterpret_cast<const char*>(m.bytes.data()), m.bytes.size());
     return all;
   };

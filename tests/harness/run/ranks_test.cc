@@ -58,8 +58,9 @@ class RanksThread : public testing::TestWithParam<Setting> {};
 TEST_P(RanksThread, HaveTheBitsOfOneProcess) {
   const auto log = std::make_shared<FaultLog>();
   const RunResult whole = run(GetParam(), nullptr, {}, log);
-  if (!GetParam().faults.empty())
+  if (!GetParam().faults.empty()) {
     EXPECT_FALSE(log->runs.at(0).empty()) << "the fault changed nothing";
+  }
   for (const int ranks : kRankCounts) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks");
     std::mutex mutex;
