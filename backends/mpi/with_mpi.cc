@@ -14,8 +14,8 @@ namespace {
 // MPI counts bytes in an int; longer messages are cut into pieces of this size.
 constexpr size_t kPiece = size_t{1} << 30;
 
-// Waits as MPI does, but lets other processes run: where they are as many as the processors or more,
-// the rank that is waited for may be one of them.
+// Waits as MPI does, but lets other processes run: where they are more than the processors, the
+// rank that is waited for may be one of them.
 void wait(std::span<MPI_Request> requests) {
   int done = 0;
   while (true) {

@@ -1,5 +1,5 @@
-// The program without MPI: it must not run as one of several ranks, which would all do the same work
-// and write the same files.
+// The program without MPI: it must not run as one of several ranks, which would all do the same
+// work and write the same files.
 #include <string>
 
 #include "backends/mpi/join_ranks.h"

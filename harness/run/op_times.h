@@ -43,8 +43,8 @@ struct OpTimes {
 // run.
 std::unique_ptr<Backend> with_times(std::unique_ptr<Backend> backend, OpTimes& times, bool ops);
 
-// Gets the times of the cores that other ranks computed, all of which ran the same ops. The clock of
-// a rank begins with its first timed step.
+// Gets the times of the cores that other ranks computed, all of which ran the same ops. The clock
+// of a rank begins with its first timed step.
 void gather_times(OpTimes& times, Communicator& ranks);
 
 // Adds two tracks: when the training loop waited for a batch, and when the reader made batches,

@@ -137,8 +137,8 @@ TEST(RanksTraceThread, ShowsTheValuesOfAllCoresToEveryRank) {
   });
 }
 
-// What lockstep says of a run whose steps are replayed or screened, the screened ones in groups. Which
-// replicas share a tensor decides how often an op is checked, so the counts are compared as well.
+// What lockstep says of a run whose steps are replayed or screened, the screened ones in groups.
+// Which replicas share a tensor decides how often an op is checked, so counts are compared, too.
 std::string seen(const Setting& setting, Communicator* ranks) {
   const Experiment e = tiny::experiment(setting.model, setting.overrides);
   const Program program = tiny::program(e, true);
