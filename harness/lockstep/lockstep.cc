@@ -182,14 +182,18 @@ void Lockstep::keep_result(ValueId id, int replica, const Tensor& output) {
   kept_bytes_ += bytes;
 }
 
+// The finding of this step about an op's result, or nullptr.
+Violation* Lockstep::found_already(ValueId id) {
+  const auto same = std::ranges::find_if(
+      fresh_, [&](const Violation& v) { return v.id == id && v.what == Violation::What::kResult; });
+  return same == fresh_.end() ? nullptr : &*same;
+}
+
 void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& verdict,
                      const OracleResult& oracle, const std::vector<Tensor>& inputs) {
   const Op& op = event.op();
   const Tensor& output = event.outputs[replica];
-  const auto same = std::ranges::find_if(fresh_, [&](const Violation& v) {
-    return v.id == event.id && v.what == Violation::What::kResult;
-  });
-  if (same != fresh_.end()) {
+  if (Violation* const same = found_already(event.id)) {
     ++same->replicas;
     return;
   }
@@ -365,7 +369,12 @@ void Lockstep::on_op(const OpEvent& event) {
         same = same && event.inputs[r][i].raw() == event.inputs[0][i].raw();
     }
     if (!same) keep_result(event.id, static_cast<int>(r), event.outputs[r]);
-    if (same) continue;
+    if (same) {
+      Violation* const shown =
+          event.op().kind == OpKind::kAllReduce ? nullptr : found_already(event.id);
+      if (shown != nullptr && shown->replica == 0) ++shown->replicas;
+      continue;
+    }
     if (source) {  // the same at every step: checked again only if its bits change
       Tensor& judged = sources_[{event.id, static_cast<int>(r)}];
       if (judged.valid() && judged.same_bits(event.outputs[r])) continue;

@@ -80,6 +80,7 @@ class Lockstep : public StepObserver, public TraceSink {
   void screen(const OpEvent& event, size_t replica);
   void check_again(const OpEvent& event);
   void check_result(const OpEvent& event, size_t replica);
+  Violation* found_already(ValueId id);
   void found(const OpEvent& event, size_t replica, const OracleVerdict& verdict,
              const OracleResult& oracle, const std::vector<Tensor>& inputs);
   void biased(const OpEvent& event, int replica, const OracleVerdict& verdict, BiasFinding finding);
