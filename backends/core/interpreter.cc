@@ -238,7 +238,7 @@ void Interpreter::find_jobs(std::span<const ValueId> operands, bool apart) {
   const auto [from, to] = known();
   job_of_.resize(to);
   for (size_t r = from; r < to; ++r) {
-    const auto reads_as = [&](size_t other) {
+    const auto reads_as = [&, from = from](size_t other) {
       return r != from && !apart && std::ranges::all_of(operands, [&](ValueId id) {
                const auto i = static_cast<size_t>(id);
                return values_[r][i].raw() == values_[other][i].raw();
