@@ -33,6 +33,7 @@ void ring(const KernelContext& context, std::span<const Tensor> x, Tensor& outpu
       const auto hop = [&](int64_t core, int64_t from, int64_t to) {
         from = std::max(first, from);
         const int64_t n = std::min(last, to) - from;
+        if (n <= 0) return;
         const E* next = x[static_cast<size_t>(core)].template as<E>().data() + from;
         float* own = sum + (from - first);
         for (int64_t q = 0; q < n; ++q)
