@@ -20,7 +20,7 @@ void Interpreter::run_unit(OpRun& run, size_t index, GroupSink* sink) {
   if (unit.group >= 0) return run_group(run.step, static_cast<size_t>(unit.group), sink);
   run.id = unit.op;
   run_op(run);
-  if (split_ && whole_) complete(run);
+  complete(run);
   if (sink != nullptr) sink->on_op({run.step, &program_, unit.op, run.inputs, run.outputs});
   store(run);
 }
@@ -32,13 +32,7 @@ std::vector<bool> Interpreter::find_common(size_t first, size_t last) const {
   std::vector<bool> common;
   std::vector<bool> differs(varies_.size(), false);  // what a unit of the section writes
   for (size_t i = first; i < last; ++i) {
-    const FusionUnit& unit = plan_.order[i];
-    const FusionGroup* group =
-        unit.group >= 0 ? &plan_.groups[static_cast<size_t>(unit.group)] : nullptr;
-    const std::span<const ValueId> written =
-        group != nullptr ? std::span<const ValueId>(group->stored) : std::span(&unit.op, 1);
-    const std::span<const ValueId> read =
-        group != nullptr ? group->sources : program_.graph.op(unit.op).operands;
+    const std::span<const ValueId> written = plan_.written(plan_.order[i]);
     const auto one_object = [&](ValueId id) {
       const auto v = static_cast<size_t>(id);
       const auto here = std::span(values_).subspan(mine_.first, mine_.size());
@@ -48,7 +42,7 @@ std::vector<bool> Interpreter::find_common(size_t first, size_t last) const {
     };
     common.push_back(std::ranges::none_of(
                          written, [&](ValueId id) { return varies_[static_cast<size_t>(id)]; }) &&
-                     std::ranges::all_of(read, one_object));
+                     std::ranges::all_of(plan_.read(plan_.order[i], program_.graph), one_object));
     for (ValueId id : written) differs[static_cast<size_t>(id)] = !common.back();
   }
   return common;

@@ -446,11 +446,8 @@ void Planner::order_units(FusionPlan& plan, const std::vector<FusionUnit>& unit,
     group_key[static_cast<size_t>(group_at[at(id)])] = id;
   }
   for (auto& [key, node] : nodes) {
-    const auto& needs = node.unit.group >= 0
-                            ? plan.groups[static_cast<size_t>(node.unit.group)].sources
-                            : graph_.op(node.unit.op).operands;
     std::set<ValueId> makers;
-    for (ValueId id : needs) {
+    for (ValueId id : plan.read(node.unit, graph_)) {
       const FusionUnit& maker = unit[at(id)];
       if (maker.group >= 0) makers.insert(group_key[static_cast<size_t>(maker.group)]);
       if (maker.op != kNoValue) makers.insert(maker.op);
@@ -510,14 +507,8 @@ FusionPlan Planner::plan() {
   for (size_t i = 0; i < plan.order.size(); ++i) {
     const FusionUnit& u = plan.order[i];
     const int now = static_cast<int>(i);
-    if (u.group >= 0) {
-      const FusionGroup& group = plan.groups[static_cast<size_t>(u.group)];
-      for (ValueId id : group.stored) plan.last_use[at(id)] = now;
-      for (ValueId id : group.sources) plan.last_use[at(id)] = now;
-    } else {
-      plan.last_use[at(u.op)] = now;
-      for (ValueId id : graph_.op(u.op).operands) plan.last_use[at(id)] = now;
-    }
+    for (ValueId id : plan.written(u)) plan.last_use[at(id)] = now;
+    for (ValueId id : plan.read(u, graph_)) plan.last_use[at(id)] = now;
   }
   for (size_t id = 0; id < n_; ++id) {
     if (outlives_[id]) plan.last_use[id] = static_cast<int>(plan.order.size());
@@ -526,6 +517,16 @@ FusionPlan Planner::plan() {
 }
 
 }  // namespace
+
+std::span<const ValueId> FusionPlan::read(const FusionUnit& unit, const Graph& graph) const {
+  return unit.group >= 0 ? groups[static_cast<size_t>(unit.group)].sources
+                         : graph.op(unit.op).operands;
+}
+
+std::span<const ValueId> FusionPlan::written(const FusionUnit& unit) const {
+  if (unit.group >= 0) return groups[static_cast<size_t>(unit.group)].stored;
+  return {&unit.op, 1};
+}
 
 FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant) {
   return Planner(program, constant).plan();

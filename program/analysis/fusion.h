@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "program/graph/program.h"
@@ -53,6 +54,10 @@ struct FusionPlan {
   // For each value: the index in `order` of its last reader, or of its own unit if there is none;
   // order.size() if it outlives the step; -1 if it is never stored.
   std::vector<int> last_use;
+
+  // The values that a unit reads from outside, and those that it writes. Valid as long as the unit.
+  std::span<const ValueId> read(const FusionUnit& unit, const Graph& graph) const;
+  std::span<const ValueId> written(const FusionUnit& unit) const;
 };
 
 FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant);

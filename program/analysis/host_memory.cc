@@ -24,19 +24,14 @@ int64_t common_values(const Program& program, const FusionPlan& fusion, const Me
   std::vector<std::vector<int64_t>> dying(units);  // sizes, by the unit after which they are free
   std::map<int64_t, std::pair<int64_t, int64_t>> held;  // by size: how many now, and at most
   std::set<int> mixed;  // sections that also compute what varies, and free nothing before their end
-  const auto written = [&](size_t unit) {
-    const FusionUnit& u = fusion.order[unit];
-    return u.group >= 0 ? fusion.groups[static_cast<size_t>(u.group)].stored
-                        : std::vector<ValueId>{u.op};
-  };
   for (size_t i = 0; i < units; ++i) {
-    for (ValueId id : written(i)) {
+    for (ValueId id : fusion.written(fusion.order[i])) {
       if (varies[static_cast<size_t>(id)]) mixed.insert(memory.section[i]);
     }
   }
   const std::vector<int> last = held_until(program.graph, fusion);
   for (size_t i = 0; i < units; ++i) {
-    for (ValueId id : written(i)) {
+    for (ValueId id : fusion.written(fusion.order[i])) {
       const auto at = static_cast<size_t>(id);
       if (varies[at] || constant[at] || program.graph.op(id).kind == OpKind::kReshape ||
           last[at] >= static_cast<int>(units))
