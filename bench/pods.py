@@ -3,8 +3,8 @@
 
   bench/pods.py [--scenario NAME] [--cores 8,64] [NAME=BINARY ...]   (default: now=build/release/twinrun)
 
-The time of a step is processor time, of both threads together, which depends little on what else
-runs on the machine: that of a run of some steps less that of a run of one step, divided by their
+The time of a step is processor time, of both threads together, with what they spend waiting for each
+other, so measure on an idle machine: that of a run of some steps less that of a run of one step, divided by their
 number. The memory is the largest resident set of the process, with the data set, the evaluation
 and the program itself. Every run is made in a process of its own, with two host threads. Runs of equal
 settings must have equal state digests, whichever binary made them.

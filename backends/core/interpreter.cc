@@ -341,7 +341,7 @@ void Interpreter::store(OpRun& run) {
 
 // Gets the other ranks' results of an op, in a step that knows the values of all replicas.
 void Interpreter::complete(OpRun& run) {
-  if (run.whole) return;
+  if (!split_ || !whole_ || run.whole) return;
   gather_jobs({&program_.graph.type(run.id), 1},
               [&](size_t r, size_t) -> Tensor& { return run.outputs[r]; });
 }
@@ -447,7 +447,7 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
       continue;
     OpRun run{step, id, watched_[static_cast<size_t>(id)] ? hooks : nullptr};
     run_op(run);
-    if (split_ && whole_) complete(run);
+    complete(run);
     if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
     store(run);
     release(dies_[static_cast<size_t>(id)]);

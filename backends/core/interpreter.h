@@ -136,8 +136,7 @@ class Interpreter : public Engine {
   // the replicas that compute.
   static constexpr size_t kElsewhere = SIZE_MAX;
   std::vector<size_t> jobs_, job_sizes_, job_of_, computed_;
-  // With other ranks: the values that are one object on all replicas, as `uniform` is for those
-  // here.
+  // With other ranks: the values that are one object on all replicas, as a job's are here.
   std::vector<bool> shared_;
   bool whole_ = true;  // this step knows the values of all replicas, not only of those in mine_
   Values values_;

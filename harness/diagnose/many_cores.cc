@@ -92,8 +92,7 @@ std::string about_batch_norm(const ManyCoresRow& own, const ManyCoresRow& one) {
   std::string out = fmt::format(
       "Batch norm's statistics are of {} instead of {}: their mean moves by {} standard deviations "
       "of a sample, {}× as much as that of the whole batch. (Positions of an image count as "
-      "further "
-      "samples where they are independent.)",
+      "further samples where they are independent.)",
       text::plural(own.normalised, "sample"), one.normalised, text::number(own.statistic_noise),
       text::number(own.statistic_noise / one.statistic_noise));
   if (own.normalised == 1)
@@ -106,8 +105,7 @@ std::string about_batch_norm(const ManyCoresRow& own, const ManyCoresRow& one) {
 std::string about_rounding(const Report& report, const ManyCoresRow& own) {
   std::string out = fmt::format(
       "The ring adds {} gradients one after the other, and each of the {} additions rounds by "
-      "2^-24 "
-      "of the sum at most. Independent errors grow with the square root of their number",
+      "2^-24 of the sum at most. Independent errors grow with the square root of their number",
       own.cores, own.additions);
   const ProbeRow* worst = nullptr;
   for (const EngineProbe& probe : report.probes) {

@@ -245,15 +245,19 @@ def start(ranks, words, folder):
     )
 
 
+def wait_for(process, path):
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
+        time.sleep(0.05)
+
+
 def started(folder, output):
     """A long run on two ranks, after its first checkpoint."""
     words = ["train", "digits_mlp", "--engine", "tpu", "--threads", "1", "-o", output]
     words += ["--set", "train.steps=100000", "--set", "train.checkpoint_every=20"]
     process = start(2, words, folder)
-    until = time.monotonic() + 60
-    while not (pathlib.Path(folder) / (output + ".checkpoint.h5")).exists():
-        assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
-        time.sleep(0.05)
+    wait_for(process, pathlib.Path(folder) / (output + ".checkpoint.h5"))
     return process, words
 
 
@@ -284,10 +288,7 @@ def interrupted(folder):
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130 and output.count("interrupted after step") == 1, (process.returncode, output)
     process = start(2, ["diagnose", "digits_cnn", "--threads", "1", "-o", "stopped"], folder)
-    until = time.monotonic() + 60
-    while not (pathlib.Path(folder) / "stopped/runs/S.h5").exists():  # so that T is running
-        assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
-        time.sleep(0.05)
+    wait_for(process, pathlib.Path(folder) / "stopped/runs/S.h5")  # so that T is running
     os.kill(ranks_of(process.pid)[1], signal.SIGTERM)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130 and output.count("the finished runs are in stopped/runs") == 1, (process.returncode, output)

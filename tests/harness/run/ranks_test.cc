@@ -26,16 +26,20 @@ struct Setting {
 
 std::ostream& operator<<(std::ostream& out, const Setting& s) { return out << s.name; }
 
-RunResult run(const Setting& s, Communicator* ranks, RunOptions options = {},
-              std::shared_ptr<FaultLog> log = nullptr) {
-  const Experiment e = tiny::experiment(s.model, s.overrides);
-  const Program program = tiny::program(e, true);
+std::unique_ptr<Backend> engine(const Setting& s, uint64_t seed, Communicator* ranks,
+                                std::shared_ptr<FaultLog> log) {
   BackendOptions how;
   how.ranks = ranks;
   std::vector<FaultSpec> faults;
   for (const std::string& text : s.faults) faults.push_back(tiny::must(parse_fault(text)));
-  const auto backend =
-      with_faults(tiny::must(make_backend("tpu", how)), faults, e.scenario.seed, std::move(log));
+  return with_faults(tiny::must(make_backend("tpu", how)), faults, seed, std::move(log));
+}
+
+RunResult run(const Setting& s, Communicator* ranks, RunOptions options = {},
+              std::shared_ptr<FaultLog> log = nullptr) {
+  const Experiment e = tiny::experiment(s.model, s.overrides);
+  const Program program = tiny::program(e, true);
+  const auto backend = engine(s, e.scenario.seed, ranks, std::move(log));
   options.ranks = ranks;
   return tiny::must(train(e, program, *backend, options));
 }
@@ -142,12 +146,7 @@ TEST(RanksTraceThread, ShowsTheValuesOfAllCoresToEveryRank) {
 std::string seen(const Setting& setting, Communicator* ranks) {
   const Experiment e = tiny::experiment(setting.model, setting.overrides);
   const Program program = tiny::program(e, true);
-  BackendOptions how;
-  how.ranks = ranks;
-  std::vector<FaultSpec> faults;
-  for (const std::string& text : setting.faults) faults.push_back(tiny::must(parse_fault(text)));
-  const auto backend =
-      with_faults(tiny::must(make_backend("tpu", how)), faults, e.scenario.seed, nullptr);
+  const auto backend = engine(setting, e.scenario.seed, ranks, nullptr);
   ThreadPool pool(1);
   Lockstep probe(program, backend->capabilities(), {.first = 2, .every = 5, .screen = true}, &pool);
   tiny::must(train(e, program, *backend, {.observer = &probe, .ranks = ranks}));
