@@ -24,6 +24,10 @@ constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 std::optional<rlimit> started_with;
 std::string limited_at_start;
 
+// glibc's heap sets itself up at its first use, which is safe in the main thread only. Where another
+// allocator serves malloc (a sanitizer's, jemalloc's), mallinfo2() below may be that first use.
+[[maybe_unused]] const auto heap_at_start = ::mallinfo2();
+
 // Lines "Name: 123 kB" of /proc, or "name 123" of a control group, as a table of bytes.
 std::map<std::string, int64_t> numbers_in(const fs::path& path) {
   std::map<std::string, int64_t> numbers;

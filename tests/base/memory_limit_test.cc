@@ -9,8 +9,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <new>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace twinrun {
 namespace {
@@ -78,6 +81,19 @@ TEST_F(MemoryLeftOf, DamagedFilesAreNoLimit) {
   write("sys/fs/cgroup/memory.max", "lots\n");
   write("sys/fs/cgroup/memory.current", "\n");
   EXPECT_EQ(memory_left(root_).limited_by, "this machine's memory");
+}
+
+// Each test is a process of its own in ctest, so these are the first calls in it. Under a sanitizer,
+// whose allocator serves malloc, the heap of glibc must be set up before them.
+TEST(MemoryLeftInThreads, FirstCallsAtTheSameTime) {
+  std::latch ready(8);
+  std::vector<std::jthread> threads;
+  threads.reserve(8);
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      ready.arrive_and_wait();
+      EXPECT_GT(memory_left().bytes, 0);
+    });
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
