@@ -129,7 +129,7 @@ void Suite::profile(const std::function<void()>& ours) {
 }
 
 void Suite::measure(const std::function<void()>& ours, const std::vector<Side>& peers) {
-  if (!options_.profile.empty()) return profile(ours);
+  if (profiling()) return profile(ours);
   const Side own = timed("", ours);
   std::vector<Sampled> sides{{&own, &current_}};
   for (const Side& peer : peers) sides.push_back({&peer, &current_});
@@ -167,6 +167,10 @@ void Suite::record(const std::vector<double>& ours,
 void Suite::record_growth(const std::vector<std::pair<double, double>>& points) {
   print_heading();
   print({{"growth", current_.name}, {"threads", current_.threads}, {"points", points}});
+}
+
+void Suite::record_held(const std::map<std::string, double>& parts) {
+  print({{"profiled", current_.name}, {"threads", current_.threads}, {"held", parts}});
 }
 
 void Suite::skip(const std::string& name, const std::string& why, const std::string& peer) {

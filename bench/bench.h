@@ -65,6 +65,8 @@ class Suite {
   // The thread counts to measure: 1 and 2, or only 1 on a machine with one core.
   std::vector<int> threads() const;
   int samples() const { return options_.samples; }
+  // Whether ours alone is run, for a profile.
+  bool profiling() const { return !options_.profile.empty(); }
   // Peers that take part in a topic.
   std::vector<PeerEntry> peers_of(const std::string& topic) const;
   // Sets the heading of the following rows, printed before the first of them.
@@ -82,6 +84,8 @@ class Suite {
               const std::map<std::string, std::vector<double>>& peers);
   // Records seconds against the work that they were spent on, of which bench/run.py fits the slope.
   void record_growth(const std::vector<std::pair<double, double>>& points);
+  // With profiling(), of a row of memory: what holds it at its peak, in MiB.
+  void record_held(const std::map<std::string, double>& parts);
   // Records that a case, or one peer of a case, cannot be measured, and the reason.
   void skip(const std::string& name, const std::string& why, const std::string& peer = "");
 

@@ -50,14 +50,26 @@ const std::vector<Growth>& growths() {
   return all;
 }
 
-Result<std::pair<double, double>> point(const Growth& growth, int value, int threads, int samples) {
+Result<OurStep> step_of(const Growth& growth, int value, int threads) {
   Sizes sizes = growth.others;
   sizes.*growth.varied = value;
   if (growth.per_core > 0) sizes.batch = growth.per_core * sizes.cores;
   TWINRUN_ASSIGN(Scenario scenario, parse_scenario(perceptron(sizes), "growth"));
-  TWINRUN_ASSIGN(OurStep step, prepare_step(std::move(scenario), growth.engine, threads));
-  const double work = step_flops(step.program) * sizes.cores;
+  return prepare_step(std::move(scenario), growth.engine, threads);
+}
+
+Result<std::pair<double, double>> point(const Growth& growth, int value, int threads, int samples) {
+  TWINRUN_ASSIGN(OurStep step, step_of(growth, value, threads));
+  const double work = step_flops(step.program) * step.program.sharding.cores;
   return std::pair(work, median_seconds([&] { step.run(); }, samples));
+}
+
+// The step of the greatest value, where the row has fallen behind.
+void profile_greatest(Suite& suite, const Growth& growth, int threads) {
+  Result<OurStep> step = step_of(growth, growth.values.back(), threads);
+  if (!step.ok()) return suite.skip(growth.name, step.error().what);
+  suite.counted_bytes(planned_bytes(step->program) * step->program.sharding.cores);
+  suite.measure([&] { step->run(); }, {});
 }
 
 // With a cache that holds everything else: inputs and states are read once, new states written.
@@ -77,6 +89,10 @@ void bench_growth(Suite& suite) {
   const int threads = suite.threads().back();
   for (const Growth& growth : growths()) {
     if (!suite.begin({.name = growth.name, .threads = threads})) continue;
+    if (suite.profiling()) {
+      profile_greatest(suite, growth, threads);
+      continue;
+    }
     std::vector<std::pair<double, double>> points;
     std::string failed;
     for (const int value : growth.values) {

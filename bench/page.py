@@ -32,7 +32,8 @@ TOPICS = (
 
 EXPLAINED = """Where the time of our side goes: the share of each function in samples of perf, all threads together, from 3 % on; everything
 in the operating system is `kernel`. GB/s are counted bytes over time, to be compared with `ceiling triad`: operands and results once; of a
-step, those of all its units, as if nothing stayed in a cache between two of them.
+step, those of all its units, as if nothing stayed in a cache between two of them. Of a row of growth it is the step of the greatest value;
+of a row of memory, what holds it.
 
 """
 
@@ -122,7 +123,9 @@ def note_of(row, machine, notes):
 
 
 def profile_text(profile):
-    """"f32_tile 91 %, copy_term 6 %; 3.1 GB/s"."""
+    """"f32_tile 91 %, copy_term 6 %; 3.1 GB/s", or "activations and gradients 71.2 MiB, ..."."""
+    if "held" in profile:
+        return ", ".join(f"{part} {number(mib)} MiB" for part, mib in sorted(profile["held"].items(), key=lambda item: -item[1]) if mib >= 0.1)
     functions = ", ".join(f"`{name}` {share:.0%}" for name, share in profile["functions"].items())
     moved = profile.get("bandwidth")
     return functions + ("" if moved is None else f"; {number(moved)} GB/s")

@@ -4,7 +4,8 @@
     # {"functions": {"f32_tile": 0.91, "copy_term": 0.06}, "bandwidth": 3.1}
 
 Only our calls are recorded: twinrun_bench lets perf begin when operands and peers are ready. Whole commands (commands.py) are recorded
-from their start. `bandwidth` is in GB/s: bytes that a call reads and writes, counted (operands and results once; of a step those of all
+from their start. Of a row of growth it is the step of the greatest value. A row of memory has {"held": {part: MiB}} instead, what our
+engine holds at its peak. `bandwidth` is in GB/s: bytes that a call reads and writes, counted (operands and results once; of a step those of all
 its units), over its time; None for whole commands. Virtual machines seldom have counters of memory, so none is used.
 """
 
@@ -81,6 +82,8 @@ def of(row, build):
         said, found = recorded(words, file, ["--delay=-1", f"--control=fifo:{fifo}"])
     lines = [json.loads(line) for line in said.splitlines()]
     mine = next((line for line in lines if "profiled" in line), None)
+    if mine and "held" in mine:
+        return {"held": mine["held"]}
     if mine is None or not found:
         return None
     return {"functions": top(found), "bandwidth": mine["bytes"] / mine["seconds"] / 1e9 if mine["bytes"] else None}

@@ -17,7 +17,10 @@
 #include "bench/child.h"
 #include "bench/models.h"
 #include "checkpoints/checkpoint.h"
+#include "program/analysis/fusion.h"
+#include "program/analysis/memory_plan.h"
 #include "program/base/digest.h"
+#include "program/graph/liveness.h"
 
 namespace twinrun {
 namespace {
@@ -168,6 +171,34 @@ std::optional<double> added_mib(PeerProcess& child, const std::string& prepare) 
   return (std::atof(after->c_str()) - std::atof(before->c_str())) / 1024;
 }
 
+// What our engine holds while it makes a step that takes `peak` MiB. A new value of a state variable
+// needs memory beside the old one's if the step cannot overwrite it.
+std::map<std::string, double> held_by(const Program& program, double peak) {
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  const auto bytes = [&](ValueId id) { return program.graph.type(id).bytes(); };
+  const std::vector<bool> constant = constant_values(program);
+  const MemoryPlan plan = plan_memory(program, plan_fusion(program, constant), constant);
+  int64_t states = 0, beside = 0, inputs = 0, constants = 0;
+  for (const StateVar& state : program.state) {
+    states += state.type.bytes();
+    if (state.next != kNoValue && plan.takes[static_cast<size_t>(state.next)] == kNoValue)
+      beside += state.type.bytes();
+  }
+  for (const Input& input : program.inputs) inputs += bytes(input.id);
+  for (size_t id = 0; id < constant.size(); ++id) {
+    if (constant[id]) constants += bytes(static_cast<ValueId>(id));
+  }
+  std::map<std::string, double> parts = {
+      {"weights and the optimizer's state", mib(states)},
+      {"their new values that need memory of their own", mib(beside)},
+      {"activations and gradients", mib(plan.bytes)},
+      {"batch and constants", mib(inputs + constants)}};
+  double rest = peak;
+  for (const auto& [name, size] : parts) rest -= size;
+  parts["everything else"] = rest;
+  return parts;
+}
+
 void memory(Suite& suite) {
   suite.section("memory: peak of five training steps, less what the process used before");
   const int threads = suite.threads().back();
@@ -179,6 +210,11 @@ void memory(Suite& suite) {
                      std::to_string(threads)},
                     {});
     const std::optional<double> ours = added_mib(own, "case");
+    if (suite.profiling()) {
+      const Result<OurStep> step = prepare_step(model, "cpu", 1, threads);
+      if (ours && step.ok()) suite.record_held(held_by(step->program, *ours));
+      continue;
+    }
     std::map<std::string, std::vector<double>> peers;
     for (const PeerEntry& entry : suite.peers_of("memory")) {
       const auto process = start(entry, threads);

@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/folder.h"
+
 namespace twinrun {
 namespace {
 
@@ -29,17 +31,15 @@ void expect_left(const MemoryLeft& left, int64_t bytes) {
 class MemoryLeftOf : public ::testing::Test {
  protected:
   MemoryLeftOf() {
-    std::string name = (fs::temp_directory_path() / "memory_left.XXXXXX").string();
-    root_ = ::mkdtemp(name.data());
     write("proc/meminfo", "MemTotal: 16000000 kB\nMemAvailable: 4000000 kB\nSwapFree: 1000 kB\n");
   }
-  ~MemoryLeftOf() override { fs::remove_all(root_); }
   void write(const std::string& path, const std::string& text) const {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
   }
 
-  fs::path root_;
+  const Folder folder_;
+  const fs::path root_ = folder_.path();
 };
 
 TEST_F(MemoryLeftOf, MachineCountsFreeSwap) {

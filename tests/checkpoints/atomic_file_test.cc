@@ -16,7 +16,6 @@
 namespace twinrun {
 namespace {
 
-using samples::Folder;
 using samples::read_bytes;
 using samples::write_bytes;
 

@@ -8,7 +8,6 @@ namespace twinrun {
 namespace {
 
 using samples::expect_same;
-using samples::Folder;
 using samples::read_bytes;
 
 TEST(Checkpoint, RoundTripsEveryTypeAndTheReplicaAxis) {

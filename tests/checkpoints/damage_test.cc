@@ -16,7 +16,6 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
 namespace twinrun {
 namespace {
 
-using samples::Folder;
 using samples::read_bytes;
 using samples::write_bytes;
 

@@ -6,8 +6,6 @@
 namespace twinrun {
 namespace {
 
-using samples::Folder;
-
 // The fenced Python block of FORMAT.md.
 std::string snippet() {
   const std::string text = samples::read_bytes(TWINRUN_SOURCE_DIR "/checkpoints/FORMAT.md");

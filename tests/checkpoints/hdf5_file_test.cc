@@ -13,8 +13,6 @@
 namespace twinrun {
 namespace {
 
-using samples::Folder;
-
 // Makes a file with plain HDF5 calls.
 void make(const std::string& path, const std::function<void(hid_t)>& fill) {
   const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);

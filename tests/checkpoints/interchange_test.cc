@@ -9,7 +9,6 @@ namespace twinrun {
 namespace {
 
 using samples::fixture;
-using samples::Folder;
 using samples::text_of;
 
 NameMap map_of(const std::string& text) {

@@ -15,7 +15,6 @@ namespace {
 
 using samples::bytes_of;
 using samples::fixture;
-using samples::Folder;
 using samples::text_of;
 
 class KerasFiles : public testing::TestWithParam<const char*> {};

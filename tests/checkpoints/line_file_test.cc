@@ -12,7 +12,6 @@ namespace twinrun {
 namespace {
 
 using namespace std::string_view_literals;
-using samples::Folder;
 using samples::read_bytes;
 using samples::write_bytes;
 using Lines = std::vector<std::string_view>;

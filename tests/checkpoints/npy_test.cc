@@ -12,8 +12,6 @@
 namespace twinrun {
 namespace {
 
-using samples::Folder;
-
 using samples::bytes_of;
 using samples::text_of;
 

@@ -9,8 +9,6 @@
 namespace twinrun {
 namespace {
 
-using samples::Folder;
-
 TEST(SlowOriginals, LoadWhatWasWritten) {
   const char* python = std::getenv("TWINRUN_KERAS_PYTHON");
   if (python == nullptr) GTEST_SKIP() << "TWINRUN_KERAS_PYTHON names no interpreter with Keras";

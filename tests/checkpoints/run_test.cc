@@ -6,7 +6,6 @@
 namespace twinrun {
 namespace {
 
-using samples::Folder;
 using samples::read_bytes;
 
 void expect_same_run(const RunFile& a, const RunFile& b) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "program/base/tensor_memory.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -22,24 +23,23 @@ Tensor counting(int64_t elements, int32_t from) {
 }
 
 TEST(SpillFile, KeepsElementsWithoutTensorMemoryAndWithoutAName) {
-  const fs::path folder = fs::temp_directory_path() / "spill_file_test";
-  fs::create_directories(folder);
-  SpillFile spill(folder.string());
+  const Folder folder;
+  SpillFile spill(folder.path());
   const int64_t before = tensor_memory().live;
   std::vector<Tensor> kept;
   for (int32_t i = 0; i < 3; ++i) kept.push_back(spill.keep(counting(100'001, i)));
   EXPECT_EQ(tensor_memory().live, before);
   for (int32_t i = 0; i < 3; ++i)
     EXPECT_TRUE(kept[static_cast<size_t>(i)].same_bits(counting(100'001, i))) << i;
-  EXPECT_TRUE(fs::is_empty(folder));
-  fs::remove_all(folder);
+  EXPECT_EQ(folder.files(), 0u);
 }
 
 TEST(SpillFile, WhatDoesNotFitStaysInMemory) {
   SpillFile nowhere("/nonexistent");
   const Tensor t = counting(100'001, 0);
   EXPECT_EQ(nowhere.keep(t).raw(), t.raw());
-  SpillFile spill(fs::temp_directory_path().string());
+  const Folder folder;
+  SpillFile spill(folder.path());
   const Tensor small = counting(10, 0);
   EXPECT_EQ(spill.keep(small).raw(), small.raw());
 }

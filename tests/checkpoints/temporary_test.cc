@@ -17,7 +17,6 @@ namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
-using samples::Folder;
 using samples::write_bytes;
 
 // Gives a file or folder the age of a leftover.

@@ -27,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/folder.h"
+
 namespace twinrun::e2e {
 
 namespace fs = std::filesystem;
@@ -45,35 +47,21 @@ inline void write_text(const fs::path& path, const std::string& text) {
 }
 
 // A temporary folder in which twinrun runs; the destructor removes it.
-class Folder {
+class Folder : public ::twinrun::Folder {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "twinrun-e2e-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-    ::mkdir((path_ + ".streams").c_str(), 0700);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-    fs::remove_all(path_ + ".streams", ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-  // The folder of the captured streams, beside this one so that entries() does not list it.
-  std::string streams() const { return path_ + ".streams"; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  // The folder of the captured streams, another one so that entries() does not list it.
+  const std::string& streams() const { return streams_.path(); }
   // Every file and folder below this one, as relative paths.
   std::set<std::string> entries() const {
     std::set<std::string> names;
-    for (const auto& entry : fs::recursive_directory_iterator(path_)) {
-      names.insert(fs::relative(entry.path(), path_).string());
+    for (const auto& entry : fs::recursive_directory_iterator(path())) {
+      names.insert(fs::relative(entry.path(), path()).string());
     }
     return names;
   }
 
  private:
-  std::string path_;
+  ::twinrun::Folder streams_;
 };
 
 struct Outcome {

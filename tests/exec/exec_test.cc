@@ -12,6 +12,7 @@
 #include "backends/exec/child.h"
 #include "backends/exec/watcher.h"
 #include "tests/exec/script.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -251,22 +252,24 @@ TEST(Child, DoesNotReadWhatItIsSent) {
 }
 
 TEST(Child, WhatItStillSaysDoesNotKeepIt) {
-  const std::string done = ::testing::TempDir() + "twinrun-said-all-" + std::to_string(::getpid());
+  const Folder folder;
+  const std::string done = folder / "said-all";
   auto child = Child::start(
       {"sh", "-c",
        "cat; head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; : > '" + done + "'"},
       "/none", "sh");
   ASSERT_TRUE(child.ok());
   (*child)->end(std::chrono::seconds(60));
-  EXPECT_TRUE(std::filesystem::remove(done));
+  EXPECT_TRUE(std::filesystem::exists(done));
 }
 
 // twinrun is killed after it has started an engine, but before the watcher knows the process group:
 // the watcher must find the engine by the mark in its environment.
 TEST(Watcher, WhatHasStartedUnguardedGoesToo) {
   namespace fs = std::filesystem;
-  std::string folder = ::testing::TempDir() + "twinrun-watched-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const Folder outer;
+  const std::string folder = outer / "watched";
+  fs::create_directory(folder);
   const std::string mark = "TWINRUN_SESSION=" + folder;
   const std::string number = folder + ".pid";
   const pid_t ours = ::fork();
@@ -292,7 +295,6 @@ TEST(Watcher, WhatHasStartedUnguardedGoesToo) {
   std::ifstream(number) >> pid;
   std::ifstream("/proc/" + pid + "/stat") >> pid >> pid >> state;
   EXPECT_TRUE(state == "gone" || state == "Z") << state;
-  fs::remove(number);
 }
 
 }  // namespace

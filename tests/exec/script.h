@@ -14,6 +14,7 @@
 #include "backends/exec/exec_backend.h"
 #include "checkpoints/container/safetensors.h"
 #include "program/graph/program.h"
+#include "tests/support/folder.h"
 
 namespace twinrun::exec_tests {
 
@@ -53,15 +54,12 @@ inline constexpr const char* kHello =
 class Script : public testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "twinrun-script-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
     std::filesystem::create_directory(sessions());
     ::setenv("TMPDIR", sessions().c_str(), 1);
   }
   void TearDown() override {
     ::unsetenv("TMPDIR");
     EXPECT_TRUE(std::filesystem::is_empty(sessions())) << "a session folder was left behind";
-    std::filesystem::remove_all(folder_);
   }
   // Where this test's session folders are made. It is separate because other tests run in parallel.
   std::string sessions() const { return folder_ + "/sessions"; }
@@ -137,7 +135,8 @@ class Script : public testing::Test {
         say(kHello), prepared(),
         "cp " + quoted + " " + result + "; " + say(R"({"stepped":0,"result":")" + result + "\"}"));
   }
-  std::string folder_;
+  const Folder own_;
+  const std::string folder_ = own_.path();
 };
 
 inline void expect_says(const std::string& message, std::initializer_list<const char*> parts) {

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -13,6 +12,7 @@
 #include "backends/registry.h"
 #include "harness/experiment/experiment.h"
 #include "harness/run/run.h"
+#include "tests/support/folder.h"
 
 namespace twinrun::tiny {
 
@@ -22,21 +22,6 @@ T must(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.error().message());
   return std::move(*result);
 }
-
-class Folder {
- public:
-  explicit Folder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
-    std::string name = (parent / "twinrun-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline constexpr DotPrecision kOnce = DotPrecision::kBf16, kThrice = DotPrecision::kBf16x3,
                               kSixTimes = DotPrecision::kBf16x6;

@@ -9,13 +9,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 
 #include "backends/registry.h"
 #include "checkpoints/interchange/weights.h"
 #include "harness/foreign/export_step.h"
 #include "tests/parity/rounding_noise.h"
+#include "tests/support/folder.h"
 
 namespace twinrun::parity {
 namespace {
@@ -240,7 +240,8 @@ TEST_P(Exported, ComesBack) {
   ASSERT_TRUE(scenario) << scenario.error().message();
   const auto e = make_experiment(*scenario);
   ASSERT_TRUE(e) << e.error().message();
-  const std::string folder = testing::TempDir() + "twinrun_exported_" + name;
+  const Folder outer;
+  const std::string folder = outer / "exported";
   const auto files = export_step(*e, e->whole(), {.folder = folder});
   ASSERT_TRUE(files) << files.error().message();
   const auto back = import_experiment({.program = folder + "/step.mlir"});
@@ -266,7 +267,6 @@ TEST_P(Exported, ComesBack) {
     ++compared;
   }
   EXPECT_EQ(compared, back->imported->step.state.size() + 1);
-  std::filesystem::remove_all(folder);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Exported,

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "backends/pjrt/pjrt_backend.h"
+#include "tests/support/folder.h"
 
 namespace twinrun::pjrt {
 namespace {
@@ -20,14 +21,9 @@ namespace fs = std::filesystem;
 class Fake {
  public:
   explicit Fake(const std::string& wrong) {
-    static int number = 0;
-    path_ = (fs::temp_directory_path() /
-             ("twinrun-fake-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".so"))
-                .string();
-    fs::copy_file(FAKE_PJRT_PLUGIN, path_, fs::copy_options::overwrite_existing);
+    fs::copy_file(FAKE_PJRT_PLUGIN, path_);
     setenv("FAKE_PJRT", wrong.c_str(), 1);
   }
-  ~Fake() { fs::remove(path_); }
   const std::string& path() const { return path_; }
   // The number of objects that were created and not destroyed; -1 if the library is not loaded.
   int live() const {
@@ -36,7 +32,8 @@ class Fake {
   }
 
  private:
-  std::string path_;
+  const Folder folder_;
+  const std::string path_ = folder_ / "plugin.so";
 };
 
 std::string load_error(const std::string& path) {
@@ -53,10 +50,10 @@ bool has(const std::string& text, const std::string& part) {
 TEST(PjrtPlugin, SaysWhatIsNoPlugin) {
   EXPECT_TRUE(has(load_error("/nowhere/plugin.so"), "/nowhere/plugin.so: cannot be read"));
   EXPECT_TRUE(has(load_error("/"), "is not a file"));
-  const std::string text = (fs::temp_directory_path() / "twinrun-not-a-library.so").string();
+  const Folder folder;
+  const std::string text = folder / "not-a-library.so";
   std::ofstream(text) << "not a library\n";
   EXPECT_TRUE(has(load_error(text), "cannot be loaded")) << load_error(text);
-  fs::remove(text);
   EXPECT_TRUE(has(load_error(FAKE_NO_PLUGIN), "has no function GetPjrtApi"));
 }
 

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/folder.h"
+
 namespace twinrun {
 namespace {
 
@@ -79,7 +81,8 @@ TEST(Gate, TextNamesStepTensorAndCore) {
 // them.
 TEST(Gate, JunitIsWhatAParserReads) {
   if (access("/usr/bin/python3", X_OK) != 0) GTEST_SKIP() << "no /usr/bin/python3 to read XML with";
-  const std::string path = testing::TempDir() + "gates.xml";
+  const Folder folder;
+  const std::string path = folder / "gates.xml";
   std::ofstream(path, std::ios::binary) << to_junit(all());
   const std::string command =
       "/usr/bin/python3 -c \"\nimport sys, xml.etree.ElementTree as e\n"

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "scenarios/data/feed.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -47,12 +48,6 @@ Bytes gzip(const Bytes& raw) {
 
 class IdxTest : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/twinrun_idx_XXXXXX";
-    dir_ = mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   void write(const std::string& name, const Bytes& bytes) {
     std::ofstream(dir_ / name, std::ios::binary) << bytes;
   }
@@ -80,7 +75,8 @@ class IdxTest : public testing::Test {
     return error();
   }
 
-  fs::path dir_;
+  const Folder folder_;
+  const fs::path dir_ = folder_.path();
 };
 
 constexpr const char* kImages = "t10k-images-idx3-ubyte";

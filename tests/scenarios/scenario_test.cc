@@ -4,12 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "scenarios/keys.h"
 #include "scenarios/library.h"
 #include "scenarios/suggest.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -174,12 +174,11 @@ TEST(Scenario, UnknownNamesListTheLibrary) {
 }
 
 TEST(Scenario, ReadsFiles) {
-  const auto path = std::filesystem::temp_directory_path() / "twinrun_scenario_test.toml";
-  std::ofstream(path) << kSmall;
-  const auto scenario = load_scenario(path.string());
-  std::filesystem::remove(path);
+  const Folder folder;
+  std::ofstream(folder / "small.toml") << kSmall;
+  const auto scenario = load_scenario(folder / "small.toml");
   ASSERT_TRUE(scenario.ok()) << scenario.error().message();
-  EXPECT_EQ(scenario->name, "twinrun_scenario_test");
+  EXPECT_EQ(scenario->name, "small");
 }
 
 // docs/reference/scenario-keys.md is generated from this table, so a key that is missing here is

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "scenarios/data/feed.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 
@@ -70,12 +71,6 @@ inline void expect_tokens(const Samples& s, int first, bool label_each) {
 
 class SourceTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "twinrun-XXXXXX").string();
-    dir_ = ::mkdtemp(name.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   void write(const std::string& name, const std::string& bytes) const {
     std::filesystem::remove(dir_ / name);  // overwriting a file would wait for the disk
     std::ofstream(dir_ / name, std::ios::binary | std::ios::trunc) << bytes;
@@ -111,7 +106,8 @@ class SourceTest : public testing::Test {
     return text.substr(std::min(scenario.size(), text.size()));
   }
 
-  std::filesystem::path dir_;
+  const Folder folder_;
+  const std::filesystem::path dir_ = folder_.path();
 };
 
 }  // namespace twinrun

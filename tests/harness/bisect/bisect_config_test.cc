@@ -102,7 +102,7 @@ TEST(BisectConfigSlow, SixteenPlantedSetsOfKeysAreFound) {
       if (expected.insert(key).second) overrides.emplace_back(key, value);
     }
     const Scenario b = must(load_scenario("drill_mlp", overrides));
-    const tiny::Folder folder;
+    const Folder folder;
     ScenarioOptions o;
     o.test = ScenarioOptions::Test::kDigest;
     o.folder = folder / "out";

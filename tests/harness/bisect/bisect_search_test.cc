@@ -302,7 +302,7 @@ TEST(BisectSession, AnInterruptedSearchGoesOnWithoutAskingAgain) {
   };
   int whole = 0;
   for (int stop_after = 0; stop_after < 20; stop_after += 3) {
-    const tiny::Folder folder;
+    const Folder folder;
     int asked = 0;
     StopFlag stop{false};
     Repeats repeats{.agree = 2};
@@ -344,7 +344,7 @@ struct Told : Progress {
 };
 
 TEST(BisectSession, AChangedLineIsRefusedAndOneWithoutChecksumIsNoted) {
-  const tiny::Folder folder;
+  const Folder folder;
   const SessionHead head{"rev", R"({"good":"0"})", "twinrun bisect rev --good 0"};
   must(must(Session::open(folder / "out", head, false))->add({"7", Outcome::kGood, "", 0, ""}));
   const std::string path = folder / "out/session.jsonl";
@@ -368,7 +368,7 @@ TEST(BisectSession, AChangedLineIsRefusedAndOneWithoutChecksumIsNoted) {
 }
 
 TEST(BisectSession, RefusesWhatIsNoneOrAnothers) {
-  const tiny::Folder folder;
+  const Folder folder;
   const SessionHead head{"rev", R"({"good":"0"})", "twinrun bisect rev --good 0"};
   must(must(Session::open(folder / "out", head, false))->add({"0", Outcome::kGood, "", 0, ""}));
   const auto other = Session::open(folder / "out", {"rev", R"({"good":"1"})", ""}, true);

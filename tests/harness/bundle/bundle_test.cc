@@ -57,8 +57,7 @@ void write(const std::string& path, const std::vector<ZipMember>& members) {
              static_cast<std::streamsize>(bytes.size()));
 }
 
-Result<Replay> replayed(const std::string& path, const tiny::Folder& folder,
-                        bool allow_exec = false) {
+Result<Replay> replayed(const std::string& path, const Folder& folder, bool allow_exec = false) {
   std::filesystem::create_directory(folder / "replay");
   auto done = replay(path, {.folder = folder / "replay", .data_dir = "", .allow_exec = allow_exec},
                      nullptr, nullptr);
@@ -70,7 +69,7 @@ Result<Replay> replayed(const std::string& path, const tiny::Folder& folder,
 class Bundled : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = new tiny::Folder;
+    folder_ = new Folder;
     const Report found = diagnosed(small(), *folder_ / "results");
     ASSERT_EQ(found.verdict, VerdictClass::kEngineBug) << found.headline;
     made_ = new Bundle(must(bundle(*folder_ / "results", path(), {}, nullptr, nullptr)));
@@ -102,11 +101,11 @@ class Bundled : public testing::Test {
     });
   }
 
-  static tiny::Folder* folder_;
+  static Folder* folder_;
   static Bundle* made_;
-  tiny::Folder own_;
+  Folder own_;
 };
-tiny::Folder* Bundled::folder_ = nullptr;
+Folder* Bundled::folder_ = nullptr;
 Bundle* Bundled::made_ = nullptr;
 
 TEST_F(Bundled, IsTheSmallestThatFailsAlike) {
@@ -273,7 +272,7 @@ TEST_F(Bundled, ManifestsOfOthersAreErrors) {
 
 // Noise replaces the data: the bundle has no sample of the original, and it fails in the same way.
 TEST(BundleSlow, AnAnonymousOneHasNoneOfTheData) {
-  const tiny::Folder folder;
+  const Folder folder;
   const Scenario scenario = small();
   diagnosed(scenario, folder / "results");
   const Bundle made =
@@ -296,7 +295,7 @@ TEST(BundleSlow, AnAnonymousOneHasNoneOfTheData) {
 
 // A fault that begins at a later step, and one that needs its core.
 TEST(BundleSlow, KeepsWhatTheFaultNeeds) {
-  const tiny::Folder folder;
+  const Folder folder;
   diagnosed(small(), folder / "late", {"scale@dense2/kernel.grad,magnitude=1.5,from=3"});
   const Bundle late = must(bundle(folder / "late", folder / "late.zip", {}, nullptr, nullptr));
   EXPECT_EQ(late.reduced->scenario.train.steps, 4);
@@ -312,7 +311,7 @@ TEST(BundleSlow, KeepsWhatTheFaultNeeds) {
 
 // Without a bug there is nothing to reduce: the bundle holds the scenario as it is, and its bits.
 TEST(Bundle, OfNoiseIsTheScenarioAsItIs) {
-  const tiny::Folder folder;
+  const Folder folder;
   const Report clean = diagnosed(small(), folder / "results", {});
   ASSERT_NE(clean.verdict, VerdictClass::kEngineBug);
   const Bundle made = must(bundle(folder / "results", folder / "n.zip", {}, nullptr, nullptr));
@@ -330,7 +329,7 @@ TEST(Bundle, AnEnginesFilesStayInTheirFolder) {
   for (const char* name : {"engine/", "engine/.", "engine/..", "engine/../x", "engine/a/b", "x.py",
                            "/engine/x", "engine/a b", "engine/a\\b"})
     EXPECT_FALSE(is_engine_member(name)) << name;
-  const tiny::Folder folder;
+  const Folder folder;
   const auto write_to = [&](const std::string& name, const std::string& text) {
     std::ofstream(folder / name, std::ios::binary) << text;
     return folder / name;
@@ -359,7 +358,7 @@ TEST(Bundle, AnEnginesFilesStayInTheirFolder) {
 
 // A digit that changed on the disk must not look like another result of the machine.
 TEST(Bundle, AReportThatWasChangedIsRefused) {
-  const tiny::Folder folder;
+  const Folder folder;
   const Report found = diagnosed(small(), folder / "results");
   const std::string path = folder / "results/report.json";
   const std::string good = to_json(found), digest = found.runs.front().root_digest;
@@ -399,7 +398,7 @@ TEST(Bundle, AReportThatWasChangedIsRefused) {
 }
 
 TEST(Bundle, NeedsAReport) {
-  const tiny::Folder folder;
+  const Folder folder;
   const auto made = bundle(folder / "nothing", folder / "n.zip", {}, nullptr, nullptr);
   ASSERT_FALSE(made);
   EXPECT_NE(made.error().message().find("report.json"), std::string::npos);

@@ -86,7 +86,7 @@ class Merging : public testing::Test {
     for (const std::string& part : parts)
       EXPECT_NE(result.error().message().find(part), std::string::npos) << result.error().message();
   }
-  tiny::Folder folder_;
+  Folder folder_;
 };
 
 TEST_F(Merging, GivesEveryCaseOnceInTheOrderOfTheCampaign) {

@@ -1,7 +1,6 @@
 // Tests that `check --program` and `diagnose --program` give the same answer: for every opcode of
 // HLO with every element type, and for the programs that were held against their users.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -44,7 +43,7 @@ class Agreement : public ::testing::Test {
         << text << (imported.ok() ? "imported" : imported.error().message());
     return *checked;
   }
-  tiny::Folder folder_;
+  Folder folder_;
 };
 
 TEST_F(Agreement, OnEveryOpcodeWithEveryType) {

@@ -2,10 +2,8 @@
 #include "harness/check/check.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -13,14 +11,15 @@
 #include "harness/check/rules.h"
 #include "program/graph/program.h"
 #include "scenarios/library.h"
+#include "tests/support/folder.h"
 #include "tests/support/wire_bytes.h"
 
 namespace twinrun {
 namespace {
 
 std::string file_with(const std::string& name, const std::string& text) {
-  // Tests run in parallel, so each process has files of its own.
-  const std::string path = ::testing::TempDir() + "/" + std::to_string(getpid()) + name;
+  static const Folder folder;
+  const std::string path = folder / name;
   std::ofstream(path) << text;
   return path;
 }
@@ -439,7 +438,7 @@ TEST(Check, HostileScenariosAndTextsAreErrors) {
   EXPECT_FALSE(check_scenario("digits_mlp", {{"train.batch", "0"}}));
   EXPECT_FALSE(check_program({.program = file_with("not.hlo", "hello")}));
   EXPECT_FALSE(check_program({.program = file_with("cut.hlo", hlo("f32[4", ""))}));
-  EXPECT_FALSE(check_program({.program = ::testing::TempDir() + "/absent.hlo"}));
+  EXPECT_FALSE(check_program({.program = "/nowhere/absent.hlo"}));
 }
 
 // A text that is cut anywhere, or has one character changed, gives an error or a judgement, and

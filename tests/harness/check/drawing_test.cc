@@ -75,7 +75,7 @@ TEST(Drawing, FusionsAreThoseInWhichTheStepRuns) {
 }
 
 TEST(Drawing, AFusionOfAModuleIsAGroup) {
-  const tiny::Folder folder;
+  const Folder folder;
   const std::string file = folder / "step.hlo";
   std::ofstream(file) << R"(HloModule fused
 

@@ -3,7 +3,6 @@
 #include "harness/check/log.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <random>
@@ -11,6 +10,7 @@
 #include <sstream>
 
 #include "harness/experiment/memory.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -300,7 +300,8 @@ TEST(Log, PlacesInAScenario) {
 }
 
 TEST(Log, PlacesInAProgram) {
-  const std::string file = ::testing::TempDir() + "/" + std::to_string(getpid()) + "places.hlo";
+  const Folder folder;
+  const std::string file = folder / "places.hlo";
   std::ofstream(file)
       << "HloModule step\nENTRY main {\n  w = f32[8] parameter(0)\n"
          "  fft.3 = f64[8] convert(w), metadata={op_name=\"jit(step)/enc/convert\"}\n"

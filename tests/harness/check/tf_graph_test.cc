@@ -3,7 +3,6 @@
 #include "harness/check/tf_graph.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include "harness/check/check.h"
 #include "harness/check/log.h"
 #include "harness/check/tpu_ops.h"
+#include "tests/support/folder.h"
 #include "tests/support/wire_bytes.h"
 
 namespace twinrun {
@@ -30,7 +30,8 @@ using wire::text;
 using wire::type;
 
 std::string graph_file(const std::string& name, const std::string& bytes) {
-  std::string path = ::testing::TempDir() + "/" + std::to_string(getpid()) + name;
+  static const Folder folder;
+  std::string path = folder / name;
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }
@@ -124,7 +125,8 @@ TEST(TfGraph, OfSeveralGraphsTheOneForATpuIsTaken) {
 }
 
 TEST(TfGraph, AFolderIsASavedModel) {
-  const std::string folder = ::testing::TempDir() + "/" + std::to_string(getpid()) + "saved";
+  const Folder outer;
+  const std::string folder = outer / "saved";
   std::filesystem::create_directories(folder);
   const auto none = check_graph(folder);
   ASSERT_FALSE(none);
@@ -134,7 +136,7 @@ TEST(TfGraph, AFolderIsASavedModel) {
   for (const std::string& path : {folder, folder + "/", folder + "/saved_model.pb"}) {
     const auto c = check_graph(path);
     ASSERT_TRUE(c) << c.error().message();
-    EXPECT_EQ(c->name, std::to_string(getpid()) + "saved");
+    EXPECT_EQ(c->name, "saved");
   }
 }
 
@@ -158,7 +160,7 @@ TEST(TfGraph, WhatIsNoGraphIsAnErrorThatSaysWhatToGive) {
     EXPECT_TRUE(graph.error().where.starts_with("x.pb")) << graph.error().where;
     EXPECT_FALSE(graph.error().fix.empty());
   }
-  EXPECT_FALSE(read_tf_graph(::testing::TempDir() + "/absent.pb"));
+  EXPECT_FALSE(read_tf_graph("/nowhere/absent.pb"));
   EXPECT_NE(parse_tf_graph("x", "train.meta").error().what.find("not a MetaGraphDef"),
             std::string::npos);
 }

@@ -89,7 +89,7 @@ class CacheCampaign : public testing::Test {
   static fs::path parent() {
     return ::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path();
   }
-  tiny::Folder folder_{parent()};
+  Folder folder_{parent()};
 };
 
 using Random = std::mt19937_64;

@@ -17,7 +17,7 @@ namespace {
 using Algebra = OptimizerSpec::Algebra;
 
 Report diagnosed(const Overrides& overrides) {
-  const tiny::Folder folder;
+  const Folder folder;
   DiagnoseOptions options;
   options.directory = folder / "out";
   Overrides all = {{"diagnose.seeds", "2"}, {"diagnose.margin", "1.0"}, {"train.steps", "8"}};

@@ -14,7 +14,7 @@ namespace {
 
 Report diagnosed(const char* layers, const Overrides& overrides, const std::string& fault = "",
                  bool quick = true) {
-  const tiny::Folder folder;
+  const Folder folder;
   DiagnoseOptions options;
   options.directory = folder / "out";
   options.quick = quick;
@@ -24,7 +24,7 @@ Report diagnosed(const char* layers, const Overrides& overrides, const std::stri
 }
 
 Report cured(const char* layers, const Overrides& overrides) {
-  const tiny::Folder folder;
+  const Folder folder;
   DiagnoseOptions options;
   options.directory = folder / "out";
   options.cure = true;
@@ -236,7 +236,7 @@ TEST(Report, WhereNothingIsToBeCuredItSaysSo) {
 // base seeds (docs/method/diagnosis.md).
 TEST(ReportSlow, WhatADrawnMarginAcquittedIsSharding) {
   const auto verdict = [](const char* scenario, Overrides overrides, int seed) {
-    const tiny::Folder folder;
+    const Folder folder;
     overrides.emplace_back("seed", std::to_string(seed));
     DiagnoseOptions options;
     options.directory = folder / "out";

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 
 #include "checkpoints/container/atomic_file.h"
@@ -35,7 +34,7 @@ class DiffForeign : public testing::Test {
         << says << ": " << read.error().message();
     EXPECT_NE(read.error().message().find(name), std::string::npos) << read.error().message();
   }
-  tiny::Folder folder_;
+  Folder folder_;
 };
 
 using Steps = std::vector<int64_t>;

@@ -139,7 +139,7 @@ TEST(DiffCheckpoints, FilesAsInMemory) {
   last.back() = std::numeric_limits<float>::quiet_NaN();
   b.tensors["c"].value = vector_of(last);
   b.tensors["e"].value = vector_of({1, 2});
-  const tiny::Folder folder;
+  const Folder folder;
   const std::string x = folder / "a.h5", y = folder / "b.h5";
   tiny::must(write_checkpoint(x, a));
   tiny::must(write_checkpoint(y, b));
@@ -336,7 +336,7 @@ TEST(DiffRuns, OtherInitialCheckpointIsSaidFirst) {
 }
 
 TEST(DiffFiles, RunsCheckpointsAndMixtures) {
-  const tiny::Folder folder;
+  const Folder folder;
   const RunFile run = trained({}).file;
   tiny::must(write_run(folder / "run.h5", run));
   tiny::must(write_checkpoint(folder / "c.h5", run.checkpoints.back()));

@@ -79,7 +79,7 @@ class ServedFolder : public testing::Test {
     return reply({{{"do", "prepare"}, {"program", "program-1.json"}}, request});
   }
 
-  tiny::Folder folder_;
+  Folder folder_;
 };
 
 void expect_refused(const json& reply, const std::string& why) {

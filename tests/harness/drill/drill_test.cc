@@ -308,7 +308,7 @@ TEST(DrillTruth, OfACause) {
 }
 
 struct Drilling {
-  tiny::Folder folder;
+  Folder folder;
   DrillOptions options;
   Drilling() {
     options.directory = folder / "drill";

@@ -26,7 +26,7 @@ class EventFile : public testing::Test {
     std::ofstream(path, std::ios::binary) << bytes;
     return path.string();
   }
-  tiny::Folder folder_;
+  Folder folder_;
 };
 
 const Curve kLoss{"loss", {0, 1, 5}, {2.5, 0.125, std::numeric_limits<double>::quiet_NaN()}, true};

@@ -14,6 +14,7 @@
 #include "harness/diagnose/pipeline.h"
 #include "harness/experiment/imported.h"
 #include "program/import/import.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -113,7 +114,8 @@ Report diagnosed(const Compiler::Compile& compile, const std::string& directory)
 }
 
 std::string folder(const std::string& name) {
-  return (std::filesystem::path(testing::TempDir()) / ("joined_ops_" + name)).string();
+  static const Folder all;
+  return all / name;
 }
 
 std::string of_delay_line(const std::string& text) {

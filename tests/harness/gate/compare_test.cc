@@ -109,7 +109,7 @@ class CompareRuns : public testing::Test {
     options_.seeds = 3;
   }
   Comparison run() const { return tiny::must(compare(options_)); }
-  tiny::Folder folder_;
+  Folder folder_;
   CompareOptions options_;
 };
 

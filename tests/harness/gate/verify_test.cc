@@ -41,7 +41,7 @@ class Verify : public testing::Test {
     return gate ? "accepted" : gate.error().message();
   }
 
-  tiny::Folder folder_;
+  Folder folder_;
   std::string path_ = folder_ / "tiny.golden.h5";
 };
 

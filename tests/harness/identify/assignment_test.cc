@@ -387,7 +387,7 @@ TEST(Assignment, ReadFromTheOps) {
       tiny::scenario(tiny::kDense, {{"tpu.cores", "4"}, {"train.steps", "4"}});
   const auto diagnosed = [&](const Change& change) {
     DiagnoseOptions o;
-    const tiny::Folder folder;
+    const Folder folder;
     o.directory = folder / "out";
     o.quick = true;
     o.make_subject = [&](const BackendOptions&) -> Result<std::unique_ptr<Backend>> {

@@ -259,7 +259,7 @@ TEST(Layers, AreShownByTheSameStep) {
 
 // A whole diagnosis names the layer in its headline and in its finding.
 TEST(LayersSlow, AreNamedInTheReport) {
-  const tiny::Folder folder;
+  const Folder folder;
   DiagnoseOptions o;
   o.subject = "theirs";
   o.directory = folder / "out";

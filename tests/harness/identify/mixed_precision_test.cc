@@ -173,7 +173,7 @@ After leaves_out(std::vector<int64_t> steps) {
 }
 
 Report report_of(Precision computes, std::optional<Precision> declares, const After& after) {
-  const tiny::Folder folder;
+  const Folder folder;
   const Scenario scenario =
       tiny::scenario(tiny::kDense, {{"tpu.cores", "1"}, {"train.steps", "12"}});
   const Program p = must(make_experiment(scenario)).whole();

@@ -89,7 +89,7 @@ Scenario scenario_of(const Setting& s) {
 }
 
 Report diagnosed(const Setting& s, const Mishap& mishap) {
-  const tiny::Folder folder;
+  const Folder folder;
   DiagnoseOptions o;
   o.subject = "foreign";
   o.directory = folder / "out";
@@ -319,7 +319,7 @@ TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
     Setting s;
     s.deterministic = deterministic;
     const Program p = asked_of(s);
-    const tiny::Folder folder;
+    const Folder folder;
     // Computes the step as requested while its own count agrees with the step; otherwise multiplies
     // one update by 1.25.
     class Counting : public WrappedBackend {
@@ -497,7 +497,7 @@ TEST(Steps, TheSampleIsOfTheWholeRun) {
 // Parts of the scenario that never took effect are reported, so that they are not taken as judged.
 TEST(Steps, WhatWasNeverExercisedIsTold) {
   const auto report = [](const char* clip_at) {
-    const tiny::Folder folder;
+    const Folder folder;
     DiagnoseOptions o;
     o.subject = "foreign";
     o.directory = folder / "out";

@@ -178,7 +178,7 @@ TEST(Lockstep, KeepsTheStateAfterTheLastCleanProbe) {
 }
 
 Report diagnosed(const Overrides& overrides, const std::string& fault) {
-  const tiny::Folder folder;
+  const Folder folder;
   DiagnoseOptions options;
   options.directory = folder / "out";
   options.quick = true;

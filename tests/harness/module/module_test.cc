@@ -13,6 +13,7 @@
 #include "checkpoints/interchange/weights.h"
 #include "harness/experiment/imported.h"
 #include "harness/module/judge_module.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -94,10 +95,7 @@ TEST(Module, SlowConformingEnginesAreInside) {
 // that JAX gave.
 class Values {
  public:
-  explicit Values(const std::string& name)
-      : path((std::filesystem::temp_directory_path() /
-              fmt::format("module-{}-{}.safetensors", name, ::getpid()))
-                 .string()) {
+  explicit Values(const std::string& name) {
     auto made = import_experiment({.program = kFixtures + name + ".mlir"});
     EXPECT_TRUE(made);
     const ImportedRun& run = *made->imported;
@@ -107,7 +105,6 @@ class Values {
       argument(run.batches[0][i]);
     }
   }
-  ~Values() { std::filesystem::remove(path); }
   Values(const Values&) = delete;
   Values& operator=(const Values&) = delete;
 
@@ -124,7 +121,8 @@ class Values {
         .write(reinterpret_cast<const char*>(bytes->data()),
                static_cast<std::streamsize>(bytes->size()));
   }
-  const std::string path;
+  const Folder folder;
+  const std::string path = folder / "values.safetensors";
 
  private:
   ArrayFile file_;

@@ -21,7 +21,7 @@ RunResult run(const Experiment& e, const Program& program, const std::string& en
 
 // Writes a checkpoint to a file and reads it back, as users do.
 States through_file(const Checkpoint& checkpoint, const Program& program) {
-  const tiny::Folder folder;
+  const Folder folder;
   tiny::must(write_checkpoint(folder / "c.h5", checkpoint));
   return tiny::must(from_checkpoint(tiny::must(read_checkpoint(folder / "c.h5")), program));
 }

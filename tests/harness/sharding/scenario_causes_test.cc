@@ -116,7 +116,7 @@ TEST(ScenarioCauses, DefaultsAreNotPartOfTheDigest) {
 }
 
 Report diagnosed(const Overrides& overrides) {
-  const tiny::Folder folder;
+  const Folder folder;
   DiagnoseOptions options;
   options.directory = folder / "out";
   options.command = "twinrun diagnose tiny";

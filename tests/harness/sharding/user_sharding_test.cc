@@ -10,6 +10,7 @@
 #include <regex>
 
 #include "harness/experiment/imported.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -23,7 +24,8 @@ std::string text_of(const std::string& name) {
 
 Result<UserSharding> judge(const std::string& text,
                            const std::string& whole = kFixtures + "shard_mean_whole.hlo") {
-  const std::string file = testing::TempDir() + "twinrun_user_sharding.hlo";
+  const Folder folder;
+  const std::string file = folder / "step.hlo";
   std::ofstream(file, std::ios::binary) << text;
   const ProgramFiles request{file,
                              kFixtures + "shard_mean.json",
@@ -32,7 +34,6 @@ Result<UserSharding> judge(const std::string& text,
                              {},
                              whole};
   const auto e = import_experiment(request);
-  std::filesystem::remove(file);
   if (!e) return e.error();
   return judge_user_sharding(*e, 1);
 }
@@ -62,7 +63,8 @@ TEST(UserSharding, ASumForAMeanIsAFactor) {
   const auto unclipped = [](const std::string& name) {
     return replaced(text_of(name), "minimum\\(([a-z_.0-9]+), ([a-z_.0-9]+)\\)", "maximum($2, $2)");
   };
-  const std::string whole = testing::TempDir() + "twinrun_user_sharding_whole.hlo";
+  const Folder folder;
+  const std::string whole = folder / "whole.hlo";
   std::ofstream(whole, std::ios::binary) << unclipped("shard_mean_whole.hlo");
   const std::string right = unclipped("shard_mean.hlo");
   const auto same = judge(right, whole);

@@ -39,7 +39,7 @@ TEST(Replicas, DistancesByHand) {
 }
 
 TEST(Replicas, AFileOfTooManyCoresIsBounded) {
-  const tiny::Folder folder;
+  const Folder folder;
   Checkpoint c;
   c.tensors["w"] = {Tensor::zeros({DType::kF32, {1 << 20, 1}}), "parameter", true};
   c.tensors["none"] = {Tensor::zeros({DType::kF32, {0, 4}}), "parameter", true};

@@ -2,15 +2,14 @@
 #include "harness/trace/compare_traces.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <deque>
-#include <filesystem>
 #include <fstream>
 
 #include "harness/trace/align.h"
 #include "harness/trace/known_step.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -209,14 +208,14 @@ class KnownSteps : public testing::Test {
   KnownVerdict verified(const Made& then, const Made& now) {
     const auto known = know(then.trace, &then.trace, &pool_);
     EXPECT_TRUE(known) << known.error().message();
-    const std::string path = testing::TempDir() + "/known-" + std::to_string(::getpid());
+    const std::string path = folder_ / "known";
     std::ofstream(path) << to_json(*known);
     const auto read = read_known(path);
     EXPECT_TRUE(read) << read.error().message();
-    std::filesystem::remove(path);
     return verify_known(*read, now.trace, &pool_);
   }
   ThreadPool pool_{1};
+  const Folder folder_;
 };
 
 TEST_F(KnownSteps, Outcomes) {
@@ -238,13 +237,12 @@ TEST_F(KnownSteps, Outcomes) {
 TEST_F(KnownSteps, AChangedRecordIsRefused) {
   const Made healthy = exponentials({kE, kE2});
   std::string text = to_json(*know(healthy.trace, &healthy.trace, &pool_));
-  const std::string path = testing::TempDir() + "/known-" + std::to_string(::getpid());
+  const std::string path = folder_ / "known";
   text.replace(text.find("\"steps\": "), 10, "\"steps\":1");
   std::ofstream(path) << text;
   const auto read = read_known(path);
   ASSERT_FALSE(read);
   EXPECT_NE(read.error().what.find("changed after it was written"), std::string::npos);
-  std::filesystem::remove(path);
 }
 
 TEST_F(KnownSteps, AWrongMachineIsNotRecorded) {

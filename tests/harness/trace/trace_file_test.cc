@@ -6,10 +6,10 @@
 #include <zlib.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 
 #include "harness/trace/judge_trace.h"
+#include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
@@ -73,13 +73,12 @@ class Writer {
 
 class TraceFileTest : public testing::Test {
  protected:
-  std::string path_ =
-      (std::filesystem::temp_directory_path() / ("trace_" + std::to_string(getpid()))).string();
+  const Folder folder_;
+  const std::string path_ = folder_ / "trace";
   Result<TraceFile> read(const std::string& bytes, bool partial = false) {
     std::ofstream(path_, std::ios::binary) << bytes;
     return read_trace(path_, partial);
   }
-  void TearDown() override { std::filesystem::remove(path_); }
   std::string error(const std::string& bytes) {
     const auto r = read(bytes);
     return r ? "no error" : r.error().message();

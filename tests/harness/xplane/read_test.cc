@@ -197,7 +197,7 @@ TEST(Xplane, ReadsModulesAndNestedOpsOfATpu) {
 }
 
 TEST(Xplane, SaysWhatIsWrong) {
-  const tiny::Folder folder;
+  const Folder folder;
   const auto error_of = [&](const std::string& bytes) {
     const auto read = read_xplane_bytes(bytes, "a.xplane.pb");
     EXPECT_FALSE(read);
