@@ -175,27 +175,23 @@ std::optional<double> added_mib(PeerProcess& child, const std::string& prepare) 
 // needs memory beside the old one's if the step cannot overwrite it.
 std::map<std::string, double> held_by(const Program& program, double peak) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  const auto bytes = [&](ValueId id) { return program.graph.type(id).bytes(); };
   const std::vector<bool> constant = constant_values(program);
   const MemoryPlan plan = plan_memory(program, plan_fusion(program, constant), constant);
-  int64_t states = 0, beside = 0, inputs = 0, constants = 0;
+  int64_t states = 0, beside = 0, inputs = 0;
   for (const StateVar& state : program.state) {
     states += state.type.bytes();
     if (state.next != kNoValue && plan.takes[static_cast<size_t>(state.next)] == kNoValue)
       beside += state.type.bytes();
   }
-  for (const Input& input : program.inputs) inputs += bytes(input.id);
-  for (size_t id = 0; id < constant.size(); ++id) {
-    if (constant[id]) constants += bytes(static_cast<ValueId>(id));
-  }
+  for (const Input& input : program.inputs) inputs += program.graph.type(input.id).bytes();
   std::map<std::string, double> parts = {
       {"weights and the optimizer's state", mib(states)},
       {"their new values that need memory of their own", mib(beside)},
       {"activations and gradients", mib(plan.bytes)},
-      {"batch and constants", mib(inputs + constants)}};
+      {"batch", mib(inputs)}};
   double rest = peak;
   for (const auto& [name, size] : parts) rest -= size;
-  parts["everything else"] = rest;
+  parts["constants, packed operands and everything else"] = rest;
   return parts;
 }
 

@@ -124,7 +124,7 @@ class Profiles(unittest.TestCase):
             self.assertEqual(profiles.short(symbol), name, symbol)
 
     def test_what_holds_memory_is_shown_from_the_largest_part_on(self):
-        held = {"batch and constants": 0.04, "activations and gradients": 60.25, "weights and the optimizer's state": 81}
+        held = {"batch": 0.04, "activations and gradients": 60.25, "weights and the optimizer's state": 81}
         self.assertEqual(page.profile_text({"held": held}), "weights and the optimizer's state 81 MiB, activations and gradients 60.2 MiB")
 
     def test_commands_of_rows(self):
