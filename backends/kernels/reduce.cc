@@ -14,6 +14,9 @@ namespace {
 
 constexpr int64_t kSegment = kReduceSegment, kLanes = kReduceLanes;
 constexpr int64_t kColumns = 64;  // most outputs that are reduced side by side in the lanes
+// Rows of such columns that are prefetched ahead: they are a short piece of a tensor's rows, which
+// the hardware's own prefetchers do not follow past the end of a page.
+constexpr int64_t kRowsAhead = 8;
 
 // The operand's dimensions, divided into kept and reduced ones. Element i of output o lies at
 // kept(o) + at(reduced_sizes, reduced_strides, i). Where the innermost dimension is kept, outputs
@@ -67,6 +70,11 @@ void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t 
   for (int64_t i = 0; i < n; ++i) {
     const auto* from = x + (offsets == nullptr ? i * stride : offsets[i]);
     float* lane = lanes + i % kLanes * columns;
+    if (offsets == nullptr && i + kRowsAhead < n) {
+      const auto* ahead = reinterpret_cast<const std::byte*>(from + kRowsAhead * stride);
+      for (int64_t at = 0; at < columns * static_cast<int64_t>(sizeof(*x)); at += 64)
+        __builtin_prefetch(ahead + at, 0, 3);
+    }
     if (i < kLanes) {
       for (int64_t c = 0; c < columns; ++c) lane[c] = reduce_element<T, kFlush>(from[c]);
     } else {
