@@ -77,6 +77,10 @@ class Communicator;  // backends/core/communicator.h
 
 struct BackendOptions {
   int threads = 1;
+  // The threads of our engines; must outlive the engine, whose steps run where nothing else uses
+  // them. nullptr: `threads` of its own. Whoever judges an engine's results as they come does so on
+  // the same threads: waking others costs more than many an op.
+  ThreadPool* pool = nullptr;
   // The ranks over which `cpu` and `tpu` split the cores of a program that has several; must
   // outlive the engine. nullptr: all cores are computed here. Every rank passes the states and
   // inputs of all cores to a step and gets those of all cores back.

@@ -39,7 +39,8 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
     : program_(std::move(program)),
       arithmetic_(arithmetic),
       poison_memory_(options.poison_memory),
-      pool_(options.threads),
+      own_pool_(options.pool == nullptr ? std::make_unique<ThreadPool>(options.threads) : nullptr),
+      pool_(options.pool == nullptr ? *own_pool_ : *options.pool),
       dead_(dead_values(program_)),
       varies_(varying_values(program_)) {
   const Graph& graph = program_.graph;

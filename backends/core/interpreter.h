@@ -103,7 +103,8 @@ class Interpreter : public Engine {
   Program program_;
   Arithmetic arithmetic_;
   bool poison_memory_;
-  ThreadPool pool_;
+  std::unique_ptr<ThreadPool> own_pool_;
+  ThreadPool& pool_;
   TensorPool memory_;
   std::vector<bool> dead_;         // no output or next state needs it: not computed, not traced
   std::vector<bool> constant_;     // depends on no input, state or random op

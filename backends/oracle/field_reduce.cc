@@ -58,7 +58,7 @@ Tensor field_reduce(const FieldPoint& point, const Op& op, const Tensor& x, Thre
     return out;
   }
   const int64_t groups = std::clamp<int64_t>(
-      std::min(x.elements() / kRange, (int64_t{1} << 21) / (out.elements() + 1)), 1,
+      std::min(x.elements() / kSummedRange, (int64_t{1} << 21) / (out.elements() + 1)), 1,
       std::clamp<int64_t>(rows, 1, 16));
   std::vector<std::vector<Field61>> parts(static_cast<size_t>(groups),
                                           std::vector<Field61>(to.size()));

@@ -76,12 +76,12 @@ inline double operand(const Call& call, size_t which, int64_t i) {
   return call.declared.flush ? flushed(x) : x;
 }
 
-inline void in_pieces(ThreadPool* pool, int64_t pieces, const std::function<void(int64_t)>& run) {
-  if (pool != nullptr && pieces > 1) return pool->parallel_for(pieces, run);
-  for (int64_t i = 0; i < pieces; ++i) run(i);
-}
-
-inline constexpr int64_t kRange = 1 << 15;  // elements of one piece of work
+// Elements of one piece of work: some ten microseconds, so that the small results of each of many
+// cores are shared out too.
+inline constexpr int64_t kRange = 1 << 13;
+// Elements whose sums are added up by themselves before the sums of others are added: unlike
+// kRange, this decides the last digits of estimates.
+inline constexpr int64_t kSummedRange = 1 << 15;
 
 // Calls f(begin, end) for ranges that make up [0, n), in parallel if there is a pool.
 template <typename F>

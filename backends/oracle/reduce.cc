@@ -167,8 +167,8 @@ SumArray sums_of(const Call& call, int64_t outputs) {
   const RunTargets targets(x.dims(), call.op.attrs.dims);
   const int64_t run = targets.run(), rows = run == 0 ? 0 : x.elements() / run;
   const int64_t groups =
-      std::clamp<int64_t>(std::min(x.elements() / kRange, (int64_t{1} << 21) / (outputs + 1)), 1,
-                          std::clamp<int64_t>(rows, 1, 16));
+      std::clamp<int64_t>(std::min(x.elements() / kSummedRange, (int64_t{1} << 21) / (outputs + 1)),
+                          1, std::clamp<int64_t>(rows, 1, 16));
   std::vector<SumArray> parts(static_cast<size_t>(groups), SumArray(static_cast<size_t>(outputs)));
   in_pieces(call.pool, groups, [&](int64_t g) {
     SumArray& mine = parts[static_cast<size_t>(g)];

@@ -152,7 +152,7 @@ Known eval_product(const Site& site) {
   }
   const std::vector<Tensor> radii = {a.radius.valid() ? a.radius : a.value,
                                      b.radius.valid() ? b.radius : b.value};
-  oracle::in_pieces(site.pool, oracle::part_count(op, values), [&](int64_t i) {
+  in_pieces(site.pool, oracle::part_count(op, values), [&](int64_t i) {
     const oracle::Part part = oracle::part_of(op, values, i);
     std::vector<Tensor> own = oracle::part_of(op, radii, i).inputs;
     if (!a.radius.valid()) own[0] = {};

@@ -166,7 +166,7 @@ Known pool(const Site& site) {
                 windows = pooling.grid[1] * pooling.grid[2];
   Known out = fresh(op);
   const Planes to = planes_of(out);
-  oracle::in_pieces(site.pool, op.type.dims[0], [&](int64_t n) {
+  in_pieces(site.pool, op.type.dims[0], [&](int64_t n) {
     pooling.windows([&](int64_t i, int64_t y, int64_t w) {
       for (int64_t c = 0; c < channels; ++c) {
         Interval most = exactly(-kInfinity);
@@ -220,7 +220,7 @@ Known unpool(const Site& site) {
                 windows = pooling.grid[1] * pooling.grid[2];
   Known out = fresh(op);
   const Planes to = planes_of(out);
-  oracle::in_pieces(site.pool, op.type.dims[0], [&](int64_t n) {
+  in_pieces(site.pool, op.type.dims[0], [&](int64_t n) {
     std::vector<Sum> sums(static_cast<size_t>(pixels * channels));
     pooling.windows([&](int64_t i, int64_t y, int64_t w) {
       int64_t count = 0;

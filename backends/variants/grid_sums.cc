@@ -304,20 +304,19 @@ void grid_sums(const Variant& variant, const Op& op, std::span<const Tensor> inp
 
 std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> variants, const Op& op,
                                                   std::span<const Tensor> inputs,
-                                                  std::span<const int64_t> elements) {
+                                                  std::span<const int64_t> elements,
+                                                  ThreadPool* pool) {
   std::vector<Floats> results(variants.size(), Floats(elements.size()));
   if (variants.empty()) return results;
   const bool collective = op.kind == OpKind::kAllReduce, dot = is_dot(op);
-  const FlushScope scope(flushes(variants[0].declared, op));
   const Scheme scheme(variants[0].declared, dot);
   const Contraction c = collective ? Contraction{} : contraction_of(op, inputs);
   const int64_t k = collective ? static_cast<int64_t>(inputs.size()) : c.k;
   const auto size = static_cast<size_t>(scheme.planes() * k * kLanes);
-  Floats left(size), right(size);
-  const Tensor* a = dot ? &inputs[0] : nullptr;
-  const Tensor& b = inputs[dot ? 1 : 0];
-  Tensor one = Tensor::empty({op.type.dtype, {1}});
-  for (size_t from = 0; from < elements.size(); from += kLanes) {
+  const Factors a(dot ? &inputs[0] : nullptr, c.a);
+  const Factors b(collective ? nullptr : &inputs[dot ? 1 : 0], c.b);
+  const auto of_lanes = [&](size_t from, Floats& left, Floats& right, Floats& factors,
+                            Tensor& one) {
     const size_t lanes = std::min<size_t>(kLanes, elements.size() - from);
     for (size_t l = 0; l < lanes && !collective; ++l) {
       // Recover (part, row, column) from the flat index. Parts may interleave with rows, so divide
@@ -327,11 +326,14 @@ std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> varia
         part = c.parts > 1 ? e / c.part_step : 0, e -= part * c.part_step;
       if (c.row_step > 0) row = e / c.row_step, e -= row * c.row_step;
       if (c.part_step < c.row_step) part = e / c.part_step, e -= part * c.part_step;
-      for (int64_t q = 0; q < k; ++q) {
-        const auto at = q * kLanes + static_cast<int64_t>(l);
-        scheme.split(operand(a, c.a, part, row, q), left.data() + at, k * kLanes);
-        scheme.split(operand(&b, c.b, part, e, q), right.data() + at, k * kLanes);
-      }
+      const auto gather = [&](const Factors& of, int64_t at, Floats& to) {
+        of.of_terms(part, at, k, factors.data());
+        for (int64_t q = 0; q < k; ++q)
+          scheme.split(factors[static_cast<size_t>(q)],
+                       to.data() + q * kLanes + static_cast<int64_t>(l), k * kLanes);
+      };
+      gather(a, row, left);
+      gather(b, e, right);
     }
     for (size_t i = 0; i < variants.size(); ++i) {
       const Variant& v = variants[i];
@@ -348,7 +350,18 @@ std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> varia
         results[i][from + l] = number(one, 0);
       }
     }
-  }
+  };
+  const size_t blocks = (elements.size() + kLanes - 1) / kLanes;
+  const size_t pieces =
+      pool == nullptr ? 1 : std::min(blocks, 4 * static_cast<size_t>(pool->threads()));
+  in_pieces(pool, static_cast<int64_t>(pieces), [&](int64_t piece) {
+    const FlushScope scope(flushes(variants[0].declared, op));
+    Floats left(size), right(size), factors(static_cast<size_t>(k));
+    Tensor one = Tensor::empty({op.type.dtype, {1}});
+    const auto p = static_cast<size_t>(piece);
+    for (size_t block = blocks * p / pieces; block < blocks * (p + 1) / pieces; ++block)
+      of_lanes(block * kLanes, left, right, factors, one);
+  });
   return results;
 }
 

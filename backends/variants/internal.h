@@ -31,10 +31,12 @@ inline void set_number(Tensor& t, int64_t i, float x, bool flush) {
 bool is_grid_sum(const Op& op);
 void grid_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs,
                Tensor& output);
-// Some elements (flat indices) for several variants of one declaration: [variant][element].
+// Some elements (flat indices) for several variants of one declaration: [variant][element]. In
+// parallel if there is a pool.
 std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> variants, const Op& op,
                                                   std::span<const Tensor> inputs,
-                                                  std::span<const int64_t> elements);
+                                                  std::span<const int64_t> elements,
+                                                  ThreadPool* pool);
 
 // Sums of scattered terms: pooling, its gradients, scatter_add.
 void scattered_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs,

@@ -88,28 +88,30 @@ void run_op(const Variant& variant, const Op& op, std::span<const Tensor> inputs
 
 std::vector<std::vector<float>> variants_elements(std::span<const Variant> variants, const Op& op,
                                                   std::span<const Tensor> inputs,
-                                                  std::span<const int64_t> elements) {
+                                                  std::span<const int64_t> elements,
+                                                  ThreadPool* pool) {
   const bool same = std::ranges::all_of(variants, [&](const Variant& v) {
     return variants::replaces(v, op) && v.declared.precision == variants[0].declared.precision &&
            v.declared.split == variants[0].declared.split &&
            v.declared.flush == variants[0].declared.flush;
   });
   if (same && variants::is_grid_sum(op))
-    return variants::grid_sum_elements(variants, op, inputs, elements);
-  std::vector<std::vector<float>> results;
-  for (const Variant& v : variants) {
+    return variants::grid_sum_elements(variants, op, inputs, elements, pool);
+  std::vector<std::vector<float>> results(variants.size());
+  in_pieces(pool, static_cast<int64_t>(variants.size()), [&](int64_t i) {
+    const Variant& v = variants[static_cast<size_t>(i)];
+    std::vector<float>& result = results[static_cast<size_t>(i)];
     if (class_of(op.kind) == OpClass::kElementwise) {
       std::vector<Tensor> few;
       for (const Tensor& t : inputs) few.push_back(variants::picked(t, elements));
-      results.push_back(variants::numbers(
-          variants::computed(v, variants::on_few(op, static_cast<int64_t>(elements.size())), few)));
+      result = variants::numbers(
+          variants::computed(v, variants::on_few(op, static_cast<int64_t>(elements.size())), few));
     } else if (variants::is_grid_sum(op) && variants::replaces(v, op)) {
-      results.push_back(variants::grid_sum_elements({&v, 1}, op, inputs, elements)[0]);
+      result = variants::grid_sum_elements({&v, 1}, op, inputs, elements, nullptr)[0];
     } else {
-      results.push_back(
-          variants::numbers(variants::picked(variants::computed(v, op, inputs), elements)));
+      result = variants::numbers(variants::picked(variants::computed(v, op, inputs), elements));
     }
-  }
+  });
   return results;
 }
 

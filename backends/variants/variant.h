@@ -74,11 +74,12 @@ std::unique_ptr<Backend> make_variant_backend(const Variant& variant,
 std::vector<float> variant_elements(const Variant& variant, const Op& op,
                                     std::span<const Tensor> inputs,
                                     std::span<const int64_t> elements);
-// The same for many variants. Operands are gathered only once where the variants share a
-// declaration.
+// The same for many variants, in parallel if there is a pool. Operands are gathered only once where
+// the variants share a declaration.
 std::vector<std::vector<float>> variants_elements(std::span<const Variant> variants, const Op& op,
                                                   std::span<const Tensor> inputs,
-                                                  std::span<const int64_t> elements);
+                                                  std::span<const int64_t> elements,
+                                                  ThreadPool* pool = nullptr);
 
 namespace variants {
 

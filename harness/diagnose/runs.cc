@@ -74,6 +74,7 @@ Status reference(DiagnosisState& diagnosis, const std::string& name, const Exper
 BackendOptions split_options(const DiagnosisState& diagnosis, const Scenario& s, int threads) {
   BackendOptions o = backend_options(s, threads);
   o.ranks = diagnosis.options.ranks;
+  if (threads == diagnosis.pool.threads()) o.pool = &diagnosis.pool;
   return o;
 }
 

@@ -28,7 +28,7 @@ struct DiagnosisState {
   Progress* progress;
   const StopFlag* stop;
   Experiment experiment;
-  ThreadPool pool;
+  mutable ThreadPool pool;  // the engines that run here and those who judge them take turns on it
   std::map<std::string, RunResult> runs;  // R R2 R1 E1 S T
   std::map<std::string, Program> programs;
   PairedSeeds seeds;

@@ -24,16 +24,16 @@ Variant longest_chains(Variant v, bool fused) {
 
 }  // namespace
 
-ConformingElements conforming_engines(const Capabilities& declared) {
-  return [declared](uint64_t draw, int members, const Op& op, std::span<const Tensor> inputs,
-                    std::span<const int64_t> elements) {
+ConformingElements conforming_engines(const Capabilities& declared, ThreadPool* pool) {
+  return [declared, pool](uint64_t draw, int members, const Op& op, std::span<const Tensor> inputs,
+                          std::span<const int64_t> elements) {
     std::vector<Variant> engines;
     for (int i = 0; i < members; ++i) {
       const uint64_t seed = draw * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(i);
       engines.push_back(variant_within(seed, declared));
       if (i < 2) engines.back() = longest_chains(std::move(engines.back()), i == 0);
     }
-    return variants_elements(engines, op, inputs, elements);
+    return variants_elements(engines, op, inputs, elements, pool);
   };
 }
 

@@ -8,6 +8,7 @@
 
 namespace twinrun {
 
-ConformingElements conforming_engines(const Capabilities& declared);
+// Computes elements in parallel if there is a pool.
+ConformingElements conforming_engines(const Capabilities& declared, ThreadPool* pool = nullptr);
 
 }  // namespace twinrun

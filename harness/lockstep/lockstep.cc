@@ -73,7 +73,7 @@ Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy po
                // step.
                fresh_.push_back(std::move(v));
              }),
-      bias_(policy.bias && declared_.declares_arithmetic ? conforming_engines(declared_)
+      bias_(policy.bias && declared_.declares_arithmetic ? conforming_engines(declared_, pool)
                                                          : ConformingElements{},
             /*seed=*/0),
       group_watch_(program, declared_, pool),

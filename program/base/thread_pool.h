@@ -53,4 +53,10 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
+// parallel_for, or a loop if there is no pool.
+inline void in_pieces(ThreadPool* pool, int64_t pieces, const std::function<void(int64_t)>& run) {
+  if (pool != nullptr) return pool->parallel_for(pieces, run);
+  for (int64_t i = 0; i < pieces; ++i) run(i);
+}
+
 }  // namespace twinrun
