@@ -233,7 +233,7 @@ TEST_F(BisectRev, RefusesWhatItCannotUse) {
   };
   for (const auto& [more, what, fix] : bad) {
     Words all = {"bisect", "rev", "-o", "out"};
-    const auto add = [&](const char* name, const char* value) {
+    const auto add = [&, &more = more](const char* name, const char* value) {
       if (std::ranges::find(more, name) == more.end()) all = with(all, {name, value});
     };
     add("--repo", "repo"), add("--good", "main~15"), add("--bad", "main");
