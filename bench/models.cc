@@ -82,15 +82,11 @@ double planned_bytes(const Program& program) {
   double bytes = 0;
   const auto add = [&](ValueId id) { bytes += static_cast<double>(graph.type(id).bytes()); };
   for (const FusionUnit& unit : plan.order) {
-    if (unit.group >= 0) {
-      const FusionGroup& group = plan.groups[static_cast<size_t>(unit.group)];
-      for (ValueId id : group.sources) add(id);
-      for (ValueId id : group.stored) add(id);
-    } else if (const Op& op = graph.op(unit.op);
-               op.kind != OpKind::kReshape && !constant[static_cast<size_t>(unit.op)]) {
-      for (ValueId operand : op.operands) add(operand);
-      add(unit.op);
-    }
+    if (unit.group < 0 &&
+        (graph.op(unit.op).kind == OpKind::kReshape || constant[static_cast<size_t>(unit.op)]))
+      continue;
+    for (ValueId id : plan.read(unit, graph)) add(id);
+    for (ValueId id : plan.written(unit)) add(id);
   }
   return bytes;
 }

@@ -17,10 +17,8 @@
 #include "bench/child.h"
 #include "bench/models.h"
 #include "checkpoints/checkpoint.h"
-#include "program/analysis/fusion.h"
-#include "program/analysis/memory_plan.h"
+#include "program/analysis/host_memory.h"
 #include "program/base/digest.h"
-#include "program/graph/liveness.h"
 
 namespace twinrun {
 namespace {
@@ -171,28 +169,14 @@ std::optional<double> added_mib(PeerProcess& child, const std::string& prepare) 
   return (std::atof(after->c_str()) - std::atof(before->c_str())) / 1024;
 }
 
-// What our engine holds while it makes a step that takes `peak` MiB. A new value of a state variable
-// needs memory beside the old one's if the step cannot overwrite it.
+// What our engine holds while it makes a step that takes `peak` MiB.
 std::map<std::string, double> held_by(const Program& program, double peak) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  const std::vector<bool> constant = constant_values(program);
-  const MemoryPlan plan = plan_memory(program, plan_fusion(program, constant), constant);
-  int64_t states = 0, beside = 0, inputs = 0;
-  for (const StateVar& state : program.state) {
-    states += state.type.bytes();
-    if (state.next != kNoValue && plan.takes[static_cast<size_t>(state.next)] == kNoValue)
-      beside += state.type.bytes();
-  }
-  for (const Input& input : program.inputs) inputs += program.graph.type(input.id).bytes();
-  std::map<std::string, double> parts = {
-      {"weights and the optimizer's state", mib(states)},
-      {"their new values that need memory of their own", mib(beside)},
-      {"activations and gradients", mib(plan.bytes)},
-      {"batch", mib(inputs)}};
-  double rest = peak;
-  for (const auto& [name, size] : parts) rest -= size;
-  parts["constants, packed operands and everything else"] = rest;
-  return parts;
+  const HostPlan plan = plan_host(program);
+  return {{"weights and the optimizer's state", mib(plan.states)},
+          {"activations and gradients", mib(plan.arena)},
+          {"batch, outputs and constants", mib(plan.inputs + plan.outputs + plan.constants)},
+          {"packed operands and everything else", peak - mib(plan.total())}};
 }
 
 void memory(Suite& suite) {
