@@ -135,21 +135,6 @@ void against_ourselves(Suite& suite) {
        });
 }
 
-// The engine `xla` as it is used: its tensors go to the device and back at every step
-// (docs/guides/xla.md).
-void of_xla(Suite& suite) {
-  suite.section("step, engine xla; peer: our own cpu or tpu on as many cores, all threads");
-  for (const int cores : {1, 8}) {
-    for (const char* const peer : {"cpu", "tpu"}) {
-      rows(
-          suite, fmt::format("xla/{} x{}", peer, cores),
-          {{"digits_cnn", "digits_cnn", 256}, {"mnist_tutorial", "mnist_tutorial", 1024}},
-          [](const Model&) { return std::nullopt; }, {"xla", cores},
-          {peer, cores, fmt::format("own {}", peer)}, [](OurStep& step) { step.run(); });
-    }
-  }
-}
-
 int64_t peak_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -241,8 +226,22 @@ void bench_step(Suite& suite) {
   against_frameworks(suite, "cpu", "f32", 1.2);
   against_frameworks(suite, "tpu", "bf16", 1.2);
   against_ourselves(suite);
-  of_xla(suite);
   memory(suite);
+}
+
+// The engine `xla` as it is used: its tensors go to the device and back at every step
+// (docs/guides/xla.md).
+void bench_xla(Suite& suite) {
+  suite.section("step, engine xla; peer: our own cpu or tpu on as many cores, all threads");
+  for (const int cores : {1, 8}) {
+    for (const char* const peer : {"cpu", "tpu"}) {
+      rows(
+          suite, fmt::format("xla/{} x{}", peer, cores),
+          {{"digits_cnn", "digits_cnn", 256}, {"mnist_tutorial", "mnist_tutorial", 1024}},
+          [](const Model&) { return std::nullopt; }, {"xla", cores},
+          {peer, cores, fmt::format("own {}", peer)}, [](OurStep& step) { step.run(); });
+    }
+  }
 }
 
 }  // namespace twinrun
