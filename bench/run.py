@@ -49,8 +49,8 @@ def measured_lines(args, entries):
             for line in child.stdout:
                 yield json.loads(line)
         if child.returncode:
-            log = (BUILD / "peers.log").read_text(encoding="utf-8").splitlines()
-            said = [line.strip() for line in log if line.strip() and not line.lstrip().startswith(("@", "***"))]  # but no stack trace
+            lines = (BUILD / "peers.log").read_text(encoding="utf-8").splitlines()
+            said = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("@", "***"))]  # but no stack trace
             yield {"skipped": "further rows", "why": f"twinrun_bench ended with {child.returncode}: {said[-1] if said else ''}", "peer": ""}
     yield from commands.lines(lambda name: re.search(args.filter or "", name), args.samples, str(BUILD / "twinrun"))
 
