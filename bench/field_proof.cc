@@ -40,9 +40,10 @@ Status measure(Suite& suite, const std::string& scenario) {
   step();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   if (taken.count() > kLongStep)
-    return Error{fmt::format("a binary64 step takes {:.0f} s, so samples of proofs would take hours",
-                             taken.count()),
-                 "", ""};
+    return Error{
+        fmt::format("a binary64 step takes {:.0f} s, so samples of proofs would take hours",
+                    taken.count()),
+        "", ""};
   suite.measure(proof, {timed("binary64 step", step)});
   return Ok{};
 }

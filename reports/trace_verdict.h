@@ -45,7 +45,7 @@ struct IllConditioned {
 
 struct TraceOp {
   int64_t calls = 0, judged = 0, outside = 0, elements = 0;
-  double worst = 0;        // the largest |result - expected| / bound
+  double worst = 0;  // the largest |result - expected| / bound
   // The largest of each call with elements that were compared.
   std::vector<double> ratios;
   double median() const;  // of `ratios`; NaN without any

@@ -56,7 +56,8 @@ Status check_memory(const Experiment& e, const Program& program, int64_t checkpo
   }
   return Error{fmt::format("needs {} of memory at least ({}), and {} are left of {}",
                            size_text(needed), list, size_text(left.bytes), left.limited_by),
-               e.scenario.file, parts.front().lower + ", or allow more memory", Error::Kind::kMachine};
+               e.scenario.file, parts.front().lower + ", or allow more memory",
+               Error::Kind::kMachine};
 }
 
 Status check_shares(const Experiment& e, const Sharding& sharding, bool alone) {

@@ -77,10 +77,11 @@ std::string text_of(const Program& program, const Ops& left) {
     return fmt::format("the gradient of {} itself, not what flows back through the layers",
                        parameter);
   if (forward.empty() && backward.empty()) {
-    const bool shared = std::ranges::none_of(program.state, [&, &update = update](const StateVar& var) {
-      return var.role != StateRole::kCounter &&
-             std::ranges::find(update, layer_of(var.name)) != update.end();
-    });
+    const bool shared =
+        std::ranges::none_of(program.state, [&, &update = update](const StateVar& var) {
+          return var.role != StateRole::kCounter &&
+                 std::ranges::find(update, layer_of(var.name)) != update.end();
+        });
     return update.empty() ? "" : shared ? std::string(kShared) : "the update" + layers_text(update);
   }
   if (backward.empty()) return "the forward pass" + layers_text(forward);

@@ -11,8 +11,8 @@
 #include <map>
 #include <string>
 
-#include "harness/search/session.h"
 #include "harness/host/progress.h"
+#include "harness/search/session.h"
 
 namespace twinrun::bisect {
 
