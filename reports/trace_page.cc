@@ -29,6 +29,7 @@ class TracePage {
 
   std::string render() {
     sections_.add("findings", "Findings", findings());
+    sections_.add("open", "Not examined, though the new weights depend on it", open_questions());
     sections_.add("digits", "Results without a correct digit", ill_conditioned());
     sections_.add("close", "How close to the bounds", picture());
     sections_.add("ops", "Operations", operations());
@@ -63,6 +64,12 @@ class TracePage {
                                     text::plural(v_.calls, "call"), text::plural(v_.steps, "step"),
                                     text::plural(v_.elements, "element") + " compared",
                                     v_.untestable > 0 ? text::unbounded(v_.untestable) : "")));
+    out += term("Depends on",
+                html::text(v_.without_update
+                               ? "no update of a weight is in the trace, so every call counts"
+                               : fmt::format("{} of the calls, from the batch to the new weights",
+                                             text::count(v_.on_path))));
+    out += term("Not asked", html::text(std::string(kNotAsked)));
     out += term("Recording", html::text(observer()));
     out += term("How bounds are made", html::prose("docs/method/calls.md"));
     return out + "</dl>\n</header>\n";
@@ -198,10 +205,22 @@ class TracePage {
     return t.str();
   }
 
+  std::string open_questions() const {
+    html::Table t("Each makes the verdict INCONCLUSIVE",
+                  {{"what"}, {"times", true}, {"where"}, {"how to examine it"}}, kMaxRows);
+    for (const OpenQuestion& q : v_.open)
+      t.add({html::text(q.what, 400), text::count(q.times), html::code(q.place, 400),
+             html::text(q.how, 400)});
+    return t.str();
+  }
+
   std::string not_judged() const {
-    html::Table t("Calls without a judgement", {{"operation"}, {"calls", true}, {"why"}}, kMaxRows);
-    for (const auto& [key, calls] : v_.unjudged)
-      t.add({html::code(key.first), text::count(calls), html::text(key.second, 300)});
+    html::Table t("Calls without a judgement",
+                  {{"operation"}, {"calls", true}, {"that an update depends on", true}, {"why"}},
+                  kMaxRows);
+    for (const auto& [key, u] : v_.unjudged)
+      t.add({html::code(key.first), text::count(u.calls), text::count(u.on_path),
+             html::text(key.second, 300)});
     return t.str();
   }
 

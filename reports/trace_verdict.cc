@@ -62,7 +62,13 @@ Json located_json(const T& f) {
 
 std::string TraceVerdict::word() const {
   if (outside_calls > 0) return "ENGINE_BUG";
-  return judged > unrecorded ? "NOISE" : "INCONCLUSIVE";
+  if (judged <= unrecorded || !open.empty()) return "INCONCLUSIVE";
+  return not_finite.weights ? "PROGRAM" : "NOISE";
+}
+
+int TraceVerdict::exit_code() const {
+  const std::string w = word();
+  return w == "ENGINE_BUG" ? 20 : w == "PROGRAM" ? 15 : w == "NOISE" ? 0 : 125;
 }
 
 std::string TraceVerdict::headline() const {
@@ -74,7 +80,25 @@ std::string TraceVerdict::headline() const {
   if (judged == 0) return "no call could be judged";
   if (judged <= unrecorded)
     return fmt::format("{} calls were judged and {} could not be recorded", judged, unrecorded);
-  return fmt::format("every result of the {} judged calls is within its bound{}", judged,
+  const std::string right =
+      fmt::format("every result of the {} judged calls is within its bound", judged);
+  if (!open.empty()) {
+    return fmt::format(
+        "{}{}; {}", open.front().what,
+        open.size() > 1
+            ? fmt::format(" (and {} more)",
+                          text::plural(static_cast<int64_t>(open.size()) - 1, "open question"))
+            : "",
+        right);
+  }
+  if (not_finite.weights)
+    return fmt::format("the weights become NaN or infinite{}, and {}",
+                       not_finite.call < 0 ? std::string()
+                       : not_finite.from_input
+                           ? ": a NaN comes from outside of the recorded calls"
+                           : fmt::format(": {} returns the first NaN, rightly", not_finite.op),
+                       right);
+  return fmt::format("{}{}", right,
                      ill_conditioned_results > 0 ? ", some without a correct digit" : "");
 }
 
@@ -91,6 +115,16 @@ double TraceOp::median() const {
   return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
+// The first NaN, where it matters or can be explained.
+std::string describe(const NotFinite& n) {
+  if (n.call < 0) return "";
+  return fmt::format("the first NaN: {}", located(n)) +
+         (n.from_input ? "  it read a NaN that no recorded call had made\n"
+                       : "  what it read has no NaN\n") +
+         (n.weights ? "  after the last step some weights are not finite\n"
+                    : "  after the last step the weights are finite\n");
+}
+
 std::string trace_text(const TraceVerdict& v, bool all_ops) {
   std::string out = fmt::format("{}  {}\n\n", v.word(), v.headline());
   for (size_t i = 0; i < v.findings.size() && i < kShown; ++i)
@@ -98,6 +132,20 @@ std::string trace_text(const TraceVerdict& v, bool all_ops) {
   if (v.findings.size() > kShown)
     out += fmt::format("and {} more, which --json lists\n\n",
                        v.outside_calls - static_cast<int64_t>(kShown));
+  if (!v.open.empty()) {
+    out += "not examined, though the new weights depend on it:\n";
+    for (size_t i = 0; i < v.open.size() && i < kShown; ++i) {
+      const OpenQuestion& q = v.open[i];
+      out +=
+          fmt::format("  - {}{}\n", q.what, q.times > 1 ? fmt::format(" ({} times)", q.times) : "");
+      if (!q.place.empty()) out += fmt::format("    at {}\n", q.place);
+      out += fmt::format("    to examine it: {}\n", q.how);
+    }
+    if (v.open.size() > kShown)
+      out += fmt::format("  and {} more, which --json lists\n", v.open.size() - kShown);
+    out += "\n";
+  }
+  if (v.not_finite.call >= 0) out += describe(v.not_finite) + "\n";
   if (!v.ill_conditioned.empty()) {
     out += fmt::format(
         "{} result{} within bounds but without a correct digit: the terms cancel, and what is left "
@@ -116,13 +164,22 @@ std::string trace_text(const TraceVerdict& v, bool all_ops) {
                      v.steps == 1 ? "" : "s", v.calls, v.judged, v.elements);
   if (v.untestable > 0) out += fmt::format(", {} of them without a finite bound", v.untestable);
   out += "\n";
-  if (!v.unjudged.empty()) {
-    out += fmt::format("seen, not judged: {} of {} calls\n", v.calls - v.judged, v.calls);
-    for (const auto& [key, calls] : v.unjudged)
-      out += fmt::format("  {:>5}  {}: {}\n", calls, key.first, key.second);
+  out += v.without_update ? "no update of a weight is in the trace, so every call counts\n"
+                          : fmt::format("the new weights depend on {} of the calls\n", v.on_path);
+  if (v.uncertain_update > 0)
+    out += fmt::format(
+        "up to {:.2g} % of the update's norm belongs to parameters whose gradient has no correct "
+        "digit\n",
+        100 * v.uncertain_update);
+  std::string off;
+  for (const auto& [key, u] : v.unjudged) {
+    if (u.calls > u.on_path)
+      off += fmt::format("  {:>5}  {}: {}\n", u.calls - u.on_path, key.first, key.second);
   }
+  if (!off.empty()) out += "not judged, and without effect on the new weights:\n" + off;
   for (const std::string& note : v.notes) out += fmt::format("note: {}\n", note);
   if (!v.observer.empty()) out += fmt::format("note: {}\n", v.observer);
+  out += fmt::format("\n{}\n", kNotAsked);
   if (all_ops) {
     out += "\n  calls  judged  outside  worst/bound  operation\n";
     for (const auto& [name, op] : v.ops)
@@ -147,7 +204,25 @@ std::string trace_json(const TraceVerdict& v) {
             {"judged", v.judged},
             {"calls_outside", v.outside_calls},
             {"elements", v.elements},
-            {"untestable", v.untestable}};
+            {"untestable", v.untestable},
+            {"exit_code", v.exit_code()},
+            {"on_path", v.on_path},
+            {"without_update", v.without_update},
+            {"uncertain_update", v.uncertain_update},
+            {"judged_by_parts", v.by_parts},
+            {"rank", v.rank},
+            {"ranks", v.ranks}};
+  j["open"] = Json::array();
+  for (const OpenQuestion& q : v.open)
+    j["open"].push_back({{"what", q.what}, {"how", q.how}, {"place", q.place}, {"times", q.times}});
+  j["not_asked"] = kNotAsked;
+  if (v.not_finite.call >= 0 || v.not_finite.weights) {
+    Json n = located_json(v.not_finite);
+    n.update({{"weights", v.not_finite.weights},
+              {"judged", v.not_finite.judged},
+              {"from_input", v.not_finite.from_input}});
+    j["not_finite"] = std::move(n);
+  }
   j["findings"] = Json::array();
   for (const CallFinding& f : v.findings) {
     Json one = located_json(f);
@@ -195,8 +270,9 @@ std::string trace_json(const TraceVerdict& v) {
                         {"worst_ratio", fmt::format("{:.6g}", op.worst)}});
   }
   j["not_judged"] = Json::array();
-  for (const auto& [key, calls] : v.unjudged)
-    j["not_judged"].push_back({{"op", key.first}, {"why", key.second}, {"calls", calls}});
+  for (const auto& [key, u] : v.unjudged)
+    j["not_judged"].push_back(
+        {{"op", key.first}, {"why", key.second}, {"calls", u.calls}, {"on_path", u.on_path}});
   j["notes"] = v.notes;
   j["settings"] = Json::object();
   for (const auto& [key, value] : v.settings) j["settings"][key] = value;

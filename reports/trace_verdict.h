@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,30 @@ struct TraceOp {
   double median() const;  // of `ratios`; NaN without any
 };
 
+// Something that the new weights depend on and that was not examined. Any makes the verdict
+// INCONCLUSIVE.
+struct OpenQuestion {
+  std::string what;   // a sentence without a full stop
+  std::string how;    // what to do so that it is examined: the same
+  std::string place;  // the first line of the user's source that is concerned; "" if none is
+  int64_t times = 1;
+};
+
+// The calls of one operation that were not judged for one reason.
+struct UnjudgedCalls {
+  int64_t calls = 0, on_path = 0;  // on_path: those that an update depends on
+};
+
+// The first NaN of the trace, and whether the weights of its end are finite.
+struct NotFinite {
+  bool weights = false;  // some weight is not finite after the last step
+  int64_t call = -1;     // that returned the first NaN, whatever it had read; -1: none did
+  int32_t step = 0;
+  std::string op, place, phase, node, module;
+  bool judged = false;      // and found to be right
+  bool from_input = false;  // it read a NaN that no call had made
+};
+
 struct TraceVerdict {
   std::string trace, framework, script;
   int64_t steps = 0, calls = 0, judged = 0, outside_calls = 0;
@@ -59,16 +84,36 @@ struct TraceVerdict {
   std::vector<IllConditioned> ill_conditioned;  // at most 200
   int64_t ill_conditioned_results = 0;          // all of them
   std::map<std::string, TraceOp> ops;
-  std::map<std::pair<std::string, std::string>, int64_t> unjudged;  // {op, why}: calls
+  std::map<std::pair<std::string, std::string>, UnjudgedCalls> unjudged;  // by {op, why}
+  int64_t by_parts = 0;         // composed functions without a verdict, whose calls were judged
+  int64_t on_path = 0;          // calls that an update depends on
+  bool without_update = false;  // no update of a weight is in the trace: then every call counts
+  int64_t rank = 0, ranks = 1, rank_traces = 1;  // of how many ranks the traces were given
+  std::vector<OpenQuestion> open;
+  NotFinite not_finite;
+  // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
+  // the largest of the steps.
+  double uncertain_update = 0;
   int64_t unrecorded = 0;  // calls that the recorder could not record
   std::vector<std::string> notes;
   std::vector<std::pair<std::string, std::string>> settings;  // of the framework
   std::string observer;  // whether recording changed what the script computes; "" if not examined
 
-  // "ENGINE_BUG", "NOISE", or "INCONCLUSIVE" where nothing was judged.
+  // "ENGINE_BUG"; "INCONCLUSIVE" where something that the new weights depend on was not examined;
+  // "PROGRAM" where right calls make weights that are not finite; otherwise "NOISE".
   std::string word() const;
+  int exit_code() const;
   std::string headline() const;  // a sentence without a full stop
 };
+
+// What `judge` does not ask, whatever it finds.
+inline constexpr std::string_view kNotAsked =
+    "Asked: is every operation right? Not asked: is the step the program that you mean? That is, "
+    "are the gradients the derivative of the loss, is the optimizer its published formula, does "
+    "the "
+    "forward pass read the present weights and the right batch, and do micro-batches and ranks add "
+    "up "
+    "to the whole batch?";
 
 std::string trace_text(const TraceVerdict& verdict, bool all_ops);
 std::string trace_json(const TraceVerdict& verdict);

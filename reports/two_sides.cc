@@ -105,8 +105,8 @@ Json json_of(const SideDifference& d) {
           {"ratio", number(d.ratio)}};
 }
 Json json_of(const OtherInput& o) {
-  static constexpr const char* kWords[] = {"tensor",    "draw", "number",
-                                           "arguments", "type", "operation"};
+  static constexpr const char* kWords[] = {"tensor", "draw",      "number",   "arguments",
+                                           "type",   "operation", "gradient", "update"};
   return {{"kind", kWords[static_cast<size_t>(o.kind)]},
           {"sentence", o.sentence()},
           {"a", json_of(o.a)},
@@ -115,14 +115,17 @@ Json json_of(const OtherInput& o) {
           {"b_has", o.b_has},
           {"elements", o.elements},
           {"differing", o.differing},
-          {"relative", number(o.relative)}};
+          {"relative", number(o.relative)},
+          {"explained", number(o.explained)}};
 }
 Json json_of(const StepGrowth& s) {
   return {{"step", s.step},
           {"aligned", s.aligned},
           {"differing", s.differing},
           {"optimizer_relative", number(s.relative)},
-          {"update_relative", number(s.update)}};
+          {"update_relative", number(s.update)},
+          {"gradient_relative", number(s.gradients)},
+          {"explained_relative", number(s.explained)}};
 }
 
 template <typename T>
@@ -167,6 +170,18 @@ std::string OtherInput::sentence() const {
           "the two runs compute something else: from {} on side A and {} of step {} on side B on, "
           "their values go apart",
           at, b.op, b.step);
+    case Kind::kGradient:
+      return fmt::format(
+          "the two runs compute something else: the gradients of step {} differ by {} of their "
+          "norm, "
+          "and both sides' rounding explains at most {}",
+          a.step, text::number(relative), text::number(explained));
+    case Kind::kUpdate:
+      return fmt::format(
+          "the two runs compute something else: the optimizers move the weights differently from "
+          "the "
+          "same gradients, in step {} by {} of the update's norm",
+          a.step, text::number(relative));
   }
   return "";
 }
@@ -196,6 +211,9 @@ std::string two_sides_text(const TwoSides& s) {
                          text::number(g.relative));
     if (g.update > 0)
       out += fmt::format("; the updates by {} of their norm", text::number(g.update));
+    if (g.gradients == g.gradients)
+      out += fmt::format("; the gradients by {}, of which rounding explains {}",
+                         text::number(g.gradients), text::number(g.explained));
     out += "\n";
   }
   out += fmt::format("aligned: {} by their bits, {} by their values, {} by module and order\n",

@@ -2,6 +2,7 @@
 // text, JSON and page.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -37,12 +38,22 @@ struct SideDifference {
 
 // Something that both sides should have had alike, and that no earlier call explains.
 struct OtherInput {
-  enum class Kind : uint8_t { kTensor, kDraw, kNumber, kArguments, kType, kOperation };
+  enum class Kind : uint8_t {
+    kTensor,
+    kDraw,
+    kNumber,
+    kArguments,
+    kType,
+    kOperation,
+    kGradient,  // gradients further apart than both sides' rounding explains
+    kUpdate     // the same gradients, and updates further apart than rounding explains
+  };
   Kind kind = Kind::kTensor;
   SideCall a, b;
   std::string a_has, b_has;  // "float32[16, 8]", "alpha = -0.1"
   int64_t elements = 0, differing = 0;
   double relative = 0;
+  double explained = 0;  // of a gradient: the relative difference that rounding explains
   std::string sentence() const;
 };
 
@@ -51,6 +62,10 @@ struct StepGrowth {
   int64_t aligned = 0, differing = 0;
   double relative = 0;  // the largest of the optimizer's results
   double update = 0;    // the norm of the difference of both updates, over the larger update's
+  // The same of the gradients that the optimizers read, and what both sides' bounds explain of it: the
+  // sum of the bounds, each over its result's norm, of all calls until then that the update depends
+  // on. NaN: not known.
+  double gradients = NAN, explained = NAN;
 };
 
 struct TwoSides {

@@ -2,6 +2,11 @@
 // of a compiled module against what rounding can explain.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
 #include "harness/cli/options.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/module/judge_module.h"
@@ -53,6 +58,76 @@ Result<int> judge_compiled(const Parsed& parsed, int threads) {
   return verdict.outside() > 0 ? 20 : verdict.judged() > 0 ? 0 : kExitUnavailable;
 }
 
+// The traces of all ranks of a job: those that are named, or NAME.rank*.twin of NAME.twin.
+std::vector<std::string> traces_of(const std::vector<std::string>& named) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (named.size() != 1 || fs::exists(named[0], ignored)) return named;
+  const fs::path whole(named[0]);
+  const std::string begin = whole.stem().string() + ".rank", end = whole.extension().string();
+  std::map<int64_t, std::string> found;
+  for (const auto& entry : fs::directory_iterator(
+           whole.has_parent_path() ? whole.parent_path() : fs::path("."), ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(begin) || !name.ends_with(end) ||
+        name.size() <= begin.size() + end.size())
+      continue;
+    const std::string number = name.substr(begin.size(), name.size() - begin.size() - end.size());
+    if (number.size() < 10 && number.find_first_not_of("0123456789") == std::string::npos)
+      found[std::stoll(number)] = (whole.parent_path() / name).string();
+  }
+  std::vector<std::string> all;
+  for (auto& [rank, path] : found) all.push_back(std::move(path));
+  return all.empty() ? named : all;
+}
+
+// Ranks are judged one by one; the first of the gravest verdicts is shown.
+Result<int> judge_ranks(const Parsed& parsed, int threads) {
+  const std::vector<std::string> paths =
+      traces_of(parsed.get<std::vector<std::string>>("?TRACE.."));
+  const bool json = parsed.get<bool>("json");
+  const std::string out = parsed.has("out") ? parsed.get<std::string>("out") : "";
+  ThreadPool pool(threads);
+  const StopFlag& stop = install_stop_flag();
+  ProgressPrinter printer(parsed.get<bool>("quiet"), false);
+  std::vector<TraceVerdict> verdicts;
+  std::set<int64_t> ranks;
+  for (const std::string& path : paths) {
+    TWINRUN_ASSIGN(TraceFile trace, read_trace(path, parsed.get<bool>("partial")));
+    if (paths.size() > 1 && !ranks.insert(trace.rank).second)
+      return Error{fmt::format("two traces are of rank {}", trace.rank), path,
+                   "give the traces of one job, one of each rank"};
+    trace.given_ranks = static_cast<int64_t>(paths.size());
+    verdicts.push_back(judge_trace(trace, &pool, &stop, &printer));
+    if (stop.load()) return Error{"interrupted", path, "", Error::Kind::kInterrupted};
+  }
+  static constexpr int kGravity[] = {0, kExitUnavailable, 15, 20};
+  const auto gravity = [&](const TraceVerdict& v) {
+    return std::ranges::find(kGravity, v.exit_code()) - std::begin(kGravity);
+  };
+  const TraceVerdict& gravest = *std::ranges::max_element(verdicts, {}, gravity);
+  if (!out.empty()) {
+    TWINRUN_RETURN_IF_ERROR(write_pages(out, trace_html(gravest), trace_json(gravest)));
+    for (const TraceVerdict& v : verdicts) {
+      if (verdicts.size() > 1)
+        TWINRUN_RETURN_IF_ERROR(
+            write_pages(fmt::format("{}/rank{}", out, v.rank), trace_html(v), trace_json(v)));
+    }
+  }
+  if (json) {
+    print_document(trace_json(gravest));
+    return gravest.exit_code();
+  }
+  if (verdicts.size() > 1) {
+    for (const TraceVerdict& v : verdicts)
+      print_text(fmt::format("rank {}: {}  {}\n", v.rank, v.word(), v.headline()));
+    print_text(fmt::format("\nrank {}:\n", gravest.rank));
+  }
+  print_text(trace_text(gravest, parsed.get<bool>("ops")));
+  if (!out.empty()) print("\n{}: report.html, report.json\n", out);
+  return gravest.exit_code();
+}
+
 }  // namespace
 
 Result<int> judge_verb(const Args& args) {
@@ -75,31 +150,15 @@ Result<int> judge_verb(const Args& args) {
   options.flag("quiet,q", "print no progress");
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args,
-                       "twinrun judge TRACE [-o DIR] [OPTIONS]\n"
+                       "twinrun judge TRACE.. [-o DIR] [OPTIONS]\n"
                        "       twinrun judge --module MODULE --values VALUES [OPTIONS]",
-                       "twinrun judge trace.twin -o judged", options, {"?TRACE"}));
+                       "twinrun judge trace.twin -o judged", options, {"?TRACE.."}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
-  if (parsed.has("module") == parsed.has("?TRACE"))
+  if (parsed.has("module") == parsed.has("?TRACE.."))
     return Error{"either TRACE or --module is needed", "", "twinrun judge --help"};
   if (parsed.has("module")) return judge_compiled(parsed, threads);
-  TWINRUN_ASSIGN(const TraceFile trace,
-                 read_trace(parsed.get<std::string>("?TRACE"), parsed.get<bool>("partial")));
-  ThreadPool pool(threads);
-  const StopFlag& stop = install_stop_flag();
-  ProgressPrinter printer(parsed.get<bool>("quiet"), false);
-  const TraceVerdict verdict = judge_trace(trace, &pool, &stop, &printer);
-  if (stop.load()) return Error{"interrupted", trace.path, "", Error::Kind::kInterrupted};
-  const std::string out = parsed.has("out") ? parsed.get<std::string>("out") : "";
-  if (!out.empty())
-    TWINRUN_RETURN_IF_ERROR(write_pages(out, trace_html(verdict), trace_json(verdict)));
-  if (parsed.get<bool>("json")) {
-    print_document(trace_json(verdict));
-  } else {
-    print_text(trace_text(verdict, parsed.get<bool>("ops")));
-  }
-  if (!out.empty() && !parsed.get<bool>("json")) print("\n{}: report.html, report.json\n", out);
-  return verdict.outside_calls > 0 ? 20 : verdict.judged > 0 ? 0 : kExitUnavailable;
+  return judge_ranks(parsed, threads);
 }
 
 }  // namespace twinrun::cli

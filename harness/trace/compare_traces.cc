@@ -9,6 +9,7 @@
 #include <set>
 
 #include "backends/aten/definitions.h"
+#include "harness/trace/flow.h"
 #include "harness/trace/other_inputs.h"
 #include "harness/trace/updates.h"
 
@@ -32,6 +33,35 @@ using Judgements = std::map<ResultKey, Judgement>;
 
 ResultKey key_of(const Call& call, const TensorView& view) { return {call.index, view.data}; }
 
+// How far rounding may move the gradients of a side: the sum over the calls that they depend on of
+// the bound over the result's norm. It holds where no later call magnifies what it reads by more
+// than bounds exceed errors, which is by a factor of tens to hundreds (docs/method/calls.md).
+class Rounding {
+ public:
+  explicit Rounding(const TraceFile& trace) : path_(update_path(trace)) {}
+  void note(const JudgedResult& r) {
+    if (!path_.on[static_cast<size_t>(r.call.index)] || r.call.optimizer || r.call.composed) return;
+    // A result without a correct digit says nothing about its neighbours.
+    if (!(r.bound_norm < r.expected_norm)) return;
+    const double part = r.bound_norm / r.expected_norm;
+    steps_[r.call.step] += part;
+    largest_ = std::fmax(largest_, part);
+  }
+  // What could not be judged is taken to round like the worst that was, and once at least.
+  double of_step(int32_t step, const TraceVerdict& v) const {
+    int64_t open = 0;
+    for (const OpenQuestion& q : v.open) open += q.times;
+    const auto at = steps_.find(step);
+    return (at == steps_.end() ? 0 : at->second) +
+           std::fmax(largest_, 0x1p-24) * static_cast<double>(open);
+  }
+
+ private:
+  UpdatePath path_;
+  std::map<int32_t, double> steps_;
+  double largest_ = 0;
+};
+
 class Comparison {
  public:
   Comparison(const TraceFile& a, const TraceFile& b)
@@ -40,7 +70,9 @@ class Comparison {
         a_(values_of(a)),
         b_(values_of(b)),
         aligned_(align(a_, b_)),
-        complete_(sees_all(a) && sees_all(b)) {
+        complete_(sees_all(a) && sees_all(b)),
+        rounding_a_(a),
+        rounding_b_(b) {
     for (const AlignedPair& p : aligned_.pairs) {
       const TraceResult &x = a_.results[p.a], &y = b_.results[p.b];
       ViewDifference d;
@@ -57,10 +89,12 @@ class Comparison {
   TwoSides compare(ThreadPool* pool, const StopFlag* stop, Progress* progress) {
     out_.a = judge_trace(trace_a_, pool, stop, progress, [&](const JudgedResult& r) {
       judged_a_[key_of(r.call, r.actual)] = {r.worst, r.outside, r.untestable == 0};
+      rounding_a_.note(r);
       note_ratio(r);
     });
     out_.b = judge_trace(trace_b_, pool, stop, progress, [&](const JudgedResult& r) {
       judged_b_[key_of(r.call, r.actual)] = {r.worst, r.outside, r.untestable == 0};
+      rounding_b_.note(r);
     });
     list_differences();
     list_unaligned();
@@ -272,18 +306,51 @@ class Comparison {
     return found;
   }
 
-  // Optimizers of other calls whose updates have little in common. Half of the larger update's norm
-  // is more than rounding does to any gradient that is not rounding itself.
+  // Whether gradients and updates are further apart than rounding can make them. An update may be
+  // where the gradient's sign is rounding, which the optimizer makes steps of full size: so much of
+  // it is left out on each side.
   void other_updates() {
+    double explained = 0;
     for (const UpdateDifference& u : compare_updates(trace_a_, trace_b_)) {
+      explained += rounding_a_.of_step(u.step, out_.a) + rounding_b_.of_step(u.step, out_.b);
       for (StepGrowth& step : out_.steps) {
-        if (step.step == u.step) step.update = u.relative;
+        if (step.step != u.step) continue;
+        step.update = u.relative;
+        step.gradients = u.gradients;
+        step.explained = explained;
       }
-      const Call* x = unaligned_after(trace_a_, a_, aligned_.pair_of_a, -1, true);
-      const Call* y = unaligned_after(trace_b_, b_, aligned_.pair_of_b, -1, true);
-      if (u.relative > 0.5 && x != nullptr && y != nullptr && out_.inputs.empty())
-        add_input(OtherInput::Kind::kOperation, *x, *y, {});
+      updates_agree_ = updates_agree_ && u.gradients <= explained;
+      compared_updates_ = true;
+      if (!out_.inputs.empty()) continue;
+      const double noise = 2 * std::fmax(out_.a.uncertain_update, out_.b.uncertain_update);
+      if (u.gradients > explained) {
+        add_update(OtherInput::Kind::kGradient, u.step, u.gradients, explained);
+      } else if (u.unlike > 0.5) {
+        add_update(OtherInput::Kind::kUpdate, u.step, u.relative, 0);
+      } else if (u.relative * u.relative - noise * noise > 0.25) {
+        add_update(OtherInput::Kind::kUpdate, u.step, u.relative, 0);
+      }
     }
+  }
+  void add_update(OtherInput::Kind kind, int32_t step, double relative, double explained) {
+    OtherInput o;
+    o.kind = kind;
+    for (const bool of_a : {true, false}) {
+      const TraceFile& trace = of_a ? trace_a_ : trace_b_;
+      const auto& pairs = of_a ? aligned_.pair_of_a : aligned_.pair_of_b;
+      // The first call without a partner is where to look; else the step's first call.
+      const Call* at =
+          unaligned_after(trace, of_a ? a_ : b_, pairs, -1, kind == OtherInput::Kind::kUpdate);
+      if (at == nullptr) {
+        const auto first = std::ranges::find(trace.calls, step, &Call::step);
+        if (first != trace.calls.end()) at = &*first;
+      }
+      if (at != nullptr) (of_a ? o.a : o.b) = side_of(*at);
+    }
+    o.a.step = step;
+    o.relative = relative;
+    o.explained = explained;
+    out_.inputs.push_back(std::move(o));
   }
   // What is left of terms that cancel may differ in every digit.
   bool ill_conditioned(size_t k) const {
@@ -344,6 +411,11 @@ class Comparison {
       return;
     }
     const auto all = static_cast<int64_t>(aligned_.pairs.size());
+    // What one side could not examine may be different on the other, unless both compute gradients
+    // that rounding explains.
+    const bool agree = compared_updates_ && updates_agree_;
+    const TraceVerdict& open = out_.a.open.empty() ? out_.b : out_.a;
+    if (agree) out_.unexplained.clear();
     if (all == 0) {
       out_.headline = "no result of one side could be found on the other";
     } else if (out_.a.judged == 0 || out_.b.judged == 0) {
@@ -361,11 +433,15 @@ class Comparison {
                       d.a.judged   ? "B"
                       : d.b.judged ? "A"
                                    : "A and side B");
+    } else if (!open.open.empty() && !agree) {
+      out_.headline =
+          fmt::format("on side {}, {}", &open == &out_.a ? "A" : "B", open.open[0].what);
     } else {
       out_.verdict = VerdictClass::kNoise;
       out_.headline = fmt::format(
-          "{} of {} results differ, and every judged call of both sides is within its bound",
-          out_.differing, all);
+          "{} of {} results differ, {}every judged call of both sides is within its bound",
+          out_.differing, all,
+          agree ? "the gradients by no more than rounding explains, and " : "and ");
     }
   }
 
@@ -376,6 +452,8 @@ class Comparison {
   std::vector<double> ratios_;
   const bool complete_;
   Judgements judged_a_, judged_b_;
+  Rounding rounding_a_, rounding_b_;
+  bool compared_updates_ = false, updates_agree_ = true;
   TwoSides out_;
 };
 

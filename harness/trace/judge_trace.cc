@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "backends/aten/definitions.h"
 #include "backends/aten/graph.h"
 #include "harness/tensors/pattern.h"
+#include "harness/trace/coverage.h"
 #include "harness/trace/operands.h"
 
 namespace twinrun {
@@ -29,12 +31,25 @@ constexpr size_t kMaxFindings = 200;
 
 struct Compared {
   int64_t untestable = 0;
+  int64_t saturated = 0;  // of these: numbers that stand for infinity, which may overflow or not
   double worst = 0;
   int64_t at = -1;
   std::vector<int64_t> wrong;
   // The largest of all elements that have finite bounds and finite expected values.
   double error = 0, expected = 0, bound = 0;
+  double expected_squares = 0, bound_squares = 0;  // sums of the same
 };
+
+double largest_of(Element element) {
+  switch (element) {
+    case Element::kF16:
+      return 65504;
+    case Element::kF64:
+      return std::numeric_limits<double>::max();
+    default:
+      return static_cast<double>(std::numeric_limits<float>::max());
+  }
+}
 
 double ratio_of(Estimate e, double x) {
   if (x == e.value || (x != x && e.value != e.value)) return 0;
@@ -51,6 +66,7 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
       const Estimate e = aten::stored(expected.at(i), element);
       if (!(e.radius < aten::kInfinity)) {
         ++mine.untestable;
+        if (std::fabs(e.value) >= largest_of(element) / 2) ++mine.saturated;
         continue;
       }
       const double got = actual.value[static_cast<size_t>(i)];
@@ -61,14 +77,19 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
       mine.error = std::fmax(mine.error, std::fabs(got - e.value));
       mine.expected = std::fmax(mine.expected, std::fabs(e.value));
       mine.bound = std::fmax(mine.bound, e.radius);
+      mine.expected_squares += e.value * e.value;
+      mine.bound_squares += e.radius * e.radius;
     }
   });
   Compared all;
   for (const Compared& part : parts) {
     all.untestable += part.untestable;
+    all.saturated += part.saturated;
     all.error = std::fmax(all.error, part.error);
     all.expected = std::fmax(all.expected, part.expected);
     all.bound = std::fmax(all.bound, part.bound);
+    all.expected_squares += part.expected_squares;
+    all.bound_squares += part.bound_squares;
     all.wrong.insert(all.wrong.end(), part.wrong.begin(), part.wrong.end());
     if (part.at >= 0 && (all.at < 0 || part.worst > all.worst))
       all.worst = part.worst, all.at = part.at;
@@ -126,7 +147,7 @@ std::string signature(const Array& expected, const Array& actual, const Compared
 class Judge {
  public:
   Judge(const TraceFile& trace, ThreadPool* pool, const SeeResult& see)
-      : trace_(trace), pool_(pool), see_(see) {}
+      : trace_(trace), pool_(pool), see_(see), coverage_(trace) {}
 
   void judge(const Call& call) {
     ++verdict_.calls;
@@ -138,14 +159,18 @@ class Judge {
     if (call.op == "torch.compile.inductor") return judge_region(call, op);
     std::vector<const TensorView*> given;
     aten::collect(call.result, given);
-    if (given.empty() && call.written.empty())
-      return count_judged(op);  // there is nothing to compare
+    if (given.empty() && call.written.empty()) {
+      // There is nothing to compare; a launched kernel may have written anything.
+      if (call.op.starts_with("triton."))
+        return unjudged(call, "a launched kernel, of which the name alone was recorded");
+      return count_judged(call, op);
+    }
     try {
       const Arithmetic m = arithmetic(call);
       const Expected expected = aten::expected_of(call, m);
       if (!expected.problem.empty()) found(call, expected.problem);
       compare_all(call, expected, m, op);
-      count_judged(op);
+      count_judged(call, op);
     } catch (const aten::Undefined& e) {
       unjudged(call, call.left_out ? "bytes were left out of the trace for the budget" : e.what());
     }
@@ -182,6 +207,7 @@ class Judge {
       if (!r.outputs[i].has_value()) {
         if (why.empty()) why = r.why[i];
         ++left_open_[r.why[i]];
+        coverage_.left_open(call, r.why[i]);
         continue;
       }
       ++judged;
@@ -193,10 +219,11 @@ class Judge {
       }
     }
     if (judged == 0 && !why.empty()) return unjudged(call, why);
-    count_judged(op);
+    count_judged(call, op);
   }
 
-  void count_judged(TraceOp& op) {
+  void count_judged(const Call& call, TraceOp& op) {
+    coverage_.judged(call);
     if (largest_ >= 0) op.ratios.push_back(largest_);
     ++verdict_.judged;
     ++op.judged;
@@ -272,10 +299,14 @@ class Judge {
     verdict_.elements += expected.size();
     verdict_.untestable += c.untestable;
     op.elements += expected.size();
+    const double size = std::sqrt(c.expected_squares), slack = std::sqrt(c.bound_squares);
+    coverage_.compared(call, actual, size, slack,
+                       2 * (c.untestable - c.saturated) > expected.size());
     op.worst = std::max(op.worst, c.worst);
     if (c.at >= 0) largest_ = std::max(largest_, c.worst);
     if (see_) {
-      see_({call, actual, expected, c.worst, static_cast<int64_t>(c.wrong.size()), c.untestable});
+      see_({call, actual, expected, c.worst, static_cast<int64_t>(c.wrong.size()), c.untestable,
+            size, slack});
     }
     const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
     if (c.wrong.empty()) {
@@ -356,7 +387,7 @@ class Judge {
     ++verdict_.outside_calls;
     if (verdict_.findings.size() < kMaxFindings) verdict_.findings.push_back(std::move(f));
   }
-  void unjudged(const Call& call, const std::string& why) { ++verdict_.unjudged[{call.op, why}]; }
+  void unjudged(const Call& call, const std::string& why) { coverage_.unjudged(call, why); }
   void note_changes(const Call& call) {
     std::vector<const TensorView*> tensors;
     for (const Value& v : call.args) aten::collect(v, tensors);
@@ -384,13 +415,21 @@ class Judge {
     v.unrecorded = trace_.errors;
     if (trace_.errors > 0)
       v.notes.push_back(fmt::format("{} calls could not be recorded", trace_.errors));
+    if (trace_.skipped_evaluation > 0)
+      v.notes.push_back(fmt::format("{} calls of evaluations between the steps were left out",
+                                    trace_.skipped_evaluation));
     v.settings = trace_.settings;
     v.observer = trace_.observer;
+    v.rank = trace_.rank;
+    v.ranks = trace_.ranks;
+    v.rank_traces = trace_.given_ranks;
+    coverage_.finish(v);
   }
 
   const TraceFile& trace_;
   ThreadPool* pool_;
   const SeeResult& see_;
+  Coverage coverage_;
   TraceVerdict verdict_;
   double largest_ = -1;  // error / bound of the call that is judged; < 0 if nothing was compared
   std::map<std::string, int64_t> left_open_;  // why: results of regions

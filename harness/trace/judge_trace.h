@@ -22,6 +22,8 @@ struct JudgedResult {
   const aten::Array& expected;
   double worst = 0;  // the largest error / bound
   int64_t outside = 0, untestable = 0;
+  // Euclidean norms over the elements that have finite bounds and values.
+  double expected_norm = 0, bound_norm = 0;
 };
 using SeeResult = std::function<void(const JudgedResult&)>;
 

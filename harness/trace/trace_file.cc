@@ -46,7 +46,8 @@ enum Kind : uint32_t {
   kData = 3,
   kCall = 4,
   kEnd = 5,
-  kGraph = 6
+  kGraph = 6,
+  kStep = 7
 };
 
 constexpr std::string_view kRegion = "torch.compile.inductor";
@@ -119,9 +120,18 @@ class Reader {
   Status cut(size_t at, bool partial) {
     trace_.cut_short = true;
     if (partial && seen_meta_) return Ok{};
+    // A call of step n shows that n steps were over before it.
+    int64_t whole = steps_;
+    for (const Call& call : trace_.calls) whole = std::max<int64_t>(whole, call.step);
+    if (whole > 0) {
+      std::erase_if(trace_.calls, [&](const Call& call) { return call.step >= whole; });
+      trace_.steps = whole;
+      return Ok{};
+    }
     return error(
         at,
-        fmt::format("the trace was cut short: it has no end record ({} calls are complete)",
+        fmt::format("the trace was cut short within its first step: it has no end record ({} calls "
+                    "are complete)",
                     trace_.calls.size()),
         "record it again, or judge what is complete with --partial");
   }
@@ -184,6 +194,8 @@ class Reader {
         trace_.framework = meta.value("framework", "");
         trace_.version = meta.value("version", "");
         trace_.script = meta.value("script", "");
+        trace_.rank = std::max<int64_t>(count(meta, "rank"), 0);
+        trace_.ranks = std::max<int64_t>(count(meta, "world"), 1);
         for (const char* key : {"python", "threads"})
           if (meta.contains(key)) trace_.settings.emplace_back(key, shown(meta[key]));
         if (!meta.contains("settings") || !meta["settings"].is_object()) return;
@@ -202,6 +214,11 @@ class Reader {
         return call(payload);
       case kGraph:
         return graph(id, payload);
+      case kStep:
+        if (id != static_cast<uint64_t>(steps_) + 1)
+          throw Malformed{fmt::format("the end of step {} after {} steps", id, steps_)};
+        ++steps_;
+        return;
       case kEnd: {
         ended_ = true;
         const Json end = json(payload);
@@ -214,6 +231,12 @@ class Reader {
           trace_.exception = end["exception"].get<std::string>();
         if (end.contains("left_out") && end["left_out"].is_object())
           trace_.errors = count(end["left_out"], "error");
+        trace_.skipped_evaluation = count(end, "skipped_evaluation");
+        if (end.contains("functions") && end["functions"].is_array()) {
+          for (const Json& f : end["functions"])
+            trace_.functions.push_back(
+                {f.value("name", ""), f.value("place", ""), count(f, "calls")});
+        }
         if (end.contains("observer") && end["observer"].is_object()) {
           const Json& found = end["observer"];
           trace_.observer =
@@ -227,7 +250,7 @@ class Reader {
         return;
       }
       default:
-        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 6)", kind)};
+        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 7)", kind)};
     }
   }
 
@@ -463,6 +486,7 @@ class Reader {
   TraceFile& trace_;
   Bytes file_;
   bool seen_meta_ = false, ended_ = false;
+  int64_t steps_ = 0;  // whose ends are in the file
   std::unordered_map<uint64_t, std::string> strings_;
   std::unordered_map<uint64_t, Bytes> data_;
   std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;

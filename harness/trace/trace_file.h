@@ -23,6 +23,13 @@ struct Permitted {
   bool bfloat16_parts = false, float16_parts = false;     // of products of half precision, on a GPU
 };
 
+// A Python autograd.Function whose results the recorded calls read: its backward pass is a formula of
+// the script or of a library, not PyTorch's.
+struct ScriptFunction {
+  std::string name, place;  // "__main__.Swish"; the line that applies it first
+  int64_t calls = 0;
+};
+
 struct TraceFile {
   std::string path;
   std::string framework, version, script;
@@ -32,16 +39,22 @@ struct TraceFile {
   std::vector<aten::Call> calls;
   bool on_accelerator = false;  // some tensor lies in the memory of a device
   int64_t steps = 0;
-  int64_t bytes = 0;       // of the file
-  bool cut_short = false;  // the end record is missing: read only because the user asked for it
-  std::string exception;   // with which the recorded script ended; "" if none did
-  int64_t errors = 0;      // calls that the recorder could not record
-  std::string observer;    // whether recording changed the step's bits; "" if not examined
+  int64_t bytes = 0;  // of the file
+  bool cut_short =
+      false;  // the end record is missing: its whole steps were read, or, if the user asked, all
+  int64_t rank = 0, ranks = 1;            // of the process that recorded, and how many there were
+  int64_t given_ranks = 1;                // whose traces are judged together with this one
+  std::vector<ScriptFunction> functions;  // of the watched steps
+  int64_t skipped_evaluation = 0;  // calls of evaluations between the steps, which were left out
+  std::string exception;           // with which the recorded script ended; "" if none did
+  int64_t errors = 0;              // calls that the recorder could not record
+  std::string observer;            // whether recording changed the step's bits; "" if not examined
   std::shared_ptr<const void> mapping;  // keeps the bytes
 };
 
-// An error names the byte of the file and what is wrong there. A trace without its end record is
-// an error unless `partial` is true; then what is complete is read.
+// An error names the byte of the file and what is wrong there. Of a trace without its end record the
+// whole steps are read; if there is none it is an error, unless `partial` is true: then every whole
+// call is read.
 Result<TraceFile> read_trace(const std::string& path, bool partial);
 
 }  // namespace twinrun

@@ -15,13 +15,6 @@ using aten::Call;
 using aten::TensorView;
 using aten::Value;
 
-std::vector<const TensorView*> read_by(const Call& call) {
-  std::vector<const TensorView*> all;
-  for (const Value& v : call.args) aten::collect(v, all);
-  for (const auto& [name, v] : call.kwargs) aten::collect(v, all);
-  return all;
-}
-
 // What a call computed: what it wrote, then what it returned elsewhere.
 std::vector<const TensorView*> computed_by(const Call& call,
                                            const std::vector<const TensorView*>& read) {
@@ -60,6 +53,13 @@ class Digests {
 };
 
 }  // namespace
+
+std::vector<const TensorView*> read_by(const Call& call) {
+  std::vector<const TensorView*> all;
+  for (const Value& v : call.args) aten::collect(v, all);
+  for (const auto& [name, v] : call.kwargs) aten::collect(v, all);
+  return all;
+}
 
 Digest digest_of(const TensorView& view) {
   const int64_t size = aten::size_of(view.element), n = view.elements();

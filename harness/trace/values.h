@@ -46,6 +46,8 @@ struct TraceValues {
 };
 TraceValues values_of(const TraceFile& trace);
 
+// All tensors that a call is given, in order.
+std::vector<const aten::TensorView*> read_by(const aten::Call& call);
 // "aten.add" for "aten.add_.Tensor": without the overload and the mark of a write in place.
 std::string base_name(std::string_view op);
 bool draws_at_random(std::string_view op);

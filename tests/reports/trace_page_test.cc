@@ -20,7 +20,8 @@ TEST(TracePage, NothingFromTheTraceIsMarkup) {
   f.operands = {{bad, bad, bad}};
   v.findings = {f};
   v.ops[bad] = {1, 1, 1, 1, 4, {4}};
-  v.unjudged[{bad, bad}] = 1;
+  v.unjudged[{bad, bad}] = {1, 1};
+  v.open = {{bad, bad, bad, 1}};
   v.notes = {bad};
   v.settings = {{bad, bad}};
   const std::string page = trace_html(v);

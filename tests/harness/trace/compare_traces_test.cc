@@ -4,68 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <deque>
 #include <fstream>
 
 #include "harness/trace/align.h"
 #include "harness/trace/known_step.h"
+#include "tests/harness/trace/made_trace.h"
 #include "tests/support/folder.h"
 
 namespace twinrun {
 namespace {
 
-using aten::Call;
 using aten::TensorView;
-using aten::Value;
-
-// A trace of calls on float32 vectors, whose bytes it owns.
-class Made {
- public:
-  TraceFile trace;
-  Made() {
-    trace.framework = "torch";
-    trace.version = "2.1.0";
-    trace.steps = 1;
-  }
-  TensorView tensor(const std::vector<float>& values) {
-    bytes_.push_back(values);
-    TensorView t;
-    t.data = reinterpret_cast<const std::byte*>(bytes_.back().data());
-    t.element = aten::Element::kF32;
-    t.storage = ++storages_;
-    t.dims = {static_cast<int64_t>(values.size())};
-    t.strides = {1};
-    return t;
-  }
-  TensorView call(const std::string& op, const std::vector<TensorView>& read,
-                  const std::vector<float>& result, const std::string& module = "",
-                  std::optional<double> number = {}) {
-    Call c;
-    c.index = static_cast<int64_t>(trace.calls.size());
-    c.op = op;
-    c.module = module;
-    for (const TensorView& t : read) c.args.push_back(value(t));
-    if (number) {
-      Value v;
-      v.kind = Value::Kind::kNumber;
-      v.number = *number;
-      c.args.push_back(v);
-    }
-    c.result = value(tensor(result));
-    trace.calls.push_back(c);
-    return trace.calls.back().result.tensor;
-  }
-
- private:
-  static Value value(const TensorView& t) {
-    Value v;
-    v.kind = Value::Kind::kTensor;
-    v.tensor = t;
-    return v;
-  }
-  std::deque<std::vector<float>> bytes_;
-  uint64_t storages_ = 0;
-};
 
 TwoSides compared(const Made& a, const Made& b) {
   ThreadPool pool(1);
@@ -153,6 +102,53 @@ TEST(CompareTraces, ACallWithoutAPartnerIsListedAndNotAccused) {
   const TwoSides s = compared(a, b);
   EXPECT_EQ(s.verdict, VerdictClass::kIdentical) << s.headline;
   EXPECT_EQ(s.unaligned_b.at("aten.neg.default"), 1);
+}
+
+// One step from the batch x to the weight; `gradient` and `update` are what the sides give.
+struct Sgd {
+  std::vector<float> gradient = {2, 4, 6}, after = {0.8F, 1.6F, 2.4F};
+  std::string op = "aten.mul.Tensor";
+};
+Made step_of(const Sgd& s) {
+  Made m;
+  const auto w = m.parameter({1, 2, 3}), x = m.tensor({2, 2, 2});
+  const auto y = m.call("aten.mul.Tensor", {w, x}, {2, 4, 6}, "layer");
+  const auto g =
+      m.backward(s.op, {y, m.call("aten.ones_like.default", {y}, {1, 1, 1})}, s.gradient);
+  m.update(w, g, 0.1F);
+  m.trace.calls.back().written = {m.now(w, s.after)};
+  m.trace.calls.back().result = Made::value(m.trace.calls.back().written[0]);
+  return m;
+}
+
+TEST(CompareTraces, GradientsFurtherApartThanRoundingAreAnotherProgram) {
+  // The calls of the other side have no partner, and each is right or without a definition.
+  const TwoSides s = compared(
+      step_of({}),
+      step_of({.gradient = {3, 6, 9}, .after = {0.7F, 1.4F, 2.1F}, .op = "mine.gradient.default"}));
+  EXPECT_EQ(s.verdict, VerdictClass::kProgram) << s.headline;
+  ASSERT_FALSE(s.inputs.empty());
+  EXPECT_EQ(s.inputs.back().kind, OtherInput::Kind::kGradient);
+  EXPECT_NEAR(s.inputs.back().relative, 1.0 / 3, 1e-6);
+}
+
+TEST(CompareTraces, GradientsThatRoundingExplainsAreNoiseThoughNobodyJudgesACall) {
+  const float next = std::nextafter(2.0F, 3.0F);
+  const TwoSides s =
+      compared(step_of({}), step_of({.gradient = {next, 4, 6},
+                                     .after = {std::nextafter(0.8F, 0.0F), 1.6F, 2.4F},
+                                     .op = "mine.gradient.default"}));
+  EXPECT_EQ(s.verdict, VerdictClass::kNoise) << s.headline;
+}
+
+TEST(CompareTraces, AnOptimizerThatMovesALittleLessIsAnotherProgram) {
+  // 0.5 % of each update, from the same gradient: far below half of its norm.
+  Made b = step_of({.after = {1 - 0.199F, 2 - 0.398F, 3 - 0.597F}});
+  b.trace.calls.back().op = "mine.optimizer.default";
+  const TwoSides s = compared(step_of({}), b);
+  EXPECT_EQ(s.verdict, VerdictClass::kProgram) << s.headline;
+  ASSERT_FALSE(s.inputs.empty());
+  EXPECT_EQ(s.inputs.back().kind, OtherInput::Kind::kUpdate);
 }
 
 TEST(Align, EqualValuesAreToldApartByTheirModules) {

@@ -44,11 +44,11 @@ class Writer {
     return t;
   }
   // aten.relu of one tensor, with another as its result.
-  static std::string relu(const std::string& x, const std::string& y) {
+  static std::string relu(const std::string& x, const std::string& y, int32_t step = 0) {
     std::string c;
     for (const uint32_t id : {1, 0, 0, 0}) put<uint32_t>(c, id);
     put<int64_t>(c, -1);
-    put<int32_t>(c, 0);
+    put<int32_t>(c, step);
     put<uint32_t>(c, 0);
     put<uint32_t>(c, 1);
     c += x;
@@ -112,6 +112,20 @@ TEST_F(TraceFileTest, EveryPrefixIsAnErrorOrPartial) {
     EXPECT_FALSE(read(bytes.substr(0, n))) << n;
     static_cast<void>(read(bytes.substr(0, n), true));
   }
+}
+
+TEST_F(TraceFileTest, ATraceThatWasKilledHasItsWholeSteps) {
+  Writer w;
+  w.begin();
+  w.record(4, 0, Writer::relu(Writer::tensor(1, 4), Writer::tensor(2, 4)));
+  w.record(7, 1, "");
+  w.record(4, 1, Writer::relu(Writer::tensor(1, 4), Writer::tensor(2, 4), 1));
+  const auto trace = read(w.bytes());
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_TRUE(trace->cut_short);
+  EXPECT_EQ(trace->steps, 1);
+  EXPECT_EQ(trace->calls.size(), 1U);
+  EXPECT_EQ(read(w.bytes(), true)->calls.size(), 2U);
 }
 
 TEST_F(TraceFileTest, NoFlippedByteCrashes) {

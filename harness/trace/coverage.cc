@@ -1,0 +1,248 @@
+// Collects what was not examined, and words it.
+#include "harness/trace/coverage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/trace/updates.h"
+#include "harness/trace/values.h"
+
+namespace twinrun {
+namespace {
+
+using aten::Call;
+using aten::TensorView;
+using aten::Value;
+
+std::string innermost(const std::string& place) { return place.substr(0, place.find('\n')); }
+
+bool has_nan(const TensorView& t) {
+  if (t.data == nullptr || !aten::is_float(t.element)) return false;
+  for (int64_t i = 0, n = t.elements(); i < n; ++i)
+    if (std::isnan(t.at(i))) return true;
+  return false;
+}
+bool is_finite(const TensorView& t) {
+  for (int64_t i = 0, n = t.elements(); i < n; ++i)
+    if (!std::isfinite(t.at(i))) return false;
+  return true;
+}
+std::vector<const TensorView*> given_by(const Call& call) {
+  std::vector<const TensorView*> all;
+  aten::collect(call.result, all);
+  for (const TensorView& w : call.written) all.push_back(&w);
+  return all;
+}
+
+// How the question of a call that was not judged can be answered.
+std::string how_to_judge(const Call& call, const std::string& why) {
+  if (call.left_out) return "record again with a larger --budget, or fewer --steps";
+  if (call.op.starts_with("triton.") || !call.op.starts_with("aten."))
+    return "run the step with plain PyTorch operations in its place, and hold both against each "
+           "other: twinrun diagnose --a exec:... --b exec:...";
+  if (why.find("graph is not known") != std::string::npos)
+    return "record from the script's start (--first 0), so that the region is compiled while it is "
+           "watched";
+  return "run the step on another release or device, and hold both against each other: twinrun "
+         "diagnose --a exec:... --b exec:...";
+}
+
+// Of the update's norm. A parameter whose gradient has no correct digit moves in a random direction;
+// from here on most of the step does.
+constexpr double kMostOfTheUpdate = 0.5;
+
+}  // namespace
+
+Coverage::Coverage(const TraceFile& trace) : trace_(trace), path_(update_path(trace)) {}
+
+void Coverage::open(std::string what, std::string how, const std::string& place, int64_t times) {
+  const auto same = std::ranges::find(open_, what, &OpenQuestion::what);
+  if (same != open_.end()) {
+    same->times += times;
+    return;
+  }
+  open_.push_back({std::move(what), std::move(how), innermost(place), times});
+}
+
+void Coverage::judged(const Call& call) { pass(call, true); }
+
+void Coverage::unjudged(const Call& call, const std::string& why) {
+  if (has_recorded_parts(trace_, call)) {
+    ++by_parts_;
+    return pass(call, false);
+  }
+  // A call that raised an exception gave nothing.
+  const bool counts = on_path(call) && !call.failed;
+  UnjudgedCalls& u = unjudged_[{call.op, why}];
+  ++u.calls;
+  u.on_path += counts ? 1 : 0;
+  if (counts)
+    open(fmt::format("{} was not judged: {}", call.op, why), how_to_judge(call, why), call.place);
+  pass(call, false);
+}
+
+void Coverage::left_open(const Call& region, const std::string& why) {
+  if (!on_path(region)) return;
+  open(fmt::format("a result of a compiled region was not judged: it needs {}", why),
+       how_to_judge(region, why), region.place);
+}
+
+void Coverage::compared(const Call& call, const TensorView& result, double value, double bound,
+                        bool unbounded) {
+  if (unbounded && on_path(call))
+    open(fmt::format("{} was not judged: most elements of a result have no finite bound", call.op),
+         how_to_judge(call, ""), call.place);
+  if (bound > value && aten::is_float(result.element)) wide_.push_back(result.storage);
+}
+
+void Coverage::pass(const Call& call, bool judged) {
+  follow_uncertain(call);
+  wide_.clear();
+  if (not_finite_.call >= 0 || call.failed) return;
+  const auto given = given_by(call);
+  if (std::ranges::none_of(given, [](const TensorView* t) { return has_nan(*t); })) return;
+  NotFinite& n = not_finite_;
+  n.call = call.index;
+  n.step = call.step;
+  n.op = call.op;
+  n.place = call.place;
+  n.module = call.module;
+  n.node = call.node;
+  n.phase = call.phase();
+  n.judged = judged;
+  const auto read = read_by(call);
+  n.from_input = std::ranges::any_of(read, [](const TensorView* t) { return has_nan(*t); });
+}
+
+// A gradient without a correct digit makes the state that is computed from it alone uncertain, and
+// the update of its parameter. Clipping and scaling in place leave it what it was.
+void Coverage::follow_uncertain(const Call& call) {
+  const auto reads_uncertain = [&](size_t which, size_t of, const TensorView& like) {
+    for (const Value& v : call.args) {
+      const TensorView* t = nullptr;
+      if (v.kind == Value::Kind::kTensor) {
+        t = &v.tensor;
+      } else if (v.kind == Value::Kind::kList && !v.items.empty() && of % v.items.size() == 0) {
+        const Value& item = v.items[which % v.items.size()];
+        if (item.kind == Value::Kind::kTensor) t = &item.tensor;
+      }
+      if (t != nullptr && t->dims == like.dims && uncertain_.contains(t->storage)) return true;
+    }
+    return false;
+  };
+  std::vector<const TensorView*> returned;
+  aten::collect(call.result, returned);
+  const auto follow = [&](size_t which, size_t of, const TensorView& t, bool carries) {
+    const bool wide = std::ranges::find(wide_, t.storage) != wide_.end();
+    const bool uncertain = wide || (carries && reads_uncertain(which, of, t));
+    if (uncertain) {
+      uncertain_.insert(t.storage);
+      if (call.optimizer) uncertain_updates_.emplace(t.storage, call.step);
+    } else if (!carries) {
+      uncertain_.erase(t.storage);
+    }
+  };
+  if (call.composed) return;
+  std::unordered_set<uint64_t> views;
+  for (const TensorView* t : read_by(call)) views.insert(t->storage);
+  for (size_t i = 0; i < returned.size(); ++i) {
+    if (!views.contains(returned[i]->storage))
+      follow(i, returned.size(), *returned[i], call.optimizer);
+  }
+  for (size_t i = 0; i < call.written.size(); ++i)
+    follow(i, call.written.size(), call.written[i], true);
+}
+
+void Coverage::note_weights(TraceVerdict& verdict) {
+  struct Sizes {
+    double all = 0, uncertain = 0;
+  };
+  std::map<int32_t, Sizes> steps;
+  for (const Parameter& p : parameters_of(trace_)) {
+    const TensorView* last = nullptr;
+    for (const auto& [step, moved] : p.steps) {
+      if (moved.after == nullptr || moved.after->dims != moved.before->dims) continue;
+      last = moved.after;
+      double size = 0;
+      for (int64_t i = 0; i < last->elements(); ++i) {
+        const double d = last->at(i) - moved.before->at(i);
+        size += d * d;
+      }
+      steps[step].all += size;
+      if (uncertain_updates_.contains({p.storage, step})) steps[step].uncertain += size;
+    }
+    if (last != nullptr && !is_finite(*last)) not_finite_.weights = true;
+  }
+  for (const auto& [step, s] : steps) {
+    if (s.all > 0)
+      verdict.uncertain_update =
+          std::fmax(verdict.uncertain_update, std::sqrt(s.uncertain / s.all));
+  }
+}
+
+void Coverage::finish(TraceVerdict& verdict) {
+  note_weights(verdict);
+  for (const UnseenWrite& u : path_.unseen) {
+    const Call& reader = trace_.calls[static_cast<size_t>(u.call)];
+    open(u.fresh
+             ? fmt::format("something that was not recorded wrote the memory of {} before {} read "
+                           "it: a kernel that was launched past PyTorch's dispatcher",
+                           u.type, reader.op)
+             : fmt::format("the memory of {} changed between the calls {} and {} ({}), and no "
+                           "recorded call wrote it: a kernel that was launched past PyTorch's "
+                           "dispatcher, or another process",
+                           u.type, u.before, u.call, reader.op),
+         "run the step with plain PyTorch operations in its place, and hold both against each "
+         "other: "
+         "twinrun diagnose --a exec:... --b exec:...",
+         reader.place);
+  }
+  for (const ScriptFunction& f : trace_.functions) {
+    // PyTorch's are not the script's.
+    if (f.name.starts_with("torch.")) continue;
+    open(
+        fmt::format("whether the backward pass of {}, which is not PyTorch's, is the derivative of "
+                    "its forward pass was not examined",
+                    f.name),
+        "call torch.autograd.gradcheck(FUNCTION.apply, inputs) with inputs in float64", f.place,
+        std::max<int64_t>(f.calls, 1));
+  }
+  for (const PartialStep& s : path_.partial) {
+    open(fmt::format(
+             "the {} of step {} {} not recorded: its update begins with gradients from outside",
+             s.backward ? "forward pass" : "forward and the backward pass", s.step,
+             s.backward ? "was" : "were"),
+         "record whole steps: begin before the forward pass, and give more --steps", "");
+  }
+  if (trace_.ranks > 1 && verdict.rank_traces < trace_.ranks) {
+    open(fmt::format("{} of {} ranks were not judged with this one",
+                     trace_.ranks - verdict.rank_traces, trace_.ranks),
+         "give the traces of all ranks: twinrun judge NAME.rank*.twin", "");
+  }
+  if (verdict.uncertain_update > kMostOfTheUpdate) {
+    open(fmt::format(
+             "{:.0f} % of the update's norm belongs to parameters whose gradient has no correct "
+             "digit: its bound is wider than its value",
+             100 * verdict.uncertain_update),
+         "look at the results without a correct digit below, and compute them in float64", "");
+  }
+  verdict.unjudged = std::move(unjudged_);
+  verdict.by_parts = by_parts_;
+  verdict.on_path = std::ranges::count(path_.on, true);
+  verdict.without_update = path_.without_update;
+  if (not_finite_.weights && !not_finite_.judged && verdict.outside_calls == 0) {
+    open(not_finite_.call < 0
+             ? "some weights are not finite, and no recorded call returned the first NaN"
+             : fmt::format(
+                   "some weights are not finite; the first NaN was returned by {}, which was "
+                   "not judged",
+                   not_finite_.op),
+         "record from the first step that is finite (--first)", not_finite_.place);
+  }
+  verdict.not_finite = std::move(not_finite_);
+  verdict.open = std::move(open_);
+}
+
+}  // namespace twinrun
