@@ -13,13 +13,13 @@ from .refused import Refused
 
 
 class Judged:
-    """verdict: the class; headline, findings (dicts, the earliest first), calls and judged (how many), path (the page); data: all of
-    report.json."""
+    """verdict: the class; headline, findings (dicts, the earliest first), open (what the weights depend on and was not examined: dicts
+    with what, how, place, times), calls and judged (how many), path (the page); data: all of report.json."""
 
     def __init__(self, path, data):
         self.path, self.data = path, data
         self.verdict, self.headline, self.findings = data["verdict"], data["headline"], data["findings"]
-        self.calls, self.judged = data["calls"], data["judged"]
+        self.open, self.calls, self.judged = data["open"], data["calls"], data["judged"]
 
     def _sentences(self):
         for f in self.findings[:5]:
@@ -28,6 +28,8 @@ class Judged:
             yield f"step {f['step']}, call {f['call']}: {f['op']}" + (f" at {place}" if place else "") + f": {what}"
         if len(self.findings) > 5:
             yield f"and {len(self.findings) - 5} more"
+        for question in self.open[:5]:
+            yield f"{question['what']}" + (f" at {question['place']}" if question["place"] else "") + f". To examine it: {question['how']}"
 
     def __str__(self):
         return "\n".join([f"{self.verdict}: {self.headline}", *(f"  - {s}" for s in self._sentences()), f"  {self.path}"])

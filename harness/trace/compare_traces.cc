@@ -100,8 +100,8 @@ class Comparison {
     list_unaligned();
     out_.inputs = other_inputs(sides());
     other_arguments();
-    other_updates();
     other_operations();
+    other_updates();
     if (out_.inputs.size() > kMostListed) out_.inputs.resize(kMostListed);
     counterparts();
     decide();
@@ -384,9 +384,10 @@ class Comparison {
   void decide() {
     const bool bug_a = out_.a.outside_calls > 0, bug_b = out_.b.outside_calls > 0;
     if (bug_a || bug_b) {
-      // What comes after the first wrong result may follow from it.
+      // What comes after the first wrong result may follow from it, and so do gradients and updates.
       std::erase_if(out_.inputs, [&](const OtherInput& o) {
-        return (bug_a && o.a.call >= out_.a.findings.front().call) ||
+        return o.kind == OtherInput::Kind::kGradient || o.kind == OtherInput::Kind::kUpdate ||
+               (bug_a && o.a.call >= out_.a.findings.front().call) ||
                (bug_b && o.b.call >= out_.b.findings.front().call);
       });
       out_.unexplained.clear();

@@ -194,7 +194,8 @@ class Finder {
     const Call &a = *s_.a.results[p.a].call, &b = *s_.b.results[p.b].call;
     if (s_.differences[k].differing == 0 || a.op != b.op || !seen_.insert(a.index).second) return;
     const auto xs = numbers_of(a), ys = numbers_of(b);
-    if (xs.size() != ys.size()) return;
+    // Calls of other optimizers may have the same name, and be given other numbers.
+    if (!std::ranges::equal(xs, ys, {}, &Number::name, &Number::name)) return;
     for (size_t i = 0; i < xs.size(); ++i) {
       if (!xs[i].is_float && !ys[i].is_float) continue;
       if (apart(xs[i].value, ys[i].value) <= std::fmax(kSameNumber, explained(a))) continue;
