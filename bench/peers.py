@@ -1,6 +1,7 @@
 """The peers of peers.toml on this machine: their environments, made where they are missing, and what each says of itself.
 
     entries, missing = peers.found()      # entries: as twinrun_bench reads them, with "version", "says" and "setting" for the page
+    python3 bench/peers.py NAME           # makes the environment of that name alone, and prints its interpreter
 """
 
 import json
@@ -87,16 +88,25 @@ def resolved(told, where):
     return entry
 
 
-def found():
-    """Returns the peers that are here, and {name: why} of the others. Sets OPENBLAS_CORETYPE for all of them where that is needed."""
+def table():
     import tomllib    # of Python 3.11, which not every reader of this module has
 
     with open(HERE / "peers.toml", "rb") as file:
-        told = tomllib.load(file)
+        return tomllib.load(file)
+
+
+def interpreter(entry):
+    """The Python of an environment of the table, which is made if it is missing. Raises environments.Unavailable."""
+    return environments.environment(entry["requirements"], entry.get("python"))["python"]
+
+
+def found():
+    """Returns the peers that are here, and {name: why} of the others. Sets OPENBLAS_CORETYPE for all of them where that is needed."""
+    told = table()
     entries, missing, made = [], {}, {}
     for name, wanted in told["environment"].items():
         try:
-            made[name] = environments.environment(wanted["requirements"], wanted.get("python"))["python"]
+            made[name] = interpreter(wanted)
         except environments.Unavailable as e:
             made[name] = e
     for peer in told["peer"]:
@@ -136,3 +146,10 @@ def linked():
         return None
     version, isa = told.split("|")
     return {"name": "oneDNN Debian", "version": version, "says": ISAS.get(int(isa, 16), isa), "setting": "kernels in its own layout"}
+
+
+if __name__ == "__main__":
+    try:
+        print(interpreter(table()["environment"][sys.argv[1]]))
+    except environments.Unavailable as e:
+        sys.exit(f"the environment {sys.argv[1]} cannot be made: {e}")

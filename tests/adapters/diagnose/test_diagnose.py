@@ -11,7 +11,10 @@ import tempfile
 import unittest
 import warnings
 
-sys.path[:0] = [os.path.join(os.path.dirname(__file__), "../../../adapters"), os.path.dirname(__file__)]
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "../../../adapters"), HERE, os.path.join(HERE, "..")]
+import with_torch  # noqa: E402, F401, I001
+
 try:
     import torch
 except ImportError:
