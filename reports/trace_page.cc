@@ -69,7 +69,7 @@ class TracePage {
                                ? "no update of a weight is in the trace, so every call counts"
                                : fmt::format("{} of the calls, from the batch to the new weights",
                                              text::count(v_.on_path))));
-    out += term("Not asked", html::text(std::string(kNotAsked)));
+    out += term("The question", html::text(std::string(kNotAsked)));
     out += term("Recording", html::text(observer()));
     out += term("How bounds are made", html::prose("docs/method/calls.md"));
     return out + "</dl>\n</header>\n";

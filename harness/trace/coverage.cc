@@ -39,6 +39,10 @@ std::vector<const TensorView*> given_by(const Call& call) {
 // How the question of a call that was not judged can be answered.
 std::string how_to_judge(const Call& call, const std::string& why) {
   if (call.left_out) return "record again with a larger --budget, or fewer --steps";
+  if (call.op.starts_with("c10d.") || call.op.starts_with("_c10d_functional."))
+    return "run the same batch in one process, and hold both against each other: ranks are judged "
+           "one "
+           "by one, and a collective is not held against the operands of all ranks";
   if (call.op.starts_with("triton.") || !call.op.starts_with("aten."))
     return "run the step with plain PyTorch operations in its place, and hold both against each "
            "other: twinrun diagnose --a exec:... --b exec:...";
