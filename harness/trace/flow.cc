@@ -221,10 +221,12 @@ class Flow {
     for (const Call& call : trace_.calls) {
       if (!out_.on[static_cast<size_t>(call.index)] || call.failed) continue;
       PartialStep& s = steps[call.step];
-      if (call.optimizer) {
+      if (call.optimizer && call.node.empty()) {
         if (!call.written.empty()) updated.insert(call.step);
         continue;
       }
+      // An optimizer that calls the step's closure (LBFGS, SAM) makes its forward pass, too.
+      if (call.optimizer) s.forward = true;
       if (of(call).views_only) continue;
       (call.node.empty() ? s.forward : s.backward) = true;
     }

@@ -140,6 +140,13 @@ TEST(Coverage, AnUpdateFromGradientsThatNobodyRecordedIsNotAStep) {
   expect_open(judge_trace(m.trace, nullptr), "the forward and the backward pass of step 0");
 }
 
+TEST(Coverage, AnOptimizerThatCallsItsClosureMakesTheWholeStep) {
+  Step s;
+  static_cast<void>(s.judged([](Step&) {}));
+  for (Call& call : s.made.trace.calls) call.optimizer = true;
+  EXPECT_EQ(judge_trace(s.made.trace, nullptr).word(), "NOISE");
+}
+
 TEST(Coverage, AFormulaOfTheScriptIsAnOpenQuestion) {
   Step s;
   s.made.trace.functions = {{"torch.utils.checkpoint.CheckpointFunction", "", 1}};
