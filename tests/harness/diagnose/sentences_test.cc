@@ -162,5 +162,29 @@ TEST(Sentences, AnEnsembleSaysWhatItsRankMeans) {
       << line;
 }
 
+// A finding cites a proof instead of a distance below a threshold, and the distance where there is
+// no proof.
+TEST(Sentences, AProofIsSaidInThePlaceOfADistance) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.meaning.rows[0].drift_after = 3e-15;
+  const auto reported = [&] {
+    Judgement j;
+    sharding_findings(e, j, VerdictClass::kSharding);
+    std::string all;
+    for (const std::string& line : j.findings.at(0).evidence) all += line + "\n";
+    return all;
+  };
+  EXPECT_TRUE(contains(reported(), "below 1.49e-08")) << reported();
+  e.proofs = {{"sharded", false, false, true, 2, 58, -110.3, "loss/scaled", "loss/value", ""},
+              {"without reduction", true, true, true, 2, 58, -110.3, "", "", ""}};
+  EXPECT_TRUE(contains(reported(), "is the whole batch's function: equal at 2 random points"));
+  EXPECT_TRUE(contains(reported(), "of degree 58 or less is with a probability below 2^-110"));
+  EXPECT_TRUE(contains(reported(), "not the whole batch's is loss/scaled, made of loss/value"));
+  EXPECT_FALSE(contains(reported(), "1.49e-08")) << reported();
+  e.proofs[1].unproven = "rounded: no value";
+  EXPECT_TRUE(contains(reported(), "below 1.49e-08")) << reported();
+}
+
 }  // namespace
 }  // namespace twinrun

@@ -45,7 +45,7 @@ class Verify : public testing::Test {
   std::string path_ = folder_ / "tiny.golden.h5";
 };
 
-TEST_F(Verify, SameBitsWithOtherThreads) {
+TEST_F(Verify, SameBitsWhateverTheNumberOfWorkers) {
   const std::pair<const char*, int> engines[] = {
       {"cpu", 1}, {"cpu", 8}, {"tpu", 8}, {"honest:3", 4}};
   for (const auto& [engine, cores] : engines) {

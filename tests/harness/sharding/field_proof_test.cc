@@ -7,12 +7,10 @@
 #include <algorithm>
 #include <set>
 
-#include "harness/diagnose/findings.h"
 #include "harness/sharding/ablation.h"
 #include "harness/sharding/causes.h"
 #include "program/graph/liveness.h"
 #include "scenarios/library.h"
-#include "tests/harness/evidence.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun::field_proofs {  // a namespace of its own: the tests are compiled together
@@ -186,31 +184,6 @@ TEST(FieldProof, ThreadsAndSeedsDoNotMatter) {
     EXPECT_EQ(one[0].same, three[0].same);
     EXPECT_EQ(one[0].diverges_at, three[0].diverges_at);
   }
-}
-
-// A finding cites a proof instead of a distance below a threshold, and the distance where there is
-// no proof.
-TEST(FieldProof, IsSaidInThePlaceOfADistance) {
-  using by_hand::contains;
-  Evidence e = by_hand::clean();
-  by_hand::add_meaning(e);
-  e.meaning.rows[0].drift_after = 3e-15;
-  const auto reported = [&] {
-    Judgement j;
-    sharding_findings(e, j, VerdictClass::kSharding);
-    std::string all;
-    for (const std::string& line : j.findings.at(0).evidence) all += line + "\n";
-    return all;
-  };
-  EXPECT_TRUE(contains(reported(), "below 1.49e-08")) << reported();
-  e.proofs = {{"sharded", false, false, true, 2, 58, -110.3, "loss/scaled", "loss/value", ""},
-              {"without reduction", true, true, true, 2, 58, -110.3, "", "", ""}};
-  EXPECT_TRUE(contains(reported(), "is the whole batch's function: equal at 2 random points"));
-  EXPECT_TRUE(contains(reported(), "of degree 58 or less is with a probability below 2^-110"));
-  EXPECT_TRUE(contains(reported(), "not the whole batch's is loss/scaled, made of loss/value"));
-  EXPECT_FALSE(contains(reported(), "1.49e-08")) << reported();
-  e.proofs[1].unproven = "rounded: no value";
-  EXPECT_TRUE(contains(reported(), "below 1.49e-08")) << reported();
 }
 
 // All library scenarios whose data are available, and one whose weighted mean is over a core's own
