@@ -13,16 +13,7 @@
 
 Standard library and numpy only, Python 3.11.
 """
-import pathlib
-import sys
-
 from .protocol import Program, Unsupported, Variable, alive, serve
 from .safetensors import Damaged, load, save
 
 __all__ = ["Damaged", "Program", "Unsupported", "Variable", "alive", "load", "save", "serve"]
-
-# In a checkout, the folders beside this one have the names of frameworks. If they stayed on the search path, a library that tests
-# for `jax` would find our folder where JAX is not installed.
-beside = pathlib.Path(__file__).resolve().parent.parent
-if (beside / "jax" / "engine.py").exists():
-    sys.path[:] = [entry for entry in sys.path if not entry or pathlib.Path(entry).resolve() != beside]

@@ -2,7 +2,7 @@
 // backend has its own process and session folder; both end with the backend.
 //
 //   auto backend = make_exec_backend(
-//       {"python3 adapters/pytorch/engine.py", resolved_toml(scenario)}, threads);
+//       {"python3 adapters/engines/pytorch/engine.py", resolved_toml(scenario)}, threads);
 //   (*backend)->capabilities();  // what its hello declares; op_trace = false: evidence of level C
 #pragma once
 

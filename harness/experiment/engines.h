@@ -3,7 +3,7 @@
 // -> Backend.
 //
 //   const BackendOptions options = backend_options(scenario, 2);
-//   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, options);
+//   auto engine = make_engine("exec:python3 adapters/engines/pytorch/engine.py", scenario, options);
 //   auto xla = make_engine("xla:/usr/lib/xla_cpu_pjrt.so", scenario, options);
 //
 // Every error of the last two, from their start on, is Error::of_foreign_engine().

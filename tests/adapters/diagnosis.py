@@ -42,7 +42,7 @@ def interpreter(framework):
 
 def subject(framework, *options, engine=None):
     """Returns exec:COMMAND of the framework's engine, or of another file that its interpreter runs."""
-    words = [interpreter(framework), engine or ADAPTERS / framework / "engine.py", *options]
+    words = [interpreter(framework), engine or ADAPTERS / "engines" / framework / "engine.py", *options]
     return "exec:" + shlex.join(map(str, words))
 
 

@@ -1,4 +1,4 @@
-"""Exports weights and momentum of each framework's own file through adapters/*/export.py and `twinrun convert`: training must continue
+"""Exports weights and momentum of each framework's own file through adapters/engines/*/export.py and `twinrun convert`: training must continue
 as the framework would have continued it.
 
     python3 tests/adapters/run.py export
@@ -76,13 +76,13 @@ class Export(unittest.TestCase):
         python = self.framework(name, *modules)
         losses = self.trained(name, python)
         weights = self.folder / "w.safetensors"
-        run(python, ADAPTERS / name / "export.py", self.folder / FILES[name], weights, *NAMES[name])
+        run(python, ADAPTERS / "engines" / name / "export.py", self.folder / FILES[name], weights, *NAMES[name])
         self.goes_on(weights, losses)
         return python, losses
 
     def test_pytorch(self):
         python, _ = self.whole_way("pytorch")
-        tool = [python, ADAPTERS / "pytorch/export.py"]
+        tool = [python, ADAPTERS / "engines/pytorch/export.py"]
         self.assertIn("no '9'", run(*tool, self.folder / "kept.pt", "o", "--name", "9=conv1", code=1).stderr)
         self.assertIn("H*W*C rows", run(*tool, self.folder / "kept.pt", "o", *NAMES["pytorch"][:-1], "dense1=7,7,9", code=1).stderr)
         (self.folder / "bad.pt").write_bytes(b"no such thing")
@@ -93,18 +93,18 @@ class Export(unittest.TestCase):
         python = self.framework("pytorch")
         script = f"import torch; torch.save(torch.nn.Linear(2, 2), {str(self.folder / 'whole.pt')!r})"
         run(python, "-c", script)
-        said = run(python, ADAPTERS / "pytorch/export.py", self.folder / "whole.pt", code=1).stderr
+        said = run(python, ADAPTERS / "engines/pytorch/export.py", self.folder / "whole.pt", code=1).stderr
         self.assertIn("a pickled model is not", said)
 
     def test_jax(self):
         python, _ = self.whole_way("jax", "orbax")
-        said = run(python, ADAPTERS / "jax/export.py", self.folder / "none", code=1).stderr
+        said = run(python, ADAPTERS / "engines/jax/export.py", self.folder / "none", code=1).stderr
         self.assertIn("is not a folder", said)
 
     def test_tensorflow(self):
         python, losses = self.whole_way("tensorflow")
         self.goes_on(self.folder / "kept.weights.h5", losses, slots=False)    # Keras's own file needs no export
-        self.assertIn("none", run(python, ADAPTERS / "tensorflow/export.py", self.folder / "none", code=1).stderr)
+        self.assertIn("none", run(python, ADAPTERS / "engines/tensorflow/export.py", self.folder / "none", code=1).stderr)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class Engine(unittest.TestCase):
         python = interpreter(cls.framework)
         if python is None:
             raise unittest.SkipTest(f"no {cls.framework}")
-        cls.session = Harness([python, ROOT / "adapters" / (cls.command or f"{cls.framework}/engine.py")])
+        cls.session = Harness([python, ROOT / "adapters" / (cls.command or f"engines/{cls.framework}/engine.py")])
         cls.addClassCleanup(cls.session.__exit__)
         cls.hello = cls.session.hello()
 
@@ -175,7 +175,7 @@ class PyTorch(Engine):
 
     def test_bf16(self):
         for more, declared in (([], "autocast"), (["--undeclared"], None)):
-            with Harness([interpreter("pytorch"), ROOT / "adapters/pytorch/engine.py", "--autocast-bf16", *more]) as h:
+            with Harness([interpreter("pytorch"), ROOT / "adapters/engines/pytorch/engine.py", "--autocast-bf16", *more]) as h:
                 self.assertEqual(h.hello()["precision"], declared)
                 dump = Dump(dumped("mlp"), "R")
                 found = h.step(h.prepare(program_of(dump)), 1, 0, *dump.step(0), dump.state())
@@ -291,7 +291,7 @@ class Imported(unittest.TestCase):
                    "outputs": described({"loss": np.float32(0)}),
                    "step": {"stablehlo": "step.mlir", "arguments": named + [f"input/{name}" for name in binding["inputs"]],
                             "results": [*named, "output/loss"]}}
-        with Harness([python, ROOT / "adapters/jax/engine.py", "--cores", "1"]) as h:
+        with Harness([python, ROOT / "adapters/engines/jax/engine.py", "--cores", "1"]) as h:
             self.assertTrue(h.hello()["programs"])
             shutil.copy(f"{stem}.mlir", os.path.join(h.folder, "step.mlir"))
             name = h.prepare(program)

@@ -262,7 +262,7 @@ def main():
     what = sys.argv.pop(1)
     if what.endswith("_of_script"):
         return globals()[what]()
-    folder = ADAPTERS / OF[what]
+    folder = ADAPTERS / "engines" / OF[what]
     sys.path[:0] = [str(folder)]
     spec = importlib.util.spec_from_file_location("engine", folder / "engine.py")
     module = importlib.util.module_from_spec(spec)

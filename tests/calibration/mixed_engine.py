@@ -1,5 +1,5 @@
 """Healthy engines of mixed precision, and the same engines with one planted fault, for mixed_precision.py. PyTorch uses the layers of
-adapters/pytorch, JAX those of adapters/jax; the framework, or this file, decides what is rounded and where.
+adapters/engines/pytorch, JAX those of adapters/engines/jax; the framework, or this file, decides what is rounded and where.
 
     python3 mixed_engine.py pytorch autocast [--declare WORD] [--fault KIND:TENSOR:SIZE] SESSION-FOLDER
 
@@ -52,7 +52,7 @@ def planted(fault, name, gradient):
 
 
 def pytorch(o):
-    sys.path.insert(0, str(ADAPTERS / "pytorch"))
+    sys.path.insert(0, str(ADAPTERS / "engines/pytorch"))
     import models
     import numpy as np
     import torch
@@ -231,7 +231,7 @@ def pytorch(o):
 def jax(o):
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-    sys.path.insert(0, str(ADAPTERS / "jax"))
+    sys.path.insert(0, str(ADAPTERS / "engines/jax"))
     import jax
     import jax.numpy as jnp
     import models
@@ -319,7 +319,7 @@ def run(chosen):
 
 def keep_loaded(framework, path):
     """Serves sessions until it is ended. A client passes its standard input, output and error, and its arguments."""
-    sys.path.insert(0, str(ADAPTERS / framework))
+    sys.path.insert(0, str(ADAPTERS / "engines" / framework))
     if framework == "jax":
         os.environ["JAX_PLATFORMS"] = "cpu"
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"

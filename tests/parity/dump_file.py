@@ -1,6 +1,6 @@
 """What the framework programs share: reading parity_dump's file, running jobs, writing results.
 
-    adapter("jax")                                  # afterwards `import models` finds models.py of adapters/jax
+    adapter("jax")                                  # afterwards `import models` finds models.py of adapters/engines/jax
     dump = Dump("digits_mlp.h5", "R")               # has what models need of a program
     write_result("jax.h5", "jax", version, recorder, state)    # the layout of /R/ours in the dump
 
@@ -21,8 +21,7 @@ ADAPTERS = pathlib.Path(__file__).resolve().parents[2] / "adapters"
 
 def adapter(name):
     """Makes an adapter's models importable."""
-    sys.path += [str(ADAPTERS), str(ADAPTERS / name)]
-    import twinrun_engine  # noqa: F401, it removes ADAPTERS from the path again
+    sys.path += [str(ADAPTERS), str(ADAPTERS / "engines" / name)]
 
 
 class Dump:

@@ -1,4 +1,4 @@
-"""A dumped scenario in JAX: the model and the training of adapters/jax.
+"""A dumped scenario in JAX: the model and the training of adapters/engines/jax.
 
     build/parity/venv-jax/bin/python tests/parity/run_jax.py --job digits_mlp.h5 jax.h5 R -    # corner R, no mistake
 

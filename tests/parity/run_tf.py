@@ -1,4 +1,4 @@
-"""A dumped scenario in TensorFlow: the model and the training of adapters/tensorflow.
+"""A dumped scenario in TensorFlow: the model and the training of adapters/engines/tensorflow.
 
     build/parity/venv-tf/bin/python tests/parity/run_tf.py --job digits_mlp.h5 tf.h5 R -
 

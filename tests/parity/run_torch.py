@@ -1,4 +1,4 @@
-"""A dumped scenario in PyTorch, on one thread: the model and the training of adapters/pytorch.
+"""A dumped scenario in PyTorch, on one thread: the model and the training of adapters/engines/pytorch.
 
     /usr/bin/python3 tests/parity/run_torch.py --job digits_mlp.h5 torch.h5 R -
 """

@@ -249,7 +249,7 @@ def gradients_summed(m):
 
 
 def apply(name, module):
-    """Changes the tables of adapters/jax/models.py (its globals)."""
+    """Changes the tables of adapters/engines/jax/models.py (its globals)."""
     mistakes = {k: f for k, f in globals().items()
                 if isinstance(f, types.FunctionType) and f.__module__ == __name__ and k not in ("apply", "attention_with")}
     if name not in mistakes:

@@ -11,7 +11,7 @@ import sys
 import jax
 import jax.numpy as jnp
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent.parent / "adapters/jax"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent.parent / "adapters/engines/jax"))
 from export_step import export_step  # noqa: E402
 
 folder, steps = sys.argv[1], int(sys.argv[2])

@@ -1,6 +1,6 @@
 """Writes a JAX training step as files that `twinrun diagnose --program` reads.
 
-    from export_step import export_step       # adapters/jax, or twinrun.xla.files
+    from export_step import export_step       # adapters/engines/jax, or twinrun.xla.files
     export_step(step, (params, opt_state), batches, "mlp")       # step(params, opt_state, batch) -> params, opt_state, loss
     #   twinrun diagnose --program mlp.mlir
 

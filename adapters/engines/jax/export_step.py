@@ -7,9 +7,7 @@ export_step(step, (params, opt_state), batches, "mlp")       # step(params, opt_
 import pathlib
 import sys
 
-import jax  # noqa: F401  before adapters is on the path, lest adapters/jax be taken for JAX
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
 
 from twinrun.xla.files import export_step  # noqa: E402
 

@@ -1,7 +1,7 @@
 """Exports the weights of an Orbax checkpoint (a folder) for `twinrun convert`; it knows the names of Flax and Haiku.
 
-    python3 adapters/jax/export.py ckpt/3                                        # lists the content
-    python3 adapters/jax/export.py ckpt/3 w.safetensors --name params/Conv_0=conv1 --name params/Dense_0=dense1
+    python3 adapters/engines/jax/export.py ckpt/3                                        # lists the content
+    python3 adapters/engines/jax/export.py ckpt/3 w.safetensors --name params/Conv_0=conv1 --name params/Dense_0=dense1
     twinrun convert w.safetensors init.h5 --scenario mine.toml
 
 Layouts are already the program's. Name an optimizer's state in full: --name opt_state/0/trace/Dense_0/kernel=dense1/kernel.momentum
@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np  # noqa: E402

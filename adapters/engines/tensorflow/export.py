@@ -1,7 +1,7 @@
 """Exports the weights of a TensorFlow checkpoint (tf.train.Saver, tf.train.Checkpoint), given by its prefix, for `twinrun convert`.
 
-    python3 adapters/tensorflow/export.py ckpt/model-3                           # lists the content
-    python3 adapters/tensorflow/export.py ckpt/model-3 w.safetensors --name model/layer_with_weights-0=conv1
+    python3 adapters/engines/tensorflow/export.py ckpt/model-3                           # lists the content
+    python3 adapters/engines/tensorflow/export.py ckpt/model-3 w.safetensors --name model/layer_with_weights-0=conv1
     twinrun convert w.safetensors init.h5 --scenario mine.toml
 
 Layouts are already the program's. Keras's own files (.keras, .weights.h5) do not need this script: `twinrun convert` reads them.
@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 

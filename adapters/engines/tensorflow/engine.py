@@ -1,6 +1,6 @@
 """TensorFlow as a subject of twinrun: MirroredStrategy over logical CPUs, or TPUStrategy.
 
-    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/tensorflow/engine.py'
+    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/engines/tensorflow/engine.py'
     TWINRUN_TPU=local twinrun diagnose ..    # this machine's TPU, or one by name or address (not yet tested on a TPU)
 
 Options come before the session folder that twinrun adds; see --help.
@@ -12,7 +12,7 @@ import socket
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 
 from twinrun_engine import Unsupported, alive, serve  # noqa: E402
 from twinrun_engine.devices import tensorflow_devices  # noqa: E402

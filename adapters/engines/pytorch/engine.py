@@ -1,6 +1,6 @@
 """PyTorch as a subject of twinrun: one device, float32.
 
-    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/pytorch/engine.py' --set tpu.cores=1
+    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/engines/pytorch/engine.py' --set tpu.cores=1
 
 Options come before the session folder that twinrun adds; see --help.
 """
@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")    # required for deterministic products on a GPU
 
 from twinrun_engine import Unsupported, serve  # noqa: E402

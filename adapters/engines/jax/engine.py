@@ -1,6 +1,6 @@
 """JAX and optax as a subject of twinrun; several cores are as many devices of the host, or of a TPU.
 
-    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/jax/engine.py'
+    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/engines/jax/engine.py'
 
 Options come before the session folder that twinrun adds; see --help.
 """
@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 
 from twinrun_engine import Unsupported, alive, serve  # noqa: E402
 from twinrun_engine.devices import jax_devices  # noqa: E402

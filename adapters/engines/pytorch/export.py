@@ -1,7 +1,7 @@
 """Exports the weights of a PyTorch file (.pt, .pth) for `twinrun convert`: kernels HWIO and [in, out], the program's names and slots.
 
-    python3 adapters/pytorch/export.py model.pt                                  # lists the content
-    python3 adapters/pytorch/export.py model.pt w.safetensors --name 0=conv1 --name 4=dense1 --flattened dense1=7,7,8
+    python3 adapters/engines/pytorch/export.py model.pt                                  # lists the content
+    python3 adapters/engines/pytorch/export.py model.pt w.safetensors --name 0=conv1 --name 4=dense1 --flattened dense1=7,7,8
     twinrun convert w.safetensors init.h5 --scenario mine.toml
 
 The file holds a state_dict, or a dictionary with one (model, state_dict, model_state_dict) and optionally the optimizer's
@@ -14,7 +14,7 @@ import types
 from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
