@@ -116,7 +116,7 @@ def diagnosed(case, python, program, folder, seconds):
     started, before = time.monotonic(), busy()
     if case.told["way"] == "watch":
         status, said = called(
-            [python, "-W", "ignore", "-m", "twinrun", "watch", "-o", "trace.twin", case.script, *args],
+            [python, "-W", "ignore", "-m", "twinrun", "watch", "--steps", "1", "--run-on", "-o", "trace.twin", case.script, *args],
             variables,
             folder,
             seconds,

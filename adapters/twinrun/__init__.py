@@ -1,13 +1,13 @@
 """twinrun for PyTorch and JAX: is it noise, my sharding, or a bug in the engine?
 
     import twinrun
-    with twinrun.watch("trace.twin", steps=2):             # docs/quickstart.md
+    with twinrun.watch("trace.twin"):                      # docs/quickstart.md
         train()
     twinrun.judge("trace.twin")                            # the verdict; in a notebook, with a link to its page
     report = twinrun.diagnose(step, model, optimizer, batches, replicas=8)      # docs/guides/pytorch.md
     report = twinrun.diagnose(train_step, state, batches)                       # docs/guides/jax.md
 
-    python -m twinrun watch -o trace.twin --steps 2 train.py --epochs 1
+    python -m twinrun watch -o trace.twin train.py --epochs 1
 """
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--stop] SCRIPT ARGS...
+USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...      what a step computes on a healthy machine
        python -m twinrun verify known.json SCRIPT ARGS...           does each device here compute the same?
        python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]
@@ -58,11 +58,13 @@ def main(words=None):
 
 def _parsed(words):
     parser = argparse.ArgumentParser(prog="python -m twinrun watch", description="Records training steps of a PyTorch script.")
-    parser.add_argument("-o", "--output", default="trace.twin", help="the trace (trace.twin)")
-    parser.add_argument("--steps", type=int, default=1, help="how many optimizer steps to record (1)")
+    parser.add_argument("-o", "--output", default="trace.twin",
+                        help="the trace (trace.twin); each of several ranks writes its own (trace.rank0.twin)")
+    parser.add_argument("--steps", type=int, default=4, help="how many training steps to record (4)")
     parser.add_argument("--first", type=int, default=0, help="the first of them, from 0 (0)")
     parser.add_argument("--budget", default="4GiB", help="how large the trace may become (4GiB)")
-    parser.add_argument("--stop", action="store_true", help="end the script after the recorded steps")
+    parser.add_argument("--stop", action="store_true", default=True, help="end the script after the recorded steps (the default)")
+    parser.add_argument("--run-on", action="store_false", dest="stop", help="let the script run to its end")
     parser.add_argument("--observer", action="store_true",
                         help="run the script twice, with and without recording, and compare the parameters after the recorded steps")
     parser.add_argument("script")
@@ -96,6 +98,10 @@ class _Stop(SystemExit):
     """Ends the script after the recorded steps."""
 
 
+def stop():
+    raise _Stop(0)
+
+
 def watch_script(words):
     args = _parsed(words)
     if args.observer:
@@ -111,7 +117,7 @@ def watch_script(words):
             with open(told, "w") as file:
                 file.write(digest(counter.parameters()))
         if args.stop:
-            raise _Stop(0)
+            stop()
 
     if os.environ.pop("TWINRUN_REPEATABLE", None):
         from .known import make_repeatable
@@ -129,7 +135,7 @@ def watch_script(words):
         Regions(Uncounted(counter), counter.hide, counter.show).install()
         runpy.run_path(args.script, run_name="__main__")
         return 0
-    w = watch(args.output, args.steps, args.first, args.budget, script=args.script, after=complete)
+    w = watch(args.output, args.steps, args.first, args.budget, script=args.script, after=complete if told or args.stop else None)
     try:
         with w:
             counter = w.counter
@@ -144,8 +150,8 @@ def watch_script(words):
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     finally:
-        if w.recorder is not None and not w.done:
-            print(f"twinrun: the script made {w.counter.steps} optimizer steps; --first {args.first} --steps {args.steps} asks for "
+        if w.recorder is not None and not w.done and not w.children.started:
+            print(f"twinrun: the script made {w.counter.steps} training steps; --first {args.first} --steps {args.steps} asks for "
                   f"{args.first + args.steps}", file=sys.stderr)
     return 0
 
@@ -153,7 +159,7 @@ def watch_script(words):
 def _observe(words, args):
     """Runs the script in two processes, and writes into the trace whether recording changed what it computes."""
     from .file import replace_end
-    words = ["--stop"] + [w for w in words[:len(words) - len(args.args)] if w != "--observer"] + args.args
+    words = [w for w in words[:len(words) - len(args.args)] if w not in ("--observer", "--run-on")] + args.args
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         def run(which):
@@ -178,6 +184,9 @@ def _observe(words, args):
         if not same and "without" in found:
             run("again")
     step = args.first + args.steps - 1
+    if "with" in found and "without" not in found:
+        print("twinrun: without recording, no optimizer of torch.optim tells of this script's steps, so nothing was compared")
+        return 0
     observer = {"same": same, "with": found.get("with"), "without": found.get("without"), "what": f"parameters after step {step}"}
     if not same:
         observer["repeats"] = found.get("again") is not None and found.get("again") == found.get("without")

@@ -6,7 +6,9 @@
     recorder.end(before, out)
 
 Nothing here keeps a tensor alive, because that would change what the allocator reuses. A storage is known by a weak reference, which
-keeps its address from being reused; its bytes are written once for each version.
+keeps its address from being reused; its bytes are written once for each version. Before each call the memory of its arguments is
+compared with what was written, so that no call is judged on bytes that a launch has changed that PyTorch does not know of (a kernel of
+Triton or CUDA, ctypes, numpy, another process).
 """
 import struct
 
@@ -24,6 +26,7 @@ DTYPES = {getattr(torch, name): i for i, name in enumerate((
 DEVICES = {"cpu": 0, "cuda": 1}
 OTHER_DEVICE = 2
 WHOLE = 1 << 16    # a storage up to this size is written as a whole, a larger one where a tensor reaches less than half only in part
+ROW = 512          # words of a row of a digest
 PURGE = 4096       # storages that come between two searches for those that are gone
 MAX_REPR = 200
 
@@ -39,6 +42,11 @@ else:
     def _storage_of(tensor):
         storage = tensor.storage()
         return getattr(storage, "_storage", storage)
+
+
+def key_of(t):
+    """Returns what tells a tensor's memory from that of others that live; None for layouts that have several or none."""
+    return _storage_of(t)._cdata if t.layout is torch.strided and t.device.type != "meta" else None
 
 
 def _bytes_of(storage):
@@ -57,28 +65,20 @@ class Skip(Exception):
 
 
 class Storage:
-    __slots__ = ("number", "version", "reference", "blocks", "step", "volatile", "size")
+    __slots__ = ("number", "version", "reference", "blocks", "checked", "changed", "told", "size")
 
-    def __init__(self, number, storage, step):
+    def __init__(self, number, storage):
         self.number, self.version, self.reference = number, 0, StorageWeakRef(storage)
-        self.blocks = []    # (first byte, last byte, block) of the bytes of this version that are in the file
-        self.step, self.size = step, None
-        self.volatile = _is_volatile(storage)
-
-
-def _is_volatile(storage):
-    """Others can write to this memory without a call: numpy, another process."""
-    try:
-        if storage.device.type != "cpu":
-            return False
-        return not storage.resizable() or storage.is_shared()
-    except AttributeError:    # before 2.0 a storage of numpy is not to be told
-        return bool(getattr(storage, "is_shared", bool)())
+        self.blocks = []    # (first byte, last byte, block, digest) of the bytes of this version that are in the file
+        self.checked = 0    # the moment at which the memory was known to hold these bytes
+        self.changed = 0    # the moment at which it was found to hold others, though no call had written them
+        self.told = 0       # the call that was recorded with this change; one that has the memory twice says it once
+        self.size = None
 
 
 class Schema:
     """What a call of an overload writes, by its schema."""
-    __slots__ = ("name", "positions", "keywords", "out", "fresh", "volatile", "known", "undeclared")
+    __slots__ = ("name", "positions", "keywords", "out", "fresh", "late", "foreign", "view", "known", "undeclared")
 
     # Operations whose schema does not say, in some versions, that they write these arguments: the statistics of batch normalisation in
     # training (argument 5), the noise of rrelu.
@@ -91,7 +91,9 @@ class Schema:
         self.positions, self.keywords, self.out, self.undeclared = (), (), False, None
         parts = self.name.split(".")
         self.fresh = len(parts) > 1 and parts[0] == "aten" and parts[1] in self.FRESH
-        self.volatile = "c10d" in parts[0]
+        self.late = "c10d" in parts[0]    # what it writes is complete only when somebody has waited for it
+        self.foreign = parts[0] not in ("aten", "prims")    # its schema may not say all that it writes
+        self.view = False    # gives the memory of its argument, and reads none
         schema = getattr(func, "_schema", None)
         self.known = schema is not None
         if not self.known:
@@ -100,6 +102,8 @@ class Schema:
         self.positions = tuple(i for i, a in written)
         self.keywords = tuple(a.name for _, a in written)
         self.out = any(getattr(a, "kwarg_only", False) and a.name.startswith("out") for _, a in written) and bool(written)
+        returns = getattr(schema, "returns", ())
+        self.view = not (self.foreign or written) and any(r.alias_info is not None for r in returns)
         rule = self.UNDECLARED.get(parts[1]) if len(parts) > 1 and not written else None
         if rule:
             self.undeclared = rule
@@ -129,6 +133,12 @@ class Recorder:
         self.storages, self.number = {}, 0
         self.calls, self.step, self.in_step = 0, 0, 0
         self.left_out, self.error = {"budget": 0, "error": 0}, None
+        self.now = 1       # a moment: counts where code may run that is not PyTorch's
+        self.begun = 0     # calls
+        self.composed = 0  # functions of PyTorch that run now and call others
+        self.skipped = {}  # storages that calls have computed which were left out: weak references
+        self.passed, self.used = 0, 0    # those calls; how many of their results a recorded call has read
+        self.saw = None    # is called with the node that made a tensor, while the arguments of a call are written
         self.zeros = {}    # of each dtype, what a tensor of zeros without memory is recorded as
         self.limit = budget
         self.begin_at, self.first_missed = 0, None    # calls of the step: bytes are kept from the one on; were missing at the other
@@ -219,7 +229,11 @@ class Recorder:
     # Tensors
 
     def _tensor(self, t, out, bytes_too=True):
-        flags = (1 if t.requires_grad else 0) | (2 if isinstance(t, torch.nn.Parameter) else 0)
+        flags = 2 if isinstance(t, torch.nn.Parameter) else 0
+        if t.requires_grad:
+            flags |= 1
+            if self.saw is not None:
+                self.saw(t.grad_fn)
         device = t.device.type
         if device == "meta":
             raise Skip
@@ -270,34 +284,33 @@ class Recorder:
 
     def _new_storage(self, key, storage):
         self.number += 1
+        self.used += key in self.skipped
         if self.number % PURGE == 0:
             self.purge()
-        entry = self.storages[key] = Storage(self.number, storage, self.step)
+        entry = self.storages[key] = Storage(self.number, storage)
         return entry
 
     def purge(self):
         gone = [key for key, entry in self.storages.items() if entry.reference.expired()]
         for key in gone:
             del self.storages[key]
+        self.skipped = {key: reference for key, reference in self.skipped.items() if not reference.expired()}
 
     def _block(self, entry, storage, t, first, last, place):
         """Returns the block with bytes first to last of a storage's present version, where it begins, and whether the bytes differ from
         those that were recorded although no call wrote them. Writes them if they are not in the file; 0: they are left out."""
-        changed = False
-        blocks = entry.blocks
-        if blocks:
-            size = _bytes_of(storage)
-            if size != entry.size:    # FSDP resizes a storage without a call
+        blocks, now = entry.blocks, self.now
+        if blocks and entry.checked != now:
+            # FSDP resizes a storage without a call.
+            if _bytes_of(storage) != entry.size or not self._unchanged(entry, storage, t, place):
                 blocks = entry.blocks = []
                 entry.version += 1
-                changed = True
-            elif entry.step != self.step or entry.volatile or not self.sees_all:
-                if not self._unchanged(entry, storage, t, place):
-                    blocks = entry.blocks = []
-                    entry.version += 1
-                    changed = True
-        entry.step = self.step
-        for begin, end, block in blocks:
+                entry.changed = now
+        entry.checked = now
+        changed = entry.changed == now and entry.told != self.begun
+        if changed:
+            entry.told = self.begun
+        for begin, end, block, _ in blocks:
             if begin <= first and last <= end:
                 return block, begin, changed
         if first == last:
@@ -311,7 +324,7 @@ class Recorder:
             begin, end = first, last
         block = self._write(storage, t, begin, end, place)
         if block:
-            blocks.append((begin, end, block))
+            blocks.append((begin, end, block, None if place == 0 else _digest(storage, t, begin, end - begin)))
         return block, begin, changed
 
     def _write(self, storage, t, begin, end, place):
@@ -340,23 +353,14 @@ class Recorder:
 
     def _to_host(self, storage, t, begin, size):
         """Copies bytes of a device's memory, in the order of the current stream."""
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        with torch.no_grad():
-            flat = torch.empty(0, dtype=torch.uint8, device=t.device)
-            flat.set_(storage, begin, (size,), (1,))
-            return flat.cpu()
+        return None if torch.cuda.is_current_stream_capturing() else _bytes(storage, t, begin, size).cpu()
 
     def _unchanged(self, entry, storage, t, place):
-        for begin, end, block in entry.blocks:
-            if place == 0:
-                address = storage.data_ptr() + begin
-            else:
-                host = self._to_host(storage, t, begin, end - begin)
-                if host is None:
-                    return True
-                address = host.data_ptr()
-            if not self.file.same(block, 0, address, end - begin):
+        for begin, end, block, digest in entry.blocks:
+            if digest is not None:
+                if not torch.cuda.is_current_stream_capturing() and not torch.equal(digest, _digest(storage, t, begin, end - begin)):
+                    return False
+            elif not self.file.same(block, 0, storage.data_ptr() + begin, end - begin):
                 return False
         return True
 
@@ -396,12 +400,14 @@ class Recorder:
                 self.tensors(v, found)
         return found
 
-    def begin(self, schema, args, kwargs):
+    def begin(self, schema, args, kwargs, quiet=False):
+        """`quiet`: since the last call none but PyTorch's own code has run."""
         before = Before()
         before.schema = schema
         self.refused = False
-        if schema.volatile:
-            self._distrust(args)
+        self.begun += 1
+        if not (self.composed or quiet or schema.view):
+            self.now += 1
         before.arguments = self.arguments(args, kwargs, schema.keywords if schema.out else ())
         before.flags = LEFT_OUT if self.refused else 0
         before.versions = None
@@ -409,17 +415,21 @@ class Recorder:
             before.versions = self.versions(args, kwargs)
         return before
 
+    def pass_over(self, schema, args, kwargs, out):
+        """Takes note of a call that is not recorded: what it computed, and what it wrote."""
+        self.passed += 1
+        self.wrote(self.tensors(schema.written(args, kwargs), []))
+        given = set(map(key_of, self.tensors([*args, *kwargs.values()], [])))
+        for t in self.tensors([out], []):
+            key = key_of(t)
+            if key is not None and key not in given:
+                self.skipped[key] = StorageWeakRef(_storage_of(t))
+        if self.passed % PURGE == 0:
+            self.purge()
+
     def versions(self, args, kwargs):
         """Returns the counters of autograd, which grow with each write that a call makes below us."""
         return [_counter(t) for t in self.tensors([*args, *kwargs.values()], [])]
-
-    def _distrust(self, args):
-        """Memory of an asynchronous collective may change at any time."""
-        for t in self.tensors(args, []):
-            if t.layout is torch.strided and t.device.type != "meta":
-                storage = _storage_of(t)
-                entry = self.storages.get(storage._cdata) or self._new_storage(storage._cdata, storage)
-                entry.volatile = True
 
     def version_of(self, t):
         """Returns the version of a tensor's storage as far as it is known."""
@@ -439,6 +449,7 @@ class Recorder:
             if entry is None:
                 continue
             entry.version += 1
+            entry.changed = 0
             if entry.blocks:
                 size = t.element_size()
                 first = t.storage_offset() * size
@@ -467,9 +478,12 @@ class Recorder:
             written = [t for t, a, b in zip(every, before.versions, changed) if a != b]
         if written:
             self.wrote(written)
-        self.finish(before, schema.name, out, written, info, raised, schema.fresh)
+        if schema.foreign:
+            self.now += 1
+        self.finish(before, schema.name, out, written, info, raised, schema.fresh or schema.late)
 
     def finish(self, before, name, out, written, info, raised, fresh=False):
+        """`fresh`: the results, and what was written, hold no values yet."""
         rest = []
         if raised:
             rest.append(_NONE)
@@ -479,7 +493,7 @@ class Recorder:
             self.value(out, rest)
         rest.append(_U32.pack(len(written)))
         for t in written:
-            self._tensor(t, rest)
+            self._tensor(t, rest, not fresh)
         place, module, node, forward, flags = info
         flags |= before.flags | (LEFT_OUT if self.refused else 0) | (RAISED if raised else 0)
         if flags & LEFT_OUT:
@@ -495,6 +509,24 @@ class Recorder:
         """Keeps the first thing that went wrong."""
         if self.error is None:
             self.error = text
+
+
+def _bytes(storage, t, begin, size, dtype=torch.uint8):
+    with torch.no_grad():
+        flat = torch.empty(0, dtype=dtype, device=t.device)
+        return flat.set_(storage, begin // flat.element_size(), (size // flat.element_size(),), (1,))
+
+
+def _digest(storage, t, begin, size):
+    """Returns sums of a device's memory along rows and columns of words, computed there: no change of fewer than four words leaves all
+    of them as they are. The rest, which fills no row, is kept as it is."""
+    words = ROW * 8
+    whole = size // words * words if begin % 8 == 0 else 0
+    rest = _bytes(storage, t, begin + whole, size - whole).cpu()
+    if not whole:
+        return rest
+    rows = _bytes(storage, t, begin, whole, torch.int64).view(-1, ROW)
+    return torch.cat([torch.cat([rows.sum(0), rows.sum(1)]).cpu().view(torch.uint8), rest])
 
 
 def _counter(t):

@@ -1,41 +1,107 @@
 """The trace's file: records of strings, data and calls, as docs/reference/trace-format.md has them.
 
-    file = TraceFile("trace.twin")
+    file = TraceFile("trace.twin", meta)      # in trace.twin.part
     block = file.data(address, size)
     file.record(CALL, number, payload)
-    file.finish({"calls": 1})
+    file.publish("trace.twin", meta)          # from here on in trace.twin
+    file.record_end({"calls": 1})
+    file.abandon()
 
 Large blocks of data go from the tensor's memory to the file in one system call; small records are gathered. This is not done through a
-memory map: a full disk would then end the script by a signal, where a system call returns an error.
+memory map: a full disk would then end the script by a signal, where a system call returns an error. What is in the file is compared
+through a map, which copies nothing.
 """
+import contextlib
 import ctypes
+import fcntl
 import json
+import mmap
 import os
 import struct
 import zlib
 
 MAGIC = b"TWINTRC1".ljust(64, b"\0")
-PADDING, META, STRING, DATA, CALL, END, GRAPH = range(7)
+PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP = range(8)
 HEADER = struct.Struct("<IIQQ")
 ALIGNMENT = 64          # of data in the file
 GATHERED = 1 << 20      # bytes of small records that are kept back before they are written
 SMALL = 1 << 15         # a block of data up to this size is gathered, too
-READ_AT_ONCE = 4 << 20  # bytes of a comparison
+PART = ".part"          # of the name of a file that has no whole step yet
+ROOM = 64               # bytes that are kept free in the first record, for a rank that is known later
+WINDOW = 1 << 30        # bytes of the file that are mapped together; the file may end within them
 
-_compare = ctypes.CDLL(None).memcmp
+_libc = ctypes.CDLL(None, use_errno=True)
+_compare, _map, _unmap = _libc.memcmp, _libc.mmap, _libc.munmap
 _compare.argtypes, _compare.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_int
+_map.argtypes, _map.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64], ctypes.c_void_p
+_unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def _claim(path):
+    """Returns (a descriptor, the name) of a new file beside `path`, which no other process writes: that one would have locked it."""
+    stem, ending = os.path.splitext(path)
+    for name in (path, f"{stem}.pid{os.getpid()}{ending}"):
+        fd = os.open(name + PART, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        if _locks(fd):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(fd), os.stat(name + PART)):    # not renamed in the meantime
+                    os.ftruncate(fd, 0)
+                    return fd, name
+        os.close(fd)
+    raise OSError(f"{path}{PART} is written by another process; give another --output")
+
+
+def _locks(fd):
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
 
 
 class TraceFile:
-    def __init__(self, path):
-        self.path = os.path.abspath(path)
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o644)
+    """A file that is written beside the one of its name, which is replaced once there is something to replace it with (`publish`)."""
+
+    def __init__(self, path, meta):
+        self.fd, self.path = _claim(os.path.abspath(path))
+        self.published = False
         self.pending = bytearray(MAGIC)
         self.written = 0    # bytes of the file; `pending` comes after them
         self.strings = {"": 0}
         self.blocks = [None]    # of each block of data: where it begins, its size
-        self.scratch = None
+        self.windows = {}       # the address of each part of the file that is mapped
         self.empty = 0          # the block that has no bytes
+        self.room = len(json.dumps(meta)) + ROOM
+        self.record(META, 0, self._meta(meta))
+
+    def _meta(self, meta):
+        return json.dumps(meta).encode().ljust(self.room)
+
+    def publish(self, path, meta):
+        """Gives the file its name, and the first record what is known by now."""
+        if self.published:
+            return
+        if not self.written:
+            self.flush()
+        payload = self._meta(meta)
+        if len(payload) == self.room:
+            os.pwrite(self.fd, HEADER.pack(META, zlib.crc32(payload), len(payload), 0) + payload, len(MAGIC))
+        path = os.path.abspath(path)
+        with contextlib.suppress(OSError):
+            there = os.open(path, os.O_RDWR)
+            if not _locks(there):    # another process writes it
+                stem, ending = os.path.splitext(path)
+                path = f"{stem}.pid{os.getpid()}{ending}"
+            os.close(there)
+        os.replace(self.path + PART, path)
+        self.path, self.published = path, True
+
+    def discard(self):
+        """Closes the file and removes it."""
+        if self.fd is not None:
+            os.unlink(self.path if self.published else self.path + PART)
+            self.abandon()
 
     @property
     def size(self):
@@ -103,19 +169,26 @@ class TraceFile:
     def same(self, block, offset, address, size):
         """Says whether `size` bytes of memory are those of a block, from its byte `offset` on."""
         begin = self.blocks[block][0] + offset
-        if begin + size > self.written:
-            self.flush()
-        if self.scratch is None:
-            self.scratch = bytearray(READ_AT_ONCE)
-            self.scratch_address = ctypes.addressof(ctypes.c_char.from_buffer(self.scratch))
-        done = 0
-        while done < size:
-            part = min(READ_AT_ONCE, size - done)
-            found = os.preadv(self.fd, [memoryview(self.scratch)[:part]], begin + done)
-            if found <= 0 or _compare(self.scratch_address, address + done, found) != 0:
+        if begin >= self.written:    # among what is kept back
+            at = begin - self.written
+            return self.pending[at:at + size] == ctypes.string_at(address, size)
+        while size:
+            within = begin % WINDOW
+            part = min(size, WINDOW - within)
+            window = self._window(begin // WINDOW)
+            if _compare(window + within, address, part) != 0:
                 return False
-            done += found
+            begin, address, size = begin + part, address + part, size - part
         return True
+
+    def _window(self, number):
+        found = self.windows.get(number)
+        if found is None:
+            found = _map(None, WINDOW, mmap.PROT_READ, mmap.MAP_SHARED, self.fd, number * WINDOW)
+            if found == _FAILED:
+                raise OSError(ctypes.get_errno(), f"{self.path} cannot be mapped: {os.strerror(ctypes.get_errno())}")
+            self.windows[number] = found
+        return found
 
     def _write(self, view):
         done = 0
@@ -134,19 +207,18 @@ class TraceFile:
             raise
         self.pending.clear()
 
-    def finish(self, end):
-        if self.fd is None:
-            return
-        try:
-            self.record(END, 0, json.dumps(end).encode())
-            self.flush()
-        finally:
-            self.abandon()
+    def record_end(self, end):
+        """Writes the last record."""
+        self.record(END, 0, json.dumps(end).encode())
+        self.flush()
 
     def abandon(self):
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
+        for address in self.windows.values():
+            _unmap(address, WINDOW)
+        self.windows = {}
 
 
 def replace_end(path, change):

@@ -26,7 +26,7 @@ BUILTIN = {
 
 class Function:
     """One of them; has what encode.py needs of a schema."""
-    known, volatile, fresh, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
+    known, fresh, view, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
 
     def __init__(self, name, func, builtin=False):
         self.short, self.name = name, f"torch.nn.functional.{name}"

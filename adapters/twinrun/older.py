@@ -279,4 +279,4 @@ class Patches:
     def _write(self, op, args, result, info, node, number):
         r = self.owner.recorder
         before = r.begin(r.schema_of(_overload(op)), args, {})
-        r.end(before, args, {}, result, (*info, r.file.string(node), number, OPTIMIZER if self.owner.counter.stepping else 0))
+        r.end(before, args, {}, result, (*info, r.file.string(node), number, OPTIMIZER if self.owner.counter.optimizing else 0))

@@ -54,6 +54,14 @@ class Places:
             text = self.texts[key] = "\n".join(map(self._line, stack))
         return text
 
+    def of(self, function):
+        """Returns the line where a function of Python is defined."""
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return ""
+        lines = range(code.co_firstlineno, code.co_firstlineno + MAX_FRAMES)    # decorators come first
+        return self._line((code, next((n for n in lines if "def " in linecache.getline(code.co_filename, n)), lines[0])))
+
     def _line(self, place):
         text = self.lines.get(place)
         if text is None:
@@ -89,6 +97,10 @@ class Modules(Hooks):
     @property
     def path(self):
         return self.stack[-1][1] if self.stack else ""
+
+    @property
+    def outermost(self):
+        return self.stack[0][0] if self.stack else None
 
     def install(self):
         import torch.nn.modules.module as m

@@ -16,7 +16,7 @@ from .graphs import Graph, Unknown
 class _Schema:
     """Has what encode.py needs of the schema of a call."""
     name = "torch.compile.inductor"
-    known, volatile, fresh, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
+    known, fresh, view, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
 
 
 SCHEMA = _Schema()

@@ -1,5 +1,6 @@
-"""What a training step is: it ends when the optimizers have stepped."""
+"""What a training step is: it begins where the one before ended, and ends after the update."""
 import gc
+import sys
 import weakref
 
 import torch
@@ -14,35 +15,54 @@ def _with_subclasses(base):
     return found
 
 
+def _held(optimizer):
+    """Returns the parameters of an optimizer, also of one that wraps another and shows its groups."""
+    try:
+        return [p for group in optimizer.param_groups for p in group["params"]]
+    except Exception:    # one that is not built yet, or has lost what it wraps
+        return []
+
+
 def _living():
     """Returns all optimizers that have parameters."""
     # By the type: isinstance would ask every object for its __class__, which some answer with a warning.
     kinds = _with_subclasses(torch.optim.Optimizer)
-    return [o for o in [o for o in gc.get_objects() if type(o) in kinds] if o.param_groups]
+    return [o for o in [o for o in gc.get_objects() if type(o) in kinds] if _held(o)]
 
 
 class Steps(Hooks):
     """Counts steps by hooks on all optimizers. `ends` is called after each that is complete.
 
-    With one optimizer a step ends right after its step. Where several live (a GAN), it ends when each that stepped in the last round has
-    stepped, or before an optimizer steps again."""
+    What counts is the parameters that an optimizer holds, not the object: one that wraps another one (accelerate, Lightning, apex, moving
+    averages) holds the same, and a step that runs within another one is a part of it. A step ends when the parameters that were updated
+    in the step before have been; in the first one, all those that a living optimizer holds and that require a gradient. It also ends
+    after an optimizer that steps again (the others do not step each time, or never), and after one that did not step the last time. So
+    it never ends between a backward pass and the update that this is for.
+
+    A loop that no optimizer updates is followed by its calls (`sees`, `enters`)."""
 
     def __init__(self, ends):
         self.ends, self.steps = ends, 0
-        self.stepping = 0         # an optimizer steps now
-        self.stepped = []         # ids of those that stepped in this step
+        self.inside = []          # (frame, whether it has a closure, whether all of it is PyTorch's) of the optimizers that step now, the outermost first
+        self.stepped = set()      # ids of the parameters that were updated in this step
         self.expected = None
         self.manual = False
         self.patched = []
         self.optimizers = []      # weak references, in the order of their first step
+        self.loop = True          # no optimizer has stepped, and none lives as far as is known
+        self._begin()
+
+    def _begin(self):
+        self.leaves = set()       # storages of the parameters that the forward pass has read
+        self.backward, self.later, self.updated, self.transformed, self.outside = False, False, False, False, False
 
     def install(self):
         from torch.optim import Optimizer
-        module = __import__("sys").modules[Optimizer.__module__]
+        module = sys.modules[Optimizer.__module__]
         if hasattr(module, "register_optimizer_step_post_hook"):
             self.handles = [module.register_optimizer_step_pre_hook(self._before),
                             module.register_optimizer_step_post_hook(self._after)]
-        else:
+        elif not self.patched:
             self._patch(Optimizer)
 
     def compiled(self):
@@ -50,6 +70,7 @@ class Steps(Hooks):
         if not self.manual:
             for optimizer in _living():
                 self._keep(optimizer)
+            self.loop = False
             self._end()
 
     def remove(self):
@@ -63,13 +84,8 @@ class Steps(Hooks):
         """Before 2.0: wraps `step` of every class of optimizers, those that are defined later too."""
         def wrapped(original):
             def step(optimizer, *args, **kwargs):
-                if self.stepping:    # a class that calls its base's
-                    return original(optimizer, *args, **kwargs)
-                self._before(optimizer)
-                try:
-                    out = original(optimizer, *args, **kwargs)
-                finally:
-                    self.stepping = 0
+                self._before(optimizer, (optimizer, *args), kwargs)
+                out = original(optimizer, *args, **kwargs)
                 self._after(optimizer)
                 return out
             for name, value in vars(original).items():
@@ -98,24 +114,44 @@ class Steps(Hooks):
 
     def told(self):
         """The script itself says that a step is complete; hooks no longer do."""
-        self.manual = True
+        self.manual, self.loop = True, False
         self._end()
 
-    def _before(self, optimizer, *_):
-        if id(optimizer) in self.stepped and not self.manual:
-            self._end()
-        self.stepping = 1
+    # Optimizers
+
+    @property
+    def optimizing(self):
+        """Whether an optimizer computes its update now, and not the gradient in a closure, which runs with gradients on."""
+        return bool(self.inside) and not (any(closure for _, closure, _ in self.inside) and torch.is_grad_enabled())
+
+    @property
+    def own(self):
+        """Whether an optimizer of PyTorch computes its update now: the script has no part in it."""
+        return len(self.inside) == 1 and self.inside[0][2]
+
+    def _before(self, optimizer, args=(), kwargs=None):
+        frame, running = sys._getframe(1), []
+        while self.inside and frame.f_back is not None:
+            frame = frame.f_back
+            running.append(frame)
+        self.inside = [one for one in self.inside if any(one[0] is frame for frame in running)]    # the others ended with an exception
+        closure = any(map(callable, args[1:])) or callable((kwargs or {}).get("closure"))
+        self.inside.append((sys._getframe(1), closure, not closure and type(optimizer).__module__.startswith("torch.optim.")))
 
     def _after(self, optimizer, *_):
-        self.stepping = 0
+        frame = sys._getframe(1)
+        while self.inside and self.inside.pop()[0] is not frame:
+            pass
         self._keep(optimizer)
-        if self.manual:
+        if self.inside or self.manual:
             return
-        if id(optimizer) not in self.stepped:
-            self.stepped.append(id(optimizer))
+        self.loop = False
+        held = set(map(id, _held(optimizer)))
+        again = not held.isdisjoint(self.stepped)
+        self.stepped |= held
         if self.expected is None:
-            self.expected = len(_living())
-        if len(self.stepped) >= self.expected:
+            self.expected = {id(p) for o in _living() for p in _held(o) if p.requires_grad}
+        if again or held.isdisjoint(self.expected) or self.stepped >= self.expected:
             self._end()
 
     def _keep(self, optimizer):
@@ -124,8 +160,9 @@ class Steps(Hooks):
 
     def _end(self):
         if self.stepped and not self.manual:
-            self.expected = len(self.stepped)
-        self.stepped = []
+            self.expected = self.stepped
+        self.stepped = set()
+        self._begin()
         self.steps += 1
         self.ends()
 
@@ -134,8 +171,48 @@ class Steps(Hooks):
         seen = set()
         for reference in self.optimizers:
             optimizer = reference()
-            for group in optimizer.param_groups if optimizer is not None else ():
-                for p in group["params"]:
-                    if id(p) not in seen:
-                        seen.add(id(p))
-                        yield p
+            for p in _held(optimizer) if optimizer is not None else ():
+                if id(p) not in seen:
+                    seen.add(id(p))
+                    yield p
+
+    def trained(self):
+        """Returns the ids of the parameters that are trained: those that optimizers hold and that require a gradient."""
+        return {id(p) for p in (self.parameters() if self.optimizers else (p for o in _living() for p in _held(o))) if p.requires_grad}
+
+    # Loops without an optimizer
+
+    def sees(self, key_of, backward, tensors, written):
+        """Follows the calls of a loop until an optimizer steps. After a backward pass and a write to a parameter (a leaf that the forward
+        pass read), the next call that autograd records begins a step; so does one that reads a new leaf in the place of the old one."""
+        if backward:
+            self.backward = True
+            return
+        self.later = self.backward
+        if self.backward and not self.updated:
+            self.updated = any(key_of(t) in self.leaves for t in written)
+        if torch.is_grad_enabled():
+            leaves = {key_of(t) for t in tensors if t.requires_grad and t.is_leaf}
+            if self.backward and (leaves - self.leaves or self.updated and any(t.requires_grad for t in tensors)):
+                self._turns()
+            self.leaves |= leaves
+
+    def enters(self, transformed):
+        """Follows the functions of a loop whose gradients torch.func computes: after one that runs outside of all transforms, the next
+        transform begins a step."""
+        if transformed and self.outside:
+            self._turns()
+        self.transformed |= transformed
+        self.outside |= not transformed and self.transformed and self.backward
+
+    def leaves_off(self):
+        """The script ends: the last step of a loop without an optimizer is complete if it has updated something. New leaves in the place
+        of the old ones show only when they are read; the steps before tell that there are some."""
+        if self.loop and self.backward and (self.updated or self.outside or self.steps and self.later):
+            self._turns()
+
+    def _turns(self):
+        if any(p.requires_grad for o in _living() for p in _held(o)):
+            self.loop = False    # the optimizer will step
+        else:
+            self._end()

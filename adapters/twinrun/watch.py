@@ -1,6 +1,6 @@
 """Records the calls of training steps: the modes and hooks around a script, and what a step is.
 
-    with twinrun.watch("trace.twin", steps=2) as w:
+    with twinrun.watch("trace.twin") as w:
         train()
 """
 import contextlib
@@ -14,9 +14,10 @@ import weakref
 
 import torch
 
-from . import functions, older
-from .encode import COMPOSED, OPTIMIZER, Recorder, Skip
-from .file import META, TraceFile
+from . import functions, launches, older
+from .children import Children, named, rank
+from .encode import COMPOSED, OPTIMIZER, Recorder, Skip, key_of
+from .file import PART, STEP, TraceFile
 from .places import Modules, Places
 from .regions import Regions, compiling, inside
 from .steps import Steps
@@ -24,9 +25,11 @@ from .steps import Steps
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
          "TIB": 1 << 40}
 UNKNOWN = -1
+HOOKED = ("torch::autograd::AccumulateGrad", "AccumulateGrad", "CompiledFunctionBackward")    # nodes in which others' code runs
 
 _sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
 _node = getattr(torch._C, "_current_autograd_node", None)
+_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: None)    # of torch.func
 _plain = getattr(torch._C, "DisableTorchFunction", None)
 _watches = weakref.WeakSet()
 
@@ -126,91 +129,137 @@ def _loosest(before, now):
 
 
 class watch:
-    """Records `steps` optimizer steps, from step `first` on, into the file `path`. The code inside runs as it would without."""
+    """Records `steps` training steps, from step `first` on, into the file `path`. The code inside runs as it would without. `path` is
+    the file's name once it is written: several ranks write `trace.rank0.twin` and so on, processes without a rank `trace.pid1234.twin`."""
 
-    def __init__(self, path, steps=1, first=0, budget="4GiB", script=None, after=None):
+    def __init__(self, path, steps=4, first=0, budget="4GiB", script=None, after=None, child=False):
         if steps < 1 or first < 0:
             raise ValueError(f"steps={steps}, first={first}; expected steps of at least 1 and first of at least 0")
         self.path, self.steps, self.first, self.budget = path, steps, first, parse_size(budget)
+        self.given, self.child = path, child
         self.script = script or (sys.argv[0] if sys.argv else "")
         self.after = after        # is called once, when the last watched step is complete
         self.on = False           # calls are recorded now
         self.done = False
+        self.complete = 0         # steps that were recorded
+        self.between = True       # no training has begun since the last step
+        self.trained = {}         # id of a module: whether it holds parameters that are trained
+        self.functions, self.kinds = {}, {}    # Functions of the script: what the end tells of them; of a node's type: the name
         self.recorder = None
         self.lock = threading.RLock()
         self.nodes, self.sequence, self.last = {}, 0, None
+        self.alone = None         # what of PyTorch's the last call was a part of
         self.modes, self.put_away = [], None
         self.message = None
 
     # Entering and leaving
 
     def __enter__(self):
-        file = TraceFile(self.path)
         self.settings = _settings()
+        self.meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
+                     "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": self.settings}
+        file = TraceFile(self._name(), self.meta)
         self.recorder = Recorder(file, self.budget, sees_all=not older.needed())
-        meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
-                "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": self.settings}
-        file.record(META, 0, json.dumps(meta).encode())
         self.places, self.modules = Places(), Modules()
         self.counter = Steps(self._step_ends)
         self.counter.install()
         self.modules.install()
         self.regions = Regions(self, self._hide, self._show)
         self.regions.install()
+        self.launches = launches.Launches(self._launched)
+        self.children = Children({"path": os.path.abspath(self.given), "steps": self.steps, "first": self.first, "budget": self.budget,
+                                  "script": self.script, "stop": self.after is not None})
+        self.children.install()
         self.depth = _depth()
         _watches.add(self)
         if self.first == 0:
             self._record()
+        elif not older.needed():
+            self._enter_modes()    # to count the steps of a loop that no optimizer updates
         return self
 
+    def _name(self):
+        """Returns the file's name, and notes the rank."""
+        mine, world = rank()
+        self.meta.update(rank=mine or 0, world=world)
+        if mine is not None and world > 1:
+            return named(self.given, f"rank{mine}")
+        return named(self.given, f"pid{os.getpid()}") if self.child else self.given
+
     def __exit__(self, kind, error, trace):
+        self.after = None    # the script has ended
+        if error is None and not self.done:
+            self.counter.leaves_off()
         self.on = False
-        self.regions.remove()
+        self._remove()
         self._unwind(leaving=True)
-        self.counter.remove()
-        self.modules.remove()
         if self.recorder.file.fd is not None:
             self._finish(error)
         _watches.discard(self)
         return False
 
+    def _remove(self):
+        self.regions.remove()
+        self.counter.remove()
+        self.modules.remove()
+        self.launches.remove()
+        self.children.remove()
+
     def _forget(self):
         """In a child process: the file belongs to the parent."""
         self.on, self.done = False, True
-        self.regions.remove()
         if self.recorder is not None:
+            self._remove()
+            self._unwind()
             self.recorder.file.abandon()
 
     def _record(self):
         """Begins to record, if no mode of the script lies above ours."""
-        if _depth() != self.depth:
+        if not self.modes and not self._enter_modes():
             return
         self.recorder.start_step(0, self.steps)
         self.sequence = _sequence() if _sequence else 0
+        self.on = True
+
+    def _enter_modes(self):
+        if _depth() != self.depth:
+            return False
         for mode in _modes(self):
             with _unnoticed():
                 mode.__enter__()
             self.modes.append(mode)
-        self.on = True
+        return True
 
     def _unwind(self, leaving=False):
         """Takes our modes off, if they lie on top."""
         while self.modes and (leaving or _is_on_top(self.modes[-1])):
             self.modes.pop().__exit__(None, None, None)
 
-    def _finish(self, error):
+    def _finish(self, error=None):
         r = self.recorder
         text = None
         if error is not None and not (isinstance(error, SystemExit) and not error.code):
             text = f"{type(error).__name__}: {error}"
-        end = {"calls": r.calls, "steps": min(max(self.counter.steps - self.first, 0), self.steps), "bytes": r.file.size, "exception": text,
-               "left_out": dict(r.left_out), "observer": None, "settings": self.settings}
+        end = {"calls": r.calls, "steps": self.complete, "bytes": r.file.size, "exception": text,
+               "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
+               "functions": [{"name": name, "place": place, "calls": len(numbers)} for name, place, numbers in self.functions.values()],
+               "skipped_evaluation": r.passed, "skipped_evaluation_used": r.used}
         if r.error is not None:
             end["left_out"]["first_error"] = r.error
-        try:
-            r.file.finish(end)
-        except OSError as e:
-            r.note(f"{r.file.path}: {e.strerror}; the trace is cut short")
+        if not self.complete and (self.child or self.children.started and not r.calls):
+            r.file.discard()    # it did not train
+            return
+        name = self._name()
+        keep = not self.complete and (text or not r.calls) and os.path.exists(name)
+        for finish in [lambda: r.file.record_end(end), *([] if keep else [lambda: r.file.publish(name, self.meta)])]:
+            try:
+                finish()
+            except OSError as e:
+                r.note(f"{r.file.path}: {e.strerror}; the trace is cut short")
+        self.path = r.file.path + ("" if r.file.published else PART)
+        r.file.abandon()
+        if keep:
+            print(f"twinrun: no step is complete, so {name} stays as it is; what was recorded is in {self.path}", file=sys.stderr)
         if r.error:
             print(f"twinrun: while recording: {r.error}", file=sys.stderr)
         if r.left_out["budget"]:
@@ -224,7 +273,7 @@ class watch:
         self.counter.hide()
         self.modules.hide()
         self.put_away = None
-        if self.on and self.modes and _is_on_top(self.modes[-1]):
+        if self.modes and _is_on_top(self.modes[-1]):
             self.put_away = self.modes.pop()
             self.put_away.__exit__(None, None, None)
 
@@ -233,7 +282,7 @@ class watch:
         if not self.done:
             self.modules.show()
         if self.put_away is not None:
-            if self.on:
+            if not self.done:
                 self.put_away.__enter__()
                 self.modes.append(self.put_away)
             self.put_away = None
@@ -242,6 +291,7 @@ class watch:
         with self.lock:
             try:
                 with _plain(), _hidden():
+                    self.between = False
                     before = self.recorder.begin(schema, args, kwargs)
                     self._locate(before)
                     return before
@@ -277,16 +327,23 @@ class watch:
 
     def _step_ends(self):
         done = self.counter.steps    # those that are complete
-        if self.on:
-            self.settings = _loosest(self.settings, _settings())    # scripts change them after they were started
+        self.between, self.trained = True, {}
         if self.done:
             if self.modes:
                 self._unwind()
             return
+        if self.on:
+            self.settings = _loosest(self.settings, _settings())    # scripts change them after they were started
+            self.launches.install()
+            with self.lock:
+                self._keep_step()
         if done >= self.first + self.steps:
             self.done, self.on = True, False
             self._unwind()
             self.modules.remove()
+            self.children.remove()
+            with self.lock:
+                self._finish()
             if self.after:
                 self.after()
         elif self.on:
@@ -294,6 +351,20 @@ class watch:
                 self.recorder.start_step(done - self.first, self.steps)
         elif done >= self.first:
             self._record()
+        elif self.modes and not self.counter.loop:
+            self._unwind()
+
+    def _keep_step(self):
+        """A step is whole: what was recorded can be read from now on, whatever happens to this process."""
+        r = self.recorder
+        self.complete += 1
+        try:
+            r.file.record(STEP, self.complete, b"", checked=False)
+            r.file.flush()
+            r.file.publish(self._name(), self.meta)
+            self.path = r.file.path
+        except OSError as e:
+            r.note(f"{r.file.path}: {e.strerror}; the trace is cut short")
 
     # Calls
 
@@ -302,16 +373,66 @@ class watch:
         r.left_out["error"] += 1
         r.note(f"{type(error).__name__}: {error}")
 
-    def call(self, func, args, kwargs):
-        before = None
+    def looks(self, func, args, kwargs):
+        """Follows a call for what it tells of the steps. Returns whether it is left out: it belongs to an evaluation between steps."""
+        r, counter = self.recorder, self.counter
+        node = _node() if _node else None
+        tensors = r.tensors([*args, *kwargs.values()], [])
+        if counter.loop:
+            counter.sees(key_of, node is not None, tensors, r.tensors(r.schema_of(func).written(args, kwargs), []))
+        return self.on and self.between and self._evaluates(tensors, node is not None)
+
+    def _evaluates(self, tensors, backward=False):
+        """Whether a call between two steps is one of a trained model in eval mode, without gradients, or reads what such a call has
+        computed. What another model computes (a target or a teacher) is a part of the step."""
+        gradients = torch.is_grad_enabled()
+        if backward or gradients and any(t.requires_grad for t in tensors):
+            self.between = False
+            return False
+        module = None if gradients else self.modules.outermost
+        if module is not None:
+            trained = self.trained.get(id(module))
+            if trained is None:
+                ids = self.counter.trained()
+                trained = self.trained[id(module)] = any(id(p) in ids for p in module.parameters())
+            if trained:
+                self.between = not module.training
+                return not module.training
+        skipped = self.recorder.skipped
+        return bool(skipped) and any(key_of(t) in skipped for t in tensors)
+
+    def _launched(self, name):
+        """A kernel of Triton is launched by the script itself."""
+        if not self.on or inside() or compiling():
+            return
+        r = self.recorder
         with self.lock:
             try:
                 with _plain(), _hidden():
-                    before = self._before(func, args, kwargs)
+                    before = r.begin(launches.Schema, (), {})
+                    self._locate(before)
+                    r.finish(before, f"triton.{name}", None, [], (before.place, before.module, before.node, before.forward, 0), False)
+            except Exception as e:
+                self._failed(e)
+
+    def call(self, func, args, kwargs):
+        before, left_out = None, False
+        with self.lock:
+            try:
+                with _plain(), _hidden():
+                    if self.between or self.counter.loop:
+                        left_out = self.looks(func, args, kwargs)
+                    if self.on and not left_out:
+                        before = self._before(func, args, kwargs)
             except Skip:
                 pass
             except Exception as e:
                 self._failed(e)
+        if left_out:
+            out = func(*args, **kwargs)
+            with self.lock, _plain(), _hidden():
+                self.recorder.pass_over(self.recorder.schema_of(func), args, kwargs, out)
+            return out
         if before is None:
             return func(*args, **kwargs)
         try:
@@ -324,20 +445,47 @@ class watch:
 
     def _before(self, func, args, kwargs):
         r = self.recorder
-        before = r.begin(r.schema_of(func), args, kwargs)
-        self._locate(before)
+        if not self.launches.installed and "triton" in sys.modules:
+            self.launches.install()
+        node = _node() if _node else None
+        # Within a node of the backward pass that is not the script's, and within an optimizer of PyTorch, none but PyTorch's code runs.
+        alone = True if self.counter.own else None
+        if alone is None and node is not None and _sequence and not self._made_by(node) and node.name() not in HOOKED:
+            alone = node._sequence_nr(), type(node)
+        r.saw = self._made_by
+        try:
+            before = r.begin(r.schema_of(func), args, kwargs, alone is not None and alone == self.alone)
+        finally:
+            r.saw = None
+        self.alone = alone
+        self._locate(before, node)
         return before
 
-    def _locate(self, before):
+    def _made_by(self, node):
+        """Takes note of a node of autograd; returns the name that it gets if it is a Function of Python."""
+        kind = type(node)
+        name = self.kinds.get(kind)
+        if name is None:
+            made = getattr(kind, "_forward_cls", None)
+            # torch.compile's own are none of the script.
+            name = "" if made is None or made.__module__.startswith("torch._") else f"{made.__module__}.{made.__qualname__}Backward"
+            self.kinds[kind] = name
+            if name:
+                self.functions[kind] = name[:-len("Backward")], self.places.of(getattr(made, "backward", None)), set()
+        if name:
+            self.functions[kind][2].add(node._sequence_nr() if hasattr(node, "_sequence_nr") else id(node))
+        return name
+
+    def _locate(self, before, node=None):
         """Notes where the script makes a call, and which call of the forward pass it is the gradient of."""
         r = self.recorder
         before.link = None
         before.forward, before.node = UNKNOWN, 0
-        node = _node() if _node else None
+        node = node or (_node() if _node else None)
         if node is None:
             before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
         else:
-            before.node = r.file.string(node.name())
+            before.node = r.file.string(self._made_by(node) or node.name())
             link = self.nodes.get(node._sequence_nr()) if _sequence else None    # before 2.1 nodes have no numbers
             if link is not None:
                 before.forward, before.place, before.module = link
@@ -359,7 +507,7 @@ class watch:
         with self.lock:
             try:
                 with _plain(), _hidden():
-                    flags = OPTIMIZER if self.counter.stepping else 0
+                    flags = OPTIMIZER if self.counter.optimizing and not before.node else 0
                     r = self.recorder
                     number = r.calls
                     r.end(before, args, kwargs, out, (before.place, before.module, before.node, before.forward, flags), raised)
@@ -378,10 +526,12 @@ class watch:
         with self.lock:
             try:
                 with _plain(), _hidden():
-                    named = spec.named(args, kwargs)
-                    before = r.begin(spec, (), named)
+                    given = spec.named(args, kwargs)
+                    tensors = r.tensors(list(given.values()), [])
+                    if self.between and self._evaluates(tensors):
+                        raise Skip
+                    before = r.begin(spec, (), given)
                     before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
-                    tensors = r.tensors(list(named.values()), [])
                     versions = [r.version_of(t) for t in tensors]
             except Skip:
                 pass
@@ -391,10 +541,12 @@ class watch:
         if before is None:
             return func(*args, **kwargs)
         out, raised = None, True
+        r.composed += 1
         try:
             out = func(*args, **kwargs)
             raised = False
         finally:
+            r.composed -= 1
             if self.on:
                 with self.lock:
                     try:
@@ -488,7 +640,7 @@ def _classes():
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             owner = self.owner
-            if not owner.on or inside() or compiling():
+            if not (owner.on or owner.counter.loop and not owner.done) or inside() or compiling():
                 return func(*args, **(kwargs or {}))
             for t in types:
                 kind = kinds.get(t)
@@ -506,9 +658,15 @@ def _classes():
             self.owner, self.table = owner, functions.table()
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
+            owner = self.owner
             try:
-                spec = self.table.get(func) if self.owner.on and not compiling() else None
+                spec = self.table.get(func) if owner.on and not compiling() else None
             except TypeError:    # a function that cannot be a key
+                spec = None
+            transformed = _level() is not None
+            if owner.counter.loop and not owner.done:
+                owner.counter.enters(transformed)
+            if transformed:    # its tensors stand for others and have no bytes
                 spec = None
             if spec is None:
                 return func(*args, **(kwargs or {}))

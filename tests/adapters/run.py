@@ -6,6 +6,7 @@ import sys
 import unittest
 
 NOTHING = 77
+MORE = {"watch": ["loops_test"]}
 
 
 def main():
@@ -17,7 +18,7 @@ def main():
         print(f"SKIPPED: {sys.executable} has no {' and no '.join(absent)}")
         return NOTHING
     sys.path[:0] = [str(here), str(here / which)]    # watch has a folder of its own
-    names = [f"{which}_test.{c}" for c in sys.argv[2:]] or [f"{which}_test"]
+    names = [f"{which}_test.{c}" for c in sys.argv[2:]] or [f"{which}_test", *MORE.get(which, ())]
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromNames(names))
     if not result.wasSuccessful():
         return 1

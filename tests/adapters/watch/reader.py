@@ -17,17 +17,21 @@ Dtype = collections.namedtuple("Dtype", "code")
 
 
 class Trace:
-    def __init__(self, path):
+    """`cut`: the file may end within a record; what comes after its last whole step is not read."""
+
+    def __init__(self, path, cut=False):
         with open(path, "rb") as file:
             self.raw = file.read()
         assert self.raw[:64] == b"TWINTRC1" + bytes(56), "header"
         self.strings, self.blocks, self.calls, self.meta, self.end = [""], [None], [], None, None
-        self.graphs = [None]
+        self.graphs, self.steps = [None], 0
         at, kinds = 64, []
         while at < len(self.raw):
             assert at % 8 == 0
             kind, crc, size, number = struct.unpack_from("<IIQQ", self.raw, at)
             first, last = at + 24, at + 24 + size
+            if cut and last > len(self.raw):
+                break
             assert last <= len(self.raw), "a record reaches beyond the file"
             assert self.end is None, "the last record is not the last"
             payload = self.raw[first:last]
@@ -47,10 +51,16 @@ class Trace:
             elif kind == 6:
                 assert number == len(self.graphs)
                 self.graphs.append(self._graph(payload))
+            elif kind == 7:
+                self.steps += 1
+                assert (number, size) == (self.steps, 0) and {c.step for c in self.calls} <= set(range(self.steps))
             elif kind == 5:
                 self.end = json.loads(payload)
             kinds.append(kind)
             at = last + -size % 8
+        if cut:
+            self.calls = [c for c in self.calls if c.step < self.steps]
+            return
         assert at == len(self.raw) and self.end is not None and self.end["calls"] == len(self.calls)
 
     def _take(self, form):
