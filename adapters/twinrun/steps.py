@@ -66,8 +66,8 @@ class Steps(Hooks):
             self._patch(Optimizer)
 
     def compiled(self):
-        """A compiled function has written parameters, and no hook has told of a step."""
-        if not self.manual:
+        """A compiled function has written parameters, and no hook has told of a step. Within an optimizer it is a part of its step."""
+        if not self.manual and not self.inside:
             for optimizer in _living():
                 self._keep(optimizer)
             self.loop = False

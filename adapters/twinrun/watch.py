@@ -313,7 +313,7 @@ class watch:
                     r.returned(r.tensors(results, []))
                     number = r.calls
                     r.finish(before, before.schema.name, results, written if known else [],
-                             (before.place, before.module, before.node, before.forward, 0), raised)
+                             (before.place, before.module, before.node, before.forward, self._flags(before)), raised)
                     if before.link is not None:
                         before.link[0] = number
             except Exception as e:
@@ -501,16 +501,18 @@ class watch:
                 self.last = before.link
                 self.sequence = now
 
+    def _flags(self, before):
+        return OPTIMIZER if self.counter.optimizing and not before.node else 0
+
     def _after(self, before, args, kwargs, out, raised):
         if not self.on:
             return
         with self.lock:
             try:
                 with _plain(), _hidden():
-                    flags = OPTIMIZER if self.counter.optimizing and not before.node else 0
                     r = self.recorder
                     number = r.calls
-                    r.end(before, args, kwargs, out, (before.place, before.module, before.node, before.forward, flags), raised)
+                    r.end(before, args, kwargs, out, (before.place, before.module, before.node, before.forward, self._flags(before)), raised)
                     if before.link is not None:
                         before.link[0] = number
                     return number
