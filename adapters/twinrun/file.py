@@ -64,7 +64,8 @@ class TraceFile:
     """A file that is written beside the one of its name, which is replaced once there is something to replace it with (`publish`)."""
 
     def __init__(self, path, meta):
-        self.fd, self.path = _claim(os.path.abspath(path))
+        self.asked = os.path.abspath(path)
+        self.fd, self.path = _claim(self.asked)    # another name if that one is in use
         self.published = False
         self.pending = bytearray(MAGIC)
         self.written = 0    # bytes of the file; `pending` comes after them
@@ -88,6 +89,8 @@ class TraceFile:
         if len(payload) == self.room:
             os.pwrite(self.fd, HEADER.pack(META, zlib.crc32(payload), len(payload), 0) + payload, len(MAGIC))
         path = os.path.abspath(path)
+        if path == self.asked:
+            path = self.path
         with contextlib.suppress(OSError):
             there = os.open(path, os.O_RDWR)
             if not _locks(there):    # another process writes it
