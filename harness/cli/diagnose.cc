@@ -13,6 +13,7 @@
 #include "harness/cli/progress_printer.h"
 #include "harness/cli/two_sides.h"
 #include "harness/diagnose/pipeline.h"
+#include "harness/diagnose/verdict_rows.h"
 #include "harness/experiment/engines.h"
 #include "harness/host/command.h"
 #include "harness/host/folder_lock.h"
@@ -159,14 +160,15 @@ Result<int> diagnose_verb(const Args& args) {
   options.text("out,o", "folder of the results (default twinrun-results/NAME-DIGEST8)");
   options.flag(
       "quick",
-      "no seeds: finds a fault, another program or exact agreement; all else is inconclusive");
+      "no seeds: finds a fault, another program, a change of meaning or exact agreement, not what "
+      "these do to learning; all else is inconclusive");
   options.flag("cure",
                "where sharding changes the meaning, also train the cured program and show the "
                "remaining drift");
   options.flag("fresh", "compute cached reference runs again");
   options.flag("dry-run", "show what would run, how long it takes and how much disk it needs");
   options.some_of(
-      "fail-on", "classes that count as bad, all others exit 0",
+      "fail-on", "classes that count as bad, all others exit 0, a subject that was not judged 125",
       {"sharding", "program", "engine_bug", "nondeterministic", "inconclusive", "noise"});
   add_seed_options(options);
   add_side_options(options);
@@ -249,12 +251,13 @@ Result<int> diagnose_verb(const Args& args) {
   } else {
     print_report(report);
   }
-  // A failed engine was not judged, so --fail-on must not turn that into success.
-  const bool failed = std::ranges::any_of(
-      report.findings, [](const Finding& f) { return f.cause == "engine_failed"; });
-  const bool counts = !parsed.has("fail-on") || failed ||
-                      std::ranges::find(bad, lower_case(to_string(report.verdict))) != bad.end();
-  return counts ? exit_code(report.verdict, report.effect) : 0;
+  if (!parsed.has("fail-on") ||
+      std::ranges::find(bad, lower_case(to_string(report.verdict))) != bad.end())
+    return exit_code(report.verdict, report.effect);
+  // --fail-on does not turn a subject that was not judged into a good one.
+  const VerdictRow* row = find_verdict_row(report.verdict_row);
+  const bool judged = row != nullptr && row->judges == VerdictRow::Judges::kBoth;
+  return judged ? 0 : exit_code(VerdictClass::kInconclusive);
 }
 
 }  // namespace twinrun::cli

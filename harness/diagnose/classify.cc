@@ -2,9 +2,11 @@
 #include "harness/diagnose/classify.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "harness/diagnose/findings.h"
 #include "harness/diagnose/verdict_rows.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
@@ -37,6 +39,34 @@ void note_resolution(const Evidence& e, Judgement& j) {
     j.notes.push_back(unresolved_text(*engine));
 }
 
+// Beside a verdict that finds nothing wrong, notes what the diagnosis did not ask.
+void note_what_was_not_asked(const Evidence& e, Judgement& j) {
+  if (!e.held_out)
+    j.notes.push_back(
+        "Whether the drift matters for what is learnt was not judged: no held-out batches were "
+        "given (--held-out FILE).");
+  if (e.user_sharding) {
+    const UserSharding& u = *e.user_sharding;
+    j.notes.push_back(fmt::format(
+        "{} in {} of {} cores.{}",
+        u.compared
+            ? "In binary64 the sharded step does what the step on one device does,"
+            : "What the sharding means was not judged, because no step on one device was given "
+              "(--whole); copies of state stay equal,",
+        text::plural(u.steps, "step"), u.cores,
+        u.unjudged.empty() ? ""
+                           : fmt::format(" Not judged, as its change is rounding alone: {}.",
+                                         fmt::join(u.unjudged, ", "))));
+  }
+  if (const ProofRow* proof = e.proofs.empty() ? nullptr : &e.proofs.front();
+      proof != nullptr && !e.meaning.differs() && proof->unproven.empty() &&
+      !(proof->gradient && proof->update && proof->statistics))
+    j.notes.push_back(fmt::format(
+        "The sharded program is another function than the whole batch's{}, although the steps that "
+        "were compared show no difference: other data may show one.",
+        proof->diverges_at.empty() ? "" : " (they diverge at " + proof->diverges_at + ")"));
+}
+
 std::string exit_codes(VerdictClass verdict) {
   const int code = exit_code(verdict), accepted = exit_code(verdict, Effect::kWithinMargin);
   return accepted == code
@@ -51,9 +81,11 @@ Judgement classify(const Evidence& e) {
   Judgement j;
   j.verdict = row.verdict;
   j.row = row.name;
-  if (row.judges_subject) note_subject(e, j);
+  if (row.judges != VerdictRow::Judges::kNothing) note_subject(e, j);
   row.write(e, j);
   answer_effect(e, j);
+  if (j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kIdentical)
+    note_what_was_not_asked(e, j);
   if (e.hidden_state) hidden_state_finding(e, j);
   if (e.match && e.match->harmless) harmless_notes(e, j);
   note_resolution(e, j);

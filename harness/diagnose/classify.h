@@ -55,6 +55,8 @@ struct Evidence {
   std::vector<WrongResult> module_wrong, excerpt_wrong;
   std::string module_not_joined;          // why no group of ops was found
   std::optional<StepApart> module_apart;  // beyond conforming engines
+  // Ops of T that were replayed, and none of whose elements has a finite bound.
+  std::vector<std::string> unbounded;
   // Ops outside of what their shown operands allow, which a compiler explains that computed the
   // operands again.
   std::vector<std::string> recomputed;
@@ -63,6 +65,10 @@ struct Evidence {
   bool other_program = false;
   // Which program T ran. Set if `other_program`, or if T's ops were not shown.
   std::optional<Identification> match;
+  // T's own, where `match` is that of run E1: causes of sharding explain T, and E1, in which they
+  // change nothing, is not what was asked for either.
+  std::optional<Identification> all_cores;
+  std::optional<Identification> one_core;  // E1's, where it is outside and nothing explains that
   // The following members are filled only for a subject that shows tensors only, beside `match`.
   StepCoverage step_coverage;
   int64_t judged_since_outside = 0;  // judged steps, from the first one outside on

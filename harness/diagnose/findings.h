@@ -53,8 +53,9 @@ std::string named_causes(const Evidence& evidence);
 std::string parts_text(const Explanation& explanation);
 // Adds notes on what the subject does otherwise without changing what the batch means.
 void harmless_notes(const Evidence& evidence, Judgement& judgement);
-// parts_text of all explanations of Evidence::match, joined by ", or ".
-std::string explained_by(const Evidence& evidence);
+// parts_text of all explanations, joined by ", or ".
+std::string explained_by(const Identification& match);
+inline std::string explained_by(const Evidence& evidence) { return explained_by(*evidence.match); }
 // Adds findings for what the subject's script does otherwise than the scenario, as identified from
 // its tensors or from what its ops read.
 void program_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
@@ -70,8 +71,8 @@ void layer_finding(const Evidence& evidence, Judgement& judgement);
 // Adds a finding for cores that diverge in one step by more than rounding; sets headline and
 // confidence unless another finding has set them.
 void split_finding(const Evidence& evidence, Judgement& judgement);
-// Adds a finding, beside any verdict, if resuming from the subject's own state gives another step
-// than its run did.
+// Adds a finding, beside any verdict (and first where that decides), if resuming from the subject's
+// own state gives another step than its run did.
 void hidden_state_finding(const Evidence& evidence, Judgement& judgement);
 // "200 of 200 steps were taken again by the reference, 24 of them ..."; "" if the subject's ops
 // were seen.

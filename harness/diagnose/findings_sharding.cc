@@ -183,9 +183,9 @@ std::string parts_text(const Explanation& explanation) {
   return text;
 }
 
-std::string explained_by(const Evidence& e) {
+std::string explained_by(const Identification& match) {
   std::string text;
-  for (const Explanation& explanation : e.match->explanations)
+  for (const Explanation& explanation : match.explanations)
     text += (text.empty() ? "" : ", or ") + parts_text(explanation);
   return text;
 }
@@ -206,7 +206,10 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
   for (const Explanation& explanation : m.explanations) {
     for (const Explanation::Part& part : explanation.parts) {
       Finding f;
-      f.verdict = as == VerdictClass::kProgram && !part.formula ? VerdictClass::kSharding : as;
+      // What one core shows is not sharding.
+      const bool split = e.cores > 1 && !e.all_cores;
+      f.verdict =
+          as == VerdictClass::kProgram && !part.formula && split ? VerdictClass::kSharding : as;
       f.cause = part.formula ? part.formula->values.front().first : part.cause;
       f.level = m.read ? e.level : 'C';
       const auto found = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);

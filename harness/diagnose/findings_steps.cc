@@ -193,7 +193,7 @@ void hidden_state_finding(const Evidence& e, Judgement& j) {
       "of its size): the script or engine keeps something that the state does not hold, such as a "
       "schedule's counter, a momentum or a random generator.",
       h.step, h.tensor, text::relative(h.relative));
-  j.findings.push_back(std::move(f));
+  j.findings.insert(j.row == "hidden_state" ? j.findings.begin() : j.findings.end(), std::move(f));
   j.notes.push_back(
       "The run cannot be resumed from its own state to the same end; the findings about its steps "
       "hold for the run as it was made.");

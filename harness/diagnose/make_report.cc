@@ -262,6 +262,14 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
         r.findings.front().evidence.begin(),
         inside(*diagnosis.probe_t, diagnosis.programs["T"], r.probes.front()));
   }
+  // Without a screen, the steps between the probed ones were not looked at.
+  const std::string& probe = s.diagnose.probe;
+  if (acquitted && !r.probes.empty() && probe != "auto" &&
+      r.probes.front().steps_probed < r.probes.front().steps)
+    r.notes.push_back(
+        fmt::format("Of the {} steps of T the ops of {} were judged (diagnose.probe = \"{}\"); "
+                    "nothing is said of the others.",
+                    r.probes.front().steps, r.probes.front().steps_probed, probe));
   for (Finding& f : r.findings) {
     if (f.cause == "reference_diverges")
       tell_losses(f,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "backends/variants/variant.h"
 #include "harness/diagnose/runs.h"
@@ -14,6 +15,9 @@
 
 namespace twinrun {
 namespace {
+
+// A decision that a rounding turns may set one step or another aside.
+constexpr int64_t kOneCoreSteps = 8;
 
 ProbePolicy policy_of(const DiagnosisState& diagnosis, const Program& program) {
   const std::string& probe = diagnosis.experiment.scenario.diagnose.probe;
@@ -37,12 +41,13 @@ ProbePolicy policy_of(const DiagnosisState& diagnosis, const Program& program) {
   return policy;
 }
 
-// Keeps the states before and after the first, the middle and the last step. They serve to identify
-// the program of an engine that shows its ops but ran another program than the requested one.
+// Keeps the states before and after a few steps of a run, the first and the last among them: T's
+// serve to identify the program of an engine that shows its ops but ran another one than the
+// requested one, E1's to see whether what explains T is a matter of sharding.
 class StateKeeper : public StepObserver {
  public:
-  StateKeeper(StepObserver& inner, int64_t steps)
-      : inner_(inner), wanted_(spread_steps(steps, 3)) {}
+  StateKeeper(StepObserver& inner, int64_t steps, int64_t count)
+      : inner_(inner), wanted_(spread_steps(steps, count)) {}
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override {
     if (std::ranges::find(wanted_, step) != wanted_.end()) states.push_back({step, before});
     return inner_.begin_step(step, before, inputs);
@@ -173,6 +178,38 @@ Status judge_more(DiagnosisState& diagnosis, StepsJudge& judge) {
   return Ok{};
 }
 
+// Judges run E1 where causes of sharding explain T: on one core these change nothing, so what shows
+// there as well is another formula of the script. `engine` and `options`: of the match of T.
+Status judge_one_core(DiagnosisState& diagnosis, Backend& engine, IdentifyOptions options) {
+  Evidence& e = diagnosis.evidence;
+  if (e.match->outcome != Identification::Outcome::kExplained ||
+      e.match->explanations.front().has_formula() || !diagnosis.probe_e1 ||
+      (e.level != 'C' && diagnosis.probe_e1->executed_program() == nullptr))
+    return Ok{};
+  Scenario one = diagnosis.experiment.scenario;
+  one.train.batch /= one.tpu.cores;
+  one.tpu.cores = 1;
+  TWINRUN_ASSIGN(const Experiment alone, with_scenario(diagnosis.experiment, one));
+  const Program& asked = diagnosis.programs["E1"];
+  const Program whole = as_computed_by(e.subject, alone.whole(Experiment::Stack::kTpu));
+  if (to_text(whole) != to_text(asked)) return Ok{};  // not the program of run E1
+  std::vector<ProbedState>& states = diagnosis.one_core_states;
+  std::erase_if(states, [&](const ProbedState& s) {  // a loss scaler skipped the step
+    return update_left_out(asked, s.states, s.after, s.outputs);
+  });
+  if (states.empty()) return Ok{};
+  options.formulas = true;
+  StepsJudge judge(alone, asked, engine, options);
+  const auto steps = static_cast<int64_t>(states.size());
+  TWINRUN_ASSIGN(Identification found, judge.match(states, steps));
+  if (found.outcome == Identification::Outcome::kExplained) {
+    e.all_cores = std::exchange(e.match, std::move(found));
+  } else if (found.outcome == Identification::Outcome::kUnexplained) {
+    e.one_core = std::move(found);
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Status run_subject(DiagnosisState& diagnosis) {
@@ -190,9 +227,11 @@ Status run_subject(DiagnosisState& diagnosis) {
     diagnosis.programs["E1"] = one;
     diagnosis.probe_e1.emplace(diagnosis.programs["E1"], declared, ProbePolicy{3, 0},
                                &diagnosis.pool);
+    StateKeeper keeper(*diagnosis.probe_e1, e.scenario.train.steps, kOneCoreSteps);
     RunOptions o;
-    o.observer = &*diagnosis.probe_e1;
+    o.observer = &keeper;
     TWINRUN_RETURN_IF_ERROR(train_run(diagnosis, "E1", e, one, *engine, o));
+    diagnosis.one_core_states = std::move(keeper.states);
     if (diagnosis.stopped()) return Ok{};
   }
 
@@ -200,7 +239,7 @@ Status run_subject(DiagnosisState& diagnosis) {
   diagnosis.programs["T"] = program;
   diagnosis.probe_t.emplace(diagnosis.programs["T"], declared, policy_of(diagnosis, program),
                             &diagnosis.pool);
-  StateKeeper keeper(*diagnosis.probe_t, e.scenario.train.steps);
+  StateKeeper keeper(*diagnosis.probe_t, e.scenario.train.steps, 3);
   std::unique_ptr<StepScreen> screen;
   if (!declared.op_trace) {
     TWINRUN_ASSIGN(screen, StepScreen::make(*diagnosis.probe_t, e, program, declared,
@@ -239,6 +278,9 @@ Status localise(DiagnosisState& diagnosis) {
   if (!diagnosis.probe_t) return Ok{};
   e.level = diagnosis.probe_t->level();
   e.divergences = diagnosis.probe_t->divergences();
+  for (const ProbeRow& row : diagnosis.probe_t->summary("T", 0).rows) {
+    if (row.untestable == row.elements) e.unbounded.push_back(row.op);
+  }
   const bool found = !diagnosis.probe_t->violations().empty(),
              found_e1 = diagnosis.probe_e1 && !diagnosis.probe_e1->violations().empty();
   if (found || (e.subject_non_finite && !found_e1)) {
@@ -303,6 +345,7 @@ Status identify_subject(DiagnosisState& diagnosis) {
     TWINRUN_ASSIGN(e.match, judge.match(diagnosis.subject_states, diagnosis.screened.screened,
                                         diagnosis.screened.of_left_out));
     if (e.level == 'C') TWINRUN_RETURN_IF_ERROR(judge_more(diagnosis, judge));
+    TWINRUN_RETURN_IF_ERROR(judge_one_core(diagnosis, *engine, o));
   }
   for (const Explanation& explanation : e.match->explanations) {
     for (const Explanation::Part& part : explanation.parts) {

@@ -40,6 +40,7 @@ struct DiagnosisState {
   bool conventions_declared = false;
   std::string running;                       // the run that was started last
   std::vector<ProbedState> subject_states;   // T's own, at a few steps
+  std::vector<ProbedState> one_core_states;  // E1's own, at a few steps
   ScreenSummary screened;                    // of T, if it shows tensors only
   std::optional<WeightKeeper> kept_weights;  // of R2
   WeightDrift weight_drift;                  // of T

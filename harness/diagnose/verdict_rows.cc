@@ -19,6 +19,13 @@ bool is_explained(const Evidence& e) {
   return is_identified_as(e, Identification::Outcome::kExplained);
 }
 
+// Whether the explanation is of the script and not of how the batch is split: a formula, or anything
+// that one core alone shows.
+bool is_of_program(const Evidence& e) {
+  return is_explained(e) &&
+         (e.match->explanations.front().has_formula() || e.all_cores || e.cores == 1);
+}
+
 bool is_unexplained(const Evidence& e) {
   return is_identified_as(e, Identification::Outcome::kUnexplained);
 }
@@ -29,6 +36,14 @@ bool has_no_effect(const TrajectoryRow* row) {
 
 const TrajectoryRow* seen_by_user(const Evidence& e) { return find_row(e, "T - R"); }
 const TrajectoryRow* of_sharding(const Evidence& e) { return find_row(e, "S - R"); }
+
+// Nothing was compared of a subject that shows tensors only, or ops of which no bound says anything.
+bool is_unseen(const Evidence& e) {
+  return !e.unbounded.empty() ||
+         (e.level == 'C' &&
+          (!e.match || is_identified_as(e, Identification::Outcome::kUntestable) ||
+           e.step_coverage.judged <= e.step_coverage.set_aside));
+}
 
 bool has_learnt(const Evidence& e) { return !e.learning || e.learning->learnt; }
 
@@ -45,20 +60,22 @@ bool is_beyond_rounding(const Evidence& e) {
          (!std::isfinite(row->mean) || row->low > row->must_see || row->high < -row->must_see);
 }
 
+using Judges = VerdictRow::Judges;
+
 constexpr VerdictRow kRows[] = {
     {"reference_diverges", "R and R′ diverge", VerdictClass::kNondeterministic,
      [](const Evidence& e) { return e.reference_diverges_at.has_value(); },
-     verdicts::reference_diverges, false},
+     verdicts::reference_diverges, Judges::kNothing},
     {"reference_not_finite", "R or S ends in NaN or Inf", VerdictClass::kInconclusive,
      [](const Evidence& e) { return e.reference_non_finite.has_value(); },
-     verdicts::reference_not_finite, false},
+     verdicts::reference_not_finite, Judges::kNothing},
     {"engine_failed",
      "the subject, an engine of another process, exits, hangs or returns an invalid answer",
      VerdictClass::kInconclusive, [](const Evidence& e) { return e.engine_failure.has_value(); },
-     verdicts::engine_failed, false},
+     verdicts::engine_failed, Judges::kNothing},
     {"emulator_fails", "the emulator at precision `f32` does not have the bits of S",
      VerdictClass::kInconclusive, [](const Evidence& e) { return e.emulator_fails; },
-     verdicts::emulator_fails, false},
+     verdicts::emulator_fails, Judges::kNothing},
     {"violation",
      "a violation in T, or else in E1: an op outside its bound, a biased sum, a broken link "
      "between ops, or wrong samples",
@@ -75,12 +92,12 @@ constexpr VerdictRow kRows[] = {
      "the results of that module are farther from conforming engines than these are from each "
      "other, those of the traced one are not, and no bound proves which is wrong",
      VerdictClass::kInconclusive, [](const Evidence& e) { return e.module_apart.has_value(); },
-     verdicts::joined_apart},
+     verdicts::joined_apart, Judges::kOpen},
     {"unrepeatable",
      "a tensor is outside, and the step run again is as far from itself as from what is expected",
      VerdictClass::kInconclusive,
      [](const Evidence& e) { return is_identified_as(e, Identification::Outcome::kUnrepeatable); },
-     verdicts::unrepeatable},
+     verdicts::unrepeatable, Judges::kOpen},
     {"tensor_outside",
      "only tensors are seen (level C), one is outside the envelope of conforming engines, and no "
      "cause and no formula explains it",
@@ -98,29 +115,39 @@ constexpr VerdictRow kRows[] = {
      VerdictClass::kSharding,
      [](const Evidence& e) { return e.user_sharding && e.user_sharding->differs(); },
      verdicts::user_sharding},
-    {"identical", "T has the bits of R, and E1 those of R1, after every step",
-     VerdictClass::kIdentical, [](const Evidence& e) { return e.identical; }, identical},
     {"other_formula",
      "the subject ran another program: another formula, alone or with a cause of sharding, "
-     "explains all its tensors",
+     "explains all its tensors; or what explains them shows on one core alone (run E1)",
+     VerdictClass::kProgram, is_of_program, verdicts::other_formula},
+    {"other_program",
+     "the subject ran another program, and no known cause explains it; or one does, and E1, in "
+     "which that cause changes nothing, is outside as well",
+     VerdictClass::kInconclusive,
+     [](const Evidence& e) { return is_unexplained(e) || (is_explained(e) && e.one_core); },
+     verdicts::other_program, Judges::kOpen},
+    {"hidden_state",
+     "only tensors are seen, and a step that is resumed from the subject's own state is farther "
+     "from the step of its run than rounding explains: the state does not hold all that the next "
+     "step depends on",
      VerdictClass::kProgram,
-     [](const Evidence& e) {
-       return is_explained(e) && e.match->explanations.front().has_formula();
-     },
-     verdicts::other_formula},
-    {"other_program", "the subject ran another program, and no known cause explains it",
-     VerdictClass::kInconclusive, is_unexplained, verdicts::other_program},
-    {"quick", "`--quick`, and no cause was identified", VerdictClass::kInconclusive,
-     [](const Evidence& e) { return e.quick && e.held_out && !is_explained(e); }, verdicts::quick},
-
+     [](const Evidence& e) { return e.hidden_state && !e.hidden_state->promised; },
+     verdicts::hidden_state},
+    {"identical", "T has the bits of R, and E1 those of R1, after every step",
+     VerdictClass::kIdentical, [](const Evidence& e) { return e.identical; }, identical},
     {"script_matters",
      "a cause explains the other program of the subject's script, whose own effect (S − R, or "
      "T − R if S was not trained) is significant",
      VerdictClass::kSharding,
      [](const Evidence& e) { return is_explained(e) && is_significant(effect_of_script(e)); },
      verdicts::script_matters},
+    {"script_untested",
+     "a cause explains the other program, and its effect was not tested: `--quick`, or one seed",
+     VerdictClass::kSharding,
+     [](const Evidence& e) { return is_explained(e) && !has_interval(effect_of_script(e)); },
+     verdicts::script_untested},
     {"script_harmless",
-     "… but neither that effect nor one of T − R is detected, and the reference has learnt",
+     "a cause explains the other program; no effect of it or of T − R is detected, and the "
+     "reference has learnt",
      VerdictClass::kNoise,
      [](const Evidence& e) { return is_explained(e) && script_has_no_effect(e) && has_learnt(e); },
      verdicts::script_harmless},
@@ -138,6 +165,23 @@ constexpr VerdictRow kRows[] = {
        return e.meaning.differs() && is_significant(of_sharding(e)) && e.meaning.explained();
      },
      verdicts::sharding_matters},
+    {"sharding_untested",
+     "sharding changes the meaning, the known causes explain the change, and its effect was not "
+     "tested: `--quick`, or one seed",
+     VerdictClass::kSharding,
+     [](const Evidence& e) {
+       return e.meaning.differs() && e.meaning.explained() && !has_interval(of_sharding(e));
+     },
+     verdicts::sharding_untested},
+    {"subject_not_finite",
+     "T ends in NaN or Inf, R and S do not, and no op or tensor is known to be wrong",
+     VerdictClass::kInconclusive,
+     [](const Evidence& e) { return e.subject_non_finite.has_value(); },
+     verdicts::subject_not_finite, Judges::kOpen},
+    {"not_judged",
+     "an op without a finite bound for any of its elements; or only tensors are seen, and no step "
+     "could be compared with conforming engines",
+     VerdictClass::kInconclusive, is_unseen, verdicts::not_judged, Judges::kOpen},
     {"sharding_harmless",
      "sharding changes the meaning; no effect of S − R or T − R is detected, and the reference has "
      "learnt",
@@ -172,9 +216,11 @@ constexpr VerdictRow kRows[] = {
        return std::ranges::find(e.ensembles, EnsembleOutcome::kOutside, &EnsembleRow::outcome) !=
               e.ensembles.end();
      },
-     verdicts::ensemble_outside},
+     verdicts::ensemble_outside, Judges::kOpen},
+    {"quick", "the meaning is the same; `--quick`", VerdictClass::kInconclusive,
+     [](const Evidence& e) { return e.quick && e.held_out; }, verdicts::quick},
     {"imported", "the meaning is the same; an imported step without held-out batches",
-     VerdictClass::kNoise, [](const Evidence& e) { return !e.held_out; }, verdicts::imported},
+     VerdictClass::kNoise, [](const Evidence& e) { return !e.held_out; }, noise},
     {"not_tested", "the meaning is the same; one seed only", VerdictClass::kInconclusive,
      [](const Evidence& e) {
        return !has_interval(seen_by_user(e)) && !has_no_effect(seen_by_user(e));
@@ -195,6 +241,11 @@ std::span<const VerdictRow> verdict_rows() { return kRows; }
 
 const VerdictRow& deciding_row(const Evidence& evidence) {
   return *std::ranges::find_if(kRows, [&](const VerdictRow& row) { return row.holds(evidence); });
+}
+
+const VerdictRow* find_verdict_row(std::string_view name) {
+  const auto* row = std::ranges::find(kRows, name, &VerdictRow::name);
+  return row == std::end(kRows) ? nullptr : row;
 }
 
 }  // namespace twinrun

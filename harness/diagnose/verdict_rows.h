@@ -19,12 +19,17 @@ struct VerdictRow {
   bool (*holds)(const Evidence&) = nullptr;
   // The judgement has the verdict of the row already.
   void (*write)(const Evidence&, Judgement&) = nullptr;
-  // Whether the subject is judged. The first rows are about the experiment itself: where one of
-  // these decides, nothing is said about the subject.
-  bool judges_subject = true;
+  // Whether the engine and its program are judged. Where they are not, `--fail-on` may not say that
+  // nothing is wrong with them.
+  enum class Judges : uint8_t {
+    kBoth,
+    kOpen,    // something is held against the subject that is not decided
+    kNothing  // the experiment itself failed: nothing is said about the subject
+  } judges = Judges::kBoth;
 };
 
 std::span<const VerdictRow> verdict_rows();
 const VerdictRow& deciding_row(const Evidence& evidence);
+const VerdictRow* find_verdict_row(std::string_view name);  // nullptr: there is none
 
 }  // namespace twinrun

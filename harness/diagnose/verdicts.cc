@@ -166,21 +166,90 @@ void other_formula(const Evidence& e, Judgement& j) {
   program_findings(e, j, VerdictClass::kProgram);
   std::stable_partition(j.findings.begin(), j.findings.end(),
                         [](const Finding& f) { return f.verdict == VerdictClass::kProgram; });
-  j.headline = fmt::format("{} and the scenario do not compute the same function: {} {}.",
-                           e.subject.name, e.subject.name, explained_by(e));
+  const Explanation& first = e.match->explanations.front();
+  j.headline =
+      fmt::format("{} and the scenario do not compute the same function: {} {}{}.", e.subject.name,
+                  e.subject.name, first.has_formula() ? "" : "has ", explained_by(e));
   j.confidence = fmt::format(
-      "statistical (level C, tensors only): with this change to the scenario, every tensor of {} "
+      "statistical (tensors are compared): with this change to the scenario, every tensor of {} "
       "steps is where conforming engines put it; without it, {} is not",
       e.match->states, e.match->outside.empty() ? "one" : e.match->outside.front().tensor);
+  if (!e.all_cores) return;
+  j.headline += " One core alone shows it (run E1), so it is no matter of sharding.";
+  j.notes.push_back(
+      fmt::format("On {} cores the same tensors follow from {}, which changes nothing on one core.",
+                  e.cores, explained_by(*e.all_cores)));
 }
 
 void other_program(const Evidence& e, Judgement& j) {
-  undecided_finding(e, j, find_row(e, "T - R"),
-                    "The ops that the engine ran are not those it was asked to run.");
+  undecided_finding(
+      e, j, find_row(e, "T - R"),
+      e.one_core ? fmt::format("On {} cores its tensors follow from {}; on one core "
+                               "(run E1), where that changes nothing, {} is outside.",
+                               e.cores, explained_by(*e.match),
+                               e.one_core->outside.empty() ? "a tensor"
+                                                           : e.one_core->outside.front().tensor)
+                 : "The ops that the engine ran are not those it was asked to run.");
   j.headline =
       "The subject runs another program than it was asked to, and no known cause explains it.";
-  j.confidence = "every op of the program it ran is inside its bound";
-  j.next_steps.push_back("compare the list of its ops with `twinrun inspect SCENARIO --ops`");
+  j.confidence = e.one_core ? "what shows on one core is not sharding"
+                            : "every op of the program it ran is inside its bound";
+  j.next_steps.push_back(
+      e.one_core ? "judge the script on one core, where less can differ: --set tpu.cores=1"
+                 : "compare the list of its ops with `twinrun inspect SCENARIO --ops`");
+}
+
+void hidden_state(const Evidence& e, Judgement& j) {
+  add_sharding(e, j);
+  if (e.match && e.match->outcome == Identification::Outcome::kExplained)
+    program_findings(e, j, VerdictClass::kSharding);
+  const HiddenState& h = *e.hidden_state;
+  j.headline = fmt::format(
+      "{} keeps something that its state does not hold: step {}, resumed from the state that it "
+      "gave, makes {} otherwise, by {} of its size.",
+      e.subject.name, h.step, h.tensor, text::relative(h.relative));
+  j.confidence = fmt::format(
+      "statistical (tensors are compared): the resumed step is farther from the step of the run "
+      "than conforming engines are from each other; {} resumed",
+      h.probed == 1 ? "one step was" : fmt::format("{} steps were", h.probed));
+  j.next_steps.push_back(
+      "put what the script keeps (the counter of a schedule, a momentum, a random generator) into "
+      "the state that it returns, or let it follow from the number of the step");
+}
+
+void subject_not_finite(const Evidence& e, Judgement& j) {
+  const FirstNonFinite& first = *e.subject_non_finite;
+  undecided_finding(
+      e, j, find_row(e, "T - R"),
+      fmt::format("{} at step {} of T; R and S stay finite.", first_produces(first), first.step));
+  Finding& f = j.findings.back();
+  f.step = first.step;
+  f.op = first.op;
+  f.phase = first.phase;
+  j.headline = fmt::format(
+      "The subject ends in {}, which the reference does not: {} at step {}. Nothing that was "
+      "judged is wrong.",
+      first.what, first_produces(first), first.step);
+  j.confidence = "no bound holds for results that are not finite";
+  j.next_steps.push_back(e.level == 'C'
+                             ? "give the engine an op trace: then the op is named that made it"
+                             : "replay every op of every step: --set diagnose.probe=every");
+}
+
+void not_judged(const Evidence& e, Judgement& j) {
+  const std::string what =
+      !e.unbounded.empty() ? fmt::format("no element of {} has a finite bound", e.unbounded.front())
+      : e.match && !e.match->why.empty() ? e.match->why
+      : e.step_coverage.set_aside > 0
+          ? "a decision that depends on a rounding explains what differs at every step that was "
+            "compared"
+          : "no step was compared with conforming engines";
+  undecided_finding(e, j, find_row(e, "T - R"), capitalized(what) + ".");
+  j.headline = fmt::format("The subject could not be judged: {}.", what);
+  j.confidence = "what was not compared is neither right nor wrong";
+  j.next_steps.push_back(
+      e.level == 'C' ? "compare more steps: --set train.steps=N; or give the engine an op trace"
+                     : "look at the op's operands: `twinrun inspect SCENARIO --ops`");
 }
 
 }  // namespace verdicts

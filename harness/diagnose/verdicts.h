@@ -27,14 +27,19 @@ void tensor_outside(const Evidence& evidence, Judgement& judgement);
 void replicas_diverge(const Evidence& evidence, Judgement& judgement);
 void other_formula(const Evidence& evidence, Judgement& judgement);
 void other_program(const Evidence& evidence, Judgement& judgement);
+void hidden_state(const Evidence& evidence, Judgement& judgement);
+void subject_not_finite(const Evidence& evidence, Judgement& judgement);
+void not_judged(const Evidence& evidence, Judgement& judgement);
 
 // A change of meaning and its effect (verdicts_effect.cc): of the subject's script, of sharding,
 // ...
 void script_matters(const Evidence& evidence, Judgement& judgement);
+void script_untested(const Evidence& evidence, Judgement& judgement);
 void script_harmless(const Evidence& evidence, Judgement& judgement);
 void script_not_learnt(const Evidence& evidence, Judgement& judgement);
 void script_undecided(const Evidence& evidence, Judgement& judgement);
 void sharding_matters(const Evidence& evidence, Judgement& judgement);
+void sharding_untested(const Evidence& evidence, Judgement& judgement);
 void sharding_harmless(const Evidence& evidence, Judgement& judgement);
 void sharding_unexplained(const Evidence& evidence, Judgement& judgement);
 void sharding_not_learnt(const Evidence& evidence, Judgement& judgement);
@@ -43,7 +48,6 @@ void sharding_undecided(const Evidence& evidence, Judgement& judgement);
 void quick(const Evidence& evidence, Judgement& judgement);
 void ensemble_outside(const Evidence& evidence, Judgement& judgement);
 void user_sharding(const Evidence& evidence, Judgement& judgement);
-void imported(const Evidence& evidence, Judgement& judgement);
 void not_tested(const Evidence& evidence, Judgement& judgement);
 void beyond_rounding(const Evidence& evidence, Judgement& judgement);
 

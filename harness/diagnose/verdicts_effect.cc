@@ -25,6 +25,12 @@ constexpr std::string_view kNothingLearnt =
 constexpr std::string_view kProbeEvery =
     "replay every op of every step: --set diagnose.probe=every";
 
+// How to test what was not.
+std::string to_test(const Evidence& e, const TrajectoryRow* row) {
+  return e.quick ? "run again without --quick: it trains the seeds that decide"
+                 : what_decides({row});
+}
+
 void script_findings(const Evidence& e, Judgement& j) {
   if (e.meaning.differs()) sharding_findings(e, j, j.verdict);
   program_findings(e, j, j.verdict);
@@ -36,11 +42,14 @@ std::string script_text(const Evidence& e) {
                      explained_by(e));
 }
 
+std::string identified_by(const Evidence& e) {
+  return e.match->read ? "the cause was identified from what the ops read, bit by bit"
+                       : "the cause was identified tensor by tensor, in single steps from the "
+                         "subject's own states";
+}
+
 std::string script_confidence(const Evidence& e) {
-  return fmt::format("{}; {}", trials_text(*effect_of_script(e)),
-                     e.match->read ? "the cause was identified from what the ops read, bit by bit"
-                                   : "the cause was identified tensor by tensor, in single steps "
-                                     "from the subject's own states");
+  return fmt::format("{}; {}", trials_text(*effect_of_script(e)), identified_by(e));
 }
 
 // The findings of a change of meaning whose effect is open.
@@ -64,6 +73,13 @@ void script_matters(const Evidence& e, Judgement& j) {
   script_findings(e, j);
   j.headline = fmt::format("{}. {}.", script_text(e), effect_words(*effect_of_script(e)));
   j.confidence = script_confidence(e);
+}
+
+void script_untested(const Evidence& e, Judgement& j) {
+  script_findings(e, j);
+  j.headline = fmt::format("{}. Whether that matters was not tested.", script_text(e));
+  j.confidence = identified_by(e);
+  j.next_steps.push_back(to_test(e, effect_of_script(e)));
 }
 
 void script_harmless(const Evidence& e, Judgement& j) {
@@ -94,6 +110,20 @@ void sharding_matters(const Evidence& e, Judgement& j) {
       "Sharding changes what the program means (cause: {}). On cpu alone, without the engine, {}.",
       named_causes(e), lower_first(effect_words(effect)));
   j.confidence = trials_text(effect) + "; no op of the engine is outside its bound";
+}
+
+void sharding_untested(const Evidence& e, Judgement& j) {
+  sharding_findings(e, j, VerdictClass::kSharding);
+  j.headline = fmt::format(
+      "Sharding changes what the program means (cause: {}). Whether that matters was not tested.",
+      named_causes(e));
+  j.confidence = fmt::format(
+      "one step in binary64, without the engine: with the causes undone it is {} away from the "
+      "whole batch's; below {} it means the same",
+      text::number(e.meaning.residual), text::number(e.meaning.threshold));
+  if (e.level != 'C' || (e.match && e.match->outcome == Identification::Outcome::kInside))
+    j.confidence += "; " + lower_first(nothing_outside(e));
+  j.next_steps.push_back(to_test(e, find_row(e, "S - R")));
 }
 
 void sharding_harmless(const Evidence& e, Judgement& j) {
@@ -133,11 +163,15 @@ void sharding_undecided(const Evidence& e, Judgement& j) {
   const TrajectoryRow *tr = find_row(e, "T - R"), *sr = find_row(e, "S - R");
   open_sharding_findings(e, j);
   j.headline = fmt::format(
-      "Sharding changes the program's meaning ({}), but {} do not decide whether that matters.",
-      named_causes(e),
-      text::plural(sr == nullptr ? 0 : static_cast<int64_t>(sr->differences.size()), "seed"));
+      "Sharding changes the program's meaning ({}), but {}.", named_causes(e),
+      has_interval(sr)
+          ? fmt::format("{} do not decide whether that matters",
+                        text::plural(static_cast<int64_t>(sr->differences.size()), "seed"))
+          : "the known causes do not explain all of it, and whether it matters was not tested");
   j.confidence =
-      is_significant(tr)
+      !has_interval(sr) ? fmt::format("with every known cause undone, one step still differs by {}",
+                                      text::relative(e.meaning.residual))
+      : is_significant(tr)
           ? "the whole drift (T - R) is significant, but sharding alone (S - R) does not show it"
           : kSeedsUndecided;
   j.next_steps.push_back(what_decides({tr, sr}));
@@ -151,7 +185,7 @@ void quick(const Evidence& e, Judgement& j) {
   j.confidence =
       "--quick runs no seeds: it can show a fault, another program or exact agreement, but not "
       "whether a difference is noise";
-  j.next_steps.push_back("run again without --quick: it trains the seeds that decide");
+  j.next_steps.push_back(to_test(e, nullptr));
 }
 
 void ensemble_outside(const Evidence& e, Judgement& j) {
@@ -250,21 +284,6 @@ void user_sharding(const Evidence& e, Judgement& j) {
                              : "compare the reductions of the sharded step with what the loss on "
                                "one device averages over");
   j.findings.push_back(std::move(f));
-}
-
-void imported(const Evidence& e, Judgement& j) {
-  noise(e, j);
-  j.notes.push_back(
-      "Whether the drift matters for what is learnt was not judged: no held-out batches were given "
-      "(--held-out FILE).");
-  if (e.user_sharding)
-    j.notes.push_back(fmt::format(
-        "{} in {} of {} cores.",
-        e.user_sharding->compared
-            ? "In binary64 the sharded step does what the step on one device does,"
-            : "What the sharding means was not judged, because no step on one device was given "
-              "(--whole); copies of state stay equal,",
-        text::plural(e.user_sharding->steps, "step"), e.user_sharding->cores));
 }
 
 void not_tested(const Evidence& e, Judgement& j) {

@@ -487,23 +487,26 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const Identification& matc
     if (differs(v)) other.push_back(v);
   }
   if (other.empty()) return none;
-  if (!repeats) {
-    TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors, again));
-    TWINRUN_ASSIGN(const std::vector<Observed> conforming,
-                   members(probed, tensors, o_.many, match.held));
-    const Envelope around = envelope_of(conforming, slack_);
-    std::erase_if(other, [&](size_t v) {
-      const Envelope::Around& there = around.values[v];
-      const Envelope::Range& range = there.looks[static_cast<size_t>(Look::kDistance)];
-      const double apart = gap2(*run.values[v].data, *one.values[v].data);
-      // Two conforming runs are each as far from the mean. A subject that differs from itself every
-      // time has no hidden state.
-      return !there.finite || !there.known(0.5) || apart <= 2 * kBeyondMembers * range.largest ||
-             apart <= match.threshold * range.spread ||
-             apart <= 2 * gap2(*one.values[v].data, *two.values[v].data);
-    });
-    if (other.empty()) return none;
-  }
+  TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors, again));
+  TWINRUN_ASSIGN(const std::vector<Observed> conforming,
+                 members(probed, tensors, o_.many, match.held));
+  const Envelope around = envelope_of(conforming, slack_);
+  std::vector<size_t> beyond = other;
+  std::erase_if(beyond, [&](size_t v) {
+    const Envelope::Around& there = around.values[v];
+    const Envelope::Range& range = there.looks[static_cast<size_t>(Look::kDistance)];
+    const double apart = gap2(*run.values[v].data, *one.values[v].data);
+    // Two conforming runs are each as far from the mean. A subject that differs from itself every
+    // time has no hidden state, unless it promises to repeat itself; then one that once resumes to
+    // the step of its run has none.
+    return !there.finite || !there.known(0.5) || apart <= 2 * kBeyondMembers * range.largest ||
+           apart <= match.threshold * range.spread ||
+           (repeats ? apart > 2 * gap2(*run.values[v].data, *two.values[v].data)
+                    : apart <= 2 * gap2(*one.values[v].data, *two.values[v].data));
+  });
+  if (!repeats && beyond.empty()) return none;
+  const bool promised = beyond.empty();
+  if (!promised) other = std::move(beyond);
   const size_t v = other.front();
   HiddenState h;
   h.step = probed[v / run.replicas / tensors.size()].step;
@@ -512,7 +515,7 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const Identification& matc
   const double size = norm2(*run.values[v].data);
   const double apart = gap2(*run.values[v].data, *one.values[v].data);
   h.relative = size > 0 ? apart / size : INFINITY;
-  h.promised = repeats;
+  h.promised = promised;
   h.probed = static_cast<int64_t>(probed.size());
   return std::optional(h);
 }

@@ -24,8 +24,8 @@ struct HiddenState {
   std::string tensor;  // the first that differs, in the order of computation
   int replica = 0;
   double relative = 0;  // the difference as a share of the tensor's size
-  // true: the engine promises equal bits; false: the difference is beyond that of conforming
-  // engines.
+  // true: only the engine's promise of equal bits is broken; false: the difference is beyond that
+  // of conforming engines.
   bool promised = true;
   int64_t probed = 0;  // steps that were run again
 };

@@ -132,6 +132,25 @@ TEST(Diagnose, DivergingReferencesAreInconclusive) {
   const auto headline = report["verdict"]["headline"].get<std::string>();
   EXPECT_NE(headline.find(finding["op"].get<std::string>() + " first produces"), std::string::npos)
       << headline;
+  // The subject was not judged, so no choice of classes calls it good.
+  EXPECT_EQ(
+      twinrun(folder, {"diagnose", "litmus_nan", "--fail-on", "engine_bug", "-q", "-o", "out"})
+          .code,
+      125);
+}
+
+TEST(Diagnose, AProvenCauseLeadsAQuickLook) {
+  const Folder folder;
+  const Words quick = with({"diagnose", "digits_mlp", "--quick", "--set", "tpu.reduction=none",
+                            "--json", "-q", "-o", "out"},
+                           kShort);
+  const Outcome o = twinrun(folder, quick);
+  EXPECT_EQ(o.code, 10) << o.err;
+  const auto report = json_of(o.out);
+  EXPECT_EQ(report["verdict"]["class"], "SHARDING");
+  EXPECT_EQ(report["findings"][0]["cause"], "no_all_reduce");
+  const auto headline = report["verdict"]["headline"].get<std::string>();
+  EXPECT_NE(headline.find("missing all-reduce 100%"), std::string::npos) << headline;
 }
 
 TEST(Diagnose, OneCoreInFullPrecisionIsIdentical) {

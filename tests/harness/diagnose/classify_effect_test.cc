@@ -151,7 +151,10 @@ std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
   formula.match = matched(Identification::Outcome::kExplained);
   formula.match->explanations.front().parts.front().formula.emplace().values = {{"loss.scale", ""}};
   add("other_program", clean()).match = matched(Identification::Outcome::kUnexplained);
+  add("hidden_state", clean()).hidden_state.emplace().promised = false;
   add("quick", clean()).quick = true;
+  add("subject_not_finite", clean()).subject_non_finite = FirstNonFinite{};
+  add("not_judged", clean()).unbounded = {"dense1/dot_general"};
 
   const auto with_rows = [](Evidence e, PairedOutcome tr, PairedOutcome sr) {
     e.trajectories = {trajectory("T - R", tr), trajectory("S - R", sr)};
@@ -163,6 +166,7 @@ std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
   };
   Evidence script = clean();
   script.match = matched(Identification::Outcome::kExplained);
+  add("script_untested", script);
   add("script_matters", with_rows(script, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
   add("script_harmless",
       with_rows(script, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected));
@@ -172,6 +176,7 @@ std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
 
   Evidence sharding = clean();
   add_meaning(sharding);
+  add("sharding_untested", sharding);
   add("sharding_matters", with_rows(sharding, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
   add("sharding_harmless",
       with_rows(sharding, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected));
@@ -203,6 +208,24 @@ TEST(VerdictRows, EachDecidesSomeEvidence) {
     decided.insert(row.name);
   }
   EXPECT_EQ(decided.size(), verdict_rows().size());
+}
+
+// --fail-on asks whether the engine or its program is at fault. Where that stays open, it is not
+// answered by the class that was left out.
+TEST(VerdictRows, WhatStaysOpenIsNotGood) {
+  using Judges = VerdictRow::Judges;
+  for (const VerdictRow& row : verdict_rows()) {
+    const bool clears = row.verdict == VerdictClass::kNoise ||
+                        row.verdict == VerdictClass::kIdentical ||
+                        row.verdict == VerdictClass::kSharding;
+    if (clears) EXPECT_EQ(row.judges, Judges::kBoth) << row.name;
+  }
+  for (const char* open : {"reference_diverges", "engine_failed", "other_program", "not_judged",
+                           "subject_not_finite", "joined_apart", "unrepeatable"})
+    EXPECT_NE(find_verdict_row(open)->judges, Judges::kBoth) << open;
+  // A good commit of a bisection with --quick.
+  EXPECT_EQ(find_verdict_row("quick")->judges, Judges::kBoth);
+  EXPECT_EQ(find_verdict_row("none"), nullptr);
 }
 
 }  // namespace

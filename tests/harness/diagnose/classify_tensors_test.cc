@@ -112,5 +112,114 @@ TEST(Classify, ALayerIsNamedWithItsPass) {
   EXPECT_TRUE(contains(classify(e).findings[0].evidence.back(), "the program has no"));
 }
 
+// Evidence of a subject that shows tensors only, all of them inside.
+Evidence inside() {
+  Evidence e = clean();
+  e.level = 'C';
+  e.match = matched(Identification::Outcome::kInside);
+  e.match->outside.clear();
+  e.step_coverage.screened = e.step_coverage.judged = 20;
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
+  return e;
+}
+
+// What one core alone shows is another formula, whatever causes of sharding explain all cores.
+TEST(Classify, WhatOneCoreShowsIsNotSharding) {
+  Evidence e = inside();
+  e.quick = true;
+  e.all_cores = matched(Identification::Outcome::kExplained);
+  e.match = matched(Identification::Outcome::kExplained);
+  FormulaChange rate;
+  rate.values = {{"optimizer.lr", "0.8"}};
+  rate.meaning = "has 0.8 as the learning rate where the scenario has 0.1";
+  e.match->explanations = {{{{"optimizer.lr = 0.8", true, rate}}, 1.5}};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kProgram, 15);
+  EXPECT_TRUE(contains(j.headline, "has 0.8 as the learning rate")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "run E1")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "optimizer.lr");
+  EXPECT_TRUE(contains(j.notes.at(0), "a learning rate times the cores")) << j.notes[0];
+  // One core shows something that has no name: the cause that explains all cores is not the answer.
+  e = inside();
+  e.match = matched(Identification::Outcome::kExplained);
+  e.one_core = matched(Identification::Outcome::kUnexplained);
+  e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful, 0.4)};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.findings.at(0).sentence, "run E1")) << j.findings[0].sentence;
+  // A diagnosis of one core never says sharding.
+  e = inside();
+  e.cores = 1;
+  e.match = matched(Identification::Outcome::kExplained);
+  expect_verdict(classify(e), VerdictClass::kProgram, 15);
+  EXPECT_EQ(classify(e).findings.at(0).verdict, VerdictClass::kProgram);
+}
+
+// A cause of the script is named as soon as it is identified; whether it matters is another
+// question.
+TEST(Classify, AnIdentifiedCauseNeedsNoSeeds) {
+  Evidence e = inside();
+  e.quick = true;
+  e.match = matched(Identification::Outcome::kExplained);
+  e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided)};
+  e.trajectories[0].differences.resize(1);
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "was not tested")) << j.headline;
+}
+
+// A state from which the run cannot be resumed is a fault of the script, and not noise.
+TEST(Classify, AStateThatCannotBeResumedFromIsOfTheProgram) {
+  Evidence e = inside();
+  e.hidden_state = HiddenState{30, "dense1/kernel", 0, 2.78, false, 2};
+  for (const bool quick : {false, true}) {
+    for (const bool equal : {false, true}) {
+      e.quick = quick;
+      e.identical = equal;
+      const Judgement j = classify(e);
+      expect_verdict(j, VerdictClass::kProgram, 15);
+      EXPECT_TRUE(contains(j.headline, "step 30, resumed from the state that it gave"))
+          << j.headline;
+      EXPECT_TRUE(contains(j.headline, "278%")) << j.headline;
+      ASSERT_EQ(j.findings.size(), 1u);
+      EXPECT_EQ(j.findings[0].cause, "hidden_state");
+      EXPECT_EQ(j.findings[0].verdict, VerdictClass::kProgram);
+      EXPECT_FALSE(j.next_steps.empty());
+    }
+  }
+  // Beside a cause that is noise by its effect, it still decides.
+  e.identical = e.quick = false;
+  Evidence sharded = e;
+  sharded.match = matched(Identification::Outcome::kExplained);
+  expect_verdict(classify(sharded), VerdictClass::kProgram, 15);
+  EXPECT_EQ(classify(sharded).findings.at(0).cause, "hidden_state");
+  // Where only the promise of equal bits is broken, what differs is rounding.
+  e.hidden_state->promised = true;
+  expect_verdict(classify(e), VerdictClass::kNoise, 0);
+  EXPECT_TRUE(contains(classify(e).notes.back(), "cannot be resumed"));
+}
+
+// Nothing is noise of which nothing was compared.
+TEST(Classify, TensorsThatWereNotComparedAreNotNoise) {
+  expect_verdict(classify(inside()), VerdictClass::kNoise, 0);
+  Evidence e = inside();
+  e.match->outcome = Identification::Outcome::kUntestable;
+  e.match->why = "conforming engines end this step in NaN or Inf themselves";
+  for (const bool held_out : {false, true}) {
+    e.held_out = held_out;
+    const Judgement j = classify(e);
+    expect_verdict(j, VerdictClass::kInconclusive, 125);
+    EXPECT_TRUE(contains(j.headline, "conforming engines end this step in NaN")) << j.headline;
+  }
+  e = inside();
+  e.step_coverage.set_aside = e.step_coverage.judged;
+  expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
+  add_meaning(e);  // ... nor is a change of meaning without an effect
+  e.trajectories.push_back(trajectory("S - R", PairedOutcome::kNoneDetected));
+  expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
+}
+
 }  // namespace
 }  // namespace twinrun

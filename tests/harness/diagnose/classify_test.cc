@@ -229,6 +229,28 @@ TEST(Classify, SharingCausesAreSortedByShare) {
   EXPECT_EQ(j.findings.at(1).cause, "reduction");
 }
 
+// A proven cause leads without seeds, too; whether it matters is then open.
+TEST(Classify, AProvenCauseLeadsAQuickLook) {
+  for (const bool quick : {false, true}) {
+    Evidence e = clean();
+    e.quick = quick;
+    add_meaning(e);
+    e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided),
+                      trajectory("S - R", PairedOutcome::kUndecided)};
+    for (TrajectoryRow& row : e.trajectories) row.differences.resize(1);
+    const Judgement j = classify(e);
+    expect_verdict(j, VerdictClass::kSharding, 10);
+    EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+    EXPECT_TRUE(contains(j.headline, "was not tested")) << j.headline;
+    EXPECT_EQ(j.findings.at(0).cause, "reduction");
+    // What the causes leave unexplained is said as well.
+    e.meaning.residual = 0.3;
+    expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
+    EXPECT_TRUE(contains(classify(e).headline, "reduction 90%")) << classify(e).headline;
+    EXPECT_FALSE(contains(classify(e).headline, "found nothing wrong")) << classify(e).headline;
+  }
+}
+
 // A drift that no ablation removes is not attributed to the known causes of sharding.
 TEST(Classify, UnexplainedMeaningIsNotSharding) {
   Evidence e = clean();
@@ -297,6 +319,36 @@ TEST(Classify, WithoutHeldOutSamplesOpsDecide) {
     ASSERT_FALSE(j.notes.empty());
     EXPECT_TRUE(contains(j.notes.front(), "was not judged")) << j.notes.front();
   }
+  // Equal bits say no more of what was not asked.
+  e.identical = true;
+  e.user_sharding.emplace().cores = 4;
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kIdentical, 0);
+  EXPECT_TRUE(contains(j.notes.at(1), "What the sharding means was not judged")) << j.notes[1];
+}
+
+// On this data the sharded program is the whole batch's, on other data it is not: a line says so.
+TEST(Classify, AnotherFunctionOnOtherDataIsSaid) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
+  e.proofs.emplace_back().diverges_at = "clip/scale";
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  ASSERT_EQ(j.notes.size(), 1u);
+  EXPECT_TRUE(contains(j.notes[0], "another function")) << j.notes[0];
+  EXPECT_TRUE(contains(j.notes[0], "clip/scale")) << j.notes[0];
+  e.proofs[0].gradient = e.proofs[0].update = e.proofs[0].statistics = true;
+  EXPECT_TRUE(classify(e).notes.empty());
+}
+
+// An op of which no bound says anything was not judged.
+TEST(Classify, AnOpWithoutABoundIsNotNoise) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
+  e.unbounded = {"loss/exp"};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "loss/exp")) << j.headline;
 }
 
 TEST(Classify, PrecisionNoise) {
@@ -419,10 +471,20 @@ TEST(Classify, DivergingSubject) {
   Evidence e = clean();
   e.subject_non_finite = FirstNonFinite{9, 5, "dense2/dot_general", "forward", "Inf"};
   e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful, std::nan(""))};
-  const Judgement j = classify(e);
+  Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.notes.empty());
   EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, first in dense2/dot_general")) << j.notes[0];
+  // Without seeds or held-out samples it is no better.
+  e.trajectories.clear();
+  for (const bool held_out : {false, true}) {
+    e.held_out = held_out;
+    e.quick = held_out;
+    j = classify(e);
+    expect_verdict(j, VerdictClass::kInconclusive, 125);
+    EXPECT_TRUE(contains(j.headline, "dense2/dot_general first produces Inf at step 9"))
+        << j.headline;
+  }
 }
 
 // The algebra of the update is a source of noise with a name of its own, alone or beside another

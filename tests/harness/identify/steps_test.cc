@@ -369,12 +369,68 @@ TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
           p));
     };
     const Report r = must(diagnose(scenario_of(s), o, nullptr, nullptr)).report;
-    EXPECT_NE(r.verdict, VerdictClass::kEngineBug) << text_of(r);
+    EXPECT_EQ(r.verdict, VerdictClass::kProgram) << text_of(r);
+    EXPECT_EQ(r.verdict_row, "hidden_state") << text_of(r);
     const auto hidden = std::ranges::find(r.findings, "hidden_state", &Finding::cause);
     ASSERT_NE(hidden, r.findings.end()) << text_of(r);
     EXPECT_EQ(hidden->op, "dense1/kernel");
     EXPECT_GT(hidden->step.value_or(0), 0);
     EXPECT_NEAR(hidden->number, 0.25, 0.01);
+  }
+}
+
+// ---- what one core shows
+
+// A script with eight times the learning rate: on eight cores it looks like a rate times the cores.
+// One core alone shows that it is not.
+TEST(Steps, ARateThatOneCoreShowsIsOfTheProgram) {
+  class Rate : public WrappedBackend {
+   public:
+    Rate(std::unique_ptr<Backend> inner, bool on_one_core)
+        : WrappedBackend(std::move(inner), tiny::as_foreign), on_one_core_(on_one_core) {}
+    Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+      return wrap<Run>(program, program.sharding.cores > 1 || on_one_core_);
+    }
+
+   private:
+    class Run : public WrappedEngine {
+     public:
+      Run(std::unique_ptr<Engine> inner, bool changed)
+          : WrappedEngine(std::move(inner)), changed_(changed) {}
+      Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                  TraceSink*, OpHooks* hooks) override {
+        StepInputs fed = inputs;
+        for (size_t i = 0; i < program().inputs.size() && changed_; ++i) {
+          if (program().inputs[i].name != "learning_rate") continue;
+          for (auto& core : fed) core[i] = Tensor::scalar(8 * core[i].as<float>()[0]);
+        }
+        return inner_->step(step, states, fed, outputs, nullptr, hooks);
+      }
+
+     private:
+      bool changed_;
+    };
+    bool on_one_core_;
+  };
+  Setting s;
+  s.cores = 8;
+  s.steps = 20;
+  for (const bool on_one_core : {true, false}) {
+    const Folder folder;
+    DiagnoseOptions o;
+    o.subject = "script";
+    o.directory = folder / "out";
+    o.quick = true;
+    o.make_subject = [&](const BackendOptions& options) -> Result<std::unique_ptr<Backend>> {
+      return std::unique_ptr<Backend>(
+          new Rate(make_variant_backend(draw_variant(7, s.precision), options), on_one_core));
+    };
+    const Report r = must(diagnose(scenario_of(s), o, nullptr, nullptr)).report;
+    EXPECT_EQ(r.verdict, on_one_core ? VerdictClass::kProgram : VerdictClass::kSharding)
+        << text_of(r);
+    ASSERT_FALSE(r.findings.empty());
+    EXPECT_EQ(r.findings[0].cause, on_one_core ? "optimizer.lr" : "rate_times_cores") << text_of(r);
+    EXPECT_EQ(r.headline.find("run E1") != std::string::npos, on_one_core) << r.headline;
   }
 }
 
