@@ -93,16 +93,24 @@ class Report:
         )
 
 
+def forget(folder):
+    """Removes an earlier answer from the folder, so that it is not taken for the one of this run."""
+    for name in ("report.json", "report.html", "meaning.json"):
+        (Path(folder) / name).unlink(missing_ok=True)
+
+
 def run_program(program, folder, subject, precision, faults, settings):
     command = [binary(), "diagnose", "--program", program, "--subject", subject, "--out", str(folder), "--quiet"]
     for key, value in dict(settings or {}, **({"tpu.precision": precision} if precision else {})).items():
         command += ["--set", f"{key}={value}"]
     for fault in [faults] if isinstance(faults, str) else faults:
         command += ["--fault", fault]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     report = Path(folder) / "report.json"
-    if not report.exists():
-        raise Refused("twinrun could not judge the step: " + done.stderr.strip())
+    report.unlink(missing_ok=True)  # an earlier run's
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    if done.returncode < 0 or not report.exists():
+        ended = f"it was ended by signal {-done.returncode}; " if done.returncode < 0 else ""
+        raise Refused("twinrun could not judge the step: " + ended + done.stderr.strip())
     try:
         return checksum.loads(report.read_bytes())
     except ValueError as e:

@@ -14,7 +14,7 @@ import torch
 from .capture import capture
 from .meaning import compare
 from .refused import Refused
-from .report import Report, run_program
+from .report import Report, forget, run_program
 from .stablehlo import write
 
 
@@ -68,6 +68,7 @@ def diagnose(
         inner, step = step, lambda model, optimizer, batch: inner(batch)  # noqa: E731
     folder = Path(os.environ.get("TWINRUN_OUT") or out)
     folder.mkdir(parents=True, exist_ok=True)
+    forget(folder)
     whole = capture(step, model, optimizer, batches, seed=seed)
     write(whole, str(folder / "whole"), whole.batches, whole.draws)
     program, own, meaning = "whole.mlir", whole.losses[0], None

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import checksum
 from ..refused import Refused
-from ..report import Report, run_program
+from ..report import Report, forget, run_program
 from . import files
 from .arguments import find, flat_results
 from .compat import MESHES, is_key, key_data, loaded, wrap_key, key_impl
@@ -112,6 +112,7 @@ def diagnose(
     if not batches:
         raise ValueError("batches is empty; give one batch per step")
     folder.mkdir(parents=True, exist_ok=True)
+    forget(folder)
 
     def say(text):
         if verbose:

@@ -247,6 +247,14 @@ class Refusals(Case):
         made[1].add_param_group({"params": list(other.parameters())})
         self.refused("no given model has", step_of(made[3]), made)
 
+    def test_an_earlier_answer_is_not_taken(self):
+        model, optimizer, batches, loss = make("embedding_bag")
+        with tempfile.TemporaryDirectory() as folder:
+            twinrun.diagnose(step_of(loss), model, optimizer, batches, out=folder)
+            with self.assertRaisesRegex(RuntimeError, "tpu.nonsense"):
+                twinrun.diagnose(step_of(loss), model, optimizer, batches, out=folder, settings={"tpu.nonsense": "1"})
+            self.assertFalse(os.path.exists(os.path.join(folder, "report.json")))
+
     def test_indivisible(self):
         self.refused("multiple of replicas", step_of(models.classify), replicas=7)
 
