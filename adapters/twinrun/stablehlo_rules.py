@@ -5,7 +5,7 @@ import math
 import torch
 
 from .refused import Refused
-from .stablehlo_ops import RULES, mlir_type, rule
+from .stablehlo_ops import RULES, _is_float, mlir_type, rule
 
 
 def _value(x):
@@ -74,6 +74,10 @@ for _aten, _hlo in (
     ("expm1", "exponential_minus_one"),
     ("sign", "sign"),
     ("erf", "chlo.erf"),
+    ("cos", "cosine"),
+    ("sin", "sine"),
+    ("floor", "floor"),
+    ("ceil", "ceil"),
 ):
     RULES[_aten] = lambda t, out, x, _hlo=_hlo: t.unary(_hlo, t.convert(x, _dtype(out)))
 for _aten, _how in (("eq", "EQ"), ("ne", "NE"), ("lt", "LT"), ("le", "LE"), ("gt", "GT"), ("ge", "GE")):
@@ -259,6 +263,43 @@ RULES["any"] = lambda t, out, x, dim=None, keep=False: t.reduce(
 RULES["all"] = lambda t, out, x, dim=None, keep=False: t.reduce(
     "and", x, None if dim is None else [dim] if isinstance(dim, int) else dim, keep
 )
+
+
+def _first(t, how, x, dim, keep):
+    """The largest or smallest along a dimension (of all elements for None), and the index of the first such element."""
+    if dim is None:
+        x, dim = t.reshape(x, (math.prod(x[1]),)), 0
+    x = x if x[1] else t.reshape(x, (1,))
+    dim %= len(x[1])
+    best = t.reduce(how, x, [dim], True)
+    here = t.compare("EQ", x, best)
+    if _is_float(x[2]):  # a NaN is the largest and the smallest
+        here = t.binary("or", here, t.compare("NE", x, x))
+    size = x[1][dim]
+    index = t.reduce("minimum", t.select(here, t.iota(x[1], dim), t.splat(size - 1, x[1], torch.int32)), [dim], True)
+    shape = [1 if d == dim else n for d, n in enumerate(x[1]) if keep or d != dim]
+    return t.reshape(best, shape), t.reshape(index, shape)
+
+
+def _extreme(how):
+    def f(t, out, x, dim=None, keep=False, **kw):
+        if not isinstance(out, (tuple, list)):
+            return t.reduce(how, x, None)
+        value, index = _first(t, how, x, dim, keep or kw.get("keepdim", False))
+        return t.reshape(value, out[0].shape), t.reshape(t.convert(index, torch.int64), out[1].shape)
+
+    return f
+
+
+def _index_of(how):
+    def f(t, out, x, dim=None, keep=False, **kw):
+        return t.reshape(t.convert(_first(t, how, x, dim, False)[1], torch.int64), out.shape)
+
+    return f
+
+
+for _name, _how in (("max", "maximum"), ("min", "minimum")):
+    RULES[_name], RULES["arg" + _name] = _extreme(_how), _index_of(_how)
 
 
 @rule("var_mean", "var")
