@@ -1,6 +1,6 @@
 """Captures a PyTorch training step as one functional graph of core aten ops.
 
-    c = capture(step, model, optimizer, batches, replicas=1)
+    c = capture(step, model, optimizer, batches)
     c.graph(*state, *batch, *draws)   # -> next state, loss, gradients; no side effects
 
 The user's own objects run one step below the autograd engine, where every aten op is recorded: forward, backward,
@@ -12,15 +12,17 @@ drawn. The objects are put back afterwards.
 
 import contextlib
 import copy
+import os
 import sys
+import traceback
 from collections import OrderedDict, namedtuple
 
 import torch
 import torch.fx
 from torch.fx import traceback as fx_traceback
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from .collectives import patched_distributed
+from .collectives import patched_distributed, wrappers_in
 from .refused import Refused
 
 Variable = namedtuple("Variable", "name role value")  # role: parameter, statistic, slot, counter
@@ -77,11 +79,21 @@ class Objects:
     def __init__(self, model, optimizer):
         self.models, self.optimizers = named(model, torch.nn.Module), named(optimizer, torch.optim.Optimizer)
         self.parameters, self.buffers = OrderedDict(), OrderedDict()  # name -> Parameter; name -> (module, key)
+        self.ignored = set()  # parameters that DistributedDataParallel is told to leave alone
         seen = set()
         for prefix, root in self.models.items():
             for path, module in root.named_modules():
+                if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+                    continue
                 at = "/".join(filter(None, [prefix] + path.split(".")))
+                for name in getattr(module, "_ddp_params_and_buffers_to_ignore", ()):
+                    self.ignored.add("/".join(filter(None, [at] + name.split("."))))
                 for key, p in module._parameters.items():
+                    if p is not None and is_traceable_wrapper_subclass(p.data):
+                        raise Refused(
+                            f"parameter {at}/{key} is a {type(p.data).__name__}: models that are sharded themselves "
+                            "(fully_shard, tensor parallelism) are not supported; give the model before it is sharded"
+                        )
                     if p is not None and id(p) not in seen:
                         seen.add(id(p))
                         self.parameters[f"{at}/{key}" if at else key] = p
@@ -152,14 +164,25 @@ class Objects:
         torch.set_rng_state(rng)
 
 
+def _draws(func):
+    return func._schema.name.split("::")[1].rstrip("_") in _RANDOM
+
+
+def _stream(kwargs):
+    """The state of the generator after a draw, as bytes: it tells streams apart whatever was drawn."""
+    generator = kwargs.get("generator")
+    return bytes((torch.get_rng_state() if generator is None else generator.get_state()).numpy())
+
+
 class _Recorder(TorchDispatchMode):
     """Records every aten op as a node of an fx graph, with the user's line and module."""
 
-    def __init__(self, draws=None):
+    def __init__(self):
         super().__init__()
-        self.graph, self.constants, self.draws, self.alive = torch.fx.Graph(), {}, [], []
+        self.graph, self.constants, self.alive = torch.fx.Graph(), {}, []
+        self.draws, self.draw_places, self.streams = [], [], []
         self.nodes, self.by_place, self.sites, self.modules = {}, {}, {}, []
-        self.replay, self.last_input = draws, None
+        self.last_input = None
 
     # Tensors that autograd or `.data` makes without an op are found by the memory that they show.
     @staticmethod
@@ -216,18 +239,21 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         path, source, gradient = self.site()
-        out = func(*args, **kwargs)
         base = func._schema.name.split("::")[1]
+        hidden = torch.Tag.nondeterministic_seeded in func.tags and not _draws(func)
+        before = _stream(kwargs) if hidden else None
+        out = func(*args, **kwargs)
+        if (hidden and before != _stream(kwargs)) or (_draws(func) and not isinstance(out, torch.Tensor)):
+            raise Refused(
+                f"{func} at {source} draws random numbers within another op; draw outside of the step and pass them in the batch"
+            )
         if base == "_local_scalar_dense" or func.namespace == "profiler":
             return out
         in_place = func._schema.is_mutable
-        if base.rstrip("_") in _RANDOM:
-            if not isinstance(out, torch.Tensor):
-                raise Refused(
-                    f"{func} at {source} draws several tensors at once; draw outside of the step and pass it in the "
-                    f"batch"
-                )
+        if _draws(func):
             node = self.draw(out)
+            self.draw_places.append(f"{base} at {source}")
+            self.streams.append(_stream(kwargs))
             if in_place:
                 target = self.node_of(args[0])
                 node = self.graph.call_function(torch.ops.aten.copy_.default, (target, node))
@@ -268,12 +294,13 @@ class _Draws(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.values = []
+        self.values, self.streams = [], []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        if func._schema.name.split("::")[1].rstrip("_") in _RANDOM:
+        if _draws(func):
             self.values.append(out.detach().clone())
+            self.streams.append(_stream(kwargs or {}))
         return out
 
 
@@ -413,14 +440,32 @@ def _loss_of(result, source):
     return found[0]
 
 
-def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), context=None, seed=0):
-    """Captures `step(model, optimizer, batch) -> loss`, of one of `replicas` replicas.
+def _signature(recorder):
+    """What tells two recorded steps apart: their ops, arguments and constants, not the lines."""
+    bytes_of = lambda t: t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()  # noqa: E731
+    constants = [(name, t.dtype, t.shape, bytes_of(t)) for name, t in recorder.constants.items()]
+    return [f"{n.name} {n.op} {n.target} {n.args} {n.kwargs}" for n in recorder.graph.nodes], constants
 
-    context(objects, undo): patches during the step, used to undo causes."""
-    model = unwrapped(model)
-    objects = Objects(model, optimizer)
+
+def _its_line(error):
+    """The last line of the user's that an exception passed."""
+    found = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if "/torch/" not in frame.filename and not frame.filename.startswith(os.path.dirname(__file__)):
+            found = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return found
+
+
+def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), seed=0, rank=0, like=()):
+    """Captures `step(model, optimizer, batch) -> loss`, of the replica `rank` of `replicas`.
+
+    undo: causes that are undone meanwhile, as patched_distributed has them. like: captured steps; the graph of one is taken whose
+    recorded ops are the same."""
+    objects = Objects(unwrapped(model), optimizer)
+    wrappers = wrappers_in(named(model, torch.nn.Module).values())
     names, _, build = flat_batch(batches[0])
-    feeds = [replica_batch(flat_batch(b)[1], 0, replicas) for b in batches]
+    feeds = [replica_batch(flat_batch(b)[1], rank, replicas) for b in batches]
+    count = max((t.shape[0] for t in feeds[0] if t.dim()), default=1)
     saved = objects.save()
     warm = {
         id(p): {k: copy.deepcopy(v) for k, v in s.items()}
@@ -428,17 +473,33 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), co
         for p, s in o.state.items()
     }
 
+    def call(batch):
+        try:
+            return step(model, optimizer, batch)
+        except Refused:
+            raise
+        except Exception as error:
+            raise Refused(
+                f"the step raised {type(error).__name__} at {_its_line(error)} while it was recorded"
+                + (f" as replica {rank} of {replicas}" if replicas > 1 else "")
+                + f": {error}"
+            ) from error
+
     def run(rows):
-        return step(model, optimizer, build([t.clone() for t in rows]))
+        return call(build([t.clone() for t in rows]))
 
     try:
         with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(
             torch.nn.attention.SDPBackend.MATH
-        ), patched_distributed(objects, replicas, sync, undo) as hooks:
-            torch.manual_seed(seed)
+        ), patched_distributed(objects, wrappers, replicas, sync, undo, rank, count) as hooks:
             hooks.dry = True
             before = objects.settings()
-            loss = _loss_of(run(feeds[0]), "one dry step").detach().clone()
+            known = None
+            while known != len(hooks.wrappers):  # a wrapper that only the step knows shows when it is called
+                known = len(hooks.wrappers)
+                objects.restore(saved)
+                torch.manual_seed(seed)
+                loss = _loss_of(run(feeds[0]), "one dry step").detach().clone()
             if objects.settings() != before:
                 raise Refused(
                     "the step changes the optimizer's settings (a learning rate schedule); call the scheduler outside "
@@ -446,7 +507,7 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), co
                     "the step"
                 )
             dry = {v.name: v.value.detach().clone() for v in objects.variables()}
-            hooks.dry = False
+            hooks.dry, hooks.passes = False, 0
             objects.restore(saved, slots=False)
             _initial_slots(objects, warm)
             torch.manual_seed(seed)
@@ -460,19 +521,27 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), co
                 for t in flat:
                     recorder.bind(t, recorder.argument(t))
                 with _module_paths(objects, recorder), recorder:
-                    result = _loss_of(step(model, optimizer, rows), "the step")
+                    result = _loss_of(call(rows), "the step")
                     result = result.detach().clone()
+                passes, own = hooks.passes, dict(hooks.own)
                 outputs = [recorder.node_of(v.value) for v in objects.variables()] + [recorder.node_of(result)]
                 kinds = [("state", v.name) for v in state] + [("loss", "")]
-                for kind, name, t in hooks.gradients:
+                for kind, name, t in hooks.gradients + [(*key, t) for key, t in own.items()]:
                     outputs.append(recorder.node_of(t))
                     kinds.append((kind, name))
                 recorder.graph.output(tuple(outputs))
                 draws, losses = [recorder.draws], [float(result)]
+                hooks.dry = True
                 for rows in feeds[1:]:
                     with _Draws() as drawn:
-                        losses.append(float(_loss_of(run(rows), "the step")))
+                        losses.append(float(_loss_of(run(rows), "the step").detach()))
                     draws.append(drawn.values)
+                again = _Draws()
+                if recorder.draws and not like:
+                    objects.restore(saved)
+                    torch.manual_seed(seed + 1)
+                    with again:
+                        run(feeds[0])
     finally:
         objects.restore(saved)
         for o in objects.optimizers.values():  # hooks of this capture are gone with `patched_distributed`
@@ -483,22 +552,35 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), co
             "steps draw different numbers or shapes of random values; draw outside of the step and pass them in the "
             "batch"
         )
-    graph = _functional(recorder)
+    signature = _signature(recorder)
+    same = next((c for c in like if c.signature == signature and c.results == kinds), None)
     out = Captured(
-        graph=graph,
+        graph=same.graph if same else _functional(recorder),
+        signature=signature,
         state=state,
         names=names,
         batches=feeds,
         draws=draws,
+        draw_places=recorder.draw_places,
+        streams=recorder.streams,
+        # Draws whose generator the step itself sets: they are the same whatever its state was before.
+        reseeded=[a == b for a, b in zip(recorder.streams, again.streams)],
         results=kinds,
         losses=losses,
         replicas=replicas,
         sync=sync,
+        passes=passes,
         notes=hooks.notes,
+        wrapped=bool(hooks.wrappers),
+        reduced=hooks.reduced,
+        groups=hooks.groups,
+        means=hooks.means,
+        asked_rank=hooks.asked_rank,
         asked_world_size=hooks.asked_world_size,
         local_buffers=sync != "ddp",
     )
-    _check(out, loss, dry)
+    if not same:
+        _check(out, loss, dry)
     return out
 
 

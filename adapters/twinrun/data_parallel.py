@@ -2,31 +2,7 @@
 
 import torch
 
-from .refused import Refused
-
 _WIDE = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def replica_draws(whole, local, r):
-    """The draws of replica r: the rows of the whole batch's that belong to its samples."""
-    if len(whole) != len(local):
-        raise Refused(
-            "the whole batch and a replica draw different numbers of random tensors; draw outside of the step and pass "
-            "them in the batch"
-        )
-    out = []
-    for w, v in zip(whole, local):
-        if w.shape == v.shape:
-            out.append(w)
-        elif w.dim() == v.dim() and w.shape[1:] == v.shape[1:] and w.shape[0] % v.shape[0] == 0:
-            out.append(w[r * v.shape[0] : (r + 1) * v.shape[0]])
-        else:
-            raise Refused(
-                f"a random tensor of shape {tuple(v.shape)} on a replica is {tuple(w.shape)} on the whole batch; draw "
-                f"outside "
-                "of the step and pass it in the batch"
-            )
-    return out
 
 
 class Analysis:
@@ -137,49 +113,69 @@ class Analysis:
         return rows
 
 
-def _widened(x):
+def widened(x):
     if isinstance(x, torch.Tensor):
         return x.double() if x.dtype in _WIDE else x
     return torch.float64 if isinstance(x, torch.dtype) and x in _WIDE else x
 
 
-def evaluate(c, states, batches, draws, weights=None):
-    """Runs the graph on all replicas in binary64. Returns per replica the results as {(kind, name): value}."""
-    n = len(states)
-    env = [{} for _ in range(n)]
+class Unmatched(Exception):
+    """Replicas do not call the same collectives; the message says where each of two is."""
+
+
+def _where(node):
+    source = (node.stack_trace or "||").split("|")[-2]
+    return f"an all-reduce of {tuple(node.meta['val'].shape) if 'val' in node.meta else 'some'} numbers" + (
+        f" at {source}" if source else ""
+    )
+
+
+def _replica(c, arguments, weights):
+    """Computes one replica's results. Yields (value, node) at each collective and is sent the sum over replicas."""
+    env, values = {}, iter(map(widened, arguments))
     nodes = list(c.graph.graph.nodes)
-    last = {}
-    for node in nodes:
-        for i in node.all_input_nodes:
-            last[i] = node
+    last = {i: node for node in nodes for i in node.all_input_nodes}
     ends = {}
-    for i, node in enumerate(nodes):
-        for i_ in node.all_input_nodes:
-            if last[i_] is node:
-                ends.setdefault(node, []).append(i_)
-    arguments = [iter([_widened(t) for t in states[r] + batches[r] + draws[r]]) for r in range(n)]
+    for i, node in last.items():
+        ends.setdefault(node, []).append(i)
+    for node in nodes[:-1]:
+        if node.op == "placeholder":
+            env[node] = next(values)
+        elif node.op == "get_attr":
+            env[node] = widened(getattr(c.graph, node.target))
+        elif node.target is torch.ops.twinrun.all_reduce_sum.default:
+            env[node] = yield env[node.args[0]], node
+        elif node.target is torch.ops.twinrun.replica_weight.default:
+            env[node] = env[node.args[0]] * weights[node.args[1]]
+        else:
+            args, kwargs = torch.utils._pytree.tree_map(
+                widened, torch.fx.node.map_arg((node.args, node.kwargs), lambda k: env[k])
+            )
+            env[node] = node.target(*args, **kwargs)
+        for dead in ends.get(node, ()):
+            del env[dead]
+    return dict(zip(c.results, (env[o] for o in nodes[-1].args[0])))
+
+
+def evaluate(captures, states, batches, draws, weights=None):
+    """Runs one captured graph for each replica in lockstep, in binary64. weights: of each replica, those of its backward passes.
+    Returns per replica the results as {(kind, name): value}. Raises Unmatched."""
+    count = len(captures)
+    runs = [_replica(captures[r], states[r] + batches[r] + draws[r], weights and weights[r]) for r in range(count)]
+    results, total = [None] * count, None
     with torch.no_grad():
-        for node in nodes:
-            if node.op == "output":
-                break
-            if node.op == "call_function" and node.target is torch.ops.twinrun.all_reduce_sum.default:
-                total = sum(e[node.args[0]] for e in env)
-                for e in env:
-                    e[node] = total
-            else:
-                for r, e in enumerate(env):
-                    if node.op == "placeholder":
-                        e[node] = next(arguments[r])
-                    elif node.op == "get_attr":
-                        e[node] = _widened(getattr(c.graph, node.target))
-                    elif node.target is torch.ops.twinrun.replica_weight.default:
-                        e[node] = e[node.args[0]] * (1.0 if weights is None else weights[r])
-                    else:
-                        args, kwargs = torch.utils._pytree.tree_map(
-                            _widened, torch.fx.node.map_arg((node.args, node.kwargs), lambda k: e[k])
-                        )
-                        e[node] = node.target(*args, **kwargs)
-            for dead in ends.get(node, ()):
-                for e in env:
-                    e.pop(dead, None)
-    return [dict(zip(c.results, (e[o] for o in nodes[-1].args[0]))) for e in env]
+        while True:
+            asked = []
+            for r, run in enumerate(runs):
+                try:
+                    asked.append(run.send(total))
+                except StopIteration as end:
+                    results[r] = end.value
+                    asked.append(None)
+            if not any(asked):
+                return results
+            for r, each in enumerate(asked):
+                if (each is None) != (asked[0] is None) or each and each[0].shape != asked[0][0].shape:
+                    says = [_where(x[1]) if x else "none" for x in (asked[0], each)]
+                    raise Unmatched(f"replica 0 calls {says[0]} where replica {r} calls {says[1]}")
+            total = sum(value for value, _ in asked)

@@ -35,7 +35,7 @@ _TEXT = {
         "A loss over pairs of samples changes what the program means: each replica pairs its own samples only, and the pairs "
         "of different replicas are missing.",
         {
-            "torch": "gather the samples of all replicas before they are paired",
+            "torch": "gather the samples of all replicas before {line}; that this is the whole cause was not proven",
             "jax": "jax.lax.all_gather over {axes} before {line}",
         },
     ),
@@ -85,7 +85,7 @@ _TEXT = {
     "late_reduction": (
         "A reduction that comes too late changes what the program means: each replica computes a nonlinear function of "
         "its own values first.",
-        {"jax": "reduce over {axes} before {line}"},
+        {"jax": "reduce over {axes} before {line}", "torch": "average over the {axes} what {line} takes the mean or sum of"},
     ),
     "shard_norm": (
         "A norm of the local shard changes what the program means: each device clips or scales by its own part of the "
@@ -157,7 +157,10 @@ _TEXT = {
     "one_stream": (
         "One stream of random numbers changes what the program means: every device draws the same numbers for other "
         "samples.",
-        {"jax": "fold the device into the key: jax.random.fold_in(key, jax.lax.axis_index(axis))"},
+        {
+            "jax": "fold the device into the key: jax.random.fold_in(key, jax.lax.axis_index(axis))",
+            "torch": "make the rank a part of the seed that the step sets: {line} draws",
+        },
     ),
     "stream_per_core": (
         "A stream of random numbers per device changes what the program means: devices draw different numbers for what "
@@ -167,7 +170,20 @@ _TEXT = {
     "statistics": (
         "Statistics that are not reduced change what the program means: {names} are those of each device's own "
         "samples.",
-        {"jax": "average them over {axes} by jax.lax.pmean"},
+        {
+            "jax": "average them over {axes} by jax.lax.pmean",
+            "torch": "compute them of the samples of all replicas: all-reduce what they are made of in the step",
+        },
+    ),
+    "rank": (
+        "What only some ranks do changes what the program means: the step asks for its rank ({line}), and replicas that "
+        "all do the same mean what the whole batch does.",
+        {"torch": "do it on every rank, or multiply what one rank adds by the number of replicas"},
+    ),
+    "unmatched": (
+        "Replicas do not call the same collectives: {what}. As processes they wait for one another for ever there, or add up "
+        "what does not belong together.",
+        {"torch": "call every collective on every rank, in the same order"},
     ),
     "loss_not_reduced": (
         "A loss that is not reduced changes what the program reports: it is that of one device's samples.",

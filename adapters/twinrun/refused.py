@@ -3,3 +3,7 @@
 
 class Refused(RuntimeError):
     """The message says what was found, where, and what to do."""
+
+
+class Unasked(Refused):
+    """What data parallelism means could not be asked; the engine still can be."""

@@ -9,6 +9,10 @@ from .command import program as binary
 from .refused import Refused
 
 
+def _kind(meaning):
+    return meaning.get("first_kind") or ("variable" if meaning.get("of") else "gradient")
+
+
 class Report:
     """verdict: the class; effect, headline, findings, path (the folder); data: report.json of the run; meaning: of
     data parallelism."""
@@ -25,7 +29,9 @@ class Report:
 
     def _say_meaning(self, meaning):
         if meaning.get("refused"):
-            self._doubt(f"XLA computes the step as it is written, but what its sharding means is not known: {meaning['refused']}")
+            self._doubt(
+                f"The engine computes the step as it is written, but what its sharding means is not known: {meaning['refused']}"
+            )
         elif meaning["differs"] and meaning.get("written_for_mesh"):
             self._doubt(
                 "The step on its mesh is not the same code on one device, by no known cause. But the code is written for this "
@@ -38,8 +44,7 @@ class Report:
                 meaning["causes"][0]["sentence"]
                 if meaning["causes"]
                 else "Data parallelism changes what the program means, by no known cause; the first "
-                f"{'variable' if meaning.get('of') else 'gradient'} that is not the whole batch's is that of "
-                f"{meaning['first_parameter']}."
+                f"{_kind(meaning)} that is not the whole batch's is that of {meaning['first_parameter']}."
             )
             unknown = [{"cause": "unknown", "sentence": self.headline}]
             self.findings = (meaning["causes"] or unknown) + self.findings
@@ -54,7 +59,7 @@ class Report:
 
     def __str__(self):
         lines = [f"{self.verdict}: {self.headline}"]
-        if self.meaning and not self.meaning.get("refused"):
+        if self.meaning and not self.meaning.get("refused") and self.meaning["kinds"]:
             kinds = ", ".join(f"{k} {v:.3g}" for k, v in self.meaning["kinds"].items())
             lines.append(
                 f"  one step of {self.meaning.get('of') or str(self.meaning['replicas']) + ' replicas'} against the whole "
@@ -65,7 +70,7 @@ class Report:
             if self.meaning["first_parameter"]:
                 factor = self.meaning.get("factor")
                 lines.append(
-                    f"  first {'variable' if self.meaning.get('of') else 'gradient'} that differs: "
+                    f"  first {_kind(self.meaning)} that differs: "
                     f"{self.meaning['first_parameter']}"
                     + (f", {factor:.6g} times the whole batch's" if factor is not None else "")
                 )

@@ -36,8 +36,8 @@ def _array(t):
 
 
 def write(c, stem, batches, draws):
-    """c: a captured step; batches, draws: the whole batch's tensors, one list per step. Returns the path of the
-    program."""
+    """c: a captured step; batches, draws: the whole batch's tensors, one list per step; of replicas, draws are
+    [replicas, ...]. Returns the path of the program."""
     a = Analysis(c)
     n = c.replicas
     out = Text()
@@ -76,8 +76,11 @@ def write(c, stem, batches, draws):
         columns[name] = np.stack([_array(t) for t in column])
         local = a.meta[node]
         for r in range(n):
-            if n == 1 or tuple(value.shape) == tuple(local.shape):
+            if n == 1 or batch and tuple(value.shape) == tuple(local.shape):
                 env[r][node] = bound
+            elif not batch:
+                cuts = [(r, r + 1, 1)] + [(0, s, 1) for s in local.shape]
+                env[r][node] = out.reshape(out.slice(bound, cuts), local.shape)
             else:
                 rows = local.shape[0]
                 cuts = ", ".join(

@@ -13,7 +13,7 @@ import torch
 
 from .capture import capture
 from .meaning import compare
-from .refused import Refused
+from .refused import Refused, Unasked
 from .report import Report, forget, run_program
 from .stablehlo import write
 
@@ -71,14 +71,21 @@ def diagnose(
     forget(folder)
     whole = capture(step, model, optimizer, batches, seed=seed)
     write(whole, str(folder / "whole"), whole.batches, whole.draws)
-    program, own, meaning = "whole.mlir", whole.losses[0], None
+    program, own, meaning, notes = "whole.mlir", whole.losses[0], None, list(whole.notes)
     if replicas > 1:
-        meaning = compare(step, model, optimizer, batches, whole, replicas, sync, seed)
-        replica = meaning.pop("replica")
-        meaning["replicas"], own = replicas, meaning.pop("loss")
-        program = "sharded.mlir"
-        write(replica, str(folder / "sharded"), whole.batches, whole.draws)
+        try:
+            meaning = compare(step, model, optimizer, batches, whole, replicas, sync, seed)
+        except Unasked as error:
+            meaning = {"differs": False, "refused": str(error)}
+        replica, draws = meaning.pop("replica", None), meaning.pop("draws", None)
+        meaning["replicas"] = replicas
+        notes += meaning.get("notes", ())
+        if draws is not None:
+            program, own = "sharded.mlir", meaning.pop("loss")
+            write(replica, str(folder / "sharded"), whole.batches, draws)
+        elif not meaning.get("refused"):
+            notes.append("not asked: the replicas' own steps of the engine, which differ by rank: it was given the whole batch's")
         (folder / "meaning.json").write_text(json.dumps(meaning, indent=1))
     data = run_program(str(folder / program), folder, subject, precision, faults, settings)
     _check_loss(data, own, folder / program)
-    return Report(folder, data, meaning, whole.notes)
+    return Report(folder, data, meaning, notes)

@@ -4,6 +4,7 @@ are named.
 python3 test_diagnose.py [Class.test]      # TWINRUN=path of the binary
 """
 
+import contextlib
 import math
 import os
 import sys
@@ -86,7 +87,161 @@ def make(name, **kw):
     return models.ALL[name](**kw)
 
 
+def dense(*middle, samples=16):
+    """A small model of 10 inputs and 4 classes, its optimizer, two batches."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(10, 12), nn.Tanh(), *middle, nn.Linear(12, 4))
+    batches = [(torch.randn(samples, 10), torch.randint(0, 4, (samples,))) for _ in range(2)]
+    return model, torch.optim.SGD(model.parameters(), 0.1), batches, models.classify
+
+
+def over_parts(loss, split):
+    """A step that adds up gradients over the parts of its batch."""
+
+    def step(model, optimizer, batch):
+        optimizer.zero_grad()
+        parts = split(batch)
+        values = [loss(model, part) / len(parts) for part in parts]
+        for value in values:
+            value.backward()
+        optimizer.step()
+        return sum(v.detach() for v in values)
+
+    return step
+
+
+def halves(batch):
+    return list(zip(*(t.chunk(2) for t in batch)))
+
+
+def counted(model, batch, over_all=lambda count: count):
+    """The mean over the samples of classes 1 to 3."""
+    real = batch[1] > 0
+    return (F.cross_entropy(model(batch[0]), batch[1], reduction="none") * real).sum() / over_all(real.sum())
+
+
+@contextlib.contextmanager
+def group_of_one():
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+        try:
+            yield nn.parallel.DistributedDataParallel
+        finally:
+            dist.destroy_process_group()
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.first = nn.Embedding(9, 6), nn.Parameter(torch.randn(1, 1, 6))
+        self.drop, self.out = nn.Dropout(0.5), nn.Linear(6, 4)
+
+    def forward(self, ids):
+        x = torch.cat([self.first.expand(len(ids), -1, -1), self.tokens(ids)], 1)
+        return self.out(torch.tanh(self.drop(x)).mean(1))
+
+
+class Rotary(nn.Module):
+    """Cosine, sine, and the largest and smallest along a dimension with where they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.out = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        a, b = self.query(x).chunk(2, -1)
+        angle = torch.arange(x.shape[1])[:, None] / 10.0 ** torch.arange(4)
+        x = torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+        top, which = x.max(-1, keepdim=True)
+        hot = F.one_hot(x.argmin(-1), 8) + 2 * F.one_hot(x.argmax(-1), 8) + F.one_hot(which[..., 0], 8)
+        return self.out(x * top + hot).mean(1) + x.min(1).values[:, :4]
+
+
 class Healthy(Case):
+    def noise(self, made, step, **options):
+        report = self.diagnose(made, step, **dict({"replicas": 4}, **options))
+        self.assertEqual(report.verdict, "NOISE", report)
+        return report
+
+    def test_dropout_of_each_sample_in_parts_of_a_batch(self):
+        strided = lambda batch: [tuple(t[k::2] for t in batch) for k in range(2)]  # noqa: E731
+        pairs = lambda batch: list(zip(*(t.split(2) for t in batch)))  # noqa: E731
+        for split in (halves, strided, pairs):
+            made = dense(nn.Dropout(0.5))
+            report = self.noise(made, over_parts(made[3], split))
+        self.assertIn("backward passes of a step add up", str(report))
+        self.assertIn("not asked: whether ranks draw different numbers", str(report))
+
+    def test_dropout_of_tokens_that_repeat_and_of_a_learned_one(self):
+        _, _, _, loss = dense()
+        model = Tokens()
+        ids = torch.randint(0, 9, (16, 5))
+        ids[:, 2:] = 0  # padding
+        made = model, torch.optim.SGD(model.parameters(), 0.1), [(ids, torch.randint(0, 4, (16,)))], loss
+        self.noise(made, over_parts(loss, halves))
+
+    def test_noise_of_each_sample(self):
+        levels = torch.linspace(0.9, 0.1, 20)
+
+        def loss(model, batch):
+            at = levels[torch.randint(0, 20, (len(batch[0]),))].view(-1, 1)
+            return models.classify(model, (at * batch[0] + (1 - at) * torch.randn_like(batch[0]), batch[1]))
+
+        self.noise(dense(), over_parts(loss, halves))
+
+    def test_each_rank_takes_its_slice(self):
+        from torch.distributed import get_rank as rank_of_this_process
+
+        def clip(model, rank):
+            reduce(model)
+            flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+            size = -(-len(flat) // dist.get_world_size())
+            square = (flat[rank * size : (rank + 1) * size] ** 2).sum()
+            dist.all_reduce(square)
+            for p in model.parameters():
+                p.grad *= (0.05 / square.sqrt()).clamp(max=1.0)
+
+        for rank in (lambda: rank_of_this_process(), lambda: int(os.environ["RANK"])):
+            made = dense()
+            report = self.noise(made, step_of(made[3], lambda m: clip(m, rank())), sync="step")
+        self.assertIn("not asked: the replicas' own steps", str(report))
+
+    def test_a_count_of_all_replicas(self):
+        def summed(count):
+            dist.all_reduce(count)
+            return count / dist.get_world_size()
+
+        def gathered(count):
+            every = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
+            dist.all_gather(every, count)
+            return sum(every) / len(every)
+
+        for over_all in (summed, gathered):
+            self.noise(dense(), step_of(lambda m, b: counted(m, b, over_all)))
+
+    def test_averaged_at_the_last_of_two_passes(self):
+        def step(model, optimizer, batch):
+            optimizer.zero_grad()
+            first, last = halves(batch)
+            with model.no_sync():
+                (models.classify(model, first) / 2).backward()
+            value = models.classify(model, last) / 2
+            value.backward()
+            optimizer.step()
+            return value
+
+        with group_of_one() as wrapper:
+            model, optimizer, batches, loss = dense()
+            report = self.noise((wrapper(model), optimizer, batches, loss), step)
+        self.assertNotIn("which modules are inside", str(report))
+
+    def test_rotary(self):
+        torch.manual_seed(1)
+        model = Rotary()
+        batches = [(torch.randn(8, 5, 8), torch.randint(0, 4, (8,)))]
+        made = model, torch.optim.SGD(model.parameters(), 0.1), batches, models.classify
+        self.noise(made, step_of(models.classify), replicas=2)
+
     def check(self, name):
         made = make(name)
         step = step_of(made[3]) if made[3] else models.gan_step
@@ -181,6 +336,92 @@ class Mistakes(Case):
         )
 
 
+    def named(self, cause, made, step, **options):
+        report = self.diagnose(made, step, replicas=4, **options)
+        self.assertEqual((report.verdict, [c["cause"] for c in report.meaning["causes"]]), ("SHARDING", [cause]), report)
+        return report
+
+    def test_a_penalty_of_one_rank(self):
+        def penalised(which):
+            def loss(model, batch):
+                value = models.classify(model, batch)
+                return value + sum((p**2).sum() for p in model.parameters()) if which() else value
+
+            return step_of(loss)
+
+        for which in (lambda: dist.get_rank() == 0, lambda: dist.get_rank() == dist.get_world_size() - 1):
+            self.assertIn("test_diagnose.py:", self.named("rank", dense(), penalised(which)).headline)
+
+    def test_a_collective_of_one_rank(self):
+        def log(model):
+            reduce(model)
+            if dist.get_rank() == 0:
+                dist.all_reduce(torch.ones(3))
+
+        made = dense()
+        self.named("unmatched", made, step_of(made[3], log), sync="step")
+
+    def test_the_same_dropout_on_all_ranks(self):
+        def loss(model, batch):
+            torch.manual_seed(1)
+            return models.classify(model, batch)
+
+        self.named("one_stream", dense(nn.Dropout(0.5)), step_of(loss))
+
+    def test_a_head_outside_of_the_wrapper(self):
+        with group_of_one() as wrapper:
+            body, head = wrapper(nn.Linear(10, 6)), nn.Linear(6, 4)
+            _, _, batches, _ = dense()
+            optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+            step = step_of(lambda _, batch: F.cross_entropy(head(body(batch[0])), batch[1]))
+            for given in ([body, head], [body.module, head]):  # the step alone may know the wrapper
+                report = self.named("no_all_reduce", (given, optimizer, batches, None), step)
+                self.assertIn("update 1/weight, 1/bias by", report.headline)
+
+    def test_a_wrapper_that_never_averages(self):
+        def step(model, optimizer, batch):
+            with model.no_sync():
+                return step_of(models.classify)(model, optimizer, batch)
+
+        with group_of_one() as wrapper:
+            model, optimizer, batches, loss = dense()
+            self.named("no_all_reduce", (wrapper(model), optimizer, batches, loss), step)
+
+    def test_counts_of_each_part_of_a_batch(self):
+        report = self.named("token_mean", dense(samples=32), over_parts(counted, halves))
+        self.assertEqual(len(report.meaning["causes"][0]["shares"].split(", ")), 8)
+
+    def test_a_function_of_means(self):
+        def loss(model, batch):
+            share = model(batch[0]).softmax(1).mean(0)
+            return models.classify(model, batch) + (share * share.log()).sum()
+
+        report = self.named("late_reduction", dense(), step_of(loss))
+        self.assertIn("test_diagnose.py:", report.findings[0]["cure"])
+
+    def test_a_buffer_of_one_rank(self):
+        model, optimizer, batches, _ = dense()
+        model.register_buffer("centre", torch.zeros(4))
+
+        def loss(model, batch):
+            out = model(batch[0])
+            with torch.no_grad():
+                model.centre.mul_(0.9).add_(out.mean(0), alpha=0.1)
+            return F.cross_entropy(out, batch[1])
+
+        report = self.named("statistics", (model, optimizer, batches, loss), step_of(loss))
+        self.assertIn("centre", report.headline)
+        self.assertIn("first statistic that differs: centre", str(report))
+
+    def test_a_loss_across_samples(self):
+        def contrastive(model, batch):
+            x = F.normalize(model(batch[0]))
+            return F.cross_entropy(x @ x.detach().roll(1, 1).t(), torch.arange(len(x)))
+
+        report = self.named("pairs_of_samples", make("lora"), step_of(contrastive))
+        self.assertIn("mm at test_diagnose.py:", report.findings[0]["cure"])
+
+
 class Unknown(Case):
     """Differences that have no known cause are reported without one."""
 
@@ -189,19 +430,21 @@ class Unknown(Case):
         self.assertEqual((report.verdict, report.causes[0]), ("SHARDING", "unknown"), report)
         self.assertTrue(report.meaning["first_parameter"])
 
-    def test_a_loss_across_samples(self):
-        def contrastive(model, batch):
-            x = F.normalize(model(batch[0]))
-            return F.cross_entropy(x @ x.detach().roll(1, 1).t(), torch.arange(len(x)))
-
-        self.check("lora", contrastive)
-
     def test_replicas_without_samples_that_count(self):
         def loss(model, batch):
             real = (torch.arange(len(batch[1])) < 1).float() * (batch[1] == 2)
             return (F.cross_entropy(model(batch[0]), batch[1], reduction="none") * real).sum() / (batch[1] == 2).sum()
 
         self.check("embedding_bag", loss)
+
+    def test_an_order_that_only_the_whole_batch_has(self):
+        def mixed(model, batch):
+            order = torch.randperm(len(batch[0]))
+            return models.classify(model, (0.7 * batch[0] + 0.3 * batch[0][order], batch[1]))
+
+        report = self.diagnose(dense(), step_of(mixed), replicas=4)
+        self.assertEqual(report.verdict, "INCONCLUSIVE", report)
+        self.assertIn("randperm at test_diagnose.py:", report.headline)
 
 
 class Engine(Case):
@@ -247,8 +490,17 @@ class Refusals(Case):
         made[1].add_param_group({"params": list(other.parameters())})
         self.refused("no given model has", step_of(made[3]), made)
 
+    def test_a_collective_that_is_not_known(self):
+        def gather(model):
+            dist.all_gather_object([None] * dist.get_world_size(), 1)
+
+        self.refused(r"all_gather_object at test_diagnose\.py:\d+", step_of(models.classify, gather), replicas=4)
+
+    def test_a_step_that_fails(self):
+        self.refused(r"KeyError at test_diagnose\.py:\d+", step_of(lambda m, b: {}["loss"]))
+
     def test_an_earlier_answer_is_not_taken(self):
-        model, optimizer, batches, loss = make("embedding_bag")
+        model, optimizer, batches, loss = dense()
         with tempfile.TemporaryDirectory() as folder:
             twinrun.diagnose(step_of(loss), model, optimizer, batches, out=folder)
             with self.assertRaisesRegex(RuntimeError, "tpu.nonsense"):
