@@ -95,6 +95,14 @@ def _rounds_to_tf32(flagged, *places):
         return next((word for word in said if word != "none"), "ieee") != "ieee"
 
 
+def _nnpack_convolves():
+    """Whether convolutions on CPUs may run in NNPACK, which PyTorch takes where oneDNN is missing or turned off."""
+    onednn, nnpack = torch.backends.mkldnn, getattr(torch.backends, "nnpack", None)
+    if onednn.is_available() and (onednn.enabled if hasattr(onednn, "enabled") else torch._C._get_mkldnn_enabled()):
+        return False
+    return bool(torch._nnpack_available()) and bool(getattr(nnpack, "enabled", True))
+
+
 def _settings():
     matmul, cudnn = getattr(getattr(torch.backends, "cuda", None), "matmul", None), torch.backends.cudnn
     asked = {
@@ -105,6 +113,7 @@ def _settings():
         "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),
         "allow_tf32": lambda: _rounds_to_tf32(matmul, matmul, torch.backends),
         "convolution_tf32": lambda: _rounds_to_tf32(cudnn, getattr(cudnn, "conv", None), cudnn, torch.backends),
+        "nnpack_convolutions": _nnpack_convolves,
         "devices": _devices,
         "instruction_set": lambda: torch.backends.cpu.get_cpu_capability(),
         "onednn_bfloat16": lambda: bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())}
@@ -120,7 +129,8 @@ def _settings():
 
 # What permits kernels to be less accurate, from strict to loose.
 PERMISSIONS = {"float32_matmul_precision": ["highest", "high", "medium"],
-               **dict.fromkeys(["bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "allow_tf32", "convolution_tf32"], [False, True])}
+               **dict.fromkeys(["bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "allow_tf32", "convolution_tf32",
+                               "nnpack_convolutions"], [False, True])}
 
 
 def _loosest(before, now):
@@ -459,6 +469,8 @@ class watch:
             r.saw = None
         self.alone = alone
         self._locate(before, node)
+        if before.schema.name.startswith("aten.convolution.") and not self.settings["nnpack_convolutions"]:
+            self.settings["nnpack_convolutions"] = _nnpack_convolves()    # a script may turn oneDNN off for a few lines
         return before
 
     def _made_by(self, node):

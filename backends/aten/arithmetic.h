@@ -67,6 +67,12 @@ struct Arithmetic {
   // Whether convolutions of bfloat16 may run in PyTorch's own kernels, which add up in bfloat16: on
   // CPUs where oneDNN has none, such as those without AVX-512.
   bool bfloat16_steps = false;
+  // Whether convolutions of binary32 on a CPU may run in NNPACK, which takes the algorithms of
+  // Winograd and Fourier (fast_convolutions.h).
+  bool nnpack = false;
+  // For a second look at a call that is outside: the unit of the type of half precision in which sums
+  // may be kept; 0: they are not. What is inside then is a loss of precision, not another function.
+  double narrow_sums = 0;
   ThreadPool* pool = nullptr;
 
   bool binary64() const { return unit < 0x1p-30; }
@@ -145,17 +151,25 @@ struct Arithmetic {
     if (a.value != a.value || b.value != b.value) return {std::nan(""), 0};
     return {std::fmax(a.value, b.value), std::fmax(a.radius, b.radius)};
   }
+  // The same, for the second look at a call on `e`.
+  Arithmetic with_narrow_sums(Element e) const {
+    Arithmetic m = *this;
+    m.narrow_sums = half_unit(e);
+    return m;
+  }
   // The error that a sum of n rounded terms makes, relative to the sum of the terms' magnitudes:
   // gamma(n - 1) in any order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
   // section 4.2), or 8 sqrt(n) units, which independent roundings exceed with a probability below
   // 3e-14 (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019). The
   // roundings of equal terms that are added in a chain go the same way: `equal` takes gamma(n - 1).
+  // Sums in half precision keep some digits if they are added up pair by pair, or in lanes and blocks:
+  // a rounding for each level, and one of the result. A longer chain of roundings is not excused.
   double of_sum(int64_t n, bool equal = false) const {
     const auto terms = static_cast<double>(n);
     if (n <= 1) return 0;
     const double worst = oracle::gamma(terms - 1, unit);
     return (equal ? worst : std::fmin(worst, 8 * std::sqrt(terms) * unit)) + terms * 0x1p-53 +
-           0x1p-52;
+           0x1p-52 + (narrow_sums > 0 ? (1 + std::log2(terms)) * narrow_sums : 0);
   }
 
   // The same of a matrix product or convolution over n terms whose operands err by `rounded`. A
@@ -165,7 +179,8 @@ struct Arithmetic {
   // tensor cores, 2021). Groups have four terms at least.
   double of_products(int64_t n, double rounded) const {
     const double cut = gpu && !binary64() && (half || rounded > 0)
-                           ? oracle::gamma(1.25 * static_cast<double>(n + 1), 2 * unit)
+                           ? oracle::gamma(1.25 * static_cast<double>(n + 1), 2 * unit) +
+                                 (narrow_sums > 0 ? of_sum(n) : 0)
                            : of_sum(n);
     return cut + 2 * rounded + rounded * rounded;
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backends/aten/definitions.h"
+#include "backends/aten/fast_convolutions.h"
 #include "backends/oracle/oracle.h"
 
 namespace twinrun::aten {
@@ -238,6 +239,50 @@ void fit(Shape& s, const Dims& large, const Dims& small) {
   }
 }
 
+// Algorithms that transform whole tiles. On a GPU the library chooses by its own measure: Fourier's
+// algorithm on the whole sample errs by more than its others. Its bound also holds for Winograd's
+// of independent roundings: 8 times the root of the sum of all squared effects of F(4x4, 3x3) or
+// F(6x6, 3x3), 52,000 units of |x| |w| at 64 channels, is below it. Such algorithms compute in
+// binary32 also where TF32 is allowed, and are not for strides above 2 or one channel a group.
+enum class Fast { kNone, kNnpack, kWholeSamples };
+Fast fast_of(const Arguments& a, const Shape& s, const Array& x, const Array& w, bool gradient) {
+  if (a.view(0).element != Element::kF32 || s.dilation != 1 || s.window.dilation[0] != 1 ||
+      s.window.dilation[1] != 1) {
+    return Fast::kNone;
+  }
+  const auto [kh, kw] = std::pair(s.window.size[0], s.window.size[1]);
+  if (a.m.gpu) {
+    const bool steps = std::max({s.stride, s.window.stride[0], s.window.stride[1]}) > 2;
+    const bool single = s.depth * kh * kw == 1;
+    return steps || single || (s.groups > 1 && w.dims[1] == 1) ? Fast::kNone : Fast::kWholeSamples;
+  }
+  // PyTorch's use_nnpack(); the gradients are those of its kernel without a library.
+  const bool fits = s.spatial < 3 && !s.transposed && kh <= 16 && kw <= 16 &&
+                    s.window.pad_low[0] < kh && s.window.pad_low[1] < kw && x.dims[0] >= 16;
+  return a.m.nnpack && !gradient && fits ? Fast::kNnpack : Fast::kNone;
+}
+// Adds errors that are given for the first dimensions of y, and the same at all places.
+void widen(Array& y, const Array& errors) {
+  const int64_t each = errors.size() == 0 ? 1 : y.size() / errors.size();
+  for (int64_t i = 0; i < y.size(); ++i) {
+    double& r = y.radius[static_cast<size_t>(i)];
+    const double e = errors.value[static_cast<size_t>(i / each)];
+    r = e < kInfinity ? r + e : kInfinity;
+  }
+}
+// [n, c, w] as [n, c, 1, w].
+Array flat(const Array& x) {
+  Dims dims = x.dims;
+  if (dims.size() == 3) dims.insert(dims.begin() + 2, 1);
+  return reshaped(x, dims);
+}
+// The weights with the channels of input and output exchanged, group by group.
+Array exchanged(const Array& w, int64_t groups) {
+  const int64_t out = w.dims[0] / groups, in = w.dims[1], taps = count(w.dims) / w.dims[0] / in;
+  return reshaped(permuted(reshaped(w, {groups, out, in, taps}), {0, 2, 1, 3}),
+                  {groups * in, out, taps});
+}
+
 Expected convolution(const Arguments& a) {
   const Array x = a.array(0, "input"), w = a.array(1, "weight");
   Shape s = shape_of(a, 3, w.dims);
@@ -247,6 +292,18 @@ Expected convolution(const Arguments& a) {
   if (x.dims.size() != w.dims.size()) throw Undefined("a convolution without a batch dimension");
   Array y =
       s.transposed ? any_input_gradient(a.m, x, w, s, result) : any_forward(a.m, x, w, s, result);
+  const Fast fast = fast_of(a, s, x, w, false);
+  if (fast == Fast::kNnpack) {
+    const FastLayer layer{{s.window.size[0], s.window.size[1]},
+                          {s.window.pad_low[0], s.window.pad_low[1]},
+                          {s.window.stride[0], s.window.stride[1]},
+                          s.groups};
+    Dims planes = result;
+    if (planes.size() == 3) planes.insert(planes.begin() + 2, 1);
+    widen(y, nnpack_errors(a.m, flat(x), flat(w), layer, planes));
+  } else if (fast == Fast::kWholeSamples) {
+    widen(y, whole_sample_errors(a.m, x, s.transposed ? exchanged(w, s.groups) : w, s.groups));
+  }
   if (!a.has(2, "bias")) return y;
   Array bias = a.array(2, "bias");
   Dims dims(y.dims.size(), 1);
@@ -254,7 +311,8 @@ Expected convolution(const Arguments& a) {
   bias = reshaped(std::move(bias), dims);
   // A kernel may begin the sum with the bias, which then takes part in every rounding of the sum.
   const int64_t inputs = s.transposed ? w.dims[0] / s.groups : w.dims[1];
-  const double relative = a.m.of_sum(inputs * count(Dims(w.dims.begin() + 2, w.dims.end())) + 1);
+  const double relative = a.m.of_sum(inputs * count(Dims(w.dims.begin() + 2, w.dims.end())) + 1) +
+                          (fast == Fast::kNone ? 0 : fast_bias_error(a.m));
   // On a GPU the bias may be added to what the convolution stored.
   const Element type = a.result(0).element;
   const bool twice = a.m.gpu && is_half(type);
@@ -274,15 +332,24 @@ Expected convolution_backward(const Arguments& a) {
     return i < wanted.size() && wanted[i] != 0 && a.has_result(i);
   };
   if (s.transposed) fit(s, dy.dims, x.dims);
+  const bool fast = fast_of(a, s, x, w, true) != Fast::kNone;
   Expected out;
   out.results.resize(3);
   if (asked(0)) {
     out.results[0] = s.transposed ? any_forward(a.m, dy, w, s, x.dims)
                                   : any_input_gradient(a.m, dy, w, s, x.dims);
+    if (fast) {
+      widen(*out.results[0],
+            whole_sample_errors(a.m, dy, s.transposed ? w : exchanged(w, s.groups), s.groups));
+    }
   }
   if (asked(1)) {
     out.results[1] = s.transposed ? any_kernel_gradient(a.m, dy, x, s, w.dims)
                                   : any_kernel_gradient(a.m, x, dy, s, w.dims);
+    if (fast) {
+      widen(*out.results[1], s.transposed ? whole_sample_errors_of_weights(a.m, dy, x, s.groups)
+                                          : whole_sample_errors_of_weights(a.m, x, dy, s.groups));
+    }
   }
   if (asked(2)) {
     Dims others = {0};

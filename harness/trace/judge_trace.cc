@@ -258,6 +258,7 @@ class Judge {
     } else {
       m.operand = permitted.bfloat16_products ? 0x1p-8 : permitted.tf32_products ? 0x1p-11 : 0;
       m.convolved = m.operand;
+      m.nnpack = permitted.nnpack;
     }
     return m;
   }

@@ -170,6 +170,7 @@ class Reader {
     p.tf32_convolutions = p.tf32_convolutions || settings.value("convolution_tf32", true);
     p.bfloat16_parts = p.bfloat16_parts || settings.value("bf16_reduced_precision_reduction", true);
     p.float16_parts = p.float16_parts || settings.value("fp16_reduced_precision_reduction", true);
+    p.nnpack = p.nnpack || settings.value("nnpack_convolutions", false);
     trace_.onednn_bfloat16 = settings.value("onednn_bfloat16", false);
   }
   // A setting at the end of the trace, which may be another than at its beginning.

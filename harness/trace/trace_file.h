@@ -21,6 +21,7 @@ struct Permitted {
   bool tf32_products = false, bfloat16_products = false;  // of binary32
   bool tf32_convolutions = false;                         // on a GPU
   bool bfloat16_parts = false, float16_parts = false;     // of products of half precision, on a GPU
+  bool nnpack = false;                                    // for convolutions, on a CPU
 };
 
 // A Python autograd.Function whose results the recorded calls read: its backward pass is a formula of
