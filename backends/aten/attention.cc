@@ -192,18 +192,39 @@ struct Attention {
   // Whether the scores and probabilities are tensors of the inputs' type.
   bool stores = false;
 };
+// A composed function is recorded with the arguments that it was given. It takes one type of query,
+// key and value: where its result has another, autocast has rounded them first.
+Array cast(const Arguments& a, size_t position, std::string_view name) {
+  Array x = a.array(position, name);
+  const Element from = a.view(position, name).element, to = a.result(0).element;
+  if (!a.call().op.starts_with("torch.") || !is_half(to) || !is_float(from) || from == to) return x;
+  for (double& v : x.value) v = nearest(v, to);
+  return x;
+}
+// A mask of another type may be rounded by autocast, or added as it is.
+Array cast_mask(const Arguments& a, size_t position) {
+  Array x = a.array(position, "attn_mask");
+  const Array rounded = cast(a, position, "attn_mask");
+  return map(
+      a.m,
+      [](Estimate v, Estimate r) {
+        return Estimate{v.value, r.value == v.value ? 0 : std::fabs(r.value - v.value)};
+      },
+      x, rounded);
+}
 Attention attention(const Arguments& a, size_t first, size_t mask, size_t causal, size_t dropout,
                     size_t scale) {
   Attention t;
   if (a.number(dropout, "dropout_p", 0) > 0) throw Undefined("attention with dropout");
-  t.query = a.array(first, "query"), t.key = a.array(first + 1, "key");
-  t.value = a.array(first + 2, "value");
+  const bool composed = a.call().op.starts_with("torch.");
+  t.query = cast(a, first, "query"), t.key = cast(a, first + 1, "key");
+  t.value = cast(a, first + 2, "value");
   need_finite(t.query, "query"), need_finite(t.key, "key"), need_finite(t.value, "value");
   if (t.query.dims.size() < 2 || t.key.dims.size() < 2 || t.value.dims.size() < 2)
     throw Undefined("attention of fewer than two dimensions");
-  t.element = a.view(first, "query").element;
-  t.mask = a.maybe(mask, "attn_mask");
-  if (t.mask) {
+  t.element = composed ? a.result(0).element : a.view(first, "query").element;
+  if (a.has(mask, "attn_mask")) {
+    t.mask = cast_mask(a, mask);
     t.mask_is_bool = a.view(mask, "attn_mask").element == Element::kBool;
     // The two additions of -infinity and +infinity are not told apart.
     if (std::ranges::any_of(t.mask->value, [](double v) { return !(v < kInfinity); }))

@@ -160,7 +160,35 @@ Expected ctc_loss(const Arguments& a) {
   return e;
 }
 
-// (exp(x) - exp(log of the paths through the class + loss - x)) times the gradient of the loss.
+// Whether the scores of a time are the logarithms of numbers that add up to 1, as far as the
+// roundings of a logarithm of a softmax allow; in half precision, if it holds all of them.
+bool normalised(const Arithmetic& m, const Sample& s, int64_t t) {
+  double total = 0, entropy = 0;
+  bool bf16 = true, f16 = true;
+  const int64_t classes = s.scores->dims[2];
+  for (int64_t c = 0; c < classes; ++c) {
+    const double x = s.scores->at(s.at(t, c)).value, p = std::exp(x);
+    total += p;
+    if (p > 0) entropy += p * std::fabs(x);
+    bf16 = bf16 && nearest(x, Element::kBF16) == x;
+    f16 = f16 && nearest(x, Element::kF16) == x;
+  }
+  const double half = f16 ? half_unit(Element::kF16) : bf16 ? half_unit(Element::kBF16) : 0;
+  const double logarithm = std::log(static_cast<double>(classes));
+  return std::fabs(total - 1) <= m.of_sum(classes) + (m.fast_exp + 16 + 4 * entropy) * m.unit +
+                                     half * (2 + logarithm + 4 * entropy);
+}
+// Whether the recorded gradients of a time add up to about 0 and not to the share of all paths.
+bool adds_up_to_none(const Array& given, const Sample& s, int64_t t, double dy) {
+  double total = 0;
+  for (int64_t c = 0; c < s.scores->dims[2]; ++c) total += given.at(s.at(t, c)).value;
+  return std::fabs(total) <= std::fabs(total + dy);
+}
+
+// The derivative of the loss by a score x is -exp(log of the paths through the class + loss - x), a
+// share of all paths. Where the scores are normalised, a kernel may add any multiple of exp(x),
+// because no change that leaves them normalised has a part in that direction: PyTorch adds one. Its
+// formula holds there only.
 Expected ctc_loss_backward(const Arguments& a) {
   const Arithmetic& m = a.m;
   const Array dy = a.array(0, "grad"), scores = a.array(1, "log_probs");
@@ -172,6 +200,9 @@ Expected ctc_loss_backward(const Arguments& a) {
     throw Undefined("a gradient of another shape");
   Array out = filled(scores.dims, 0);
   out.radius = Plane(out.value.size(), 0.0);
+  std::optional<Array> given;
+  if (a.result(0).data != nullptr) given = a.result_array(0);
+  if (given && given->dims != scores.dims) throw Undefined("a gradient of another shape");
   for (const Sample& s : samples) {
     const Estimate total = loss.at(s.index);
     if (zero_infinity && total.value == kInfinity) continue;
@@ -186,10 +217,12 @@ Expected ctc_loss_backward(const Arguments& a) {
         const Estimate both = m.add(alpha.at(i), beta[static_cast<size_t>(p)]);
         sum = sum.value == -kInfinity ? both : log_sum<2>(m, {sum, both});
       }
+      const bool plus =
+          normalised(m, s, t) && (!given || adds_up_to_none(*given, s, t, dy.at(s.index).value));
       for (int64_t c = 0; c < scores.dims[2]; ++c) {
         const Estimate x = scores.at(s.at(t, c));
         const Estimate share = m.exp(m.sub(m.add(through[static_cast<size_t>(c)], total), x));
-        Estimate g = m.mul(m.sub(m.exp(x), share), dy.at(s.index));
+        Estimate g = m.mul(m.sub(plus ? m.exp(x) : exactly(0), share), dy.at(s.index));
         if (!finite(g.value)) g.radius = kInfinity;  // no path, or a probability of 0
         out.set(s.at(t, c), g);
       }

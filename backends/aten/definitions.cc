@@ -37,17 +37,15 @@ double number_of(const Value& value, std::string_view name) {
 const std::map<std::string_view, Define>& table() {
   static const std::map<std::string_view, Define> all = [] {
     std::map<std::string_view, Define> made;
-    for (const auto family : {pointwise_definitions(),     activation_definitions(),
-                              movement_definitions(),      indexing_definitions(),
-                              creation_definitions(),      reduction_definitions(),
-                              product_definitions(),       convolution_definitions(),
-                              normalization_definitions(), row_normalization_definitions(),
-                              pooling_definitions(),       loss_definitions(),
-                              attention_definitions(),     embedding_definitions(),
-                              recurrent_definitions(),     optimizer_definitions(),
-                              random_definitions(),        ctc_definitions(),
-                              sampling_definitions(),      distance_definitions(),
-                              pooling3d_definitions(),     prim_definitions()}) {
+    for (const auto family :
+         {pointwise_definitions(),         activation_definitions(),  movement_definitions(),
+          indexing_definitions(),          creation_definitions(),    reduction_definitions(),
+          product_definitions(),           convolution_definitions(), normalization_definitions(),
+          row_normalization_definitions(), pooling_definitions(),     loss_definitions(),
+          attention_definitions(),         embedding_definitions(),   recurrent_definitions(),
+          optimizer_definitions(),         random_definitions(),      ctc_definitions(),
+          sampling_definitions(),          distance_definitions(),    pooling3d_definitions(),
+          linear_algebra_definitions(),    vision_definitions(),      prim_definitions()}) {
       for (const Definition& d : family) made.emplace(d.name, d.define);
     }
     return made;
@@ -164,8 +162,11 @@ Array array_of(const TensorView& view, ThreadPool* pool) {
   } else {
     for (int64_t g = 0; g < groups; ++g) copy(g);
   }
-  // Larger integers would not be told apart.
-  if (view.element == Element::kI64 &&
+  return out;
+}
+Array held_array_of(const TensorView& view, ThreadPool* pool) {
+  Array out = array_of(view, pool);
+  if (view.element == Element::kI64 && view.estimate == nullptr &&
       std::ranges::any_of(out.value, [](double x) { return std::fabs(x) > 0x1p53; })) {
     throw Undefined("integers beyond 2^53");
   }
@@ -174,12 +175,23 @@ Array array_of(const TensorView& view, ThreadPool* pool) {
 
 std::vector<int64_t> integers_of(const TensorView& view) {
   if (!is_integer(view.element)) throw Undefined("indices that are not integers");
-  const Array numbers = array_of(view, nullptr);
+  const Array numbers = held_array_of(view, nullptr);
   if (!numbers.exact()) throw Undefined("indices that are known up to a radius only");
   std::vector<int64_t> out;
   out.reserve(numbers.value.size());
   for (const double x : numbers.value) out.push_back(static_cast<int64_t>(x));
   return out;
+}
+
+double nearest(double x, Element half) {
+  if (!finite(x)) return x;
+  const bool bf16 = half == Element::kBF16;
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const double unit =
+      std::ldexp(1, bf16 ? std::max(exponent - 8, -133) : std::max(exponent - 11, -24));
+  const double r = std::nearbyint(x / unit) * unit;
+  return std::fabs(r) < (bf16 ? 0x1p128 : 65536) ? r : std::copysign(kInfinity, x);
 }
 
 Estimate stored(Estimate e, Element as) {
@@ -246,7 +258,7 @@ Array converted(Array x, Element to) {
 Array Arguments::array(size_t position, std::string_view name) const {
   const Value* v = find(position, name);
   if (v == nullptr) throw Undefined(fmt::format("argument {} ('{}') is missing", position, name));
-  if (v->kind == Value::Kind::kTensor) return array_of(v->tensor, m.pool);
+  if (v->kind == Value::Kind::kTensor) return held_array_of(v->tensor, m.pool);
   return scalar(number_of(*v, name));
 }
 std::optional<Array> Arguments::maybe(size_t position, std::string_view name) const {
@@ -265,7 +277,7 @@ std::vector<Array> Arguments::arrays(size_t position, std::string_view name) con
   if (v == nullptr) return out;
   std::vector<const TensorView*> views;
   collect(*v, views);
-  for (const TensorView* view : views) out.push_back(array_of(*view, m.pool));
+  for (const TensorView* view : views) out.push_back(held_array_of(*view, m.pool));
   return out;
 }
 double Arguments::number(size_t position, std::string_view name, double otherwise) const {
@@ -309,7 +321,7 @@ const TensorView& Arguments::result(size_t i) const {
   if (i >= all.size()) throw Undefined("a result is missing");
   return *all[i];
 }
-Array Arguments::result_array(size_t i) const { return array_of(result(i), m.pool); }
+Array Arguments::result_array(size_t i) const { return held_array_of(result(i), m.pool); }
 bool Arguments::has_result(size_t i) const {
   const Value& r = call_.result;
   if (r.kind == Value::Kind::kTensor) return i == 0;
@@ -322,6 +334,10 @@ Expected expected_of(const Call& call, const Arithmetic& arithmetic) {
   const Found found = find(call.op);
   if (found.define == nullptr) throw Undefined("the operation has no definition here");
   if (found.each) return for_each(found.define, call, arithmetic);
+  std::string_view plain = without_overload(call.op);
+  if (plain.ends_with("_") && !plain.ends_with("__")) plain.remove_suffix(1);
+  if (std::optional<Expected> e = expected_of_integers(call, plain, found.define, arithmetic))
+    return std::move(*e);
   return found.define(Arguments(call, arithmetic));
 }
 

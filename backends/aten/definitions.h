@@ -69,8 +69,12 @@ class Arguments {
   const Call& call_;
 };
 
-Array array_of(const TensorView& view, ThreadPool* pool);  // Undefined if the bytes were left out
+// Undefined if the bytes were left out. Of integers beyond 2^53 the nearest numbers.
+Array array_of(const TensorView& view, ThreadPool* pool);
+Array held_array_of(const TensorView& view, ThreadPool* pool);  // Undefined if it has such integers
 std::vector<int64_t> integers_of(const TensorView& view);
+// The number of bfloat16 or binary16 that is nearest to x, of two the even one.
+double nearest(double x, Element half);
 // How an element type stores an estimate: one more rounding.
 Estimate stored(Estimate e, Element as);
 Array stored(const Arithmetic& m, const Array& x, Element as);
@@ -108,7 +112,14 @@ std::span<const Definition> ctc_definitions();
 std::span<const Definition> sampling_definitions();  // grid_sample, affine_grid
 std::span<const Definition> distance_definitions();
 std::span<const Definition> pooling3d_definitions();
-std::span<const Definition> prim_definitions();  // what compilers add: prims
+std::span<const Definition> linear_algebra_definitions();
+std::span<const Definition> vision_definitions();  // torchvision's
+std::span<const Definition> prim_definitions();    // what compilers add: prims
+
+// Calls on integers, where the usual definition `define` would lose some: arithmetic modulo 2 to the
+// number of bits, and moves and comparisons of integers beyond 2^53. `name` is without overload.
+std::optional<Expected> expected_of_integers(const Call& call, std::string_view name, Define define,
+                                             const Arithmetic& m);
 
 // Whether any definition has the operation's name.
 bool is_defined(std::string_view op);

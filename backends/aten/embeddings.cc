@@ -83,16 +83,19 @@ Expected bag(const Arguments& a) {
   int64_t skip = a.integer(8, "padding_idx", -1);
   if (skip < -1) skip += rows;  // counted from the end; -1 stands for none
   need_rows(index, rows);
-  if (a.flag(7, "include_last_offset", false) && !offsets.empty()) offsets.pop_back();
+  const auto n = static_cast<int64_t>(index.size());
+  // The last offset is where the last bag ends, or there is none, and it takes the rest.
+  if (!a.flag(7, "include_last_offset", false)) offsets.push_back(n);
+  if (offsets.empty()) throw Undefined("bags without an offset");
   if (mode < kSum || mode > kMax) throw Undefined("a bag of an unknown mode");
-  const auto bags = static_cast<int64_t>(offsets.size()), n = static_cast<int64_t>(index.size());
+  const auto bags = static_cast<int64_t>(offsets.size()) - 1;
   const int64_t width = weight.dims[1];
   // Old kernels of half precision add into the result.
   const double half = half_unit(a.view(0, "weight").element);
   Array out = empty_array({bags, width});
   for (int64_t b = 0; b < bags; ++b) {
     const int64_t begin = offsets[static_cast<size_t>(b)];
-    const int64_t end = b + 1 < bags ? offsets[static_cast<size_t>(b + 1)] : n;
+    const int64_t end = offsets[static_cast<size_t>(b + 1)];
     if (begin < 0 || begin > end || end > n) throw Undefined("offsets out of range");
     for (int64_t c = 0; c < width; ++c) {
       Total total;

@@ -26,6 +26,20 @@ constexpr std::string_view kStored[] = {
     "aten.convolution_backward.default",
     "aten._scaled_dot_product_flash_attention_for_cpu.default",
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"};
+// Draws: what they give is known by its range, whatever the seed.
+constexpr std::string_view kDraws[] = {"prims.inductor_seed.default",
+                                       "prims.inductor_seeds.default",
+                                       "prims.inductor_lookup_seed.default",
+                                       "prims.inductor_random.default",
+                                       "prims.inductor_randint.default",
+                                       "aten.rand.default",
+                                       "aten.rand_like.default",
+                                       "aten.randn.default",
+                                       "aten.randn_like.default",
+                                       "aten.uniform.default",
+                                       "aten.randint.low",
+                                       "aten.bernoulli.default",
+                                       "aten.bernoulli.p"};
 // Other views of the same memory.
 constexpr std::string_view kViews[] = {
     "aten.view.default",    "aten.permute.default",      "aten.t.default",    "aten.transpose.int",
@@ -38,6 +52,7 @@ struct Known {
   TensorView view;
   bool stored = false;  // in memory before others read it
   bool bytes = false;   // an input of the region: the view has its bytes
+  bool given = false;   // no definition gives it: there is nothing to compare
   int64_t last = -1;    // the last node that reads it
   const GraphNode* by = nullptr;
 };
@@ -154,19 +169,21 @@ class Replay {
     const auto unknown = [&](const std::string& why) {
       for (uint32_t k = 0; k < node.results.size(); ++k) values_[first + k].why = why;
     };
-    if (!about.missing.empty()) return unknown(about.missing);
+    const bool draws = std::ranges::find(kDraws, node.op) != std::end(kDraws);
+    if (!about.missing.empty() && !draws) return unknown(about.missing);
     for (const GraphResult& r : node.results) {
       if (count(r.dims) > kMaxGraphElements)
         return unknown(fmt::format("{}: more than {} elements", node.op, kMaxGraphElements));
     }
     try {
       const Arithmetic m = arithmetic_of_(call);
-      Expected e = about.uncertain ? expected_of_uncertain(call, m) : expected_of(call, m);
+      Expected e = about.uncertain || draws ? expected_of_uncertain(call, m) : expected_of(call, m);
       for (uint32_t k = 0; k < node.results.size(); ++k) {
         Known& to = values_[first + k];
         if (!node.results[k].is_tensor) continue;
         if (k >= e.results.size() || !e.results[k].has_value()) {
           to.why = fmt::format("{}, which is taken as given", node.op);
+          to.given = true;
           continue;
         }
         if (e.results[k]->dims != to.view.dims) {
@@ -191,7 +208,7 @@ class Replay {
     const TensorView* seen = nullptr;
     for (size_t o = 0; o < wanted.size(); ++o) {
       if (wanted[o] != value) continue;
-      out_.nodes[o] = k.by;
+      out_.nodes[o] = k.given ? nullptr : k.by;
       if (k.array != nullptr) {
         out_.outputs[o] = *k.array;
       } else {
@@ -202,10 +219,11 @@ class Replay {
         seen = actual_[o];
       }
     }
-    const bool exact = !is_float(k.view.element) && k.array == nullptr;
+    // Integers and truth values that are not known, or open: a random mask.
+    const bool exact = !is_float(k.view.element) && (k.array == nullptr || !k.array->exact());
     if (seen == nullptr || (!exact && !k.stored)) return;
     try {
-      Array found = array_of(*seen, nullptr);
+      Array found = held_array_of(*seen, nullptr);
       if (is_float(k.view.element)) {
         // The region may have gone on with the number before its rounding to this type.
         Array around = empty_array(found.dims);

@@ -458,6 +458,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.contiguous", same},
     {"aten.lift_fresh", same},
     {"aten._to_copy", to_copy},
+    {"aten.to", to_copy},
     {"aten.copy", copy},
     {"aten.slice", slice},
     {"aten.narrow", narrow},

@@ -115,6 +115,51 @@ Expected linear(const Arguments& a) {
   return reshaped(std::move(y), dims);
 }
 
+// Products of groups: offs are the ends of the groups, along the rows of the first matrix, the columns
+// of the second, or the terms of both. What belongs to no group is not initialised.
+Expected grouped(const Arguments& a) {
+  const Array left = a.array(0, "self"), right = a.array(1, "mat2");
+  if (a.has(3, "bias")) throw Undefined("products of groups with a bias");
+  const size_t ra = left.dims.size(), rb = right.dims.size();
+  if (ra < 2 || ra > 3 || rb < 2 || rb > 3) throw Undefined("groups of another rank");
+  const double added = of_parts(a, left);
+  if (ra == 3 && rb == 3) return matmul(a.m, left, right, added);
+  const std::vector<int64_t> ends = integers_of(a.view(2, "offs"));
+  const auto groups = static_cast<int64_t>(ends.size());
+  const Dims dims = a.result(0).dims;
+  const bool terms = ra == 2 && rb == 2;
+  if ((ra == 3 ? left.dims[0] : rb == 3 ? right.dims[0] : groups) != groups)
+    throw Undefined("groups of another number");
+  Array out = filled(dims, 0);
+  out.radius = Plane(out.value.size(), kInfinity);
+  const auto matrix = [](const Array& x, int64_t g) {
+    return reshaped(sliced(x, 0, g, g + 1), {x.dims[1], x.dims[2]});
+  };
+  for (int64_t g = 0, begin = 0; g < groups; ++g) {
+    const int64_t end = ends[static_cast<size_t>(g)];
+    const int64_t most = ra == 3 ? right.dims.back() : terms ? left.dims[1] : left.dims[0];
+    if (end < begin || end > most) throw Undefined("ends of groups out of range");
+    const Array part =
+        terms     ? matmul(a.m, sliced(left, 1, begin, end), sliced(right, 0, begin, end), added)
+        : ra == 3 ? matmul(a.m, matrix(left, g), sliced(right, 1, begin, end), added)
+                  : matmul(a.m, sliced(left, 0, begin, end), matrix(right, g), added);
+    const int64_t columns = part.dims[1];
+    if (dims.size() != (terms ? 3U : 2U) || (terms && count(dims) != groups * part.size()) ||
+        (!terms && dims[1] != (ra == 3 ? right.dims[1] : columns))) {
+      throw Undefined("products of groups of another shape");
+    }
+    for (int64_t i = 0; i < part.size(); ++i) {
+      const int64_t row = i / columns, column = i % columns;
+      out.set(terms     ? g * part.size() + i
+              : ra == 3 ? row * dims[1] + begin + column
+                        : (begin + row) * dims[1] + column,
+              part.at(i));
+    }
+    begin = end;
+  }
+  return out;
+}
+
 // The product of three tensors, summed over dimensions; each is given dimensions of size 1 first.
 // Kernels sum the product of the first two before they multiply by the third, and store both sums
 // in the type of the result; where the dimension `unroll` is summed they add such results up.
@@ -196,7 +241,7 @@ constexpr Definition kTable[] = {
     {"aten.vdot", dot},      {"aten._trilinear", trilinear},
     {"aten.addmm", addmm},   {"aten.baddbmm", addmm},
     {"aten.addmv", addmv},   {"aten.matmul", matmul_of_any_rank},
-    {"aten.linear", linear},
+    {"aten.linear", linear}, {"aten._grouped_mm", grouped},
 };
 
 }  // namespace

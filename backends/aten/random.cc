@@ -91,6 +91,89 @@ Expected native_dropout_backward(const Arguments& a) {
       a.array(0, "grad_output"), a.array(1, "mask"));
 }
 
+// Leaks at random: below 0 the factor, drawn from `lower` to `upper`, is written into `noise`; above
+// it is 1. A factor that no draw gives was not written.
+std::string wrong_factor(const Arguments& a, const Array& noise, const Array& x, double lower,
+                         double upper, bool of_result) {
+  const double slack =
+      spacing_of(a.view(0).element) * std::fmax(std::fabs(lower), std::fabs(upper));
+  for (int64_t i = 0; i < noise.size(); ++i) {
+    const double v = noise.value[static_cast<size_t>(i)];
+    const bool leaks = v >= lower - slack && v <= upper + slack;
+    // The result of an element below 0 has the sign of its factor, which is not known.
+    const bool above = x.value[static_cast<size_t>(i)] > 0;
+    if (of_result ? leaks || v == 1 : above ? v == 1 : leaks) continue;
+    return fmt::format("element {} has the factor {}, which is neither 1 nor from {} to {}", i, v,
+                       lower, upper);
+  }
+  return "";
+}
+double middle(double lower, double upper) { return lower / 2 + upper / 2; }
+Expected rrelu(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const Array x = a.array(0, "self");
+  const double lower = a.number(2, "lower", 0.125), upper = a.number(3, "upper", 1.0 / 3);
+  const Element type = a.view(0, "self").element;
+  if (!a.flag(4, "training", false)) {
+    const Estimate slope = m.given(exactly(middle(lower, upper)));
+    return map(
+        m,
+        [&](Estimate v) {
+          return v.value > 0 ? v : m.mul(v, is_half(type) ? stored(slope, type) : slope);
+        },
+        x);
+  }
+  // The tensor that was written, or given back by the functional form.
+  std::optional<Array> noise;
+  const uint64_t memory = a.view(1, "noise").storage;
+  for (const TensorView& w : a.call().written) {
+    if (w.storage == memory && w.dims == x.dims) noise = array_of(w, m.pool);
+  }
+  if (!noise && a.has_result(1)) noise = a.result_array(1);
+  if (noise && noise->dims != x.dims) throw Undefined("noise of another shape");
+  Expected e;
+  if (noise) {
+    e = map(
+        m,
+        [&](Estimate v, Estimate r) {
+          if (v.value > 0) return v;
+          return m.mul(v, is_half(type) ? stored({r.value, 0x1p-1000}, type) : r);
+        },
+        x, *noise);
+    e.problem = wrong_factor(a, *noise, x, lower, upper, false);
+    e.results.emplace_back(std::move(noise));
+    return e;
+  }
+  // Before PyTorch 2.6 the call does not say that it writes the noise.
+  return map(
+      m,
+      [&](Estimate v) {
+        if (v.value > 0) return v;
+        const double reach = std::fabs(v.value) * std::fabs(upper - lower) / 2;
+        return m.rounded({v.value * middle(lower, upper), reach});
+      },
+      x);
+}
+Expected rrelu_backward(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const Array dy = a.array(0, "grad_output"), x = a.array(1, "self");
+  const double lower = a.number(3, "lower", 0.125), upper = a.number(4, "upper", 1.0 / 3);
+  const Element type = a.view(0, "grad_output").element;
+  const bool training = a.flag(5, "training", false);
+  // PyTorch takes equal ends for no noise.
+  if (training && upper - lower > 1e-6) {
+    const Array noise = a.array(2, "noise");
+    Expected e = map(
+        m, [&](Estimate g, Estimate r) { return m.mul(g, r); }, dy, noise);
+    if (noise.dims == x.dims) e.problem = wrong_factor(a, noise, x, lower, upper, true);
+    return e;
+  }
+  Estimate slope = m.given(exactly(middle(lower, upper)));
+  if (is_half(type)) slope = stored(slope, type);
+  return map(
+      m, [&](Estimate g, Estimate v) { return v.value > 0 ? g : m.mul(g, slope); }, dy, x);
+}
+
 Expected bernoulli(const Arguments& a) {
   Expected out = taken_as_given();
   const bool in_place = a.call().op.starts_with("aten.bernoulli_");
@@ -273,6 +356,9 @@ Expected multinomial(const Arguments& a) {
 constexpr Definition kDefinitions[] = {
     {"aten.native_dropout", native_dropout},
     {"aten.native_dropout_backward", native_dropout_backward},
+    {"aten.rrelu_with_noise", rrelu},
+    {"aten.rrelu_with_noise_functional", rrelu},
+    {"aten.rrelu_with_noise_backward", rrelu_backward},
     {"aten.bernoulli", bernoulli},
     {"aten.rand", rand},
     {"aten.randn", randn},

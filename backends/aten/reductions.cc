@@ -460,6 +460,41 @@ Expected logsumexp(const Arguments& a) {
                  });
 }
 
+// How many elements are in each of equal bins; the last one holds its end. An element whose position
+// is within its roundings of a border may be in either bin: (x - min) * (bins / (max - min)) in any
+// order has four, and the sum of what it subtracts.
+Expected histc(const Arguments& a) {
+  const Array x = a.array(0, "self");
+  const int64_t bins = a.integer(1, "bins", 100);
+  double low = a.number(2, "min", 0), high = a.number(3, "max", 0);
+  const Element type = a.view(0, "self").element;
+  if (bins < 1 || is_half(type)) throw Undefined("a histogram of half precision");
+  if (low == high && x.size() > 0) {
+    const auto [least, most] = std::ranges::minmax_element(x.value);
+    low = *least, high = *most;
+  }
+  if (low == high) low -= 1, high += 1;
+  if (!finite(low) || !finite(high) || !(low < high))
+    throw Undefined("a histogram without a range");
+  const Arithmetic& m = a.m;
+  const auto n = static_cast<double>(bins);
+  const double scale = n / (high - low);
+  Array out = filled({bins}, 0);
+  out.radius = out.value;
+  for (const double v : x.value) {
+    if (!(v >= low && v <= high)) continue;
+    const double at = (v - low) * scale, border = std::round(at);
+    const double off = m.unit * (4 * at + (std::fabs(v) + std::fabs(low)) * scale);
+    const bool exact = m.holds(v - low) && m.holds(scale) && m.holds(at) && m.holds(high - low);
+    auto bin = static_cast<int64_t>(std::fmin(std::floor(at), n - 1));
+    out.value[static_cast<size_t>(bin)] += 1;
+    if (exact || std::fabs(at - border) > off || border <= 0 || border >= n) continue;
+    bin = static_cast<int64_t>(border);
+    out.radius[static_cast<size_t>(bin)] += 1, out.radius[static_cast<size_t>(bin - 1)] += 1;
+  }
+  return out;
+}
+
 constexpr Definition kDefinitions[] = {
     {"aten.sum", total},
     {"aten.mean", average},
@@ -481,6 +516,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.kthvalue", kthvalue},
     {"aten.median", median},
     {"aten.nanmedian", nanmedian},
+    {"aten.histc", histc},
     {"aten.any", any},
     {"aten.all", all},
     {"aten.count_nonzero", count_nonzero},

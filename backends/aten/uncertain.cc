@@ -372,7 +372,52 @@ Expected pool_indices(const Arguments& a) {
   return offsets;
 }
 
+// Draws, of which the range is known.
+Expected drawn(const Arguments& a, double low, double high) {
+  Array out = empty_array(a.result(0).dims);
+  for (int64_t i = 0; i < out.size(); ++i)
+    out.set(i, {low / 2 + high / 2, std::fabs(high - low) / 2 * oracle::kOutward});
+  return out;
+}
+// The tails of a normal distribution that 64 random bits give end at 9.5.
+constexpr double kTail = 10;
+Expected seeds(const Arguments&) {
+  Expected e;
+  e.results.emplace_back(std::nullopt);
+  return e;
+}
+Expected inductor_random(const Arguments& a) {
+  const std::string mode = a.text(2, "mode", "");
+  if (mode == "rand") return drawn(a, 0, 1);
+  if (mode == "randn") return drawn(a, -kTail, kTail);
+  throw Undefined("draws of an unknown distribution");
+}
+Expected inductor_randint(const Arguments& a) {
+  return drawn(a, a.number(0, "low", 0), a.number(1, "high", 1) - 1);
+}
+Expected rand(const Arguments& a) { return drawn(a, 0, 1); }
+Expected randn(const Arguments& a) { return drawn(a, -kTail, kTail); }
+Expected uniform(const Arguments& a) {
+  return drawn(a, a.number(1, "from", 0), a.number(2, "to", 1));
+}
+Expected bernoulli(const Arguments& a) {
+  return map(
+      a.m, [](Estimate) { return kOpen; }, empty_array(a.result(0).dims));
+}
+
 constexpr Definition kDefinitions[] = {
+    {"prims.inductor_seed.default", seeds},
+    {"prims.inductor_seeds.default", seeds},
+    {"prims.inductor_lookup_seed.default", seeds},
+    {"prims.inductor_random.default", inductor_random},
+    {"prims.inductor_randint.default", inductor_randint},
+    {"aten.rand", rand},
+    {"aten.rand_like", rand},
+    {"aten.randn", randn},
+    {"aten.randn_like", randn},
+    {"aten.uniform", uniform},
+    {"aten.randint.low", inductor_randint},
+    {"aten.bernoulli", bernoulli},
     {"aten.eq", eq},
     {"aten.ne", ne},
     {"aten.lt", lt},

@@ -60,6 +60,19 @@ class Judge(unittest.TestCase):
         self.assertEqual(report["findings"], [])
         self.assertEqual(report["judged"], report["calls"])
 
+    @unittest.skipUnless(COMPILES, "no attention under autocast")
+    def test_other_algorithms_and_casts_accuse_nobody(self):
+        for name in ("nnpack", "attention", "sequences", "draws"):
+            with self.subTest(name):
+                report = watched(HERE / "formulas.py", name)
+                self.assertEqual(report["findings"], [])
+                self.assertEqual(report["judged"], report["calls"])
+
+    def test_a_formula_that_holds_under_conditions_is_named_where_they_do_not_hold(self):
+        found = watched(HERE / "formulas.py", "scores")["findings"]
+        self.assertEqual({f["op"].rpartition(".")[0] for f in found}, {"aten._ctc_loss_backward"})
+        self.assertIn("F.ctc_loss", found[0]["place"] if COMPILES else "F.ctc_loss")
+
     def test_a_result_without_a_correct_digit_is_told_apart(self):
         report = watched(HERE.parents[2] / "cases" / "one_element_norm" / "script.py")
         self.assertEqual(report["verdict"], "NOISE")
