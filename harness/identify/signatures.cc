@@ -222,6 +222,8 @@ class Looker {
     candidates.push_back(&wrong_);
     for (const Places* at : candidates) {
       if (const auto times = counted(*at)) {
+        // Every part once is the expected value itself: what is wrong is below the parts' sizes.
+        if (std::ranges::all_of(*times, [](double x) { return x == 1; })) continue;
         if (tell(
                 parts_text(*times), [&](size_t i) { return with_parts(*times, i); }, wide()))
           return true;

@@ -33,6 +33,7 @@ struct SignatureCase {
   std::vector<std::vector<float>> parts = {};
   std::vector<std::vector<float>> others = {};
   std::vector<float> left = {}, left_expected = {};
+  double rounding = 0;  // how much farther than `allowed` the exact value may be
 
   Signature look() const {
     WrongTensor w;
@@ -40,7 +41,10 @@ struct SignatureCase {
     w.axes = axes;
     w.got = got;
     w.expected = expected;
-    w.allowed = w.from_exact = allowed;
+    w.allowed = allowed;
+    std::vector<double> from_exact = allowed;
+    for (double& x : from_exact) x += rounding;
+    w.from_exact = from_exact;
     w.left = left;
     w.left_expected = left_expected;
     for (const auto& part : parts) w.parts.push_back(part);
@@ -164,6 +168,21 @@ TEST(Signatures, PartsOfCores) {
   c.allowed.resize(4);
   for (auto& part : c.parts) part.resize(4);
   expect(c, "", "what was expected without core 2's part");
+}
+
+// Operands that were rounded: every part is there once, and the sum is off by more than is allowed,
+// but by less than the parts are. No count of parts describes that.
+TEST(Signatures, EveryPartOnceIsNoSignature) {
+  SignatureCase c;
+  c.rounding = 1e-3;
+  std::fill(c.expected.begin(), c.expected.end(), 0.f);
+  for (uint64_t k = 0; k < 8; ++k) c.parts.push_back(numbers(96, 20 + k));
+  for (const auto& part : c.parts) {
+    for (size_t i = 0; i < 96; ++i) c.expected[i] += part[i];
+  }
+  c.got = c.expected;
+  c.change(everywhere, [](size_t i, float x) { return x + (i % 3 == 0 ? 5e-4f : -3e-4f); });
+  expect(c, "", "");
 }
 
 TEST(Signatures, RightNumbersInOtherPlaces) {
