@@ -245,7 +245,8 @@ class Search:
                 return {"cause": "summed_in_derivative", **facts}
             if same := self.equal_axes(p):
                 return {"cause": "summed_twice", **facts, "axes": ", ".join(same)}
-            if (self.backward(p.op) or self.place(p.op) in self.computing) and self.reduced_again(p):
+            by_itself = p.op.name in REDUCTIONS and _is_transposed(p.op)
+            if by_itself or (self.backward(p.op) or self.place(p.op) in self.computing) and self.reduced_again(p):
                 return {"cause": "summed_by_transpose", **facts}
             return {"cause": "sum_for_mean" if self.is_forward(p) and self.inner(p.op) else "unscaled", **facts}
         if self.is_forward(p) and self.inner(p.op) and self.follows_sum(p.op, through=True):
@@ -398,6 +399,12 @@ class Group:
     def __init__(self, kind, points, key=()):
         self.kind, self.points, self.key = kind, points, key
         self.keys = {p.key() for p in points}
+
+
+def _is_transposed(op):
+    """Returns whether an op comes from the derivative of another one: no line of the script has it."""
+    stacks = (getattr(getattr(e, "source_info", None), "name_stack", "") for e in op.equations)
+    return any("transpose(" in str(stack) for stack in stacks)
 
 
 def _by(point):

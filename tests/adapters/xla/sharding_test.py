@@ -130,6 +130,8 @@ PLANTED = {
     "bias before the sum": (lambda: m.bias_before_sum(True), ["repeated_term"]),
     "micro-batches summed by shard_map": (lambda: m.micro_batches(), ["summed_by_transpose"]),
     "pairs of one device": (lambda: m.pairs(lambda v: v), ["pairs_of_samples"]),
+    "summed by shard_map alone": (lambda: m.data_parallel(lambda g: g, check=True), ["summed_by_transpose"]),
+    "averaged after shard_map summed": (lambda: m.data_parallel(m.mean, check=True), ["summed_by_transpose"]),
     "accumulated sum": (lambda: m.scanned(lambda g: lax.psum(g, "data")), ["unscaled"]),
 }  # fmt: skip
 
