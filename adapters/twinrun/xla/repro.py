@@ -69,7 +69,7 @@ def _line(e, names):
     given = [names[i] if not isinstance(i, tuple) else source_of(np.asarray(i[1])) for i in e.inputs]
     made = ", ".join(names[o] for o in e.outputs)
     if e.name == "sharding_constraint":
-        return f"{made} = {given[0]}"
+        return f"{made} = constrained({given[0]}, {_spec(e.params['sharding'])})"
     if e.name in _CALLS:
         keep = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
         words = [f"{k}={source_of(e.params[k])}" for k in keep if k in e.params]
@@ -101,25 +101,34 @@ def _body(program):
     )
 
 
-def _placing(arguments):
-    """Returns source that spreads the arguments over devices as they were, or ""."""
+def _spec(sharding):
+    if not (hasattr(sharding, "mesh") and hasattr(sharding, "spec")):
+        raise Unwritable("a sharding without a mesh")
+    return f"PartitionSpec({', '.join(source_of(p) for p in sharding.spec)})"
+
+
+def _placing(arguments, equations):
+    """Returns source that spreads the arguments, and what a constraint names, over devices as they were, or ""."""
     shardings = [sharding_of(getattr(a, "sharding", None)) for a in arguments]
     named = [s for s in shardings if s is not None]
+    named += [e.params["sharding"] for e in equations if e.name == "sharding_constraint"]
     if not named:
         return ""
-    if not all(hasattr(s, "mesh") and hasattr(s, "spec") for s in named):
-        raise Unwritable("a sharding without a mesh")
-    mesh = named[0].mesh
+    specs = [_spec(s) if s is not None else "PartitionSpec()" for s in shardings]
+    shapes = {(tuple(s.mesh.shape.values()), tuple(s.mesh.axis_names)) for s in named if _spec(s)}
+    if len(shapes) > 1:
+        raise Unwritable("several meshes")
+    shape, names = shapes.pop()
     lines = [
         "from jax.sharding import Mesh, NamedSharding, PartitionSpec",
-        f"mesh = Mesh(np.array(jax.devices()).reshape({source_of(tuple(mesh.devices.shape))}), "
-        f"{source_of(tuple(mesh.axis_names))})",
+        f"mesh = Mesh(np.array(jax.devices()).reshape({source_of(shape)}), {source_of(names)})",
+        f"specs = [{', '.join(specs)}]",
+        "placed = [jax.device_put(a, NamedSharding(mesh, s)) for a, s in zip(arguments, specs)]",
+        "together = True\n\n",
+        "def constrained(x, spec):  # equation by equation, everything stays on one device",
+        "    return lax.with_sharding_constraint(x, NamedSharding(mesh, spec)) if together else x\n\n",
     ]
-    specs = [f"PartitionSpec({', '.join(source_of(p) for p in s.spec)})" if s is not None else "PartitionSpec()"
-             for s in shardings]  # fmt: skip
-    lines.append(f"specs = [{', '.join(specs)}]")
-    lines.append("placed = [jax.device_put(a, NamedSharding(mesh, s)) for a, s in zip(arguments, specs)]")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 _SCRIPT = '''# {title}
@@ -134,9 +143,9 @@ from jax import lax  # noqa: F401
 
 {data}
 
-{fragment}
-{placing}wrong = {wrong}
-right = {right}
+{placing}{fragment}
+wrong = {wrong}
+{one_by_one}right = {right}
 different = 0
 for i, (w, r) in enumerate(zip(wrong, right)):
     w, r = np.asarray(w), np.asarray(r)
@@ -180,18 +189,19 @@ def write(fragment, arguments, impls, right, folder, title, unit, length):
 
     unit, length: the roundoff of the results' type, and how many terms their sums have at most."""
     folder, path = Path(folder), Path(folder) / "repro.py"
-    several = any(sharding_of(getattr(a, "sharding", None)) for a in arguments)
+    equations = list(fragment.program.everything())
     try:
-        placing = _placing(arguments)
+        placing = _placing(arguments, equations)
     except Unwritable:
         return None
-    flags = ""
+    flags, several = "", bool(placing)
     if several and jax.default_backend() == "cpu":
         flags = ('os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + '
                  f'" --xla_force_host_platform_device_count={len(jax.devices())}"')  # fmt: skip
     allowed = 4 * unit * max(length, 1)
     words = dict(
         title=title, versions=loaded(), platform=jax.devices()[0].device_kind, flags=flags, placing=placing,
+        one_by_one="together = False\n" if placing else "",
         allowed=repr(allowed), why=f"sums of {length} terms in two orders are apart by at most that",
         data=_encoded(arguments, folder),
     )  # fmt: skip
