@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "reports/json_number.h"
@@ -30,7 +31,11 @@ Json json_of(const ModuleResult& r) {
           {"largest_ratio", json::number(r.largest_ratio)},
           {"median_relative_radius", json::number(r.median_relative_radius)},
           {"pattern", r.pattern},
-          {"likely", r.likely}};
+          {"likely", r.likely},
+          {"unknown", r.unknown},
+          {"replaces", r.replaces},
+          {"moved", r.moved},
+          {"undecided", r.undecided}};
 }
 
 std::string describe(const ModuleResult& r) {
@@ -49,6 +54,8 @@ std::string describe(const ModuleResult& r) {
     out += fmt::format("  the largest difference is {:.3g} of its radius\n", r.largest_ratio);
   out += fmt::format("  radii{}: median {:.2g} of the largest value\n",
                      r.likely ? ", of likely values" : "", r.median_relative_radius);
+  if (r.replaces >= 0)
+    out += fmt::format("  of its change they leave {:.2g} of the norm undecided\n", r.undecided);
   return out;
 }
 
@@ -69,9 +76,19 @@ int64_t ModuleVerdict::judged() const {
   for (const ModuleResult& r : results) n += r.elements - r.unknown;
   return n;
 }
+double ModuleVerdict::undecided() const {
+  double open = 0, all = 0;
+  for (const ModuleResult& r : results) {
+    if (r.replaces < 0) continue;
+    all += static_cast<double>(r.moved);
+    open += static_cast<double>(r.moved) * r.undecided * r.undecided;
+  }
+  return all > 0 ? std::sqrt(open / all) : 0;
+}
 std::string ModuleVerdict::word() const {
   if (outside() > 0) return "ENGINE_BUG";
-  return judged() > 0 && unlikely() == 0 ? "NOISE" : "INCONCLUSIVE";
+  const bool is_open = undecided() * undecided() >= 0.5;
+  return judged() > 0 && unlikely() == 0 && !is_open ? "NOISE" : "INCONCLUSIVE";
 }
 
 std::string module_text(const ModuleVerdict& v) {
@@ -84,6 +101,10 @@ std::string module_text(const ModuleVerdict& v) {
         "{} elements of {} are farther off than rounding is likely to explain, which "
         "proves nothing",
         v.unlikely(), v.module);
+  } else if (v.judged() > 0 && v.word() != "NOISE") {
+    out += fmt::format(
+        "the bounds leave {:.2g} of the change that {} makes undecided, so they say nothing of it",
+        v.undecided(), v.module);
   } else if (v.judged() > 0) {
     out += fmt::format("all {} judged elements of {} are within what rounding explains", v.judged(),
                        v.module);
@@ -101,8 +122,11 @@ std::string module_text(const ModuleVerdict& v) {
 std::string module_json(const ModuleVerdict& v) {
   Json results = Json::array();
   for (const ModuleResult& r : v.results) results.push_back(json_of(r));
-  const Json j = {
-      {"verdict", v.word()}, {"results", results}, {"refused", v.refused}, {"notes", v.notes}};
+  const Json j = {{"verdict", v.word()},
+                  {"results", results},
+                  {"undecided", v.undecided()},
+                  {"refused", v.refused},
+                  {"notes", v.notes}};
   return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -25,6 +25,14 @@ struct ModuleResult {
   std::string pattern;                // which elements are outside, in words
   // Held against likely values, because the proven radii are too wide to decide anything.
   bool likely = false;
+  // The argument that the result is the new value of; -1: none is known.
+  int64_t replaces = -1;
+  // Of its change, or without an argument of its value: how many elements are not 0, and which part
+  // of the norm the radii leave undecided (FoundVerdict::undecided).
+  int64_t moved = 0;
+  double undecided = 0;
+  // Less is decided than is not: of the squared norm, half.
+  bool is_open() const { return undecided * undecided >= 0.5; }
 };
 
 struct ModuleVerdict {
@@ -36,14 +44,18 @@ struct ModuleVerdict {
   int64_t outside() const;   // elements, of proven radii
   int64_t unlikely() const;  // elements outside of likely values, which proves nothing
   int64_t judged() const;    // elements
-  // "ENGINE_BUG", "NOISE", or "INCONCLUSIVE" where nothing was judged, or results are only unlikely.
+  // The part of the step that is undecided: of the squared changes of the results that replace
+  // arguments, each in units of its result's norm and weighted by its elements that move.
+  double undecided() const;
+  // "ENGINE_BUG", "NOISE", or "INCONCLUSIVE" where nothing was judged, results are only unlikely, or
+  // more of the step is undecided than decided.
   std::string word() const;
 };
 
 std::string module_text(const ModuleVerdict& verdict);
 // {"verdict", "results": [{"index", "elements", "outside", "why", "worst": {"index", "found",
-// "expected", "radius"} or null, "largest_ratio", "median_relative_radius", "pattern", "likely"}],
-// "refused", "notes"}.
+// "expected", "radius"} or null, "largest_ratio", "median_relative_radius", "pattern", "likely", "unknown",
+// "replaces", "moved", "undecided"}], "undecided", "refused", "notes"}.
 std::string module_json(const ModuleVerdict& verdict);
 
 }  // namespace twinrun

@@ -386,8 +386,50 @@ Result<Replayed> replay_with_radii(const Program& program, const ReplayArguments
   return out;
 }
 
-FoundVerdict compare(const Bounded& expected, const Tensor& found) {
+namespace {
+
+// Adds up which part of a change is undecided.
+class Undecided {
+ public:
+  void add(double change, double radius) {
+    if (change == 0) return;
+    ++moved_;
+    if (!oracle::finite(change)) {
+      // NaN, or an infinity: as decided as its interval is certain.
+      open_ += radius == 0 ? 0 : 1;
+      ++without_size_;
+      return;
+    }
+    // Scaled, so that squares of tiny changes are no zeros.
+    largest_ = std::fmax(largest_, change);
+    changes_.push_back(change);
+    radii_.push_back(std::fmin(radius, change));
+  }
+  int64_t moved() const { return moved_; }
+  double share() const {
+    if (moved_ == 0) return 0;
+    double all = 0, open = 0;
+    for (size_t i = 0; i < changes_.size(); ++i) {
+      all += (changes_[i] / largest_) * (changes_[i] / largest_);
+      open += (radii_[i] / largest_) * (radii_[i] / largest_);
+    }
+    const double sized = static_cast<double>(moved_ - without_size_);
+    const double part = all > 0 ? open / all * sized : 0;
+    return std::sqrt((part + static_cast<double>(open_)) / static_cast<double>(moved_));
+  }
+
+ private:
+  int64_t moved_ = 0, without_size_ = 0, open_ = 0;
+  double largest_ = 0;
+  std::vector<double> changes_, radii_;
+};
+
+}  // namespace
+
+FoundVerdict compare(const Bounded& expected, const Tensor& found, const Tensor* before) {
   FoundVerdict v;
+  Undecided undecided;
+  const bool is_float = expected.value.dtype() == DType::kF64;
   v.elements = found.elements();
   std::vector<double> radii;
   double largest = 0;
@@ -399,6 +441,13 @@ FoundVerdict compare(const Bounded& expected, const Tensor& found) {
     const double x = radii::element(found, i);
     const bool open = !radii::certain(e) && (!oracle::finite(e.low) || !oracle::finite(e.high));
     if (oracle::finite(e.value)) largest = std::fmax(largest, std::fabs(e.value));
+    if (is_float) {
+      const double old = before != nullptr ? radii::element(*before, i) : 0;
+      // A NaN on one side counts as an infinite change.
+      const double a = std::fabs(x - old), b = std::fabs(e.value - old);
+      undecided.add(a == a && b == b ? std::fmax(a, b) : radii::kInfinity,
+                    radii::certain(e) ? 0 : expected.radius(i));
+    }
     if (open && (e.anything() || !oracle::finite(x))) {
       ++v.unknown;
       continue;
@@ -429,6 +478,8 @@ FoundVerdict compare(const Bounded& expected, const Tensor& found) {
     std::ranges::nth_element(radii, radii.begin() + static_cast<std::ptrdiff_t>(radii.size() / 2));
     v.median_relative_radius = radii[radii.size() / 2] / largest;
   }
+  v.undecided = undecided.share();
+  v.moved = undecided.moved();
   return v;
 }
 

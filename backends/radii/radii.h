@@ -101,8 +101,15 @@ struct FoundVerdict {
   double largest_ratio = 0;      // that ratio; above 1: outside. Infinity where the radius is 0
   // Median of the finite radii over the largest |expected|: how sharp the test is. 0: all are exact.
   double median_relative_radius = 0;
+  // Which part of the change from `before` the intervals leave undecided: with c the larger of
+  // |found - before| and |expected - before| and r the radius, sqrt(sum min(r, c)^2 / sum c^2). At 1
+  // the test would have passed whatever an engine had made of the change. 0: floats that are exact,
+  // and all other types.
+  double undecided = 0;
+  int64_t moved = 0;  // elements whose c is not 0
 };
-// `found` has the type of the program's value. NaN where NaN must be is inside.
-FoundVerdict compare(const Bounded& expected, const Tensor& found);
+// `found` has the type of the program's value. NaN where NaN must be is inside. `before`: the value
+// that this one takes the place of, of the same type; nullptr: zeros.
+FoundVerdict compare(const Bounded& expected, const Tensor& found, const Tensor* before = nullptr);
 
 }  // namespace twinrun

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -24,14 +25,6 @@ const std::vector<Choice>& precisions() {
                                           {"tf32", "as a GPU"}};
   return all;
 }
-DotPrecision precision_of(const std::string& word) {
-  for (const auto p :
-       {DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6, DotPrecision::kF32}) {
-    if (to_string(p) == word) return p;
-  }
-  return DotPrecision::kF32;
-}
-
 Result<int> judge_compiled(const Parsed& parsed, int threads) {
   if (!parsed.has("values"))
     return Error{"--module needs --values", "", "--values VALUES.safetensors"};
@@ -40,9 +33,17 @@ Result<int> judge_compiled(const Parsed& parsed, int threads) {
   if (!(request.may.elementary_ulps >= 0) || request.may.elementary_ulps > 1e6)
     return Error{"--elementary-ulps: allowed: 0 to 1000000", "", ""};
   request.may.flush = parsed.get<std::string>("flush") == "yes";
-  const auto precision = parsed.get<std::string>("precision");
-  request.may.tf32 = precision == "tf32";
-  request.may.dots = request.may.tf32 ? DotPrecision::kBf16 : precision_of(precision);
+  set_products(parsed.get<std::string>("precision"), request.may);
+  const bool has_next = parsed.has("next");
+  for (const std::string& word :
+       has_next ? split_commas(parsed.get<std::string>("next")) : std::vector<std::string>{}) {
+    int64_t result = -1;
+    const auto [end, failed] = std::from_chars(word.data(), word.data() + word.size(), result);
+    if (word != "-" && (failed != std::errc{} || end != word.data() + word.size() || result < 0))
+      return Error{"--next: a comma-separated list of indices of results, or -", word,
+                   "--next 0,1,- for results that are the new values of arguments 0 and 1"};
+    request.next.push_back(word == "-" ? -1 : result);
+  }
   request.samples = parsed.get<int>("samples");
   if (request.samples != 0 && (request.samples < kSamples || request.samples > 1000))
     return Error{fmt::format("--samples: allowed: 0, and {} to 1000", kSamples), "", ""};
@@ -55,7 +56,8 @@ Result<int> judge_compiled(const Parsed& parsed, int threads) {
     return kExitUsage;
   }
   if (!json) print_text(module_text(verdict));
-  return verdict.outside() > 0 ? 20 : verdict.judged() > 0 ? 0 : kExitUnavailable;
+  const std::string word = verdict.word();
+  return word == "ENGINE_BUG" ? 20 : word == "NOISE" ? 0 : kExitUnavailable;
 }
 
 // The traces of all ranks of a job: those that are named, or NAME.rank*.twin of NAME.twin.
@@ -146,6 +148,9 @@ Result<int> judge_verb(const Args& args) {
                  "f32");
   options.number<int>(
       "samples", "--module: draws for results whose proven radii are too wide; 0: no draws", 16);
+  options.text("next",
+               "--module: of arguments 0, 1, ... the result that is the new value, or -; such "
+               "results are held against their change");
   options.number<int>("threads", "threads to use", 2);
   options.flag("quiet,q", "print no progress");
   TWINRUN_ASSIGN(const Parsed parsed,

@@ -6,6 +6,7 @@
 
 #include "checkpoints/container/temporary.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/module/compare_reports.h"
 #include "harness/trace/compare_traces.h"
 #include "harness/trace/side.h"
 #include "reports/two_reports.h"
@@ -13,7 +14,8 @@
 namespace twinrun::cli {
 namespace {
 
-Result<int> judge_reports(const Parsed& parsed, const RecordedSide& a, const RecordedSide& b) {
+Result<int> judge_reports(const Parsed& parsed, const RecordedSide& a, const RecordedSide& b,
+                          ThreadPool* pool) {
   if (!a.trace.empty() || !b.trace.empty()) {
     return Error{"one side has a trace, the other only the report of a diagnosis",
                  a.trace.empty() ? a.name : b.name,
@@ -21,7 +23,10 @@ Result<int> judge_reports(const Parsed& parsed, const RecordedSide& a, const Rec
   }
   TWINRUN_ASSIGN(const auto one, read_side_report(a.report, a.name));
   TWINRUN_ASSIGN(const auto other, read_side_report(b.report, b.name));
-  const TwoReports both{one, other};
+  TwoReports both{one, other, {}};
+  if (one.step && other.step) {
+    TWINRUN_ASSIGN(both.values, compare_reports(*one.step, *other.step, pool));
+  }
   const std::string out = parsed.has("out") ? parsed.get<std::string>("out") : "";
   if (!out.empty()) {
     TWINRUN_RETURN_IF_ERROR(write_pages(out, two_reports_html(both), two_reports_json(both)));
@@ -70,11 +75,11 @@ Result<int> diagnose_sides(const Parsed& parsed) {
                    side_of(parsed.get<std::string>(is_a ? "a" : "b"), options));
   }
   const auto& [a, b] = sides;
-  if (a.trace.empty() || b.trace.empty()) return judge_reports(parsed, a, b);
+  ThreadPool pool(threads);
+  if (a.trace.empty() || b.trace.empty()) return judge_reports(parsed, a, b, &pool);
 
   TWINRUN_ASSIGN(const TraceFile trace_a, read_trace(a.trace, false));
   TWINRUN_ASSIGN(const TraceFile trace_b, read_trace(b.trace, false));
-  ThreadPool pool(threads);
   TwoSides both = compare_traces(trace_a, trace_b, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
   both.a_name = a.name;

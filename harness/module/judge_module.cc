@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -12,16 +13,6 @@
 
 namespace twinrun {
 namespace {
-
-using Arrays = std::map<std::string, NamedArray>;
-
-Result<Arrays> read_values(const std::string& path) {
-  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path));
-  TWINRUN_ASSIGN(ArrayFile file, parse_safetensors(bytes, path));
-  Arrays out;
-  for (NamedArray& array : file.arrays) out[array.name] = std::move(array);
-  return out;
-}
 
 Result<ImportedStep> read_module(const std::string& path) {
   TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, kMaxHloBytes));
@@ -51,8 +42,11 @@ std::vector<int64_t> index_of(const Dims& dims, int64_t flat) {
   return out;
 }
 
-ModuleResult described(int64_t index, const Bounded& expected, const FoundVerdict& v) {
+ModuleResult described(int64_t index, int64_t replaces, const Bounded& expected,
+                       const FoundVerdict& v) {
   ModuleResult r;
+  r.replaces = replaces;
+  r.moved = v.moved, r.undecided = v.undecided;
   r.index = index;
   r.type = to_string(expected.type);
   r.elements = v.elements, r.outside = v.outside, r.unknown = v.unknown;
@@ -66,12 +60,39 @@ ModuleResult described(int64_t index, const Bounded& expected, const FoundVerdic
   return r;
 }
 
+// The argument that a result is the new value of; -1: none.
+int64_t replaced_by(int64_t result, const std::vector<int64_t>& next) {
+  const auto at = std::ranges::find(next, result);
+  return at == next.end() ? -1 : at - next.begin();
+}
+
 }  // namespace
 
+void set_products(const std::string& precision, FusedArithmetic& may) {
+  may.tf32 = precision == "tf32";
+  may.dots = may.tf32 ? DotPrecision::kBf16 : DotPrecision::kF32;
+  for (const auto p : {DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6}) {
+    if (to_string(p) == precision) may.dots = p;
+  }
+}
+
+Result<Arrays> read_arrays(const std::string& path) {
+  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path));
+  TWINRUN_ASSIGN(ArrayFile file, parse_safetensors(bytes, path));
+  Arrays out;
+  for (NamedArray& array : file.arrays) out[array.name] = std::move(array);
+  return out;
+}
+
 Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* pool) {
+  TWINRUN_ASSIGN(const Arrays values, read_arrays(request.values));
+  return judge_arrays(request, values, pool);
+}
+
+Result<ModuleVerdict> judge_arrays(const ModuleRequest& request, const Arrays& values,
+                                   ThreadPool* pool) {
   ModuleVerdict out;
   out.module = request.module;
-  TWINRUN_ASSIGN(const Arrays values, read_values(request.values));
   Result<ImportedStep> step = read_module(request.module);
   if (!step) {
     out.refused = step.error().message();
@@ -92,7 +113,8 @@ Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* poo
   }
   std::vector<ValueId> wanted;
   std::vector<int64_t> indices;
-  std::vector<Tensor> found;
+  std::vector<Tensor> found, before;
+  std::vector<int64_t> replaces;
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const Output& output = program.outputs[i];
     const auto result = values.find(output.name);
@@ -102,7 +124,19 @@ Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* poo
     wanted.push_back(output.id);
     indices.push_back(static_cast<int64_t>(i));
     found.push_back(std::move(tensor));
+    const int64_t argument = replaced_by(static_cast<int64_t>(i), request.next);
+    const auto old = values.find(fmt::format("argument/{}", argument));
+    Tensor was;
+    if (argument >= 0 && old != values.end()) {
+      TWINRUN_ASSIGN(was, tensor_of(old->second, program.graph.type(output.id), request.values));
+    }
+    replaces.push_back(was.valid() ? argument : -1);
+    before.push_back(std::move(was));
   }
+  const auto held = [&](const Bounded& expected, size_t i) {
+    const FoundVerdict v = compare(expected, found[i], before[i].valid() ? &before[i] : nullptr);
+    return described(indices[i], replaces[i], expected, v);
+  };
   if (wanted.empty())
     return Error{"no 'result/0', 'result/1', ...", request.values,
                  "write what the module returned beside its arguments"};
@@ -114,11 +148,12 @@ Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* poo
   }
   std::vector<ValueId> blunt;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const FoundVerdict v = compare((*replayed)[i], found[i]);
-    out.results.push_back(described(indices[i], (*replayed)[i], v));
-    out.results.back().likely = request.samples > 0 && v.outside == 0 &&
-                                (v.median_relative_radius > kBlunt || v.unknown * 2 > v.elements);
-    if (out.results.back().likely) blunt.push_back(wanted[i]);
+    ModuleResult r = held((*replayed)[i], i);
+    r.likely = request.samples > 0 && r.outside == 0 &&
+               (r.median_relative_radius > kBlunt || r.unknown * 2 > r.elements ||
+                (r.replaces >= 0 && r.is_open()));
+    if (r.likely) blunt.push_back(wanted[i]);
+    out.results.push_back(std::move(r));
   }
   if (blunt.empty()) return out;
   replayed->clear();
@@ -127,8 +162,7 @@ Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* poo
   std::string which;
   for (size_t i = 0, next = 0; i < wanted.size(); ++i) {
     if (!out.results[i].likely) continue;
-    const Bounded& b = likely[next++];
-    out.results[i] = described(indices[i], b, compare(b, found[i]));
+    out.results[i] = held(likely[next++], i);
     out.results[i].likely = true;
     which += fmt::format("{}{}", which.empty() ? "" : ", ", indices[i]);
   }

@@ -6,9 +6,12 @@
 //   v.word();   // "ENGINE_BUG" where an element is outside
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "backends/radii/radii.h"
+#include "checkpoints/container/array.h"
 #include "reports/module_verdict.h"
 
 namespace twinrun {
@@ -22,10 +25,24 @@ struct ModuleRequest {
   // Results whose proven radii are wider than kBlunt of the largest value are held against
   // likely_values with so many samples; 0: against the proven ones, whatever they are.
   int samples = kSamples;
+  // next[i]: the index of the result that is the new value of argument i, -1: none. What such a
+  // result is held against is its change, because that is what a step computes.
+  std::vector<int64_t> next = {};
 };
 inline constexpr double kBlunt = 0x1p-10;
 
+// How operands of products may be rounded, by a word of `judge --precision`: f32, default, high,
+// highest, tf32. Any other word is f32.
+void set_products(const std::string& precision, FusedArithmetic& may);
+
+// The arrays of a file of safetensors by their names.
+using Arrays = std::map<std::string, NamedArray>;
+Result<Arrays> read_arrays(const std::string& path);
+
 // A module that cannot be imported is no error: `refused` says why.
 Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* pool);
+// The same for values that have been read already; `values` of the request is their name in errors.
+Result<ModuleVerdict> judge_arrays(const ModuleRequest& request, const Arrays& values,
+                                   ThreadPool* pool);
 
 }  // namespace twinrun

@@ -20,11 +20,12 @@ from . import files
 from .arguments import find, flat_results
 from .compat import MESHES, is_key, key_data, loaded, wrap_key, key_impl
 from .culprit import Culprit, Hunt, Lost, spread_over
+from .decided import Decided, first_not_finite, without_a_digit
 from .equations import trace
-from .judge import judge, text_of_function
+from .judge import judge, products, text_of_function, write_values
 from .noise import Instrument
 from .outcome import outcome
-from .singles import judge_singles
+from .singles import judge_singles, nans
 from .stepwise import on_one_device, one_by_one, outputs
 
 # Values of the step that are kept to judge each equation by itself.
@@ -182,8 +183,21 @@ def _meaning(step, state, batches, whole, folder, notes, say):
     return meaning
 
 
+def _values(form, run, folder):
+    """Leaves every step's arguments and results for `twinrun diagnose --a --b`; returns what report.json says of them."""
+    size = sum(np.asarray(x).nbytes for before, results in run.steps for x in [*before, *results])
+    names = [f"step.{i}.safetensors" for i in range(len(run.steps))] if size <= _LARGEST_VALUES else []
+    if any(write_values(folder / name, *step) for name, step in zip(names, run.steps)):
+        names = []
+    return {
+        "module": "whole.mlir", "values": names, "arguments": form.names, "results": form.result_names,
+        "next": [-1 if n is None else n for n in form.next], "loss": -1 if form.loss is None else form.loss,
+        "precision": products(),
+    }  # fmt: skip
+
+
 def _investigate(form, meant, program, run, folder, deadline, seen, say):
-    """Fills `seen`: whole (answers), triggered, noise, singles, culprit, lost."""
+    """Fills `seen`: whole (answers), triggered, noise, singles, culprit, lost, decided, no_digit, not_finite."""
     instrument, triggered = Instrument(program), None
     size = lambda a: int(np.prod(a.shape)) * 4 if hasattr(a, "shape") else 0  # noqa: E731
     small = sum(size(program.avals[n]) for e in program.equations for n in e.outputs) <= _LARGEST_VALUES
@@ -194,6 +208,7 @@ def _investigate(form, meant, program, run, folder, deadline, seen, say):
         values = env if i == 0 else values
         say("measuring what rounding does to it")
         noise = instrument.measure(before, base)
+        of_first = noise if i == 0 else of_first
         beyond = noise.beyond(results)
         if beyond:
             triggered, values = i, env
@@ -208,7 +223,10 @@ def _investigate(form, meant, program, run, folder, deadline, seen, say):
     before, results = run.steps[triggered or 0]
     text = text_of_function(meant, before)
     say("judging the whole step")
-    seen["whole"] = judge(text, before, results, folder, "whole", form.result_names, min(60, deadline - time.monotonic()))
+    seen["whole"] = judge(
+        text, before, results, folder, "whole", form.result_names, min(60, deadline - time.monotonic()), form.next
+    )
+    seen["step"] = _values(form, run, folder)
     if triggered is not None:
         hunt = Hunt(program, noise, results, before, values, folder, deadline, say)
         say("searching for the group of equations")
@@ -218,9 +236,22 @@ def _investigate(form, meant, program, run, folder, deadline, seen, say):
             seen["lost"] = str(lost)
     if not (seen.get("culprit") and seen["culprit"].proven):
         say("judging equations one by one")
-        seen["singles"] = judge_singles(program, values, folder, min(deadline, time.monotonic() + 60))
+        # Where the whole step was not judged, or too bluntly, all that is known comes from here.
+        sharp = not seen["whole"].refused and seen["whole"].data.get("undecided", 1.0) ** 2 < 0.5
+        seen["singles"] = judge_singles(
+            program, values, folder, min(deadline, time.monotonic() + 60) if sharp else deadline
+        )
         if seen["singles"].wrong:
             equation, answer = seen["singles"].wrong[0]
             found = Culprit([equation])
             found.answer = answer
             seen["culprit"] = found
+    if small:
+        seen["not_finite"] = first_not_finite(program, values, results)
+        new = [results[n] for n in form.next if n is not None]
+        seen["nan_state"] = any(map(nans, new)) and not any(map(nans, before))
+    if triggered is None:
+        seen["decided"] = Decided(form, program, before, results, of_first, seen["whole"], seen["singles"])
+        if seen["decided"].open and small:
+            say("looking for the value that has no digits")
+            seen["no_digit"] = without_a_digit(program, values, before, seen["decided"].open)

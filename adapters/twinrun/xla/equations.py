@@ -69,6 +69,7 @@ class Program:
 class _Tracer:
     def __init__(self):
         self.numbers, self.uids, self.avals = itertools.count(), itertools.count(), {}
+        self.place = ""  # of the innermost call that has a line of the script: a library's function may have none
 
     def number(self, aval):
         n = next(self.numbers)
@@ -97,7 +98,9 @@ class _Tracer:
             if called is not None:
                 inner, inner_constants = inner_jaxpr(called)
                 inputs = self.constrained(inputs, inner.invars, eqn.params.get("in_shardings"), equations)
+                outer, self.place = self.place, place_of(eqn) or self.place
                 results = self.inline(inner, inner_constants, inputs, equations)
+                self.place = outer
                 results = self.constrained(results, inner.outvars, eqn.params.get("out_shardings"), equations)
                 env.update(zip(eqn.outvars, results))
                 continue
@@ -105,7 +108,9 @@ class _Tracer:
             avals = [v.aval for v in eqn.outvars]
             outputs = [self.number(a) for a in avals]
             equations.append(
-                Equation(next(self.uids), eqn.primitive, eqn.params, inputs, outputs, avals, place_of(eqn), bodies)
+                Equation(
+                    next(self.uids), eqn.primitive, eqn.params, inputs, outputs, avals, place_of(eqn) or self.place, bodies
+                )
             )
             env.update(zip(eqn.outvars, outputs))
         return [read(a) for a in jaxpr.outvars]

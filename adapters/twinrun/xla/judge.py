@@ -92,34 +92,45 @@ def _number(x):
     return f"{x:.6g}" if isinstance(x, (int, float)) else str(x)
 
 
-def _rounding():
-    """Returns how products may round on the devices of this process."""
+def products():
+    """Returns how products may round on the devices of this process: a word of `twinrun judge --precision`."""
     # By default JAX multiplies in bfloat16 on a TPU and in TF32 on a GPU.
     asked = str(getattr(jax.config, "jax_default_matmul_precision", None) or "default").lower()
     full = asked in ("highest", "float32", "f32_f32_f32")
     if jax.default_backend() == "cpu":
-        word = "f32"
-    elif jax.default_backend() in ("gpu", "cuda", "rocm"):
-        word = "f32" if full else "tf32"
-    else:
-        word = "highest" if full else {"high": "high", "tensorfloat32": "high"}.get(asked, "default")
-    return ["--precision", word]
+        return "f32"
+    if jax.default_backend() in ("gpu", "cuda", "rocm"):
+        return "f32" if full else "tf32"
+    return "highest" if full else {"high": "high", "tensorfloat32": "high"}.get(asked, "default")
 
 
-def judge(text, arguments, results, folder, stem, labels=(), timeout=120):
-    """Judges results of the module `text` on arguments; keeps both files in the folder."""
-    folder = Path(folder)
-    module, values = folder / f"{stem}.mlir", folder / f"{stem}.values.safetensors"
-    module.write_text(text)
+def write_values(path, arguments, results):
+    """Writes what `twinrun judge --module` reads; returns why it cannot be written, or ""."""
     named = {f"argument/{i}": _array(a) for i, a in enumerate(arguments)}
     named.update((f"result/{i}", np.asarray(r)) for i, r in enumerate(results))
     unknown = sorted({a.dtype.name for a in named.values() if a.dtype.name not in _TYPES})
     if unknown:
-        return Answer({"refused": f"arrays of type {', '.join(unknown)}"}, labels)
-    write_safetensors(values, named)
+        return f"arrays of type {', '.join(unknown)}"
+    write_safetensors(path, named)
+    return ""
+
+
+def judge(text, arguments, results, folder, stem, labels=(), timeout=120, following=()):
+    """Judges results of the module `text` on arguments; keeps both files in the folder.
+
+    following: of each argument the result that is its new value, or None; such results are held against their change."""
+    folder = Path(folder)
+    module, values = folder / f"{stem}.mlir", folder / f"{stem}.values.safetensors"
+    module.write_text(text)
+    refused = write_values(values, arguments, results)
+    if refused:
+        return Answer({"refused": refused}, labels)
+    command = [binary(), "judge", "--module", str(module), "--values", str(values), "--json", "--precision", products()]
+    if following:
+        command += ["--next", ",".join("-" if n is None else str(n) for n in following)]
     try:
         done = subprocess.run(
-            [binary(), "judge", "--module", str(module), "--values", str(values), "--json", *_rounding()],
+            command,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=max(timeout, 1),
         )  # fmt: skip
     except subprocess.TimeoutExpired:

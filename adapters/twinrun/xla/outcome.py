@@ -5,13 +5,13 @@ import re
 
 def outcome(seen):
     """Returns the data of report.json: verdict, findings, lines, and what was judged."""
-    whole, singles, culprit = seen["whole"], seen.get("singles"), seen.get("culprit")
+    whole, singles, culprit, decided = seen["whole"], seen.get("singles"), seen.get("culprit"), seen.get("decided")
     findings, lines = [], []
     several = seen["devices"] > 1
     if culprit and culprit.proven:
         verdict, headline = "ENGINE_BUG", _accusation(seen, culprit)
         findings.append({"cause": "fusion" if len(culprit.equations) > 1 else "op", "sentence": culprit.answer.sentence()})
-        if culprit.partitioner:
+        if culprit.partitioner and not _later_pass(culprit):
             findings[-1]["cause"] = "partitioner"
         findings += _cause(culprit)
     elif whole.outside:
@@ -34,16 +34,17 @@ def outcome(seen):
             f"{whole.unlikely:,} elements of the step's results are farther off than rounding is likely to explain, but "
             "nothing is proven"
         )
-    elif not whole.refused or (singles and singles.judged):
+    elif _makes_nan(seen):
+        verdict = "PROGRAM"
+        headline = f"the step's own equations make its new state NaN, first {_maker(seen['not_finite'])}; XLA computes what they say"
+        findings.append({"cause": "nan", "sentence": headline})
+    elif decided.open:
+        verdict, headline = "INCONCLUSIVE", _open(decided, singles, seen.get("no_digit"))
+    else:
         verdict = "NOISE"
         headline = "what XLA compiles gives what its equations give one by one, but for rounding"
-        # A bound wider than the number itself says nothing of it.
-        tight = [r for r in whole.results if (r.get("median_relative_radius") or 0.0) < 1]
-        if tight and len(tight) == len(whole.results):
+        if not whole.refused and {leaf.by for leaf in decided.leaves} <= {"bounds"}:
             headline += f"; no element of {whole.elements:,} is outside the bounds of binary64"
-    else:
-        verdict = "INCONCLUSIVE"
-        headline = "the compiled step agrees with its equations one by one, but none of them could be judged in binary64"
     if seen["triggered"] is not None:
         lines.append(f"step {seen['triggered']}, beyond rounding: " + "; ".join(seen["beyond"]))
     if culprit and not culprit.proven:
@@ -55,6 +56,15 @@ def outcome(seen):
     if seen.get("lost"):
         lines.append(f"no group was found: {seen['lost']}")
     lines.append(_judged(whole, singles))
+    if decided:
+        lines += _decided(decided, singles)
+    if seen.get("not_finite") and verdict != "PROGRAM":
+        lines.append(f"a result is not finite: the first value that is not was made {_maker(seen['not_finite'])}")
+    if verdict == "NOISE":
+        lines.append(
+            "not asked: whether the gradient is the derivative of the loss, and whether the optimizer is its formula; the "
+            "step's own equations are the definition here. Another release asks it: twinrun diagnose --a --b"
+        )
     lines += [n for n in (culprit.notes if culprit else [])]
     lines += seen["notes"]
     where = f"{seen['devices']} devices" if several else "1 device"
@@ -74,10 +84,54 @@ def outcome(seen):
         "passes": culprit.passes if culprit else None,
         "repro": str(culprit.repro) if culprit and culprit.repro else None,
         "whole": whole.data,
+        "step": seen["step"],
+        "undecided": decided and {leaf.name: round(leaf.undecided, 6) for leaf in decided.leaves},
         "singles": {"judged": singles.judged, "of": singles.total, "refused": singles.refused} if singles else None,
         "versions": seen["versions"], "devices": seen["devices"], "platform": seen["platform"],
         "seconds": seen["seconds"],
     }  # fmt: skip
+
+
+def _makes_nan(seen):
+    found = seen.get("not_finite")
+    return bool(found and found[1] == "NaN" and seen["nan_state"] and id(found[0]) in seen["singles"].right)
+
+
+def _maker(found):
+    equation, word, constant = found
+    return f"by {equation} ({word}" + (", from a constant that is so)" if constant else ")")
+
+
+def _open(decided, singles, no_digit):
+    """The headline where less of the update is decided than is not: what was not asked, and how to ask it."""
+    names = ", ".join(leaf.name for leaf in decided.open[:4]) + (", ..." if len(decided.open) > 4 else "")
+    text = f"rounding alone may make {decided.undecided:.0%} of the norm of the update, so it was not looked at: {names}"
+    if decided.undecided**2 < 0.5:
+        text = f"rounding alone may make all of {names}, so it was not looked at"
+    if no_digit:
+        equation, times = no_digit
+        return f"{text}. {equation} has no correct digit: rounding moves it by {times:.3g} times its size; only another formula for it helps"
+    unjudged = dict.fromkeys(e for leaf in decided.open for e in leaf.unjudged)
+    if unjudged:
+        equation = next(iter(unjudged))
+        why = singles.refused.get(equation.name) or singles.refused.get("all") or "most of its elements have no finite bound"
+        return f"what {names} depends on was not judged: {equation} ({_short(why)})"
+    return text
+
+
+def _decided(decided, singles):
+    """Says by which check the update is decided, and which leaves are not."""
+    lines, by = [], dict.fromkeys(leaf.by for leaf in decided.leaves if leaf.by)
+    if by:
+        lines.append(
+            f"{1 - decided.undecided**2:.1%} of the squared norm of the update is decided, by {', '.join(by)}"
+        )
+    few = [leaf for leaf in decided.leaves if leaf.open]
+    if few and not decided.open:
+        named = ", ".join(leaf.name for leaf in few[:6]) + (f" and {len(few) - 6} more" if len(few) > 6 else "")
+        why = "rounding alone may make all of their change" if not any(leaf.unjudged for leaf in few) else "not all was judged"
+        lines.append(f"not decided: {named} ({why})")
+    return lines
 
 
 def _tight(answer):
@@ -91,11 +145,19 @@ def _accusation(seen, culprit):
     ops = " + ".join(e.name for e in culprit.equations[:8]) + (" + ..." if len(culprit.equations) > 8 else "")
     places = ", ".join(dict.fromkeys(e.place for e in culprit.equations if e.place))
     where = f" at {places}" if places else ""
+    if culprit.partitioner and _later_pass(culprit):
+        return f"XLA computes {ops}{where} wrongly on several devices: on one device the same operation is right"
     if culprit.partitioner:
         return f"the partitioner's collective for {ops}{where} is wrong: on one device the same operation is right"
     if len(culprit.equations) == 1:
         return f"XLA computes {ops}{where} wrongly"
     return f"XLA computes {ops}{where} wrongly when it joins them"
+
+
+def _later_pass(culprit):
+    """Returns whether it is right without a pass that is not the partitioner: then that pass spoils what the partitioner made."""
+    without = culprit.passes["without"] if culprit.passes else []
+    return bool(without) and not any(re.search("partition|spmd|shardy|sdy", name) for name in without)
 
 
 def _cause(culprit):
@@ -113,7 +175,7 @@ def _cause(culprit):
         })  # fmt: skip
     elif culprit.passes:
         found.append({"cause": "", "sentence": f"leaving out each of {culprit.passes['tried']} passes alone does not make it right"})
-    if culprit.repro:
+    if culprit.repro and culprit.passes:  # the search for the pass has run it, and seen it wrong
         found.append({"cause": "", "sentence": f"{culprit.repro} shows it in plain JAX"})
     return found
 

@@ -9,11 +9,19 @@ from .judge import Answer, Fragment, judge, text_of_function
 
 
 class Singles:
-    """judged: how many equations; wrong: [(equation, answer)]; refused: {primitive: why}; total: all equations."""
+    """judged: how many equations; wrong: [(equation, answer)]; refused: {primitive: why}; total: all equations; right: the
+    identities of those that are right and have a bound for most of their elements."""
 
     def __init__(self, total):
         self.total, self.judged, self.elements, self.wrong, self.refused = total, 0, 0, [], {}
+        self.right = set()
         self.largest_ratio = 0.0
+
+
+def nans(x):
+    """Returns how many elements of an array are NaN."""
+    x = np.asarray(x)
+    return int(np.isnan(x.astype(np.float64)).sum()) if "float" in x.dtype.name else 0
 
 
 class _Bundle:
@@ -83,6 +91,10 @@ def judge_singles(program, values, folder, deadline):
             singles.elements += answer.elements
             for r in answer.results:
                 singles.largest_ratio = max(singles.largest_ratio, r.get("largest_ratio") or 0.0)
+            # A NaN that an operation gives alone has no bound, and needs none.
+            open_ones = {id(bundle.of[r["index"]]) for r in answer.results
+                         if r["outside"] or (r.get("unknown", 0) - nans(bundle.results[r["index"]])) * 2 > r["elements"]}  # fmt: skip
+            singles.right |= {id(e) for e in equations} - open_ones
             wrong = sorted((r for r in answer.results if r["outside"]), key=lambda r: -r["outside"])
             for r in wrong:
                 singles.wrong.append((bundle.of[r["index"]], _only(answer, r)))

@@ -3,6 +3,7 @@
 python3 jax_test.py [Class.test]      # TWINRUN=path of the binary; exit status 77 without JAX
 """
 
+import json
 import os
 import pathlib
 import runpy
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import models
 import numpy as np
 import twinrun
+from twinrun import command
 from twinrun.refused import Refused
 from twinrun.xla import culprit, repro, singles
 from twinrun.xla.arguments import find
@@ -268,6 +270,155 @@ class Wrong(unittest.TestCase):
         self.assertTrue(said.startswith("ENGINE_BUG" if bad else "NOISE"), said)
         if bad:
             self.assertIn("script.py", said.splitlines()[0])
+
+
+def moments(w, batch):
+    """A batch norm whose variance is E[x^2] - E[x]^2."""
+    x, y = batch
+    mean = x.mean(0)
+    variance = jnp.maximum((x * x).mean(0) - mean * mean, 0)  # LINE OF THE VARIANCE
+    return jnp.mean((((x - mean) * jax.lax.rsqrt(variance + 1e-3)) @ w - y) ** 2)
+
+
+def sgd(loss_of):
+    @jax.jit
+    def step(w, batch):
+        loss, gradient = jax.value_and_grad(loss_of)(w, batch)
+        return w - 0.05 * gradient, loss
+
+    return step
+
+
+def line_of(mark):
+    lines = pathlib.Path(__file__).read_text().splitlines()
+    return f"jax_test.py:{next(i for i, line in enumerate(lines, 1) if mark in line)}"
+
+
+class NotLookedAt(unittest.TestCase):
+    """Nothing is called noise that was not looked at."""
+
+    def setUp(self):
+        r = np.random.default_rng(0)
+        self.w = jnp.asarray(r.normal(size=4), jnp.float32)
+        self.x, self.y = r.normal(size=(64, 4)), r.normal(size=64).astype("f4")
+
+    def diagnosed(self, loss_of, mean=0.0, spread=1.0):
+        batch = ((mean + spread * self.x).astype("f4"), self.y)
+        return twinrun.diagnose(sgd(loss_of), self.w, [batch], out=folder())
+
+    def test_a_value_without_a_correct_digit(self):
+        report = self.diagnosed(moments, 2000, 0.05)
+        self.assertEqual(report.verdict, "INCONCLUSIVE", str(report))
+        self.assertIn(f"sub float32[4] at {line_of('# LINE OF THE VARIANCE')} has no correct digit", report.headline)
+        # The same code on features that are centred is looked at.
+        report = self.diagnosed(moments, 0, 1)
+        self.assertEqual(report.verdict, "NOISE", str(report))
+        self.assertLess(max(report.data["undecided"].values()), 0.01)
+
+    def test_an_operation_that_cannot_be_judged(self):
+        def loss_of(w, batch):
+            x, y = batch
+            scale = jnp.linalg.eigvalsh(x.T @ x)  # LINE OF THE EIGENVALUES
+            return jnp.mean((x @ (w * scale) / scale.sum() - y) ** 2)
+
+        report = self.diagnosed(loss_of)
+        self.assertEqual(report.verdict, "INCONCLUSIVE", str(report))
+        self.assertRegex(report.headline, f"eigh float32.* at {line_of('# LINE OF THE EIGENVALUES')}")
+
+    def test_what_is_off_the_path_does_not_count(self):
+        @jax.jit
+        def step(w, batch):
+            x, y = batch
+            loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+            return w - 0.05 * gradient, {"loss": loss, "condition": jnp.linalg.eigvalsh(x.T @ x)}
+
+        report = twinrun.diagnose(step, self.w, [(self.x.astype("f4"), self.y)], out=folder())
+        self.assertEqual(report.verdict, "NOISE", str(report))
+        self.assertIn("eigh", str(report))
+
+    def test_a_nan_is_named_with_its_maker(self):
+        report = self.diagnosed(lambda w, b: jnp.mean((jnp.log(b[0] @ w - 100) - b[1]) ** 2))  # LINE OF THE NAN
+        self.assertEqual(report.verdict, "PROGRAM", str(report))
+        self.assertIn(f"log float32[64] at {line_of('# LINE OF THE NAN')} (NaN)", report.headline)
+        # A step that leaves the state as it was keeps its word.
+        def skipped(w, batch):
+            loss, gradient = jax.value_and_grad(lambda w: jnp.mean(jnp.log(batch[0] @ w - 100)))(w)
+            return jnp.where(jnp.isfinite(loss), w - gradient, w), loss
+
+        report = twinrun.diagnose(skipped, self.w, [(self.x.astype("f4"), self.y)], out=folder())
+        self.assertEqual(report.verdict, "NOISE", str(report))
+        self.assertIn("first value that is not was made by log", str(report))
+
+    def test_what_the_equations_take_for_granted_is_said(self):
+        self.assertIn("not asked: whether the gradient is the derivative", str(self.diagnosed(lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2))))
+
+
+_SIDE = """
+import sys
+import jax
+import jax.numpy as jnp
+import numpy as np
+import twinrun
+
+RATE, CHANGE, SEED = map(float, sys.argv[1:])
+
+
+@jax.custom_jvp
+def scaled(w):
+    return 8 * w
+
+
+scaled.defjvp(lambda given, change: (8 * given[0], RATE * change[0]))
+
+
+@jax.jit
+def step(w, batch):
+    loss, gradient = jax.value_and_grad(lambda w: jnp.mean((batch["x"] @ scaled(w) - batch["y"]) ** 2))(w)
+    return w - 0.001 * gradient * (1 + CHANGE), loss
+
+
+r = np.random.default_rng(int(SEED))
+batches = [{"x": r.normal(size=(8, 4)).astype("f4"), "y": r.normal(size=8).astype("f4")} for _ in range(2)]
+print(twinrun.diagnose(step, jnp.zeros(4, jnp.float32), batches))
+"""
+
+
+class TwoSides(unittest.TestCase):
+    """`twinrun diagnose --a --b` of a script that has itself diagnosed."""
+
+    def diagnosed(self, a, b):
+        where = pathlib.Path(folder())
+        (where / "step.py").write_text(_SIDE)
+        environment = dict(os.environ, PYTHONPATH=str(HERE.parents[2] / "adapters"))
+        sides = [f"exec:{sys.executable} {where / 'step.py'} {words}" for words in (a, b)]
+        done = subprocess.run([command.program(), "diagnose", "--a", sides[0], "--b", sides[1], "--json", "--quiet"],
+                              env=environment, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)  # fmt: skip
+        self.assertIn("{", done.stdout, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["exit_code"], done.returncode)
+        return report
+
+    def test_another_derivative_is_another_program(self):
+        report = self.diagnosed("8 0 0", "1 0 0")
+        self.assertEqual((report["verdict"], report["a"]["verdict"], report["b"]["verdict"]), ("PROGRAM", "NOISE", "NOISE"), report)
+        worst = report["values"]["results"][0]
+        self.assertEqual((worst["name"], worst["outside"]), ("new value", 4))
+        self.assertAlmostEqual(worst["factor"], 0.125)
+        self.assertIn("0.875 of the norm", report["headline"])
+
+    def test_the_same_step_is_noise(self):
+        report = self.diagnosed("8 0 0", "8 0 0")
+        self.assertEqual((report["verdict"], report["values"]["steps"]), ("NOISE", 2), report)
+
+    def test_a_change_below_half_of_the_digits_is_told_and_not_accused(self):
+        report = self.diagnosed("8 0 0", "8 3e-5 0")
+        self.assertEqual(report["verdict"], "NOISE", report)
+        self.assertTrue(report["values"]["results"])
+
+    def test_other_batches_are_other_inputs(self):
+        report = self.diagnosed("8 0 0", "8 0 1")
+        self.assertEqual(report["verdict"], "PROGRAM", report)
+        self.assertIn("do not get the same inputs: x of step 0", report["headline"])
 
 
 class Script(unittest.TestCase):
