@@ -470,7 +470,9 @@ class Recorder:
         """Writes a call that has run. `info`: (place, module, node, forward, flags), all but the last as numbers."""
         schema = before.schema
         self.refused = False
-        if schema.known:
+        if schema.late:    # its schema does not say what it writes
+            written = self.tensors([*args, *kwargs.values()], [])
+        elif schema.known:
             written = self.tensors(schema.written(args, kwargs), []) if schema.positions or schema.undeclared else []
         else:
             changed = self.versions(args, kwargs)

@@ -256,7 +256,7 @@ class watch:
                "skipped_evaluation": r.passed, "skipped_evaluation_used": r.used}
         if r.error is not None:
             end["left_out"]["first_error"] = r.error
-        if not self.complete and (self.child or self.children.started and not r.calls):
+        if not self.complete and (self.child or self.children.started):
             r.file.discard()    # it did not train
             return
         name = self._name()

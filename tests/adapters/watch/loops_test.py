@@ -483,7 +483,7 @@ if __name__ == "__main__":
         script = pathlib.Path(self.folder) / "script.py"
         script.write_text(TRAINING + "import torch.distributed as dist\ndist.init_process_group('gloo')\nx = torch.ones(2)\n"
                           "dist.all_reduce(x)\ntrain(dist.get_rank())\ndist.destroy_process_group()\n")
-        done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "twinrun",
+        done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "twinrun",
                                "watch", "-o", "t.twin", "--steps", "2", "script.py"], capture_output=True, text=True, cwd=self.folder,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "adapters"), "OMP_NUM_THREADS": "1"})
         self.assertEqual(done.returncode, 0, done.stderr)
