@@ -69,11 +69,15 @@ class Decided:
             output = program.outputs[i]
             path = path_of(program, output) if not isinstance(output, tuple) else []
             unjudged = [e for e in path if id(e) not in singles.right] if singles else path
-            checks = [(measured, "measured rounding")] if not unjudged else []
+            checks = []
             if i in judged:
                 r = judged[i]
                 checks.append((r["undecided"], "likely values" if r.get("likely") else "bounds"))
-            undecided, by = min(checks, default=(1.0, ""))
+            if not unjudged:
+                checks.append((measured, "measured rounding"))
+            undecided = min((u for u, _ in checks), default=1.0)
+            # What is proven is named rather than what is measured, if it decides.
+            by = next((by for u, by in checks if u**2 < 0.5), "")
             self.leaves.append(Leaf(form.result_names[i], moved, undecided, by, unjudged))
             self.leaves[-1].output, self.leaves[-1].is_loss = output, i == form.loss
 

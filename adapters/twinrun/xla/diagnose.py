@@ -30,6 +30,8 @@ from .stepwise import on_one_device, one_by_one, outputs
 
 # Values of the step that are kept to judge each equation by itself.
 _LARGEST_VALUES = 1 << 29
+# Seconds. What is not judged is not known, so the proof does not wait for what the search for a cause leaves.
+_TIME_FOR_WHOLE, _TIME_FOR_SINGLES = 120, 120
 
 
 def _copied(x):
@@ -224,7 +226,7 @@ def _investigate(form, meant, program, run, folder, deadline, seen, say):
     text = text_of_function(meant, before)
     say("judging the whole step")
     seen["whole"] = judge(
-        text, before, results, folder, "whole", form.result_names, min(60, deadline - time.monotonic()), form.next
+        text, before, results, folder, "whole", form.result_names, _TIME_FOR_WHOLE, form.next
     )
     seen["step"] = _values(form, run, folder)
     if triggered is not None:
@@ -238,9 +240,8 @@ def _investigate(form, meant, program, run, folder, deadline, seen, say):
         say("judging equations one by one")
         # Where the whole step was not judged, or too bluntly, all that is known comes from here.
         sharp = not seen["whole"].refused and seen["whole"].data.get("undecided", 1.0) ** 2 < 0.5
-        seen["singles"] = judge_singles(
-            program, values, folder, min(deadline, time.monotonic() + 60) if sharp else deadline
-        )
+        until = time.monotonic() + _TIME_FOR_SINGLES
+        seen["singles"] = judge_singles(program, values, folder, until if sharp else max(until, deadline))
         if seen["singles"].wrong:
             equation, answer = seen["singles"].wrong[0]
             found = Culprit([equation])
@@ -252,6 +253,7 @@ def _investigate(form, meant, program, run, folder, deadline, seen, say):
         seen["nan_state"] = any(map(nans, new)) and not any(map(nans, before))
     if triggered is None:
         seen["decided"] = Decided(form, program, before, results, of_first, seen["whole"], seen["singles"])
-        if seen["decided"].open and small:
+        blunt = [leaf for leaf in seen["decided"].open if not leaf.unjudged]
+        if blunt and small:
             say("looking for the value that has no digits")
-            seen["no_digit"] = without_a_digit(program, values, before, seen["decided"].open)
+            seen["no_digit"] = without_a_digit(program, values, before, blunt)

@@ -2,6 +2,8 @@
 
 import re
 
+from .singles import TIME_OVER
+
 
 def outcome(seen):
     """Returns the data of report.json: verdict, findings, lines, and what was judged."""
@@ -105,17 +107,22 @@ def _maker(found):
 def _open(decided, singles, no_digit):
     """The headline where less of the update is decided than is not: what was not asked, and how to ask it."""
     names = ", ".join(leaf.name for leaf in decided.open[:4]) + (", ..." if len(decided.open) > 4 else "")
+    unjudged = dict.fromkeys(e for leaf in decided.open for e in leaf.unjudged)
+    if unjudged:
+        equation = next(iter(unjudged))
+        why = (
+            "nothing was judged one by one" if not singles
+            else singles.refused.get(equation.name) or singles.refused.get("all") or "most of its elements have no finite bound"
+        )  # fmt: skip
+        return f"what {names} depends on was not judged: {equation} ({_short(why)})" + (
+            "; seconds= gives more time" if why == TIME_OVER else ""
+        )
     text = f"rounding alone may make {decided.undecided:.0%} of the norm of the update, so it was not looked at: {names}"
     if decided.undecided**2 < 0.5:
         text = f"rounding alone may make all of {names}, so it was not looked at"
     if no_digit:
         equation, times = no_digit
-        return f"{text}. {equation} has no correct digit: rounding moves it by {times:.3g} times its size; only another formula for it helps"
-    unjudged = dict.fromkeys(e for leaf in decided.open for e in leaf.unjudged)
-    if unjudged:
-        equation = next(iter(unjudged))
-        why = singles.refused.get(equation.name) or singles.refused.get("all") or "most of its elements have no finite bound"
-        return f"what {names} depends on was not judged: {equation} ({_short(why)})"
+        text += f". {equation} has no correct digit: rounding moves it by {times:.3g} times its size; only another formula for it helps"
     return text
 
 

@@ -8,6 +8,9 @@ from .compat import is_key, key_data
 from .judge import Answer, Fragment, judge, text_of_function
 
 
+TIME_OVER = "the time was over"
+
+
 class Singles:
     """judged: how many equations; wrong: [(equation, answer)]; refused: {primitive: why}; total: all equations; right: the
     identities of those that are right and have a bound for most of their elements."""
@@ -74,7 +77,7 @@ def judge_singles(program, values, folder, deadline):
         name, equations, whole = work.pop(0)
         left = deadline - time.monotonic()
         if left <= 0:
-            singles.refused.setdefault(name, "the time was over")
+            singles.refused.setdefault(name, TIME_OVER)
             continue
         stem = f"op_{name.replace('-', '_')}" if whole else f"op_{name.replace('-', '_')}_{len(work)}"
         bundle, answer = _judged(program, equations, values, folder, stem, left)

@@ -192,6 +192,12 @@ class Healthy(unittest.TestCase):
                         self.assertTrue(np.array_equal(a, b))
 
 
+    def test_the_proof_has_its_own_time(self):
+        step, state, batches = models.mlp()
+        report = twinrun.diagnose(step, state, batches, out=folder(), steps=1, seconds=0)
+        self.assertEqual(report.verdict, "NOISE", str(report))
+
+
 class _Lying:
     """A compiled step that returns one changed element when it really runs."""
 

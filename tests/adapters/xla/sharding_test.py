@@ -4,6 +4,9 @@ XLA_FLAGS is set here; needs JAX (77: it is not installed)
 """
 
 import os
+import subprocess
+import sys
+import tempfile
 import unittest
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -18,6 +21,9 @@ from jax.sharding import PartitionSpec as P
 from twinrun.mesh import compare, emulated, plain, whole
 from twinrun.mesh.evaluate import binary64
 from twinrun.mesh.results import Results
+from twinrun.xla import repro
+from twinrun.xla.equations import trace
+from twinrun.xla.judge import Fragment
 
 tree_map = jax.tree_util.tree_map
 
@@ -311,6 +317,20 @@ def apart(a, b):
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
         worst = max(worst, float(np.linalg.norm(x - y)) / (float(np.linalg.norm(y)) or 1.0))
     return worst
+
+
+class Script(unittest.TestCase):
+    def test_a_constraint_is_kept_in_the_script(self):
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+        spread = jax.sharding.NamedSharding(mesh, P(None, "data"))
+        program = trace(lambda x: [2 * lax.with_sharding_constraint(x[:, 1:], spread)], [np.ones((2, 9), "f4")])
+        fragment = Fragment(program, program.equations)
+        x = [jnp.asarray(np.arange(18, dtype="f4").reshape(2, 9))]
+        path = repro.write(fragment, x, {}, fragment.function({})(*x), tempfile.mkdtemp(), "a test", 2.0**-24, 1)
+        self.assertIn("constrained(", path.read_text())
+        self.assertIn("PartitionSpec(None, 'data')", path.read_text())
+        done = subprocess.run([sys.executable, str(path)], stdout=subprocess.PIPE, universal_newlines=True)
+        self.assertEqual((done.returncode, done.stdout.split(":")[1].strip()), (0, "0 of 16 elements differ"), done.stdout)
 
 
 if __name__ == "__main__":
