@@ -87,7 +87,10 @@ class Comparison:
     def has_effect(self, cause):
         """Whether the step of one replica is another one without the cause."""
         r = self.replicas - 1 if cause == "rank:0" else 0
-        return self._captured((cause,), [r])[0].graph is not self.captures[()][r].graph
+        try:
+            return self._captured((cause,), [r])[0].graph is not self.captures[()][r].graph
+        except Refused:
+            return False
 
     def _owners(self, c, samples):
         key = id(c.graph)
