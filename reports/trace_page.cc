@@ -30,6 +30,7 @@ class TracePage {
   std::string render() {
     sections_.add("findings", "Findings", findings());
     sections_.add("open", "Not examined, though the new weights depend on it", open_questions());
+    sections_.add("precision", "Losses of precision", precision_losses());
     sections_.add("digits", "Results without a correct digit", ill_conditioned());
     sections_.add("close", "How close to the bounds", picture());
     sections_.add("ops", "Operations", operations());
@@ -131,6 +132,19 @@ class TracePage {
                                                 std::fabs(f.got - f.expected),
                                                 text::times(f.ratio()), f.bound)));
     return out + term("wrong elements", html::text(f.signature));
+  }
+
+  std::string precision_losses() const {
+    html::Table t(
+        "Outside of the bounds of kernels that add in float32, within those of kernels that keep "
+        "their sums in half precision",
+        {{"operation"}, {"place"}, {"module"}, {"result"}, {"calls", true}, {"right digits", true}},
+        kMaxRows);
+    for (const IllConditioned& f : v_.precision_losses)
+      t.add({html::code(f.op), html::code(innermost(f.place), 400), html::code(f.module),
+             html::text(f.result.empty() ? f.type : f.result + ", " + f.type), text::count(f.times),
+             fmt::format("{:.1f}", f.digits)});
+    return t.str();
   }
 
   std::string ill_conditioned() const {

@@ -36,6 +36,12 @@ std::string describe(const IllConditioned& f) {
              f.times > 1 ? fmt::format("; in {} calls", f.times) : "");
 }
 
+std::string describe_loss(const IllConditioned& f) {
+  return located(f) + fmt::format("  {}{}: about {:.1f} decimal digits are right{}\n",
+                                  f.result.empty() ? "" : f.result + ", ", f.type, f.digits,
+                                  f.times > 1 ? fmt::format("; in {} calls", f.times) : "");
+}
+
 std::string describe(const CallFinding& f) {
   std::string out = located(f);
   if (!f.problem.empty()) return out + fmt::format("  {}\n", f.problem);
@@ -99,7 +105,10 @@ std::string TraceVerdict::headline() const {
                            : fmt::format(": {} returns the first NaN, rightly", not_finite.op),
                        right);
   return fmt::format("{}{}", right,
-                     ill_conditioned_results > 0 ? ", some without a correct digit" : "");
+                     ill_conditioned_results > 0 ? ", some without a correct digit" : "") +
+         (precision_loss_results > 0 ? fmt::format("; {} with a loss of precision",
+                                                   text::plural(precision_loss_results, "result"))
+                                     : "");
 }
 
 double CallFinding::ratio() const {
@@ -146,6 +155,15 @@ std::string trace_text(const TraceVerdict& v, bool all_ops) {
     out += "\n";
   }
   if (v.not_finite.call >= 0) out += describe(v.not_finite) + "\n";
+  if (!v.precision_losses.empty()) {
+    out += fmt::format(
+        "{} with a loss of precision: outside of the bounds of kernels that add in float32, and "
+        "within those "
+        "of kernels that keep their sums in half precision\n\n",
+        text::plural(v.precision_loss_results, "result"));
+    for (size_t i = 0; i < v.precision_losses.size() && i < kShown; ++i)
+      out += describe_loss(v.precision_losses[i]) + "\n";
+  }
   if (!v.ill_conditioned.empty()) {
     out += fmt::format(
         "{} result{} within bounds but without a correct digit: the terms cancel, and what is left "
@@ -246,6 +264,13 @@ std::string trace_json(const TraceVerdict& v) {
         one["operands"].push_back({{"name", o.name}, {"type", o.type}, {"values", o.values}});
     }
     j["findings"].push_back(std::move(one));
+  }
+  j["precision_loss_results"] = v.precision_loss_results;
+  j["precision_losses"] = Json::array();
+  for (const IllConditioned& f : v.precision_losses) {
+    Json one = located_json(f);
+    one.update({{"result", f.result}, {"type", f.type}, {"times", f.times}, {"digits", f.digits}});
+    j["precision_losses"].push_back(std::move(one));
   }
   j["ill_conditioned_results"] = v.ill_conditioned_results;
   j["ill_conditioned"] = Json::array();

@@ -42,6 +42,8 @@ struct IllConditioned {
   std::string result, type;
   int64_t times = 1;
   double error = 0, expected = 0, bound = 0;  // each the largest of all elements and times
+  double digits =
+      0;  // of a loss of precision: decimal digits that are right; the fewest of all times
 };
 
 struct TraceOp {
@@ -83,6 +85,10 @@ struct TraceVerdict {
   std::vector<CallFinding> findings;            // in the order of the calls, at most 200
   std::vector<IllConditioned> ill_conditioned;  // at most 200
   int64_t ill_conditioned_results = 0;          // all of them
+  // Results of half precision outside of their bounds, but within those of a kernel that keeps its sums
+  // in half precision: another rounding, not another function. At most 200.
+  std::vector<IllConditioned> precision_losses;
+  int64_t precision_loss_results = 0;  // all of them
   std::map<std::string, TraceOp> ops;
   std::map<std::pair<std::string, std::string>, UnjudgedCalls> unjudged;  // by {op, why}
   int64_t by_parts = 0;         // composed functions without a verdict, whose calls were judged

@@ -11,6 +11,7 @@
 
 #include "backends/aten/definitions.h"
 #include "backends/aten/graph.h"
+#include "backends/aten/precision.h"
 #include "harness/tensors/pattern.h"
 #include "harness/trace/coverage.h"
 #include "harness/trace/operands.h"
@@ -312,8 +313,15 @@ class Judge {
     const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
     if (c.wrong.empty()) {
       // Results that may be flushed to zero say nothing about cancellation.
-      if (c.error > c.expected / 2 && c.error > m.smallest)
-        keep_ill_conditioned(call, result, actual.type(), c);
+      if (c.error > c.expected / 2 && c.error > m.smallest) {
+        ++verdict_.ill_conditioned_results;
+        keep_once(verdict_.ill_conditioned, call, result, actual.type(), c, 0);
+      }
+      return;
+    }
+    if (const auto digits = aten::digits_with_narrow_sums(call, m, which, actual)) {
+      ++verdict_.precision_loss_results;
+      keep_once(verdict_.precision_losses, call, result, actual.type(), c, *digits);
       return;
     }
     ++op.outside;
@@ -356,16 +364,17 @@ class Judge {
     f.composed = call.composed;
     return f;
   }
-  void keep_ill_conditioned(const Call& call, const std::string& result, std::string type,
-                            const Compared& c) {
+  // Results of one operation at one place are one entry.
+  static void keep_once(std::vector<IllConditioned>& kept, const Call& call,
+                        const std::string& result, std::string type, const Compared& c,
+                        double digits) {
     auto f = located<IllConditioned>(call);
     f.result = result;
     f.type = std::move(type);
     f.error = c.error;
     f.expected = c.expected;
     f.bound = c.bound;
-    ++verdict_.ill_conditioned_results;
-    auto& kept = verdict_.ill_conditioned;
+    f.digits = digits;
     const auto same = std::ranges::find_if(kept, [&](const IllConditioned& k) {
       return k.op == f.op && k.place == f.place && k.module == f.module && k.result == f.result &&
              k.type == f.type;
@@ -375,6 +384,7 @@ class Judge {
       same->error = std::fmax(same->error, f.error);
       same->expected = std::fmax(same->expected, f.expected);
       same->bound = std::fmax(same->bound, f.bound);
+      same->digits = std::fmin(same->digits, f.digits);
     } else if (kept.size() < kMaxFindings) {
       kept.push_back(std::move(f));
     }
