@@ -22,7 +22,9 @@ import torch.fx
 from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from .batches import flat_batch, replica_batch
 from .collectives import patched_distributed, wrappers_in
+from .optimizers import initial_slots, plain_optimizers
 from .refused import Refused
 
 Variable = namedtuple("Variable", "name role value")  # role: parameter, statistic, slot, counter
@@ -324,54 +326,6 @@ def _module_paths(objects, recorder):
         after.remove()
 
 
-@contextlib.contextmanager
-def _plain_optimizers(objects):
-    """Makes optimizers keep their step count in tensors and update one parameter at a time."""
-    patched = []
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.optim.") and hasattr(module, "_get_capturable_supported_devices"):
-            patched.append((module, module._get_capturable_supported_devices))
-            module._get_capturable_supported_devices = lambda *a, **k: [
-                "cpu",
-                "cuda",
-                "xpu",
-                "hpu",
-                "xla",
-                "privateuseone",
-            ]
-    for o in objects.optimizers.values():
-        for g in o.param_groups:
-            for key, value in (("foreach", False), ("fused", False), ("capturable", True)):
-                if key in g:
-                    g[key] = value
-            if type(o).__name__ == "Adagrad" and g.get("lr_decay"):
-                raise Refused(
-                    "Adagrad with lr_decay reads its step count into Python, where it would be frozen; set lr_decay=0"
-                )
-            if g.get("dampening"):
-                raise Refused("SGD with dampening treats its first step differently from all others; set dampening=0")
-        for p, slots in o.state.items():
-            if isinstance(slots.get("step"), torch.Tensor):  # on the CPU, unless the optimizer was capturable before
-                slots["step"] = slots["step"].to(p.device, torch.float64)
-    try:
-        yield
-    finally:
-        for module, function in patched:
-            module._get_capturable_supported_devices = function
-
-
-def _initial_slots(objects, warm):
-    """Gives slots that the dry step created the values that they begin with."""
-    for o in objects.optimizers.values():
-        for p, slots in o.state.items():
-            known = warm.get(id(p), {})
-            for key, value in slots.items():
-                if key in known:
-                    slots[key] = copy.deepcopy(known[key])
-                elif isinstance(value, torch.Tensor):
-                    slots[key] = torch.ones_like(value) if key == "mu_product" else torch.zeros_like(value)
-
-
 class Captured:
     """A captured step. `graph` takes state, batch and draws, in this order, and returns results in the order of
     `results`."""
@@ -383,54 +337,6 @@ class Captured:
         return (
             list(state if state is not None else [v.value for v in self.state]) + self.batches[step] + self.draws[step]
         )
-
-
-def flat_batch(batch):
-    """Returns [(name, tensor)] of a batch, and a function that builds the batch again from tensors."""
-    leaves, spec = torch.utils._pytree.tree_flatten(batch)
-    paths = torch.utils._pytree.tree_flatten_with_path(batch)[0]
-    at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-    names = [
-        (
-            "batch/"
-            + "/".join(
-                c if c.isalnum() else "_"
-                for c in map(str, (getattr(k, "key", getattr(k, "idx", k)) for k in paths[i][0]))
-            )
-            if paths[i][0]
-            else "batch/x"
-        )
-        for i in at
-    ]
-
-    def build(tensors):
-        full = list(leaves)
-        for i, t in zip(at, tensors):
-            full[i] = t
-        return torch.utils._pytree.tree_unflatten(full, spec)
-
-    return names, [leaves[i] for i in at], build
-
-
-def replica_batch(tensors, r, replicas):
-    """Rows of replica r: every tensor's leading dimension is divided among the replicas."""
-    if replicas == 1:
-        return tensors
-    sizes = {t.shape[0] for t in tensors if t.dim()}
-    rows = []
-    for t in tensors:
-        if t.dim() == 0:
-            rows.append(t)
-            continue
-        if t.shape[0] % replicas or len(sizes) > 1:
-            raise Refused(
-                f"leading dimensions {sorted(sizes)} of the batch cannot be divided among {replicas} replicas; every "
-                f"tensor "
-                "needs one row per sample, and the number of samples must be a multiple of replicas"
-            )
-        n = t.shape[0] // replicas
-        rows.append(t[r * n : (r + 1) * n])
-    return rows
 
 
 def _loss_of(result, source):
@@ -509,9 +415,9 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), se
             dry = {v.name: v.value.detach().clone() for v in objects.variables()}
             hooks.dry, hooks.passes = False, 0
             objects.restore(saved, slots=False)
-            _initial_slots(objects, warm)
+            initial_slots(objects, warm)
             torch.manual_seed(seed)
-            with _plain_optimizers(objects):
+            with plain_optimizers(objects):
                 state = [Variable(v.name, v.role, v.value.detach().clone()) for v in objects.variables()]
                 recorder = _Recorder()
                 for v, live in zip(state, objects.variables()):

@@ -13,7 +13,8 @@ import math
 
 import torch
 
-from .capture import capture, flat_batch, replica_batch
+from .batches import flat_batch, replica_batch
+from .capture import capture
 from .data_parallel import Unmatched, evaluate
 from .samples import meeting, owners, paired
 from .mechanisms import threshold, words

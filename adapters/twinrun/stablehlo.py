@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from .refused import Refused
-from . import stablehlo_rules, stablehlo_windows  # noqa: F401 (their rules)
+from . import stablehlo_indexing, stablehlo_rules, stablehlo_windows  # noqa: F401 (their rules)
 from .data_parallel import Analysis
 from .stablehlo_ops import Text, mlir_type
 

@@ -3,10 +3,6 @@
     with twinrun.watch("trace.twin") as w:
         train()
 """
-import contextlib
-import functools
-import glob
-import json
 import os
 import sys
 import threading
@@ -14,12 +10,14 @@ import weakref
 
 import torch
 
-from . import functions, launches, older
+from . import launches, older
 from .children import Children, named, rank
 from .encode import COMPOSED, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile
 from .places import Modules, Places
+from .modes import depth, hidden, is_on_top, modes, unnoticed
 from .regions import Regions, compiling, inside
+from .settings import loosest, nnpack_convolves, settings
 from .steps import Steps
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
@@ -29,26 +27,8 @@ HOOKED = ("torch::autograd::AccumulateGrad", "AccumulateGrad", "CompiledFunction
 
 _sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
 _node = getattr(torch._C, "_current_autograd_node", None)
-_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: None)    # of torch.func
 _plain = getattr(torch._C, "DisableTorchFunction", None)
 _watches = weakref.WeakSet()
-
-
-class _Hidden:
-    """Keeps what we call from the modes of the script."""
-
-    def __enter__(self):
-        self.guard = torch._C._DisableTorchDispatch()    # works as long as it lives
-        if hasattr(self.guard, "__enter__"):             # since 2.0
-            self.guard.__enter__()
-
-    def __exit__(self, *error):
-        if hasattr(self.guard, "__exit__"):
-            self.guard.__exit__(*error)
-        self.guard = None
-
-
-_hidden = _Hidden if hasattr(torch._C, "_DisableTorchDispatch") else contextlib.nullcontext
 
 
 def _in_child():
@@ -69,73 +49,6 @@ def parse_size(text):
         return int(float(number[:len(number) - len(unit)] if unit else number) * UNITS[unit.upper()])
     except (KeyError, ValueError):
         raise ValueError(f"a budget of '{text}'; expected a number and B, KiB, MiB, GiB or TiB, such as 4GiB") from None
-
-
-def _lines(path, key):
-    try:
-        with open(path) as file:
-            return [line.split(":", 1)[1].strip() for line in file if line.startswith(key)]
-    except OSError:
-        return []
-
-
-def _devices():
-    """Returns the names of the CPU and of Nvidia's cards, from the kernel: asking CUDA would initialise it before the script forks."""
-    cards = [_lines(path, "Model")[:1] for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information"))]
-    return "; ".join(_lines("/proc/cpuinfo", "model name")[:1] + sum(cards, []))
-
-
-def _rounds_to_tf32(flagged, *places):
-    """Whether operands may be rounded to TF32. Since 2.9 a script may say so in two ways, and asking in one what was said in the
-    other is an error: by a flag, or for one of `places`, of which one that says nothing does as the next says."""
-    try:
-        return bool(flagged.allow_tf32)
-    except RuntimeError:
-        said = [getattr(place, "fp32_precision", "none") for place in places]
-        return next((word for word in said if word != "none"), "ieee") != "ieee"
-
-
-def _nnpack_convolves():
-    """Whether convolutions on CPUs may run in NNPACK, which PyTorch takes where oneDNN is missing or turned off."""
-    onednn, nnpack = torch.backends.mkldnn, getattr(torch.backends, "nnpack", None)
-    if onednn.is_available() and (onednn.enabled if hasattr(onednn, "enabled") else torch._C._get_mkldnn_enabled()):
-        return False
-    return bool(torch._nnpack_available()) and bool(getattr(nnpack, "enabled", True))
-
-
-def _settings():
-    matmul, cudnn = getattr(getattr(torch.backends, "cuda", None), "matmul", None), torch.backends.cudnn
-    asked = {
-        "float32_matmul_precision": lambda: torch.get_float32_matmul_precision(),
-        "flush_denormal": lambda: (torch.full((1,), 1e-40) * 1.0).item() == 0,
-        "deterministic": lambda: torch.are_deterministic_algorithms_enabled(),
-        "bf16_reduced_precision_reduction": lambda: bool(matmul.allow_bf16_reduced_precision_reduction),
-        "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),
-        "allow_tf32": lambda: _rounds_to_tf32(matmul, matmul, torch.backends),
-        "convolution_tf32": lambda: _rounds_to_tf32(cudnn, getattr(cudnn, "conv", None), cudnn, torch.backends),
-        "nnpack_convolutions": _nnpack_convolves,
-        "devices": _devices,
-        "instruction_set": lambda: torch.backends.cpu.get_cpu_capability(),
-        "onednn_bfloat16": lambda: bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())}
-    found = {}
-    for name, ask in asked.items():
-        try:
-            with _hidden():    # a mode of the script must not see the calls
-                found[name] = ask()
-        except Exception:    # a setting that this version does not have
-            found[name] = {"float32_matmul_precision": "highest", "devices": "", "instruction_set": ""}.get(name, False)
-    return found
-
-
-# What permits kernels to be less accurate, from strict to loose.
-PERMISSIONS = {"float32_matmul_precision": ["highest", "high", "medium"],
-               **dict.fromkeys(["bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "allow_tf32", "convolution_tf32",
-                               "nnpack_convolutions"], [False, True])}
-
-
-def _loosest(before, now):
-    """The settings now, and each permission as it was given at either time."""
-    return {**now, **{name: max(before[name], now[name], key=order.index) for name, order in PERMISSIONS.items()}}
 
 
 class watch:
@@ -165,7 +78,7 @@ class watch:
     # Entering and leaving
 
     def __enter__(self):
-        self.settings = _settings()
+        self.settings = settings()
         self.meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
                      "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": self.settings}
         file = TraceFile(self._name(), self.meta)
@@ -180,7 +93,7 @@ class watch:
         self.children = Children({"path": os.path.abspath(self.given), "steps": self.steps, "first": self.first, "budget": self.budget,
                                   "script": self.script, "stop": self.after is not None})
         self.children.install()
-        self.depth = _depth()
+        self.depth = depth()
         _watches.add(self)
         if self.first == 0:
             self._record()
@@ -232,17 +145,17 @@ class watch:
         self.on = True
 
     def _enter_modes(self):
-        if _depth() != self.depth:
+        if depth() != self.depth:
             return False
-        for mode in _modes(self):
-            with _unnoticed():
+        for mode in modes(self):
+            with unnoticed():
                 mode.__enter__()
             self.modes.append(mode)
         return True
 
     def _unwind(self, leaving=False):
         """Takes our modes off, if they lie on top."""
-        while self.modes and (leaving or _is_on_top(self.modes[-1])):
+        while self.modes and (leaving or is_on_top(self.modes[-1])):
             self.modes.pop().__exit__(None, None, None)
 
     def _finish(self, error=None):
@@ -283,7 +196,7 @@ class watch:
         self.counter.hide()
         self.modules.hide()
         self.put_away = None
-        if self.modes and _is_on_top(self.modes[-1]):
+        if self.modes and is_on_top(self.modes[-1]):
             self.put_away = self.modes.pop()
             self.put_away.__exit__(None, None, None)
 
@@ -300,7 +213,7 @@ class watch:
     def region_begins(self, schema, args, kwargs):
         with self.lock:
             try:
-                with _plain(), _hidden():
+                with _plain(), hidden():
                     self.between = False
                     before = self.recorder.begin(schema, args, kwargs)
                     self._locate(before)
@@ -316,7 +229,7 @@ class watch:
         r = self.recorder
         with self.lock:
             try:
-                with _plain(), _hidden():
+                with _plain(), hidden():
                     r.refused = False
                     results = [] if raised else list(out)
                     r.wrote(r.tensors(written, []))
@@ -343,7 +256,7 @@ class watch:
                 self._unwind()
             return
         if self.on:
-            self.settings = _loosest(self.settings, _settings())    # scripts change them after they were started
+            self.settings = loosest(self.settings, settings())    # scripts change them after they were started
             self.launches.install()
             with self.lock:
                 self._keep_step()
@@ -418,7 +331,7 @@ class watch:
         r = self.recorder
         with self.lock:
             try:
-                with _plain(), _hidden():
+                with _plain(), hidden():
                     before = r.begin(launches.Schema, (), {})
                     self._locate(before)
                     r.finish(before, f"triton.{name}", None, [], (before.place, before.module, before.node, before.forward, 0), False)
@@ -429,7 +342,7 @@ class watch:
         before, left_out = None, False
         with self.lock:
             try:
-                with _plain(), _hidden():
+                with _plain(), hidden():
                     if self.between or self.counter.loop:
                         left_out = self.looks(func, args, kwargs)
                     if self.on and not left_out:
@@ -440,7 +353,7 @@ class watch:
                 self._failed(e)
         if left_out:
             out = func(*args, **kwargs)
-            with self.lock, _plain(), _hidden():
+            with self.lock, _plain(), hidden():
                 self.recorder.pass_over(self.recorder.schema_of(func), args, kwargs, out)
             return out
         if before is None:
@@ -470,7 +383,7 @@ class watch:
         self.alone = alone
         self._locate(before, node)
         if before.schema.name.startswith("aten.convolution.") and not self.settings["nnpack_convolutions"]:
-            self.settings["nnpack_convolutions"] = _nnpack_convolves()    # a script may turn oneDNN off for a few lines
+            self.settings["nnpack_convolutions"] = nnpack_convolves()    # a script may turn oneDNN off for a few lines
         return before
 
     def _made_by(self, node):
@@ -521,7 +434,7 @@ class watch:
             return
         with self.lock:
             try:
-                with _plain(), _hidden():
+                with _plain(), hidden():
                     r = self.recorder
                     number = r.calls
                     r.end(before, args, kwargs, out, (before.place, before.module, before.node, before.forward, self._flags(before)), raised)
@@ -539,7 +452,7 @@ class watch:
         r = self.recorder
         with self.lock:
             try:
-                with _plain(), _hidden():
+                with _plain(), hidden():
                     given = spec.named(args, kwargs)
                     tensors = r.tensors(list(given.values()), [])
                     if self.between and self._evaluates(tensors):
@@ -564,7 +477,7 @@ class watch:
             if self.on:
                 with self.lock:
                     try:
-                        with _plain(), _hidden():
+                        with _plain(), hidden():
                             r.refused = False
                             written = [t for t, v in zip(tensors, versions) if r.version_of(t) != v]
                             r.finish(before, spec.name, out, written, (before.place, before.module, 0, UNKNOWN, COMPOSED), raised)
@@ -573,124 +486,3 @@ class watch:
                     except Exception as e:
                         self._failed(e)
         return out
-
-
-@contextlib.contextmanager
-def _unnoticed():
-    """Dynamo before 2.9 skips what runs under a dispatch mode, which it knows by this flag."""
-    module = sys.modules.get("torch.utils._python_dispatch")
-    before = getattr(module, "_is_in_torch_dispatch_mode", None)
-    yield
-    if before is not None:
-        module._is_in_torch_dispatch_mode = before
-
-
-def _depth():
-    return _dispatch_depth(), _function_depth()
-
-
-def _dispatch_depth():
-    try:
-        return torch._C._len_torch_dispatch_stack()
-    except AttributeError:
-        return 0
-
-
-def _function_depth():
-    try:
-        return torch._C._len_torch_function_stack()
-    except AttributeError:
-        return 0
-
-
-def _is_on_top(mode):
-    if isinstance(mode, older.Patches):
-        return True
-    try:
-        if hasattr(torch._C, "_len_torch_dispatch_stack"):
-            if isinstance(mode, torch.overrides.TorchFunctionMode):
-                n = torch._C._len_torch_function_stack()
-                return n > 0 and torch._C._get_function_stack_at(n - 1) is mode
-            n = torch._C._len_torch_dispatch_stack()
-            return n > 0 and torch._C._get_dispatch_stack_at(n - 1) is mode
-        swap = torch._C._set_torch_function_mode if isinstance(mode, torch.overrides.TorchFunctionMode) else \
-            torch._C._set_torch_dispatch_mode
-        return False if swap is None else _top(mode) is mode
-    except AttributeError:
-        return False
-
-
-def _top(mode):
-    """Returns the innermost mode of this kind, in 1.13."""
-    getter = "_get_torch_function_mode" if isinstance(mode, torch.overrides.TorchFunctionMode) else "_get_torch_dispatch_mode"
-    get = getattr(torch._C, getter, None)
-    return get() if get else None
-
-
-@functools.lru_cache(maxsize=None)
-def _classes():
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-    kinds = {torch.Tensor: "plain", torch.nn.Parameter: "plain"}
-    default = [getattr(torch._C, name) for name in ("_disabled_torch_dispatch_impl",) if hasattr(torch._C, name)]
-
-    def kind_of(t):
-        if t.__name__ in ("FakeTensor", "FunctionalTensor"):
-            return "fake"
-        own = getattr(t, "__torch_dispatch__", None)
-        base = getattr(torch.Tensor, "__torch_dispatch__", None)
-        return "plain" if own is None or own in default or own is base or own == base else "subclass"
-
-    class Calls(TorchDispatchMode):
-        supports_higher_order_operators = True
-
-        @classmethod
-        def ignore_compile_internals(cls):
-            return True    # dynamo runs eagerly under other modes
-
-        def __init__(self, owner):
-            super().__init__()
-            self.owner = owner
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            owner = self.owner
-            if not (owner.on or owner.counter.loop and not owner.done) or inside() or compiling():
-                return func(*args, **(kwargs or {}))
-            for t in types:
-                kind = kinds.get(t)
-                if kind is None:
-                    kind = kinds[t] = kind_of(t)
-                if kind == "fake":
-                    return func(*args, **(kwargs or {}))
-                if kind == "subclass":    # the calls that it makes come here
-                    return NotImplemented
-            return owner.call(func, args, kwargs or {})
-
-    class Functions(TorchFunctionMode):
-        def __init__(self, owner):
-            super().__init__()
-            self.owner, self.table = owner, functions.table()
-
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            owner = self.owner
-            try:
-                spec = self.table.get(func) if owner.on and not compiling() else None
-            except TypeError:    # a function that cannot be a key
-                spec = None
-            transformed = _level() is not None
-            if owner.counter.loop and not owner.done:
-                owner.counter.enters(transformed)
-            if transformed:    # its tensors stand for others and have no bytes
-                spec = None
-            if spec is None:
-                return func(*args, **(kwargs or {}))
-            return self.owner.function(spec, func, args, kwargs or {})
-
-    return Calls, Functions
-
-
-def _modes(owner):
-    if older.needed():
-        return [older.Patches(owner)]
-    calls, function = _classes()
-    return [calls(owner), function(owner)]

@@ -37,12 +37,13 @@ TEST(JudgeModule, TellsWhatRoundingCannotExplain) {
   nlohmann::json j = json_of(o.out);
   std::vector<std::string> keys;
   for (const auto& [key, value] : j.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (Words{"notes", "refused", "results", "verdict"}));
+  EXPECT_EQ(keys, (Words{"notes", "refused", "results", "undecided", "verdict"}));
   EXPECT_EQ(j["verdict"], "NOISE");
   keys.clear();
   for (const auto& [key, value] : j["results"][0].items()) keys.push_back(key);
   EXPECT_EQ(keys, (Words{"elements", "index", "largest_ratio", "likely", "median_relative_radius",
-                         "outside", "pattern", "why", "worst"}));
+                         "moved", "outside", "pattern", "replaces", "undecided", "unknown", "why",
+                         "worst"}));
 
   write_values(folder, {right[0], right[1] * 1.001f, right[2]});
   o = judge({"--json"});
