@@ -39,7 +39,13 @@ def judged(trace):
 def watched(script, *args):
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder) / "trace.twin"
-        run("-m", "twinrun", "watch", "-o", trace, "--steps", 2, script, *args)
+        try:
+            run("-m", "twinrun", "watch", "-o", trace, "--steps", 2, script, *args)
+        except AssertionError:
+            # oneDNN has no LSTM in bfloat16 for processors without AVX-512.
+            if subprocess.run([PYTHON, "-W", "ignore", script, *map(str, args)], capture_output=True).returncode:
+                raise unittest.SkipTest(f"{script} itself does not run here") from None
+            raise
         return judged(trace)
 
 
