@@ -173,7 +173,8 @@ bool normalised(const Arithmetic& m, const Sample& s, int64_t t) {
     bf16 = bf16 && nearest(x, Element::kBF16) == x;
     f16 = f16 && nearest(x, Element::kF16) == x;
   }
-  const double half = f16 ? half_unit(Element::kF16) : bf16 ? half_unit(Element::kBF16) : 0;
+  // Most numbers that bfloat16 holds, binary16 holds, too.
+  const double half = bf16 ? half_unit(Element::kBF16) : f16 ? half_unit(Element::kF16) : 0;
   const double logarithm = std::log(static_cast<double>(classes));
   return std::fabs(total - 1) <= m.of_sum(classes) + (m.fast_exp + 16 + 4 * entropy) * m.unit +
                                      half * (2 + logarithm + 4 * entropy);
