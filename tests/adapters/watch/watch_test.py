@@ -46,7 +46,7 @@ def flat(values):
 
 def copied(t):
     """Returns a tensor's elements, as reader.py gives them."""
-    with torch.no_grad(), sys.modules["twinrun.watch"]._hidden():
+    with torch.no_grad(), sys.modules["twinrun.modes"].hidden():
         t = t.detach().contiguous()
         return t.view(torch.int16).numpy().view(np.uint16).copy() if t.dtype == torch.bfloat16 else t.numpy().copy()
 
@@ -452,7 +452,7 @@ class Scripts(Case):
         self.assertTrue(trace.end["observer"]["same"], trace.end)
         self.assertIn("are the same with and without recording", done.stdout)
         done = self.script("import torch, os\np = torch.nn.Parameter(torch.rand(3) + os.getpid())\n"
-                           "o = torch.optim.SGD([p], 0.1)\np.sum().backward()\no.step()\n", "--observer")
+                           "o = torch.optim.SGD([p], 0.1)\np.sum().backward()\no.step()\n", "--steps", "1", "--observer")
         self.assertEqual(Trace(self.path).end["observer"]["same"], False)
         self.assertIn("does not repeat", done.stdout)
 
