@@ -9,7 +9,6 @@
 #include <set>
 
 #include "backends/aten/definitions.h"
-#include "harness/trace/flow.h"
 #include "harness/trace/other_inputs.h"
 #include "harness/trace/updates.h"
 
@@ -38,9 +37,8 @@ ResultKey key_of(const Call& call, const TensorView& view) { return {call.index,
 // than bounds exceed errors, which is by a factor of tens to hundreds (docs/method/calls.md).
 class Rounding {
  public:
-  explicit Rounding(const TraceFile& trace) : path_(update_path(trace)) {}
   void note(const JudgedResult& r) {
-    if (!path_.on[static_cast<size_t>(r.call.index)] || r.call.optimizer || r.call.composed) return;
+    if (!r.on_path || r.call.optimizer || r.call.composed) return;
     // A result without a correct digit says nothing about its neighbours.
     if (!(r.bound_norm < r.expected_norm)) return;
     const double part = r.bound_norm / r.expected_norm;
@@ -57,7 +55,6 @@ class Rounding {
   }
 
  private:
-  UpdatePath path_;
   std::map<int32_t, double> steps_;
   double largest_ = 0;
 };
@@ -70,9 +67,7 @@ class Comparison {
         a_(values_of(a)),
         b_(values_of(b)),
         aligned_(align(a_, b_)),
-        complete_(sees_all(a) && sees_all(b)),
-        rounding_a_(a),
-        rounding_b_(b) {
+        complete_(sees_all(a) && sees_all(b)) {
     for (const AlignedPair& p : aligned_.pairs) {
       const TraceResult &x = a_.results[p.a], &y = b_.results[p.b];
       ViewDifference d;
@@ -325,9 +320,7 @@ class Comparison {
       const double noise = 2 * std::fmax(out_.a.uncertain_update, out_.b.uncertain_update);
       if (u.gradients > explained) {
         add_update(OtherInput::Kind::kGradient, u.step, u.gradients, explained);
-      } else if (u.unlike > 0.5) {
-        add_update(OtherInput::Kind::kUpdate, u.step, u.relative, 0);
-      } else if (u.relative * u.relative - noise * noise > 0.25) {
+      } else if (u.unlike > 0.5 || u.relative * u.relative - noise * noise > 0.25) {
         add_update(OtherInput::Kind::kUpdate, u.step, u.relative, 0);
       }
     }

@@ -36,6 +36,10 @@ std::vector<const TensorView*> given_by(const Call& call) {
   return all;
 }
 
+constexpr std::string_view kWithPlainOperations =
+    "run the step with plain PyTorch operations in its place, and hold both against each other: "
+    "twinrun diagnose --a exec:... --b exec:...";
+
 // How the question of a call that was not judged can be answered.
 std::string how_to_judge(const Call& call, const std::string& why) {
   if (call.left_out) return "record again with a larger --budget, or fewer --steps";
@@ -44,8 +48,7 @@ std::string how_to_judge(const Call& call, const std::string& why) {
            "one "
            "by one, and a collective is not held against the operands of all ranks";
   if (call.op.starts_with("triton.") || !call.op.starts_with("aten."))
-    return "run the step with plain PyTorch operations in its place, and hold both against each "
-           "other: twinrun diagnose --a exec:... --b exec:...";
+    return std::string(kWithPlainOperations);
   if (why.find("graph is not known") != std::string::npos)
     return "record from the script's start (--first 0), so that the region is compiled while it is "
            "watched";
@@ -198,10 +201,7 @@ void Coverage::finish(TraceVerdict& verdict) {
                            "recorded call wrote it: a kernel that was launched past PyTorch's "
                            "dispatcher, or another process",
                            u.type, u.before, u.call, reader.op),
-         "run the step with plain PyTorch operations in its place, and hold both against each "
-         "other: "
-         "twinrun diagnose --a exec:... --b exec:...",
-         reader.place);
+         std::string(kWithPlainOperations), reader.place);
   }
   for (const ScriptFunction& f : trace_.functions) {
     // PyTorch's are not the script's.

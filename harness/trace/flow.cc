@@ -77,11 +77,6 @@ struct Memory {
   bool empty = false;     // has no values yet
 };
 
-struct Candidate {
-  UnseenWrite write;
-  uint64_t storage = 0;
-};
-
 class Flow {
  public:
   explicit Flow(const TraceFile& trace) : trace_(trace) {
@@ -91,10 +86,10 @@ class Flow {
 
   UpdatePath find() {
     find_state();
-    std::vector<Candidate> changes = unseen_changes();
+    std::vector<UnseenWrite> changes = unseen_changes();
     walk_back();
-    for (Candidate& c : changes) {
-      if (out_.on[static_cast<size_t>(c.write.call)]) out_.unseen.push_back(std::move(c.write));
+    for (UnseenWrite& c : changes) {
+      if (out_.on[static_cast<size_t>(c.call)]) out_.unseen.push_back(std::move(c));
     }
     find_partial_steps();
     return std::move(out_);
@@ -150,8 +145,8 @@ class Flow {
   }
   bool is_state(uint64_t storage) const { return out_.state.contains(storage); }
 
-  std::vector<Candidate> unseen_changes() {
-    std::vector<Candidate> found;
+  std::vector<UnseenWrite> unseen_changes() {
+    std::vector<UnseenWrite> found;
     std::unordered_map<uint64_t, Memory> memory;
     for (const Call& call : trace_.calls) {
       if (call.failed) continue;
@@ -164,11 +159,11 @@ class Flow {
         const bool writes_it = std::ranges::find(e.written, t->storage) != e.written.end();
         const bool reads = !e.views_only && !reads_no_values(name) && !writes_it;
         if (m.empty && reads) {
-          found.push_back({{call.index, m.last, true, t->type()}, t->storage});
+          found.push_back({call.index, m.last, true, t->type()});
           m.empty = false;
           m.computed = true;
         } else if (t->changed_unseen && !first && !m.empty && is_no_new_input(*t, m, call)) {
-          found.push_back({{call.index, m.last, false, t->type()}, t->storage});
+          found.push_back({call.index, m.last, false, t->type()});
         }
         m.last = call.index;
       }

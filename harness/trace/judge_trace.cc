@@ -318,7 +318,7 @@ class Judge {
     if (c.at >= 0) largest_ = std::max(largest_, c.worst);
     if (see_) {
       see_({call, actual, expected, c.worst, static_cast<int64_t>(c.wrong.size()), c.untestable,
-            size, slack});
+            size, slack, coverage_.on_path(call)});
     }
     const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
     if (c.wrong.empty()) {

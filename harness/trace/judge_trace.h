@@ -24,6 +24,7 @@ struct JudgedResult {
   int64_t outside = 0, untestable = 0;
   // Euclidean norms over the elements that have finite bounds and values.
   double expected_norm = 0, bound_norm = 0;
+  bool on_path = false;  // an update depends on the call (flow.h)
 };
 using SeeResult = std::function<void(const JudgedResult&)>;
 
