@@ -103,8 +103,8 @@ function(twinrun_test room)
   target_link_libraries(${room}_tests PRIVATE ${ARG_LINKS} twinrun_flags GTest::gtest GTest::gtest_main)
   twinrun_test_options(${room}_tests)
   # Without optimization a batch of tests takes 25 s for 34 s by g++, and 21 s for 51 s by clang under sanitizers. Tests of these rooms
-  # compute.
-  if(NOT room MATCHES "^(base|backends|reference)$")
+  # compute, or hold the only copies of templates that readers spend their time in.
+  if(NOT room MATCHES "^(base|backends|reference|fuzz)$")
     target_compile_options(${room}_tests PRIVATE -O0)
   endif()
   twinrun_unity(${room}_tests)
@@ -130,10 +130,6 @@ function(twinrun_test_options target)
 endfunction()
 
 function(twinrun_discover room filter label)
-  set(cost 0)
-  if(label STREQUAL "slow")
-    set(cost 100)  # start slow tests first if ctest has no times yet, so that no core waits for the longest
-  endif()
   gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. TEST_FILTER ${filter} TEST_LIST ${room}_tests_${label}
-    DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900 COST ${cost})
+    DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900)
 endfunction()

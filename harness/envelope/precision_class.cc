@@ -135,6 +135,9 @@ class RoundingHooks : public OpHooks {
     if (bits == kF32Bits) return;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].dtype() != DType::kF32) continue;
+      if (product && casts_back(op) &&
+          site.program->graph.op(op.operands[i]).phase == Phase::kGradient)
+        continue;
       if (product || wire || is_given(site.program->graph, op.operands[i])) round(inputs[i], bits);
     }
   }
@@ -154,12 +157,15 @@ class RoundingHooks : public OpHooks {
     const Op& op = site.op();
     if (op.kind == OpKind::kAllReduce) {
       round_in_place(output, of_.reduced_bits);
+    } else if (class_of(op.kind) == OpClass::kDot && casts_back(op)) {
+      round_in_place(output, operand_bits(op));
     } else if (rounds(of_.results, op)) {
       round_in_place(output, of_.result_bits);
     }
   }
 
  private:
+  bool casts_back(const Op& op) const { return of_.casts && op.phase == Phase::kGradient; }
   int operand_bits(const Op& op) const {
     return is_convolution(op) ? of_.convolution_bits : of_.dot_bits;
   }
@@ -296,6 +302,11 @@ PrecisionClass here_and_there(PrecisionClass c) {
   c.does += ", not in all of them";
   return c;
 }
+PrecisionClass by_casts(PrecisionClass c) {
+  c.casts = true;
+  c.does += ", and the gradients with respect to them";
+  return c;
+}
 PrecisionClass with_results(Precision precision) {
   const PrecisionRow& row = row_of(precision);
   PrecisionClass c = rounding(precision, How::kDrawn, row.operand_bits, row.operand_bits);
@@ -337,6 +348,7 @@ std::vector<PrecisionClass> catalogue(const Program& program) {
           of_one_kind(rounding(precision, How::kNearest, kF32Bits, bits), "of convolutions"));
     }
   }
+  out.push_back(by_casts(rounding(P::kDefault, How::kNearest, kBf16Bits, kBf16Bits)));
   for (const P precision : {P::kHigh, P::kTf32, P::kDefault}) {
     const int bits = row_of(precision).operand_bits;
     out.push_back(here_and_there(rounding(precision, How::kDrawn, bits, bits)));

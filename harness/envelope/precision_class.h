@@ -43,6 +43,10 @@ struct PrecisionClass {
   How how = How::kNearest;
   int dot_bits = kF32Bits, convolution_bits = kF32Bits, result_bits = kF32Bits;
   Rounded results = Rounded::kNone;
+  // The operands are cast before each product and its result is not, as a script with
+  // x.astype(bfloat16) does: the gradients with respect to them are then rounded alike, and the
+  // gradient that comes in is not.
+  bool casts = false;
   int reduced_bits = kF32Bits;  // bits of significand that an all-reduce sends and returns
 };
 

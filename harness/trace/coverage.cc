@@ -220,6 +220,13 @@ void Coverage::finish(TraceVerdict& verdict) {
              s.backward ? "was" : "were"),
          "record whole steps: begin before the forward pass, and give more --steps", "");
   }
+  if (trace_.skipped_evaluation_used > 0) {
+    open(
+        "the step reads what the trained model computed in eval mode without gradients, which was "
+        "taken for an evaluation and not recorded",
+        "compute it with a copy of the model (copy.deepcopy), whose calls are recorded", "",
+        trace_.skipped_evaluation_used);
+  }
   if (trace_.ranks > 1 && verdict.rank_traces < trace_.ranks) {
     open(fmt::format("{} of {} ranks were not judged with this one",
                      trace_.ranks - verdict.rank_traces, trace_.ranks),

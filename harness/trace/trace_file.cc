@@ -233,6 +233,7 @@ class Reader {
         if (end.contains("left_out") && end["left_out"].is_object())
           trace_.errors = count(end["left_out"], "error");
         trace_.skipped_evaluation = count(end, "skipped_evaluation");
+        trace_.skipped_evaluation_used = count(end, "skipped_evaluation_used");
         if (end.contains("functions") && end["functions"].is_array()) {
           for (const Json& f : end["functions"])
             trace_.functions.push_back(

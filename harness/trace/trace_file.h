@@ -47,9 +47,10 @@ struct TraceFile {
   int64_t given_ranks = 1;                // whose traces are judged together with this one
   std::vector<ScriptFunction> functions;  // of the watched steps
   int64_t skipped_evaluation = 0;  // calls of evaluations between the steps, which were left out
-  std::string exception;           // with which the recorded script ended; "" if none did
-  int64_t errors = 0;              // calls that the recorder could not record
-  std::string observer;            // whether recording changed the step's bits; "" if not examined
+  int64_t skipped_evaluation_used = 0;  // recorded calls that read what those computed
+  std::string exception;                // with which the recorded script ended; "" if none did
+  int64_t errors = 0;                   // calls that the recorder could not record
+  std::string observer;  // whether recording changed the step's bits; "" if not examined
   std::shared_ptr<const void> mapping;  // keeps the bytes
 };
 

@@ -5,6 +5,7 @@
     report = diagnose("digits_mlp", subject("jax"), ["tpu.cores=8"])
     report["verdict"]["class"], report["findings"][0]["sentence"]
 """
+import functools
 import json
 import os
 import pathlib
@@ -13,12 +14,17 @@ import subprocess
 import sys
 import tempfile
 
+from forks import Forks
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ADAPTERS = ROOT / "adapters"
 # Framework: the module that it needs, and the interpreter if no TWINRUN_PARITY_{TORCH,JAX,TF} names one.
 FRAMEWORKS = {"pytorch": ("torch", "TORCH", sys.executable),
               "jax": ("jax", "JAX", str(ROOT / "build/parity/venv-jax/bin/python")),
               "tensorflow": ("tensorflow", "TF", str(ROOT / "build/parity/venv-tf/bin/python"))}
+
+
+IMPORTED = {"pytorch": ["torch"], "jax": ["jax.numpy", "optax", "flax.linen"], "tensorflow": ["tensorflow", "keras"]}
 
 
 class Refused(Exception):
@@ -40,10 +46,19 @@ def interpreter(framework):
         return None
 
 
+@functools.cache
+def forks_of(framework):
+    return Forks(interpreter(framework), *IMPORTED[framework], environment={"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"})
+
+
+def command(framework, *words):
+    """Returns the command that runs a script with the framework's interpreter, in a fork of one that has imported the framework."""
+    return [forks_of(framework).python, *map(str, words)]
+
+
 def subject(framework, *options, engine=None):
     """Returns exec:COMMAND of the framework's engine, or of another file that its interpreter runs."""
-    words = [interpreter(framework), engine or ADAPTERS / "engines" / framework / "engine.py", *options]
-    return "exec:" + shlex.join(map(str, words))
+    return "exec:" + shlex.join(command(framework, engine or ADAPTERS / "engines" / framework / "engine.py", *options))
 
 
 def diagnose(scenario, engine, settings=(), options=(), out=None, threads=2):

@@ -12,7 +12,7 @@ import unittest
 
 import h5py
 import numpy as np
-from diagnosis import ADAPTERS, ROOT, interpreter, twinrun
+from diagnosis import ADAPTERS, ROOT, command, interpreter, twinrun
 
 TOOL = os.environ.get("TWINRUN_PARITY_DUMP", str(ROOT / "build/release/tests/parity_dump"))
 EXAMPLE = ADAPTERS / "examples/mnist.toml"
@@ -52,7 +52,7 @@ class Export(unittest.TestCase):
         check = f"import importlib.util as u, sys; sys.exit(0 if all(map(u.find_spec, {('h5py', *modules)!r})) else 1)"
         if python is None or subprocess.run([python, "-c", check], cwd="/").returncode:
             self.skipTest(f"no {name}, or no {' or '.join(('h5py', *modules))} beside it")
-        return python
+        return command(name)[0]
 
     def trained(self, name, python):
         """Returns its losses of all steps; its file after KEPT steps is in the folder."""

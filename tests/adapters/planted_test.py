@@ -2,6 +2,7 @@
 
     python3 tests/adapters/run.py planted     # needs build/release/twinrun (TWINRUN_BINARY), and the framework of each test
 """
+import os
 import pathlib
 import unittest
 
@@ -9,6 +10,8 @@ from diagnosis import diagnose, interpreter, subject, twinrun
 
 PLANTED = pathlib.Path(__file__).resolve().parent / "planted.py"
 SEEDS = ["diagnose.seeds=3"]
+# For the slow suite, which sets TWINRUN_TEST_ALL: a planted mistake whose kind another one of these tests has.
+slow = unittest.skipUnless(os.environ.get("TWINRUN_TEST_ALL"), "a test of the slow suite")
 
 
 class Planted(unittest.TestCase):
@@ -27,6 +30,7 @@ class Planted(unittest.TestCase):
 
     # ---- engines and scripts that are wrong
 
+    @slow
     def test_momentum_of_an_engine(self):
         verdict, headline, findings = self.found("pytorch", "momentum", "drill_mlp", ["tpu.cores=1"])
         self.assertEqual((verdict, findings[0]["cause"]), ("PROGRAM", "optimizer.momentum"))
@@ -51,6 +55,7 @@ class Planted(unittest.TestCase):
             self.assertIn(does, headline)
             self.assertEqual((findings[0]["op"], findings[0]["phase"], findings[0]["step"]), (value, phase, 0))
 
+    @slow
     def test_a_layer_of_a_script(self):
         for what, value, does in (
                 ("relu_of_script", "relu1", "computes the output of relu1 wrong (forward pass), seen at step 0"),
@@ -63,6 +68,7 @@ class Planted(unittest.TestCase):
             self.assertIn(does, headline)
             self.assertEqual(findings[0]["op"], value)
 
+    @slow
     def test_a_small_term_of_the_loss(self):
         # All gradients are off by as much as rounding to bfloat16 would cause, but the layers before the loss are not.
         verdict, headline, findings = self.found("pytorch", "entropy_of_script", "adapters/examples/mnist.toml",
@@ -70,6 +76,7 @@ class Planted(unittest.TestCase):
         self.assertEqual((verdict, findings[0]["op"]), ("ENGINE_BUG", "loss"), headline)
         self.assertIn("computes loss wrong (forward pass), seen at step 0", headline)
 
+    @slow
     def test_a_forgotten_zero_grad(self):
         verdict, headline, findings = self.found("pytorch", "gradients_add_up_of_script", "adapters/examples/mnist.toml",
                                                  ["train.steps=12", "data.train=768", "data.eval=128"])
@@ -93,21 +100,25 @@ class Planted(unittest.TestCase):
         self.assertEqual((verdict, self.cause(findings)), ("NOISE", set()), headline)
         self.assertTrue(any("as DistributedSampler deals" in note for note in self.notes), self.notes)
 
+    @slow
     def test_a_shard_that_is_fed_twice(self):
         verdict, headline, findings = self.found("jax", "first_shard_again", "drill_mlp", SEEDS)
         self.assertNotEqual(verdict, "ENGINE_BUG", headline)
         self.assertEqual(findings[0]["cause"], "missing_samples", headline)
         self.assertRegex(findings[0]["sentence"], r"core \d shard 0")
 
+    @slow
     def test_labels_of_another_shard(self):
         verdict, headline, findings = self.found("jax", "labels_of_the_next", "drill_mlp", SEEDS)
         self.assertEqual((verdict, self.cause(findings)), ("SHARDING", {"labels_apart"}), headline)
         self.assertIn("core 0: inputs of shard 0, labels of shard 1", findings[0]["sentence"])
 
+    @slow
     def test_batch_norm_that_is_not_synced(self):
         verdict, headline, findings = self.found("tensorflow", "batch_norm_per_device", "drill_dropout", SEEDS)
         self.assertEqual((verdict, self.cause(findings)), ("SHARDING", {"batch_norm"}), headline)
 
+    @slow
     def test_batch_norm_that_is_synced(self):
         # In the other direction, the script is better than the scenario. The seeds decide whether that matters; it must be reported anyway.
         verdict, headline, findings = self.found("tensorflow", "batch_norm_synced", "drill_dropout", ["tpu.batchnorm=per_core", *SEEDS])
@@ -116,10 +127,12 @@ class Planted(unittest.TestCase):
 
     # ---- precision
 
+    @slow
     def test_bf16_that_is_declared(self):
         verdict, _, findings = self.found("pytorch", None, "drill_mlp", ["tpu.cores=1", *SEEDS], "--autocast-bf16")
         self.assertEqual((verdict, findings[0]["cause"]), ("NOISE", "precision"))
 
+    @slow
     def test_bf16_where_nothing_is_declared(self):
         verdict, _, findings = self.found("pytorch", None, "drill_mlp", ["tpu.cores=1", *SEEDS], "--autocast-bf16", "--undeclared")
         self.assertEqual((verdict, findings[0]["cause"]), ("NOISE", "precision"))
@@ -129,11 +142,13 @@ class Planted(unittest.TestCase):
         self.assertEqual((verdict, findings[0]["cause"]), ("ENGINE_BUG", "undeclared_precision"))
         self.assertIn('computes as "autocast" would, which it does not declare', headline)
 
+    @slow
     def test_bf16_operands_that_are_not_declared(self):
         verdict, headline, findings = self.found("jax", "bf16_operands", "drill_mlp", ["tpu.cores=1"])
         self.assertEqual((verdict, findings[0]["cause"]), ("ENGINE_BUG", "undeclared_precision"), headline)
         self.assertIn("operands of products", headline)
 
+    @slow
     def test_a_fault_under_bf16_is_found(self):
         # Rounding results explains many deviations, but not half a momentum. The update is still computed in float32, so that the value
         # is identified.
@@ -143,17 +158,20 @@ class Planted(unittest.TestCase):
 
     # ---- conforming, and not deterministic
 
+    @slow
     def test_sums_in_another_order_each_time(self):
         verdict, _, findings = self.found("pytorch", "shuffled", "drill_mlp", ["tpu.cores=1", *SEEDS])
         self.assertEqual((verdict, findings[0]["cause"]), ("NOISE", "rounding"))
         self.assertTrue(any("not deterministic, as it declares" in note for note in self.notes), self.notes)
 
+    @slow
     def test_dropout_without_a_seed(self):
         verdict, headline, findings = self.found("pytorch", "own_dropout", "litmus_dropout", ["tpu.cores=1", "train.steps=20"])
         self.assertEqual((verdict, findings[0]["cause"]), ("INCONCLUSIVE", "unrepeatable"))
         self.assertIn("does not repeat itself", headline)
         self.assertIn("random numbers of its own", findings[0]["sentence"])
 
+    @slow
     def test_a_fault_of_one_that_rounds_anew_each_time(self):
         verdict, _, findings = self.found("pytorch", "shuffled_momentum", "drill_mlp", ["tpu.cores=1"])
         self.assertEqual((verdict, findings[0]["cause"]), ("PROGRAM", "optimizer.momentum"))

@@ -11,6 +11,7 @@ import unittest
 
 import numpy as np
 
+import diagnosis
 from diagnosis import interpreter
 from harness import Failed, Harness, described
 
@@ -57,7 +58,7 @@ def steps(framework, what, optimizer="momentum", l2=0.0, count=3, marked=True, m
     program, state, inputs = session(optimizer, l2, dense)
     if conventions:
         program["scenario"] = f'conventions = "{conventions}"\n' + program["scenario"]
-    with Harness([interpreter(framework), script, what, *more], marked=marked) as h:
+    with Harness(diagnosis.command(framework, script, what, *more), marked=marked) as h:
         hello = h.hello()
         name = h.prepare(program)
         found = [h.step(name, 1, i, inputs, {}, state if i == 0 else None) for i in range(count)]
@@ -88,7 +89,7 @@ def shown(framework, what, layers=SHOWN, dense=False, **more):
     before and after it, text of standard error)."""
     script = HERE / {"pytorch": "torch_scripts.py", "jax": "jax_scripts.py"}[framework]
     program, state, inputs = session(dense=dense)
-    with Harness([interpreter(framework), script, what], **more) as h:
+    with Harness(diagnosis.command(framework, script, what), **more) as h:
         assert h.hello()["activations"]
         one, two = h.prepare(program), h.prepare(asking(program, layers=layers))
         before, found, after = (h.step(name, 1, 0, inputs, {}, state) for name in (one, two, one))
@@ -256,7 +257,7 @@ class PyTorch(Scripts):
         self.assertNotEqual(*found["output/loss"])    # each from its own samples
         self.assertGreater(np.abs(np.subtract(*found["state/batch_norm1/moving_mean"])).max(), 0)
         # The mean of the results of each half alone.
-        with Harness([interpreter("pytorch"), HERE / "torch_scripts.py", "plain"]) as h:
+        with Harness(diagnosis.command("pytorch", HERE / "torch_scripts.py", "plain")) as h:
             h.hello()
             name = h.prepare(half)
             halves = [h.step(name, 1, i, {k: v[i] for k, v in shared.items()}, {}, state) for i in range(2)]
@@ -267,7 +268,7 @@ class PyTorch(Scripts):
     def test_a_transformer_is_told(self):
         for what, query, output in (("joined", "c_attn.weight", "c_proj.weight"),
                                     ("apart", "attention.in_proj_weight", "attention.out_proj.weight")):
-            done = subprocess.run([interpreter("pytorch"), HERE / "torch_names.py", what], capture_output=True, text=True, check=True)
+            done = subprocess.run(diagnosis.command("pytorch", HERE / "torch_names.py", what), capture_output=True, text=True, check=True)
             found = dict(line.split(" = ") for line in done.stdout.splitlines())
             self.assertEqual(found["attention2/key/kernel"], f"model.blocks[1].{query}[8:16] (8, 8)")
             self.assertEqual(found["attention2/output/kernel"], f"model.blocks[1].{output} (8, 8)")

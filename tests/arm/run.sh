@@ -41,7 +41,7 @@ tests() {  # TITLE PROGRAM FILTER
   emulated "$BUILD/tests/$2" --gtest_brief=1 --gtest_filter="$3" || failed=1
 }
 tests "golden digests, every light scenario, NEON" golden_runs 'GoldenRuns.LightScenarios'
-tests "golden digests, three threads, unaligned, NEON" golden_runs 'Settings/GoldenRunsSlow.NeverChangeABit/neon_3_shifted'
+tests "golden digests, three threads, unaligned, NEON" golden_runs 'Settings/GoldenIsaRuns.NeverChangeABit/neon_3_shifted'
 tests "golden digests, five steps, scalar and the model of AMX" golden_runs 'GoldenRunsProof.*'
 # Left out for the time that they take under qemu: AmxModel, Digest, and OpBits of dots and convolutions.
 tests "flushing and kernels against the contract" backends_tests \

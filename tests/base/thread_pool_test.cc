@@ -82,7 +82,7 @@ TEST(ThreadPoolThreads, PiecesRunAtTheSameTime) {
 }
 
 // The caller finds no piece left to run, but must wait for the piece that a worker still runs.
-TEST(ThreadPoolThreads, ReturnsAfterTheSlowestPiece) {
+TEST(ThreadPoolThreads, ReturnsAfterTheLastPiece) {
   ThreadPool pool(2);
   const std::thread::id caller = std::this_thread::get_id();
   std::atomic<int> begun = 0, finished = 0;

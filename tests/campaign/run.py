@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The campaign: drill, real cases, calibration and speed, in shards on this machine, and their pages in docs/results/.
+"""The campaign: the slow tests, drill, real cases, calibration and speed, in shards on this machine, and their pages in docs/results/.
 
     ./dev campaign                            everything, two processes at a time; hours
     ./dev campaign --parts drill --cases 254 --shards 8 --jobs 4
@@ -27,7 +27,7 @@ import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRIES = 3
-PARTS = ("drill", "cases", "calibration", "speed")
+PARTS = ("tests", "drill", "cases", "calibration", "speed")
 RENEWED = 5  # seconds
 
 
@@ -58,6 +58,10 @@ class Job:
 
 def jobs_of(args, out, twinrun):
     shards, jobs = range(args.shards), []
+    if "tests" in args.parts:
+        jobs += [Job(f"tests {i}/{args.shards}", ["ctest", "--test-dir", pathlib.Path(twinrun).parent, "--no-tests=error",
+                                                  "--output-on-failure", "-L", "slow", "-I", f"{i + 1},,{args.shards}"])
+                 for i in shards]  # fmt: skip
     if "drill" in args.parts:
         jobs += [
             Job(f"drill {i}/{args.shards}",
@@ -253,7 +257,7 @@ def finish(args, out, campaign, twinrun):
 
 def main():
     parser = argparse.ArgumentParser(prog="./dev campaign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS), help="of drill, cases, calibration, speed, between commas (all)")
+    parser.add_argument("--parts", default=",".join(PARTS), help="of tests, drill, cases, calibration, speed, between commas (all)")
     parser.add_argument("--shards", type=int, default=16, help="of the drill and of the cases (%(default)s)")
     parser.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 1), help="processes at a time (%(default)s)")
     parser.add_argument("--cases", type=int, default=2400, help="of the drill (%(default)s)")

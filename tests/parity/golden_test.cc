@@ -32,8 +32,7 @@ std::map<std::string, std::vector<fs::path>> groups() {
   std::error_code absent;  // if the folder is missing, AreThere fails
   for (const auto& entry : fs::directory_iterator(kFolder, absent)) {
     const json r = read(entry.path());
-    const std::string slow = r["slow"].get<bool>() ? "_Slow" : "";
-    found[r["case"].get<std::string>() + "_" + r["corner"].get<std::string>() + slow].push_back(
+    found[r["case"].get<std::string>() + "_" + r["corner"].get<std::string>()].push_back(
         entry.path());
   }
   return found;

@@ -11,12 +11,16 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import forks  # noqa: E402
+
 CASES = HERE.parent / "watch" / "cases"
 COMPILED = HERE.parent / "watch" / "compiled" / "models.py"
 PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or sys.executable
 NEWER, OLD17, OLD110, OLD112 = (os.environ.get(f"TWINRUN_{name}_PYTHON") for name in ("NEWER_TORCH", "TORCH17", "TORCH110", "TORCH112"))
 HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[2] / "adapters"), "PYTHONWARNINGS": "ignore"}
+WARM = forks.Forks(PYTHON, "torch", "torch._dynamo", environment=ENVIRONMENT).python if HAS_TORCH else ""
 
 
 def needs(python, what):
@@ -24,6 +28,7 @@ def needs(python, what):
 
 
 def steps(python, *words, before=""):
+    python = WARM if python == PYTHON else python
     return f"exec:{before}{python} {HERE / 'steps.py'} " + " ".join(words)
 
 
@@ -103,7 +108,7 @@ class OneInstallation(Case):
                               "x = torch.frombuffer(numbers, dtype=torch.float32).view(6, 4)\n"
                               "torch.manual_seed(0)\nnet = torch.nn.Linear(4, 2)\no = torch.optim.SGD(net.parameters(), 0.1)\n"
                               "for _ in range(2):\n    o.zero_grad(); net(x).square().mean().backward(); o.step()\n")
-            report = diagnosed(f"exec:{PYTHON} {script} 0", f"exec:{PYTHON} {script} 1e-6")
+            report = diagnosed(*(f"exec:{WARM} {script} {change}" for change in ("0", "1e-6")))
         self.expect(report, "PROGRAM", 15)
         first = report["other_inputs"][0]
         self.assertEqual((first["kind"], first["differing"], first["elements"]), ("tensor", 1, 24))
@@ -120,7 +125,7 @@ class OneInstallation(Case):
             known, report = folder / "known.json", folder / "report.json"
 
             def run(verb, *words):
-                done = subprocess.run([PYTHON, "-m", "twinrun", verb, *map(str, words)], env=ENVIRONMENT, capture_output=True, text=True)
+                done = subprocess.run([WARM, "-m", "twinrun", verb, *map(str, words)], env=ENVIRONMENT, capture_output=True, text=True)
                 return done.returncode, done.stdout + done.stderr
 
             script = HERE / "steps.py"

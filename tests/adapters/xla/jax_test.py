@@ -37,6 +37,11 @@ warnings.filterwarnings("ignore")
 tree_map = jax.tree_util.tree_map
 
 
+# The slow suite tries the larger models, too, which take a minute each.
+LARGE = () if os.environ.get("TWINRUN_TEST_ALL") else ("flax_transformer", "flax_lstm")
+MODELS = {name: make for name, make in models.ALL.items() if name not in LARGE}
+
+
 def folder():
     return tempfile.mkdtemp(prefix="twinrun_jax_")
 
@@ -94,7 +99,7 @@ class Forms(unittest.TestCase):
 
 class Equations(unittest.TestCase):
     def test_the_list_of_equations_computes_the_step(self):
-        for name, make in models.ALL.items():
+        for name, make in MODELS.items():
             with self.subTest(name):
                 step, state, batches = make()
                 form = find(step, state, batches[0])
@@ -179,7 +184,7 @@ class Stepwise(unittest.TestCase):
 
 class Healthy(unittest.TestCase):
     def test_models(self):
-        for name, make in models.ALL.items():
+        for name, make in MODELS.items():
             with self.subTest(name):
                 step, state, batches = make()
                 kept = tree_map(np.asarray, state) if name != "vae" else None

@@ -375,7 +375,7 @@ class Endless : public std::streambuf {
   char text_[64] = "a line of a log that says nothing which is known to anyone\n....";
 };
 
-TEST(Log, SlowOnlySoMuchIsRead) {
+TEST(Log, OnlySoMuchIsRead) {
   Endless endless;
   std::istream in(&endless);
   const LogReading r = read_log(in, "endless");

@@ -402,6 +402,31 @@ std::unique_ptr<Backend> computing_as(Precision precision, std::optional<Precisi
   return std::make_unique<WrappedBackend>(std::move(backend), tiny::as_declaring(declares));
 }
 
+// Casts before each product, x.astype(bfloat16) @ w.astype(bfloat16) with float32 results, round the
+// gradients with respect to the operands too: an arithmetic of its own, within "default".
+TEST(IdentifyProgram, CastsBeforeEachProductAreInside) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  const Capabilities exact = draw_variant(kSubject, DotPrecision::kF32).declared;
+  const std::vector<PrecisionClass> classes =
+      classes_within(Precision::kDefault, exact, e.sharded(e.sharding));
+  const PrecisionClass& casts = *std::ranges::find(classes, true, &PrecisionClass::casts);
+  const auto subject = [&](std::optional<Precision> declares, const char* fault) {
+    auto backend = member_of(casts, kSubject, exact, {});
+    if (fault != nullptr) backend = tiny::faulty(std::move(backend), fault);
+    return std::make_unique<WrappedBackend>(std::move(backend), tiny::as_declaring(declares));
+  };
+  for (const std::optional<Precision> declares :
+       {std::optional(Precision::kDefault), std::optional<Precision>()}) {
+    const Identification m = match(e, *subject(declares, nullptr), {0, 1, 2, 3});
+    EXPECT_EQ(m.outcome, Identification::Outcome::kInside) << text_of(m);
+    EXPECT_EQ(m.computes, casts.does);
+    const Identification wrong =
+        match(e, *subject(declares, "scale@dense1/kernel.grad,magnitude=1.003"), {0, 1, 2, 3});
+    EXPECT_EQ(wrong.outcome, Identification::Outcome::kUnexplained) << text_of(wrong);
+    EXPECT_EQ(wrong.outside[0].tensor, "dense1/kernel.grad") << text_of(wrong);
+  }
+}
+
 // Exact results are inside for every declared precision, and so are those of any precision finer
 // than the declared one.
 TEST(IdentifyProgram, FinerThanDeclaredIsInside) {

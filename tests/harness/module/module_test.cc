@@ -34,10 +34,9 @@ Tensor changed(const Tensor& t, const Bounded& b, int64_t at) {
   return out;
 }
 
-void conforming_engines_are_inside(std::span<const char* const> names,
-                                   const std::vector<std::string>& endings) {
-  for (const std::string name : names) {
-    for (const std::string& ending : endings) {
+TEST(Module, ConformingEnginesAreInside) {
+  for (const std::string name : kSteps) {
+    for (const std::string ending : {".hlo", ".mlir"}) {
       auto made = import_experiment({.program = kFixtures + name + ending});
       ASSERT_TRUE(made) << made.error().message();
       const Experiment& e = *made;
@@ -81,14 +80,6 @@ void conforming_engines_are_inside(std::span<const char* const> names,
       }
     }
   }
-}
-
-TEST(Module, ConformingEnginesAreInside) {
-  constexpr const char* kFew[] = {"cnn_max_pool", "layer_norm_mlp", "mlp_adam", "embedding_bag"};
-  conforming_engines_are_inside(kFew, {".mlir"});
-}
-TEST(Module, SlowConformingEnginesAreInside) {
-  conforming_engines_are_inside(kSteps, {".hlo", ".mlir"});
 }
 
 // The values of a fixture's first step as a file of safetensors: its arguments, and those results

@@ -297,7 +297,7 @@ TEST(Profile, TraceKeepsTheRules) {
 
 // One slow core makes every core wait for it at the all-reduces. The step is longer by what that
 // core takes longer, and no other part changes.
-TEST(Profile, ASlowCoreMakesTheOthersWait) {
+TEST(Profile, ALateCoreMakesTheOthersWait) {
   const Profile even = modelled("digits_cnn", {}, {.advice = false});
   EXPECT_TRUE(even.core_times.empty());
   const Profile p = modelled(
@@ -357,7 +357,7 @@ TEST(Profile, TheTraceShowsTheWaiting) {
   }
 }
 
-TEST(Profile, SlowLinksMakeTheAllReduceLonger) {
+TEST(Profile, PoorLinksMakeTheAllReduceLonger) {
   const auto all_reduce = [](const char* factor) {
     return modelled("digits_cnn", {{"tpu.link_factor", factor}}, {.advice = false});
   };
@@ -370,7 +370,7 @@ TEST(Profile, SlowLinksMakeTheAllReduceLonger) {
   EXPECT_NE(to_profile_text(slow, 100).find("links take 2.00 times as long"), std::string::npos);
 }
 
-TEST(Profile, ASlowCoreThatIsNotThereIsRefused) {
+TEST(Profile, ALateCoreThatIsNotThereIsRefused) {
   const auto refused = load_scenario("digits_cnn", {{"tpu.slow_core", "8"}});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message().find("slow_core is 8, but there are 8 cores"),

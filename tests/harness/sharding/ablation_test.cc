@@ -440,7 +440,7 @@ TEST(Causes, AnInertCauseSaysWhatWouldShowIt) {
 }
 
 // Each cause, introduced into the experiment, is found and restored, and nothing is left over.
-TEST(CausesSlow, EachIsFoundAndRestored) {
+TEST(Causes, EachIsFoundAndRestored) {
   const Experiment clean = rich();
   for (const std::string& cause : possible_causes(clean)) {
     Experiment e = clean;
@@ -455,7 +455,7 @@ TEST(CausesSlow, EachIsFoundAndRestored) {
   }
 }
 
-TEST(CausesSlow, PairsAreFoundAndRestored) {
+TEST(Causes, PairsAreFoundAndRestored) {
   const Experiment clean = rich();
   const std::vector<std::string> causes = possible_causes(clean);
   int pairs = 0;
@@ -475,7 +475,7 @@ TEST(CausesSlow, PairsAreFoundAndRestored) {
   EXPECT_GT(pairs, 20);
 }
 
-TEST(CausesSlow, CleanProgramsMeanTheSame) {
+TEST(Causes, CleanProgramsMeanTheSame) {
   for (int seed = 1; seed <= 20; ++seed) {
     const Experiment e = rich({{"seed", std::to_string(seed)}});
     const MeaningResult m = probe(e);

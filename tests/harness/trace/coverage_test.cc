@@ -165,6 +165,12 @@ TEST(Coverage, ARankThatWasNotGivenIsAnOpenQuestion) {
   EXPECT_EQ(t.judged([](Step&) {}).word(), "NOISE");
 }
 
+TEST(Coverage, WhatAnEvaluationComputedAndTheStepReadsIsAnOpenQuestion) {
+  const TraceVerdict v = Step().judged([](Step& s) { s.made.trace.skipped_evaluation_used = 2; });
+  expect_open(v, "what the trained model computed in eval mode");
+  EXPECT_EQ(v.open[0].times, 2);
+}
+
 TEST(Coverage, RightCallsThatMakeWeightsNaNAreAnotherProgram) {
   Made m;
   const auto w = m.parameter({1, 2}), x = m.tensor({-1, 1});

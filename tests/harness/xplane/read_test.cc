@@ -227,7 +227,7 @@ TEST(Xplane, SaysWhatIsWrong) {
   }
 }
 
-TEST(Xplane, FindsTheSlowOp) {
+TEST(Xplane, FindsTheOpThatTakesLong) {
   Profile model = examples::profile();
   Profile slow = model;
   slow.ops[2].seconds *= 5;  // conv2/convolution: 2 ms become 10
