@@ -1,4 +1,7 @@
 // Elementwise arithmetic, comparisons and logic.
+#include <cmath>
+#include <limits>
+
 #include "backends/aten/definitions.h"
 
 namespace twinrun::aten {
@@ -373,6 +376,25 @@ Expected bounded(const Arguments& a, bool below, bool above, size_t low_at, size
 Expected clamp(const Arguments& a) { return bounded(a, true, true, 1, 2); }
 Expected clamp_min(const Arguments& a) { return bounded(a, true, false, 1, 1); }
 Expected clamp_max(const Arguments& a) { return bounded(a, false, true, 1, 1); }
+// Without a number for it, an infinity becomes the largest number of its type.
+Expected nan_to_num(const Arguments& a) {
+  const Element to = type_of_result(a);
+  const double largest = to == Element::kF64    ? std::numeric_limits<double>::max()
+                         : to == Element::kF16  ? 65504
+                         : to == Element::kBF16 ? 0x1.fep127
+                                                : std::numeric_limits<float>::max();
+  const double of_nan = a.number(1, "nan", 0), above = a.number(2, "posinf", largest),
+               below = a.number(3, "neginf", -largest);
+  return map(
+      a.m,
+      [&](Estimate x) {
+        if (std::isnan(x.value)) return a.m.rounded(exactly(of_nan));
+        if (!std::isinf(x.value)) return exactly(x.value);
+        const double limit = x.value > 0 ? above : below;
+        return std::fabs(limit) == largest ? exactly(limit) : a.m.rounded(exactly(limit));
+      },
+      a.array(0, "self"));
+}
 Expected copysign(const Arguments& a) {
   return exact_map(a, [](double x, double y) { return std::copysign(x, y); });
 }
@@ -424,6 +446,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.floor", floor},
     {"aten.trunc", trunc},
     {"aten.round", round},
+    {"aten.nan_to_num", nan_to_num},
     {"aten.isnan", isnan},
     {"aten.isinf", isinf},
     {"aten.isfinite", isfinite},
