@@ -47,17 +47,17 @@ TEST_F(FuzzLimits, TenMegabytesOfJsonLines) {
   const std::string path = as_file("x.jsonl", repeated("{\"a\":1}\n", 1'250'000));
   // As if the file were larger: 16 seconds more on a slow machine, and eight times its memory, which
   // is taken back.
-  constexpr uint64_t kSeconds = uint64_t{16} << 24;
+  constexpr uint64_t kAsLarge = uint64_t{16} << 24;
   const auto done = run_isolated(
       [&]() -> Result<std::vector<std::byte>> {
         rlimit memory{};
         ::getrlimit(RLIMIT_AS, &memory);
-        memory.rlim_cur -= (rlim_t{700} << 20) + 8 * rlim_t{kSeconds};
+        memory.rlim_cur -= (rlim_t{700} << 20) + 8 * rlim_t{kAsLarge};
         ::setrlimit(RLIMIT_AS, &memory);
         TWINRUN_ASSIGN(const CurveFile file, read_curve(path, ""));
         return std::vector<std::byte>(file.curve.values.size());
       },
-      kSeconds, path);
+      kAsLarge, path);
   ASSERT_TRUE(done.ok()) << done.error().message();
   EXPECT_EQ(done->size(), 1'250'000u);
 }
