@@ -2,7 +2,6 @@
 #include "harness/drill/truth.h"
 
 #include <algorithm>
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -16,6 +15,7 @@
 #include "harness/run/evaluate.h"
 #include "harness/run/run.h"
 #include "harness/tensors/distance.h"
+#include "program/base/distributions.h"
 
 namespace twinrun::drill {
 namespace {
@@ -194,10 +194,9 @@ Result<std::string> matters(const DrillCase& c, const Experiment& e) {
   const DiagnoseSpec& asked = e.scenario.diagnose;
   const std::vector<int> looks = looks_of(asked.seeds, std::max(asked.seeds, asked.max_seeds));
   const double seeds = std::max(2, looks.back()), error = deviation / std::sqrt(seeds);
-  const boost::math::students_t t(seeds - 1);
   const double tail = 0.025 / static_cast<double>(looks.size());
   const double reach =
-      (boost::math::quantile(t, 1 - tail) + boost::math::quantile(t, 0.95)) * error;
+      (student_quantile(seeds - 1, 1 - tail) + student_quantile(seeds - 1, 0.95)) * error;
   if (std::fabs(mean) - margin > reach) return std::string(mean > 0 ? "harmful" : "beneficial");
   const Program whole = e.whole();
   TWINRUN_ASSIGN(const Evaluation initial,

@@ -2,12 +2,11 @@
 #include "harness/effect/effect.h"
 
 #include <algorithm>
-#include <boost/math/distributions/chi_squared.hpp>
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <map>
 
 #include "harness/effect/moments.h"
+#include "program/base/distributions.h"
 
 namespace twinrun {
 namespace {
@@ -20,12 +19,12 @@ constexpr double kHarmful = 2;
 constexpr double kGrowth = 1.6;  // factor of the number of seeds from look to look
 
 double quantile(double n, double p) {
-  return boost::math::quantile(boost::math::students_t(n - 1), p);
+  return student_quantile(n - 1, p);
 }
 
 // The lower 95 % bound of the true standard deviation, as a factor of that of `n` numbers.
 double lower_bound_of_deviation(double n) {
-  return std::sqrt((n - 1) / boost::math::quantile(boost::math::chi_squared(n - 1), 0.95));
+  return std::sqrt((n - 1) / chi_squared_quantile(n - 1, 0.95));
 }
 
 }  // namespace

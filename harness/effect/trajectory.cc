@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 
 #include "harness/effect/moments.h"
+#include "program/base/distributions.h"
 
 namespace twinrun {
 
@@ -45,11 +45,10 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   const auto n = static_cast<double>(row.differences.size());
   row.outcome = PairedOutcome::kUndetermined;
   if (n < 2) return row;
-  const boost::math::students_t t(n - 1);
   const double error = deviation_of(row.differences) / std::sqrt(n);
-  const double wide = boost::math::quantile(t, 0.975) * error,
-               narrow = boost::math::quantile(t, 0.95) * error;
-  row.detectable = wide + boost::math::quantile(t, 0.8) * error;
+  const double wide = student_quantile(n - 1, 0.975) * error,
+               narrow = student_quantile(n - 1, 0.95) * error;
+  row.detectable = wide + student_quantile(n - 1, 0.8) * error;
   row.low = row.mean - wide;
   row.high = row.mean + wide;
   row.tost_low = row.mean - narrow;
@@ -70,8 +69,7 @@ std::optional<int> seeds_for_power(const TrajectoryRow& row) {
   constexpr int kMax = 10000;
   const double spread = spread_of(row);
   for (int n = 2; n <= kMax; ++n) {
-    const boost::math::students_t t(n - 1);
-    const auto at = [&](double p) { return boost::math::quantile(t, p); };
+    const auto at = [&](double p) { return student_quantile(n - 1, p); };
     const double most = std::max(at(0.975) + at(0.8), at(0.95) + at(0.9));
     if (most * spread / std::sqrt(n) <= row.margin) return n;
   }

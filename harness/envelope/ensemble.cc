@@ -2,12 +2,12 @@
 #include "harness/envelope/ensemble.h"
 
 #include <algorithm>
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 
 #include "backends/variants/variant.h"
 #include "harness/run/one_step.h"
 #include "harness/tensors/distance.h"
+#include "program/base/distributions.h"
 #include "program/base/philox.h"
 
 namespace twinrun {
@@ -101,9 +101,7 @@ EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   for (size_t i = 1; i < n; ++i) squares += std::pow(std::log(distance[i]) - mean, 2);
   const auto members = static_cast<double>(n - 1);
   const double error = std::sqrt(squares / (members - 1) * (1 + 1 / members));
-  const boost::math::students_t t(members - 1);
-  const double limit =
-      mean + boost::math::quantile(boost::math::complement(t, kFalseAlarm)) * error;
+  const double limit = mean + student_upper(members - 1, kFalseAlarm) * error;
   if (!(row.subject - unknown <= 0 || std::log(row.subject - unknown) <= limit))
     row.outcome = EnsembleOutcome::kOutside;
   return row;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -19,6 +18,7 @@
 #include "harness/identify/identify.h"
 #include "harness/run/one_step.h"
 #include "harness/run/run.h"
+#include "program/base/distributions.h"
 
 namespace twinrun {
 
@@ -37,8 +37,7 @@ inline bool beyond(const Distance& d) {
 // spread. It holds for a single number (all its rounding errors in step); a tensor with many
 // independent errors stays closer.
 inline double student_limit(size_t members, double false_alarm) {
-  const boost::math::students_t student(static_cast<double>(members - 1));
-  return boost::math::quantile(boost::math::complement(student, false_alarm / 2));
+  return student_upper(static_cast<double>(members - 1), false_alarm / 2);
 }
 inline bool of_all_steps(Look look) { return look == Look::kSizes || look == Look::kStoreds; }
 // Two members select the causes that are worth an envelope of their own: a cause is dropped where

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/math/distributions/binomial.hpp>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -19,6 +18,7 @@
 #include "harness/run/one_step.h"
 #include "harness/tensors/distance.h"
 #include "harness/tensors/pattern.h"
+#include "program/base/distributions.h"
 
 namespace twinrun {
 namespace {
@@ -115,8 +115,7 @@ bool may_hang_on_decisions(int64_t outside, int64_t steps, bool rounds_operands,
   // In binary32 decisions are rare.
   if (!rounds_operands) return 2 * outside <= steps;
   constexpr double kOfSteps = 1.0 / 3;
-  const boost::math::binomial_distribution<double> decided(static_cast<double>(steps), kOfSteps);
-  return boost::math::cdf(boost::math::complement(decided, static_cast<double>(outside) - 1)) >
+  return binomial_at_least(static_cast<double>(steps), kOfSteps, static_cast<double>(outside)) >
          false_alarm;
 }
 

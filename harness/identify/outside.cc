@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <limits>
 
@@ -14,6 +13,7 @@
 #include "harness/identify/identify_fit.h"
 #include "harness/identify/signatures.h"
 #include "harness/run/one_step.h"
+#include "program/base/distributions.h"
 
 namespace twinrun {
 namespace {
@@ -126,9 +126,8 @@ class Describer {
     const auto members = static_cast<double>(v_.members.size());
     const Envelope::Around& around = v_.conforming.values[value];
     const std::vector<float>&mean = *around.mean, &exact = *v_.exact.values[value].data;
-    const boost::math::students_t student(members - 1);
-    const double quantile = boost::math::quantile(
-        boost::math::complement(student, v_.false_alarm / 2 / static_cast<double>(n)));
+    const double quantile =
+        student_upper(members - 1, v_.false_alarm / 2 / static_cast<double>(n));
     std::vector<double> squares(n, 0), largest(n, 0), off(n, 0);
     double all = 0, all_off = 0;
     for (const Observed& m : v_.members) {

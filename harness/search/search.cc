@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <boost/math/distributions/binomial.hpp>
 #include <cmath>
 #include <cstdint>
 #include <set>
+
+#include "program/base/distributions.h"
 
 namespace twinrun::bisect {
 namespace {
@@ -205,8 +206,7 @@ class Search {
     TWINRUN_ASSIGN(const Tally end, judge_.more(name(bad_), more));
     const int n = end.good + end.bad;
     rate_ = std::min(0.999, static_cast<double>(end.bad) / n);
-    low_rate_ = std::min(0.999, boost::math::binomial_distribution<>::find_lower_bound_on_p(
-                                    n, end.bad, 1 - repeats().confidence));
+    low_rate_ = std::min(0.999, binomial_low_rate(n, end.bad, 1 - repeats().confidence));
     const double wanted = std::log(alpha_) / std::log1p(-low_rate_);
     needed_ = static_cast<int>(std::clamp<double>(std::ceil(wanted), repeats().agree,
                                                   std::max(repeats().agree, repeats().most)));

@@ -1,11 +1,11 @@
 // Records the runs of the parity suite, and the ensemble and bounds around them.
 #include "tests/parity/corners.h"
 
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 
 #include "backends/registry.h"
 #include "harness/diagnose/stages.h"
+#include "program/base/distributions.h"
 #include "tests/parity/rounding_noise.h"
 
 namespace twinrun::parity {
@@ -52,9 +52,8 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 double bound_of(const std::vector<double>& members) {
   const double rms =
       distance(members, std::vector<double>(members.size())) / std::sqrt(members.size());
-  const boost::math::students_t student(static_cast<double>(members.size()));
   return std::sqrt(2.0) * rms *
-         boost::math::quantile(boost::math::complement(student, kFalseAlarm / 2));
+         student_upper(static_cast<double>(members.size()), kFalseAlarm / 2);
 }
 
 Result<Trace> trace(const Experiment& e, const Program& program, Backend& backend,
