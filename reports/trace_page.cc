@@ -1,6 +1,7 @@
 // Writes report.html of a judged trace: verdict and place first, then the findings, how close the
 // calls come to their bounds, the operations, and what was not judged.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -131,7 +132,10 @@ class TracePage {
     out += term("error", html::text(fmt::format("{:.3g}, {} the bound of {:.3g}",
                                                 std::fabs(f.got - f.expected),
                                                 text::times(f.ratio()), f.bound)));
-    return out + term("wrong elements", html::text(f.signature));
+    out += term("wrong elements", html::text(f.signature));
+    return out + (f.made_by.size() > 1
+                      ? term("made by", html::code(fmt::format("{}", fmt::join(f.made_by, ", "))))
+                      : "");
   }
 
   std::string precision_losses() const {

@@ -2,6 +2,7 @@
 #include "reports/trace_verdict.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -51,6 +52,8 @@ std::string describe(const CallFinding& f) {
   out += fmt::format("  worst at {}: {:.9g}, expected {:.9g} within {:.3g}\n", f.worst_index, f.got,
                      f.expected, f.bound);
   if (!f.signature.empty()) out += fmt::format("  of the wrong elements: {}\n", f.signature);
+  if (f.made_by.size() > 1)
+    out += fmt::format("  the compiled code makes it by {}\n", fmt::join(f.made_by, ", "));
   if (f.composed)
     out +=
         "  the function as a whole differs from its documented definition, although the calls "
@@ -258,7 +261,8 @@ std::string trace_json(const TraceVerdict& v) {
                   {"got", fmt::format("{:.17g}", f.got)},
                   {"expected", fmt::format("{:.17g}", f.expected)},
                   {"bound", fmt::format("{:.17g}", f.bound)},
-                  {"signature", f.signature}});
+                  {"signature", f.signature},
+                  {"made_by", f.made_by}});
       one["operands"] = Json::array();
       for (const CallOperand& o : f.operands)
         one["operands"].push_back({{"name", o.name}, {"type", o.type}, {"values", o.values}});

@@ -27,6 +27,7 @@ struct CallFinding {
   std::string result, type;                    // "result 2 of 3", "float32[64, 10]"
   int64_t elements = 0, outside = 0;
   std::string pattern, worst_index, signature;
+  std::vector<std::string> made_by;  // of a compiled region: its operations behind the result
   double got = 0, expected = 0, bound = 0;  // at the worst element
   std::vector<CallOperand> operands;        // at the worst element
   double ratio() const;                     // |got - expected| / bound

@@ -251,4 +251,39 @@ Replayed replay(const Graph& graph, const std::vector<Value>& inputs,
   return Replay(graph, actual, arithmetic_of).run(inputs);
 }
 
+namespace {
+
+void mark(const Value& v, const std::vector<size_t>& maker, uint32_t inputs,
+          std::vector<bool>& needed) {
+  if (v.kind == Value::Kind::kGraphValue && v.integer >= inputs)
+    needed[maker[static_cast<size_t>(v.integer - inputs)]] = true;
+  for (const Value& item : v.items) mark(item, maker, inputs, needed);
+}
+
+}  // namespace
+
+std::vector<std::string> made_by(const Graph& graph, const GraphNode& node) {
+  std::vector<size_t> maker;  // the node of each value after the inputs
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    maker.insert(maker.end(), graph.nodes[n].results.size(), n);
+  const auto last = static_cast<size_t>(&node - graph.nodes.data());
+  std::vector<bool> needed(graph.nodes.size(), false);
+  needed[last] = true;
+  for (size_t n = last + 1; n-- > 0;) {
+    if (!needed[n]) continue;
+    for (const Value& v : graph.nodes[n].args) mark(v, maker, graph.inputs, needed);
+    for (const auto& [name, v] : graph.nodes[n].kwargs) mark(v, maker, graph.inputs, needed);
+  }
+  std::vector<std::string> out;
+  for (size_t n = 0; n <= last; ++n) {
+    const std::string& op = graph.nodes[n].op;
+    if (needed[n] && op != "prims.convert_element_type.default" &&
+        !op.starts_with("aten._to_copy") &&
+        std::ranges::find(kViews, op) == std::ranges::end(kViews) &&
+        std::ranges::find(out, op) == out.end())
+      out.push_back(op);
+  }
+  return out;
+}
+
 }  // namespace twinrun::aten

@@ -48,4 +48,8 @@ Replayed replay(const Graph& graph, const std::vector<Value>& inputs,
                 const std::vector<const TensorView*>& actual,
                 const std::function<Arithmetic(const Call&)>& arithmetic_of);
 
+// The operations on whose results `node` depends, and its own, in the order of the graph; each name
+// once, and no name of a cast. One of them is wrong, or they were fused wrongly, if its result is.
+std::vector<std::string> made_by(const Graph& graph, const GraphNode& node);
+
 }  // namespace twinrun::aten

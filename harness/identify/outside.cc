@@ -126,8 +126,7 @@ class Describer {
     const auto members = static_cast<double>(v_.members.size());
     const Envelope::Around& around = v_.conforming.values[value];
     const std::vector<float>&mean = *around.mean, &exact = *v_.exact.values[value].data;
-    const double quantile =
-        student_upper(members - 1, v_.false_alarm / 2 / static_cast<double>(n));
+    const double quantile = student_upper(members - 1, v_.false_alarm / 2 / static_cast<double>(n));
     std::vector<double> squares(n, 0), largest(n, 0), off(n, 0);
     double all = 0, all_off = 0;
     for (const Observed& m : v_.members) {

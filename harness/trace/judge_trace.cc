@@ -225,8 +225,10 @@ class Judge {
       const size_t before = verdict_.findings.size();
       compare_one(call, *r.outputs[i], *actual[i], i, actual.size(), false, arithmetic(call), op);
       if (verdict_.findings.size() > before) {
-        verdict_.findings.back().result +=
-            fmt::format(", of {} at {}", r.nodes[i]->op, r.nodes[i]->place);
+        CallFinding& f = verdict_.findings.back();
+        f.result = fmt::format("{} of {} at {}", f.result.empty() ? "the result" : f.result + ",",
+                               r.nodes[i]->op, r.nodes[i]->place);
+        f.made_by = aten::made_by(*call.graph, *r.nodes[i]);
       }
     }
     if (judged == 0 && !why.empty()) return unjudged(call, why);

@@ -30,6 +30,7 @@ def run(*words):
     made = subprocess.run([FORKS.python, *map(str, words)], env=ENVIRONMENT, capture_output=True, text=True)
     if made.returncode:
         raise AssertionError(made.stderr[-2000:])
+    return made.stdout
 
 
 def judged(trace):
@@ -181,6 +182,15 @@ class Judge(unittest.TestCase):
     @unittest.skipUnless(COMPILES, "no torch.compile")
     def test_a_count_that_the_radii_leave_open_accuses_nobody(self):
         self.assertEqual(watched(HERE / "compiled" / "models.py", "angles")["findings"], [])
+
+    @unittest.skipUnless(COMPILES, "no torch.compile")
+    def test_a_compiled_minimum_of_bytes_is_named(self):
+        script = HERE / "compiled" / "models.py"
+        wrong = float(run(script, "bytes", "--steps", 1).split()[-1]) > 1e-3    # in this version, on this processor
+        report = watched(script, "bytes")
+        self.assertEqual(report["verdict"], "ENGINE_BUG" if wrong else "NOISE")
+        if wrong:
+            self.assertIn("aten.amin.default", report["findings"][0]["made_by"])
 
     @unittest.skipUnless(COMPILES, "no torch.compile")
     def test_planted_regions_are_named(self):

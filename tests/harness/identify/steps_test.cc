@@ -240,22 +240,26 @@ TEST(Steps, AFaultOfOneStepInSixtyIsFound) {
 
 // A flipped bit of the exponent (29) or the highest bit of the fraction (22), between two steps.
 // With rmsprop, nothing depends on the velocity that is in the state.
+void expect_changed_between_steps(const std::string& optimizer, int bit) {
+  SCOPED_TRACE(optimizer + " " + std::to_string(bit));
+  Setting s;
+  s.optimizer = optimizer;
+  const Program p = asked_of(s);
+  const Report r = diagnosed(s, bit_flipped(p, 6, bit));
+  expect_found(r, 6, "dense1/kernel");
+  EXPECT_EQ(r.findings[0].cause, "other_start") << text_of(r);
+  EXPECT_NE(r.findings[0].sentence.find(
+                "does not follow from the state that the engine reported after step 5"),
+            std::string::npos)
+      << text_of(r);
+  EXPECT_NE(r.findings[0].elements.find("1 of "), std::string::npos) << r.findings[0].elements;
+}
 TEST(Steps, AStateThatChangesBetweenTheStepsIsTold) {
-  for (const auto& [optimizer, bit] :
-       {std::pair{"momentum", 29}, {"momentum", 22}, {"rmsprop", 29}}) {
-    SCOPED_TRACE(optimizer + std::string(" ") + std::to_string(bit));
-    Setting s;
-    s.optimizer = optimizer;
-    const Program p = asked_of(s);
-    const Report r = diagnosed(s, bit_flipped(p, 6, bit));
-    expect_found(r, 6, "dense1/kernel");
-    EXPECT_EQ(r.findings[0].cause, "other_start") << text_of(r);
-    EXPECT_NE(r.findings[0].sentence.find(
-                  "does not follow from the state that the engine reported after step 5"),
-              std::string::npos)
-        << text_of(r);
-    EXPECT_NE(r.findings[0].elements.find("1 of "), std::string::npos) << r.findings[0].elements;
-  }
+  expect_changed_between_steps("momentum", 22);
+}
+TEST(StepVariantsSlow, AStateThatChangesBetweenTheStepsIsTold) {
+  expect_changed_between_steps("momentum", 29);
+  expect_changed_between_steps("rmsprop", 29);
 }
 
 // The engine promises equal bits: the first step after which the cores differ is reported with the
@@ -295,22 +299,24 @@ TEST(Steps, CoresThatPartWithinTheEnvelope) {
 
 // NaN has no distance from other numbers, so it is a fault even if the engine does not promise to
 // repeat its bits.
-TEST(Steps, NaNInTheMiddleOfARunIsFoundWithItsStep) {
-  for (const bool deterministic : {true, false}) {
-    Setting s;
-    s.deterministic = deterministic;
-    const Program p = asked_of(s);
-    const Mishap nan{[&p](int64_t step, States& states) {
-                       if (step < 30) return;
-                       for (size_t r = 0; r < states.size(); ++r)
-                         var(states, p, "dense1/kernel", r).as<float>()[5] = NAN;
-                     },
-                     {}};
-    const Report r = diagnosed(s, nan);
-    expect_found(r, 30, "");
-    EXPECT_NE(text_of(r).find("ends in NaN at step 30; the references do not"), std::string::npos)
-        << text_of(r);
-  }
+void expect_nan_is_found(bool deterministic) {
+  Setting s;
+  s.deterministic = deterministic;
+  const Program p = asked_of(s);
+  const Mishap nan{[&p](int64_t step, States& states) {
+                     if (step < 30) return;
+                     for (size_t r = 0; r < states.size(); ++r)
+                       var(states, p, "dense1/kernel", r).as<float>()[5] = NAN;
+                   },
+                   {}};
+  const Report r = diagnosed(s, nan);
+  expect_found(r, 30, "");
+  EXPECT_NE(text_of(r).find("ends in NaN at step 30; the references do not"), std::string::npos)
+      << text_of(r);
+}
+TEST(Steps, NaNInTheMiddleOfARunIsFoundWithItsStep) { expect_nan_is_found(false); }
+TEST(StepVariantsSlow, NaNInTheMiddleOfADeterministicRunIsFoundWithItsStep) {
+  expect_nan_is_found(true);
 }
 
 // The engine counts its steps itself. When it is resumed, it counts from zero again.
