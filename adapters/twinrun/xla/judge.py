@@ -74,14 +74,14 @@ class Answer:
                 yield (self.labels[i] if i < len(self.labels) else f"result {i}"), r
 
     def sentence(self):
-        """Returns what is outside as text: "112 of 128 elements of new h are outside: [0, 2, 0] is 1.5, due is 2.5"."""
+        """Returns what is outside as text: "112 of 128 elements of new h are outside: [0, 2, 0] is 1.5, expected 2.5"."""
         parts = []
         for label, r in self.wrong:
             text = f"{r['outside']} of {r['elements']} elements of {label} are outside their bound"
             worst = r.get("worst")
             if worst:
                 text += (
-                    f": element {worst['index']} is {_number(worst['found'])}, due is {_number(worst['expected'])}"
+                    f": element {worst['index']} is {_number(worst['found'])}, expected {_number(worst['expected'])}"
                     f" ± {_number(worst['radius'])}"
                 )
             parts.append(text)
