@@ -132,6 +132,7 @@ constexpr Definition kDefinitions[] = {
     {"aten.new_empty", given},
     {"aten.new_empty_strided", given},
     {"aten.resize_", given},
+    {"aten.resize_as_", given},
     {"aten.set_", given},
     {"aten._local_scalar_dense", nothing},
     {"aten.item", nothing},

@@ -98,8 +98,53 @@ Expected qr(const Arguments& a) {
   return e;
 }
 
+// A = LL', of which one triangle of A is read: an element of LL' - A is at most of_sum(n + 2) of
+// that of |L||L'|, in whatever order the sums are computed (Higham, theorem 10.3).
+Expected cholesky(const Arguments& a) {
+  const Arithmetic& m = a.m;
+  const Array x = a.array(0, "A");
+  const bool upper = a.flag(1, "upper", false);
+  if (x.dims.size() < 2 || is_half(a.view(0, "A").element))
+    throw Undefined("a matrix of another type");
+  Expected e = as_returned(a, 2);
+  const Array l = *e.results[0], info = *e.results[1];
+  const int64_t n = x.dims.back(), stacks = x.size() / std::max<int64_t>(1, n * n);
+  if (l.dims != x.dims || x.dims[x.dims.size() - 2] != n || info.size() != stacks) {
+    e.problem = "its factor has other dimensions";
+    return e;
+  }
+  const auto at = [n, upper](int64_t i, int64_t j) {
+    return static_cast<size_t>(upper ? j * n + i : i * n + j);
+  };
+  for (int64_t s = 0; s < stacks; ++s) {
+    std::string wrong;
+    const double *from = x.value.data() + s * n * n, *to = l.value.data() + s * n * n;
+    for (int64_t i = 0; i < n && wrong.empty(); ++i) {
+      for (int64_t j = 0; j < n && wrong.empty(); ++j) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k <= std::min(i, j); ++k) {
+          sum += to[at(i, k)] * to[at(j, k)];
+          size += std::fabs(to[at(i, k)] * to[at(j, k)]);
+        }
+        const double off = j > i ? std::fabs(to[at(i, j)]) : std::fabs(sum - from[at(i, j)]);
+        const double bound = j > i ? 0 : m.of_sum(n + 2) * size + m.smallest;
+        if (!(off <= bound))
+          wrong = fmt::format("element [{}, {}] of {} is off by {:.3g}; the bound is {:.3g}", i, j,
+                              j > i ? "the factor's other triangle" : "A - LL'", off, bound);
+      }
+    }
+    const bool refused = info.value[static_cast<size_t>(s)] != 0;
+    if (refused && !wrong.empty())
+      throw Undefined("a matrix that the call says is not positive definite");
+    if (refused) wrong = "the call says that the matrix is not positive definite, but factors it";
+    if (e.problem.empty()) e.problem = wrong;
+  }
+  return e;
+}
+
 constexpr Definition kDefinitions[] = {
     {"aten.linalg_qr", qr},
+    {"aten.linalg_cholesky_ex", cholesky},
 };
 
 }  // namespace
