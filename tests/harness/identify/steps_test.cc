@@ -240,8 +240,8 @@ TEST(Steps, AFaultOfOneStepInSixtyIsFound) {
 
 // A flipped bit of the exponent (29) or the highest bit of the fraction (22), between two steps.
 // With rmsprop, nothing depends on the velocity that is in the state.
-void expect_changed_between_steps(const std::string& optimizer, int bit) {
-  SCOPED_TRACE(optimizer + " " + std::to_string(bit));
+void expect_changed_between_steps(const char* optimizer, int bit) {
+  SCOPED_TRACE(optimizer + std::string(" ") + std::to_string(bit));
   Setting s;
   s.optimizer = optimizer;
   const Program p = asked_of(s);
