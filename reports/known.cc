@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "program/base/input_file.h"
 #include "program/base/json_checksum.h"
 #include "program/base/json_text.h"
 #include "reports/text.h"
@@ -84,6 +85,7 @@ std::string to_json(const KnownStep& known) {
 }
 
 Result<KnownStep> read_known(const std::string& path) {
+  TWINRUN_RETURN_IF_ERROR(check_input(path));
   std::ifstream file(path);
   if (!file) return Error{"cannot open", path, "python -m twinrun record -o known.json SCRIPT"};
   std::stringstream text;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "program/base/input_file.h"
 #include "program/base/json_checksum.h"
 #include "program/base/json_text.h"
 #include "reports/html_page.h"
@@ -121,6 +122,7 @@ std::string ResultApart::sentence() const {
 }
 
 Result<SideReport> read_side_report(const std::string& path, std::string name) {
+  TWINRUN_RETURN_IF_ERROR(check_input(path));
   std::ifstream file(path);
   if (!file)
     return Error{"cannot read the report of a diagnosis", path,

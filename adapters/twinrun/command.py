@@ -79,6 +79,11 @@ def _parsed(words):
         parser.error("--steps must be at least 1, --first at least 0")
     if not os.path.exists(args.script):
         parser.error(f"there is no script '{args.script}'")
+    folder = os.path.dirname(os.path.abspath(args.output))
+    if not os.path.isdir(folder):
+        parser.error(f"--output {args.output}: there is no folder '{folder}'")
+    if os.path.isdir(args.output) or not os.access(folder, os.W_OK):
+        parser.error(f"--output {args.output}: it is a folder, or '{folder}' cannot be written to")
     return args
 
 

@@ -283,6 +283,8 @@ class Recorder:
         out.append(packer.pack(5, block, number, version, dtype, place, flags, d, offset, *shape, *stride))
 
     def _new_storage(self, key, storage):
+        if storage.device.type == "meta":    # of a FakeTensor, which names the device that it stands for
+            raise Skip
         self.number += 1
         self.used += key in self.skipped
         if self.number % PURGE == 0:

@@ -13,6 +13,7 @@ through a map, which copies nothing.
 """
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import mmap
@@ -20,9 +21,10 @@ import os
 import struct
 import zlib
 
-MAGIC = b"TWINTRC1".ljust(64, b"\0")
+MAGIC = b"TWINTRC2".ljust(64, b"\0")
 PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP = range(8)
 HEADER = struct.Struct("<IIQQ")
+COVERED = struct.Struct("<IQQ")    # of a header: what its checksum covers, beside the payload
 ALIGNMENT = 64          # of data in the file
 GATHERED = 1 << 20      # bytes of small records that are kept back before they are written
 SMALL = 1 << 15         # a block of data up to this size is gathered, too
@@ -36,6 +38,15 @@ _compare.argtypes, _compare.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.
 _map.argtypes, _map.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64], ctypes.c_void_p
 _unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
+
+
+def checksum_of(kind, size, number, payload):
+    return zlib.crc32(payload, zlib.crc32(COVERED.pack(kind, size, number)))
+
+
+def header(kind, number, payload):
+    """The 24 bytes before a payload."""
+    return HEADER.pack(kind, checksum_of(kind, len(payload), number, payload), len(payload), number)
 
 
 def _claim(path):
@@ -66,6 +77,7 @@ class TraceFile:
     def __init__(self, path, meta):
         self.asked = os.path.abspath(path)
         self.fd, self.path = _claim(self.asked)    # another name if that one is in use
+        self.identity = os.fstat(self.fd)
         self.published = False
         self.pending = bytearray(MAGIC)
         self.written = 0    # bytes of the file; `pending` comes after them
@@ -86,8 +98,9 @@ class TraceFile:
         if not self.written:
             self.flush()
         payload = self._meta(meta)
+        self._hold()
         if len(payload) == self.room:
-            os.pwrite(self.fd, HEADER.pack(META, zlib.crc32(payload), len(payload), 0) + payload, len(MAGIC))
+            os.pwrite(self.fd, header(META, 0, payload) + payload, len(MAGIC))
         path = os.path.abspath(path)
         if path == self.asked:
             path = self.path
@@ -110,9 +123,9 @@ class TraceFile:
     def size(self):
         return self.written + len(self.pending)
 
-    def record(self, kind, number, payload, checked=True):
+    def record(self, kind, number, payload):
         pending = self.pending
-        pending += HEADER.pack(kind, zlib.crc32(payload) if checked else 0, len(payload), number)
+        pending += header(kind, number, payload)
         pending += payload
         pending += bytes(-len(payload) % 8)
         if len(pending) > GATHERED:
@@ -136,18 +149,21 @@ class TraceFile:
         if 0 < gap < HEADER.size:
             gap += ALIGNMENT
         if gap:
-            pending += HEADER.pack(PADDING, 0, gap - HEADER.size, 0)
-            pending += bytes(gap - HEADER.size)
+            padding = bytes(gap - HEADER.size)
+            pending += header(PADDING, 0, padding) + padding
         number = len(self.blocks)
-        pending += HEADER.pack(DATA, 0, size, number)
-        begin = self.size
         if size <= SMALL:
-            pending += ctypes.string_at(address, size) if size else b""
+            payload = ctypes.string_at(address, size) if size else b""
+            pending += header(DATA, number, payload) + payload
+            begin = self.size - size
         else:
+            pending += HEADER.pack(DATA, 0, size, number)
+            begin = self.size
             whole = self.size
             try:
                 self.flush()
                 self._write(memoryview((ctypes.c_char * size).from_address(address)).cast("B"))
+                self._seal(begin, size, number)
             except OSError:
                 self._take_back(before, whole)
                 raise
@@ -159,15 +175,24 @@ class TraceFile:
             self.flush()
         return number
 
+    def _seal(self, begin, size, number):
+        """Gives a block in the file its checksum: of what is there, because others may write the memory that it came from."""
+        found, at = zlib.crc32(COVERED.pack(DATA, size, number)), begin
+        while at < begin + size:
+            within = at % WINDOW
+            part = min(begin + size - at, WINDOW - within)
+            found = zlib.crc32((ctypes.c_char * part).from_address(self._window(at // WINDOW) + within), found)
+            at += part
+        os.pwrite(self.fd, struct.pack("<I", found), begin - HEADER.size + 4)
+
     def _take_back(self, before, whole):
         """After a failure: removes what the block's record and a part of its data added."""
         if self.pending:     # the flush failed
             del self.pending[before:]
             return
         header = HEADER.size
-        os.ftruncate(self.fd, whole - header)
         self.written = whole - header
-        os.lseek(self.fd, self.written, os.SEEK_SET)
+        self._cut()
 
     def same(self, block, offset, address, size):
         """Says whether `size` bytes of memory are those of a block, from its byte `offset` on."""
@@ -193,10 +218,38 @@ class TraceFile:
             self.windows[number] = found
         return found
 
+    def _is_held(self):
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.fstat(self.fd), self.identity)
+        return False
+
+    def _cut(self):
+        """Takes away what a failed call has written."""
+        if self._is_held():
+            os.ftruncate(self.fd, self.written)
+            os.lseek(self.fd, self.written, os.SEEK_SET)
+
+    def _hold(self):
+        """Opens the file again if the script has closed all descriptors, or has this number now for a file of its own."""
+        if self._is_held():
+            return
+        name = self.path if self.published else self.path + PART
+        fd = os.open(name, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        if not os.path.samestat(os.fstat(fd), self.identity):
+            os.close(fd)
+            raise OSError(errno.ESTALE, "another file has taken its place", name)
+        _locks(fd)
+        os.lseek(fd, self.written, os.SEEK_SET)
+        self.fd = fd
+
     def _write(self, view):
+        self._hold()
         done = 0
-        while done < len(view):
-            done += os.write(self.fd, view[done:done + (1 << 30)])
+        try:
+            while done < len(view):
+                done += os.write(self.fd, view[done:done + (1 << 30)])
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from None
         self.written += len(view)
 
     def flush(self):
@@ -205,8 +258,7 @@ class TraceFile:
         try:
             self._write(memoryview(bytes(self.pending)))
         except OSError:
-            os.ftruncate(self.fd, self.written)
-            os.lseek(self.fd, self.written, os.SEEK_SET)
+            self._cut()
             raise
         self.pending.clear()
 
@@ -217,7 +269,8 @@ class TraceFile:
 
     def abandon(self):
         if self.fd is not None:
-            os.close(self.fd)
+            if self._is_held():
+                os.close(self.fd)
             self.fd = None
         for address in self.windows.values():
             _unmap(address, WINDOW)
@@ -240,5 +293,5 @@ def replace_end(path, change):
         change(end)
         payload = json.dumps(end).encode()
         file.seek(at)
-        file.write(HEADER.pack(END, zlib.crc32(payload), len(payload), 0) + payload + bytes(-len(payload) % 8))
+        file.write(header(END, 0, payload) + payload + bytes(-len(payload) % 8))
         file.truncate()

@@ -121,7 +121,7 @@ def verify_script(words):
             known = checksum.loads(file.read())
         threads, args.steps = int(known["settings"]["threads"]), known["steps"]
         places = _places(known, args.each)
-    except (OSError, ValueError, KeyError) as e:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         print(f"twinrun: {args.known} is not what `python -m twinrun record` writes: {e}", file=sys.stderr)
         return 128
     rows = []

@@ -282,7 +282,7 @@ class watch:
         r = self.recorder
         self.complete += 1
         try:
-            r.file.record(STEP, self.complete, b"", checked=False)
+            r.file.record(STEP, self.complete, b"")
             r.file.flush()
             r.file.publish(self._name(), self.meta)
             self.path = r.file.path

@@ -1,7 +1,10 @@
 // Arrays of estimates: broadcasting, moves, sums and matrix products.
 #include "backends/aten/array.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "backends/aten/definitions.h"
@@ -23,7 +26,7 @@ Array strided(const Array& x, Dims dims, const Dims& strides, int64_t first = 0)
   const size_t rank = out.dims.size();
   const int64_t run = rank == 0 ? 1 : out.dims[rank - 1];
   const int64_t step = rank == 0 ? 0 : strides[rank - 1];
-  std::vector<int64_t> index(rank, 0);
+  Checked<int64_t> index(rank, 0);
   int64_t from = first;
   for (int64_t to = 0; to < out.size(); to += run) {
     for (int64_t i = 0; i < run; ++i) {
@@ -49,7 +52,7 @@ struct Reduction {
 };
 Reduction reduction_of(const Array& x, const Dims& dims, bool keep) {
   const auto rank = static_cast<int64_t>(x.dims.size());
-  std::vector<bool> gone(x.dims.size(), dims.empty());
+  Checked<bool> gone(x.dims.size(), dims.empty());
   for (const int64_t d : dims) gone[static_cast<size_t>(axis_of(d, rank))] = true;
   Dims order, last;
   Reduction r;
@@ -69,15 +72,34 @@ Reduction reduction_of(const Array& x, const Dims& dims, bool keep) {
 }  // namespace
 
 int64_t count(const Dims& dims) {
-  return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
+  int64_t n = 1;
+  for (const int64_t d : dims)
+    if (d < 0 || __builtin_mul_overflow(n, d, &n)) beyond_the_end();
+  return n;
 }
 
+namespace {
+thread_local int64_t most_elements = std::numeric_limits<int64_t>::max();
+size_t allowed(const Dims& dims) {
+  const int64_t n = count(dims);
+  if (n > most_elements)
+    throw Undefined(fmt::format("it needs {} numbers at once, for what was recorded at most {}", n,
+                                most_elements));
+  return static_cast<size_t>(n);
+}
+}  // namespace
+
+ArraysOfAtMost::ArraysOfAtMost(int64_t elements) : before_(most_elements) {
+  most_elements = std::min(before_, elements);
+}
+ArraysOfAtMost::~ArraysOfAtMost() { most_elements = before_; }
+
 Array empty_array(Dims dims, bool exact) {
-  const auto n = static_cast<size_t>(count(dims));
+  const size_t n = allowed(dims);
   return {std::move(dims), Plane(n), exact ? Plane() : Plane(n)};
 }
 Array filled(Dims dims, double value) {
-  const auto n = static_cast<size_t>(count(dims));
+  const size_t n = allowed(dims);
   return {std::move(dims), Plane(n, value), {}};
 }
 Array scalar(double value) { return filled({}, value); }
@@ -155,9 +177,9 @@ Array sliced(const Array& x, int64_t axis, int64_t begin, int64_t end, int64_t s
   return strided(x, std::move(dims), strides, first);
 }
 
-Array concatenated(const std::vector<Array>& parts, int64_t axis) {
+Array concatenated(const Checked<Array>& parts, int64_t axis) {
   // A one-dimensional tensor without elements counts as nothing, of whatever rank the others are.
-  std::vector<const Array*> real;
+  Checked<const Array*> real;
   for (const Array& part : parts) {
     if (part.dims.size() != 1 || part.dims[0] != 0) real.push_back(&part);
   }
@@ -172,7 +194,7 @@ Array concatenated(const std::vector<Array>& parts, int64_t axis) {
     exact = exact && part->exact();
   }
   Array out = empty_array(dims, exact);
-  const int64_t outer = count(Dims(dims.begin(), dims.begin() + static_cast<int64_t>(a)));
+  const int64_t outer = count(dims.part(0, static_cast<int64_t>(a)));
   int64_t to = 0;
   for (int64_t o = 0; o < outer; ++o) {
     for (const Array* part : real) {
@@ -189,7 +211,7 @@ Array concatenated(const std::vector<Array>& parts, int64_t axis) {
   return out;
 }
 
-Array gathered(const Array& x, const std::vector<int64_t>& index, Dims dims) {
+Array gathered(const Array& x, const Checked<int64_t>& index, Dims dims) {
   Array out = empty_array(std::move(dims), x.exact());
   if (out.size() != static_cast<int64_t>(index.size())) throw Undefined("an index of another size");
   for (size_t i = 0; i < index.size(); ++i) {
@@ -202,7 +224,7 @@ Array gathered(const Array& x, const std::vector<int64_t>& index, Dims dims) {
 }
 
 Dims reduced_dims(const Dims& of, const Dims& dims, bool keep) {
-  std::vector<bool> gone(of.size(), dims.empty());
+  Checked<bool> gone(of.size(), dims.empty());
   for (const int64_t d : dims) {
     if (of.empty()) break;
     gone[static_cast<size_t>(axis_of(d, static_cast<int64_t>(of.size())))] = true;
@@ -284,11 +306,11 @@ Array matmul(const Arithmetic& m, const Array& a, const Array& b, double added) 
   if (ra < 2 || rb < 2) throw Undefined("a product of arrays with fewer than two dimensions");
   const int64_t rows = a.dims[ra - 2], k = a.dims[ra - 1], columns = b.dims[rb - 1];
   if (b.dims[rb - 2] != k) throw Undefined("a product of shapes that do not fit");
-  const Dims lead_a(a.dims.begin(), a.dims.end() - 2), lead_b(b.dims.begin(), b.dims.end() - 2);
+  const Dims lead_a = a.dims.part(0, -2), lead_b = b.dims.part(0, -2);
   const Dims lead = broadcast_dims(lead_a, lead_b);
   const auto whole = [&](const Array& x, const Dims& own) -> Array {
     Dims dims = lead;
-    dims.insert(dims.end(), x.dims.end() - 2, x.dims.end());
+    dims.append(x.dims.part(-2));
     return own == lead ? x : broadcast(x, dims);
   };
   const Array left = whole(a, lead_a), right = whole(b, lead_b);

@@ -15,7 +15,7 @@
 
 namespace twinrun::aten {
 
-using Plane = oracle::Plane;
+using Plane = Checked<double, oracle::Plane::allocator_type>;
 
 int64_t count(const Dims& dims);  // product of the sizes
 
@@ -34,6 +34,18 @@ struct Array {
     value[static_cast<size_t>(i)] = e.value;
     radius[static_cast<size_t>(i)] = e.radius;
   }
+};
+
+// As long as it lives, an array of this thread with more elements is Undefined.
+class ArraysOfAtMost {
+ public:
+  explicit ArraysOfAtMost(int64_t elements);
+  ~ArraysOfAtMost();
+  ArraysOfAtMost(const ArraysOfAtMost&) = delete;
+  ArraysOfAtMost& operator=(const ArraysOfAtMost&) = delete;
+
+ private:
+  int64_t before_;
 };
 
 Array empty_array(Dims dims, bool exact = false);
@@ -113,9 +125,9 @@ Array map(const Arithmetic& m, F f, const Array& a, const Array& b, const Array&
 Array reshaped(Array x, Dims dims);
 Array permuted(const Array& x, const Dims& order);  // result dimension i is dimension order[i] of x
 Array sliced(const Array& x, int64_t axis, int64_t begin, int64_t end, int64_t step = 1);
-Array concatenated(const std::vector<Array>& parts, int64_t axis);
+Array concatenated(const Checked<Array>& parts, int64_t axis);
 // Result element i is element index[i] of x; -1 gives an exact zero.
-Array gathered(const Array& x, const std::vector<int64_t>& index, Dims dims);
+Array gathered(const Array& x, const Checked<int64_t>& index, Dims dims);
 
 // Sums over dimensions; {} means all of them. `keep` leaves dimensions of size 1.
 Array sum(const Arithmetic& m, const Array& x, Dims dims, bool keep = false);

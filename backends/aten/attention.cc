@@ -339,8 +339,8 @@ Array repeated(const Array& x, int64_t heads) {
   if (times * x.dims[rank - 3] != heads) throw Undefined("groups of heads that do not fit");
   Dims one = x.dims, many = x.dims, result = x.dims;
   const auto at = static_cast<int64_t>(rank) - 2;
-  one.insert(one.begin() + at, 1);
-  many.insert(many.begin() + at, times);
+  one.put(at, 1);
+  many.put(at, times);
   result[rank - 3] = heads;
   return reshaped(broadcast(reshaped(x, one), many), result);
 }
@@ -378,7 +378,7 @@ Array of_groups(const Arithmetic& m, Array x, int64_t heads, Element element) {
   if (rank < 3 || x.dims[rank - 3] == heads) return x;
   Dims groups = x.dims;
   groups[rank - 3] = heads;
-  groups.insert(groups.begin() + static_cast<int64_t>(rank) - 2, x.dims[rank - 3] / heads);
+  groups.put(static_cast<int64_t>(rank) - 2, x.dims[rank - 3] / heads);
   x = stored(m, x, element);
   return sum(m, reshaped(std::move(x), groups), {static_cast<int64_t>(rank) - 2});
 }

@@ -43,6 +43,8 @@ T read(const std::byte* at) {
 
 }  // namespace
 
+void beyond_the_end() { throw Undefined("its arguments do not fit each other"); }
+
 std::string_view name_of(Element e) { return kElements[static_cast<size_t>(e)].name; }
 int64_t size_of(Element e) { return kElements[static_cast<size_t>(e)].bytes; }
 
@@ -90,6 +92,8 @@ double element_at(const std::byte* p, Element element) {
 double TensorView::at(int64_t flat) const {
   if (estimate != nullptr) return estimate->value[static_cast<size_t>(flat)];
   if (data == nullptr) return std::nan("");
+  if (flat < 0 || flat >= elements()) [[unlikely]]
+    beyond_the_end();
   int64_t offset = 0;
   for (size_t d = dims.size(); d-- > 0;) {
     offset += flat % dims[d] * strides[d];
@@ -102,7 +106,7 @@ std::string TensorView::type() const {
   return fmt::format("{}[{}]", name_of(element), fmt::join(dims, ", "));
 }
 
-void collect(const Value& value, std::vector<const TensorView*>& to) {
+void collect(const Value& value, Checked<const TensorView*>& to) {
   if (value.kind == Value::Kind::kTensor) to.push_back(&value.tensor);
   for (const Value& item : value.items) collect(item, to);
 }

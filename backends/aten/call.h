@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/aten/checked.h"
 #include "program/base/types.h"
 
 namespace twinrun::aten {

@@ -4,6 +4,8 @@
 #include "backends/aten/definitions.h"
 #include "backends/aten/fast_convolutions.h"
 #include "backends/oracle/oracle.h"
+#include "program/ops/graph.h"
+#include "program/ops/op_def.h"
 
 namespace twinrun::aten {
 namespace {
@@ -69,6 +71,7 @@ Array back(Array x, const Dims& order, const Dims& dims) {
 
 enum class Part { kValue, kMagnitude, kLargest };
 Tensor tensor_of(const Array& x, Part part) {
+  if (count(x.dims) != x.size()) beyond_the_end();
   Tensor t = Tensor::empty({DType::kF64, x.dims});
   double* to = t.as<double>().data();
   for (int64_t i = 0; i < x.size(); ++i) {
@@ -89,9 +92,15 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   op.attrs.groups = s.groups;
   op.attrs.shape = result;
   op.type = {DType::kF64, result};
+  try {
+    const std::vector<TensorType> types = {{DType::kF64, a.dims}, {DType::kF64, b.dims}};
+    if (op_def(kind).infer(op, types).dims != result) throw Undefined("a result of another shape");
+  } catch (const GraphError& e) {
+    throw Undefined(e.what());
+  }
   const Capabilities wide;
   const auto run = [&](Part part) {
-    const std::vector<Tensor> in = {tensor_of(a, part), tensor_of(b, part)};
+    const Checked<Tensor> in = {tensor_of(a, part), tensor_of(b, part)};
     return eval_value(wide, op, in, m.pool);
   };
   const Tensor value = run(Part::kValue), size = run(Part::kMagnitude);
@@ -156,7 +165,7 @@ Array kernel_gradient(const Arithmetic& m, const Array& x, const Array& dy, cons
 // [n, c, d, h, w] as [n * positions, c * taps, h, w], where the samples may be outside: zeros.
 Array unfolded(const Array& x, const Shape& s, int64_t positions) {
   const int64_t n = x.dims[0], c = x.dims[1], d = x.dims[2], plane = x.dims[3] * x.dims[4];
-  std::vector<int64_t> index;
+  Checked<int64_t> index;
   index.reserve(static_cast<size_t>(n * positions * c * s.depth * plane));
   for (int64_t i = 0; i < n * positions * c * s.depth; ++i) {
     const int64_t tap = i % s.depth, channel = i / s.depth % c, sample = i / s.depth / c;
@@ -273,7 +282,7 @@ void widen(Array& y, const Array& errors) {
 // [n, c, w] as [n, c, 1, w].
 Array flat(const Array& x) {
   Dims dims = x.dims;
-  if (dims.size() == 3) dims.insert(dims.begin() + 2, 1);
+  if (dims.size() == 3) dims.put(2, 1);
   return reshaped(x, dims);
 }
 // The weights with the channels of input and output exchanged, group by group.
@@ -299,7 +308,7 @@ Expected convolution(const Arguments& a) {
                           {s.window.stride[0], s.window.stride[1]},
                           s.groups};
     Dims planes = result;
-    if (planes.size() == 3) planes.insert(planes.begin() + 2, 1);
+    if (planes.size() == 3) planes.put(2, 1);
     widen(y, nnpack_errors(a.m, flat(x), flat(w), layer, planes));
   } else if (fast == Fast::kWholeSamples) {
     widen(y, whole_sample_errors(a.m, x, s.transposed ? exchanged(w, s.groups) : w, s.groups));
@@ -311,7 +320,7 @@ Expected convolution(const Arguments& a) {
   bias = reshaped(std::move(bias), dims);
   // A kernel may begin the sum with the bias, which then takes part in every rounding of the sum.
   const int64_t inputs = s.transposed ? w.dims[0] / s.groups : w.dims[1];
-  const double relative = a.m.of_sum(inputs * count(Dims(w.dims.begin() + 2, w.dims.end())) + 1) +
+  const double relative = a.m.of_sum(inputs * count(w.dims.part(2)) + 1) +
                           (fast == Fast::kNone ? 0 : fast_bias_error(a.m));
   // On a GPU the bias may be added to what the convolution stored.
   const Element type = a.result(0).element;

@@ -40,7 +40,7 @@ Estimate log_sum(const Arithmetic& m, const std::array<Estimate, N>& of) {
 struct Sample {
   const Array* scores = nullptr;  // [time, samples, classes]
   int64_t index = 0, times = 0, labels = 0;
-  std::vector<int64_t> extended;  // blank, label, blank, ..., label, blank
+  Checked<int64_t> extended;  // blank, label, blank, ..., label, blank
   int64_t places() const { return 2 * labels + 1; }
   int64_t label(int64_t place) const { return extended[static_cast<size_t>(place)]; }
   int64_t at(int64_t t, int64_t c) const {
@@ -52,29 +52,28 @@ struct Sample {
     return place + 2 < places() && label(place) != label(place + 2);
   }
 };
-std::vector<int64_t> lengths_of(const Arguments& a, size_t position, int64_t samples) {
+Checked<int64_t> lengths_of(const Arguments& a, size_t position, int64_t samples) {
   const Value* v = a.find(position);
-  std::vector<int64_t> out = v != nullptr && v->kind == Value::Kind::kTensor
-                                 ? integers_of(v->tensor)
-                                 : a.integers(position, {}, {});
+  Checked<int64_t> out = v != nullptr && v->kind == Value::Kind::kTensor
+                             ? integers_of(v->tensor)
+                             : a.integers(position, {}, {});
   if (std::ssize(out) != samples) throw Undefined("lengths of another number of samples");
   return out;
 }
 // Arguments log_probs, targets, input_lengths and target_lengths from `first` on.
-std::vector<Sample> samples_of(const Arguments& a, size_t first, const Array& scores,
-                               int64_t blank) {
+Checked<Sample> samples_of(const Arguments& a, size_t first, const Array& scores, int64_t blank) {
   if (a.view(first).element != Element::kF32 && a.view(first).element != Element::kF64)
     throw Undefined("a CTC loss of half precision");
   if (scores.dims.size() != 3) throw Undefined("scores of another rank");
   const int64_t samples = scores.dims[1], classes = scores.dims[2];
   const TensorView& view = a.view(first + 1);
-  const std::vector<int64_t> targets = integers_of(view);
-  const std::vector<int64_t> times = lengths_of(a, first + 2, samples);
-  const std::vector<int64_t> labels = lengths_of(a, first + 3, samples);
+  const Checked<int64_t> targets = integers_of(view);
+  const Checked<int64_t> times = lengths_of(a, first + 2, samples);
+  const Checked<int64_t> labels = lengths_of(a, first + 3, samples);
   const bool padded = view.dims.size() == 2;
   if (view.dims.size() > 2 || (padded && view.dims[0] != samples))
     throw Undefined("targets of another shape");
-  std::vector<Sample> out;
+  Checked<Sample> out;
   int64_t next = 0;
   for (int64_t i = 0; i < samples; ++i) {
     const auto u = static_cast<size_t>(i);
@@ -99,7 +98,7 @@ std::vector<Sample> samples_of(const Arguments& a, size_t first, const Array& sc
 constexpr Estimate kNever{-kInfinity, 0};  // the logarithm of a probability of 0
 
 // alpha at time t and each place: the logarithm of the probability of all paths to there.
-using Paths = std::vector<Estimate>;
+using Paths = Checked<Estimate>;
 Paths forward(const Arithmetic& m, const Sample& s, int64_t t, const Paths& before) {
   Paths out(static_cast<size_t>(s.places()), kNever);
   for (int64_t p = 0; p < s.places(); ++p) {
@@ -132,7 +131,7 @@ Paths backward(const Arithmetic& m, const Sample& s, int64_t t, const Paths& aft
 
 Expected ctc_loss(const Arguments& a) {
   const Array scores = a.array(0, "log_probs");
-  const std::vector<Sample> samples = samples_of(a, 0, scores, a.integer(4, "blank", 0));
+  const Checked<Sample> samples = samples_of(a, 0, scores, a.integer(4, "blank", 0));
   Array loss = empty_array({std::ssize(samples)});
   // What belongs to no path is not initialised, and taken as given.
   Array alpha = a.result_array(1);
@@ -194,7 +193,7 @@ Expected ctc_loss_backward(const Arguments& a) {
   const Arithmetic& m = a.m;
   const Array dy = a.array(0, "grad"), scores = a.array(1, "log_probs");
   const int64_t blank = a.integer(7, "blank", 0);
-  const std::vector<Sample> samples = samples_of(a, 1, scores, blank);
+  const Checked<Sample> samples = samples_of(a, 1, scores, blank);
   const Array loss = a.array(5, "neg_log_likelihood"), alpha = a.array(6, "log_alpha");
   const bool zero_infinity = a.flag(8, "zero_infinity", false);
   if (dy.size() != std::ssize(samples) || loss.size() != dy.size() || alpha.dims.size() != 3)
@@ -210,7 +209,7 @@ Expected ctc_loss_backward(const Arguments& a) {
     Paths beta;
     for (int64_t t = s.times - 1; t >= 0; --t) {
       beta = backward(m, s, t, beta);
-      std::vector<Estimate> through(static_cast<size_t>(scores.dims[2]), kNever);
+      Checked<Estimate> through(static_cast<size_t>(scores.dims[2]), kNever);
       for (int64_t p = s.places() - 1; p >= 0; --p) {
         Estimate& sum = through[static_cast<size_t>(s.label(p))];
         const int64_t i = (s.index * alpha.dims[1] + t) * alpha.dims[2] + p;

@@ -173,11 +173,11 @@ Array held_array_of(const TensorView& view, ThreadPool* pool) {
   return out;
 }
 
-std::vector<int64_t> integers_of(const TensorView& view) {
+Checked<int64_t> integers_of(const TensorView& view) {
   if (!is_integer(view.element)) throw Undefined("indices that are not integers");
   const Array numbers = held_array_of(view, nullptr);
   if (!numbers.exact()) throw Undefined("indices that are known up to a radius only");
-  std::vector<int64_t> out;
+  Checked<int64_t> out;
   out.reserve(numbers.value.size());
   for (const double x : numbers.value) out.push_back(static_cast<int64_t>(x));
   return out;
@@ -271,11 +271,11 @@ const TensorView& Arguments::view(size_t position, std::string_view name) const 
     throw Undefined(fmt::format("argument {} ('{}') is not a tensor", position, name));
   return v->tensor;
 }
-std::vector<Array> Arguments::arrays(size_t position, std::string_view name) const {
+Checked<Array> Arguments::arrays(size_t position, std::string_view name) const {
   const Value* v = find(position, name);
-  std::vector<Array> out;
+  Checked<Array> out;
   if (v == nullptr) return out;
-  std::vector<const TensorView*> views;
+  Checked<const TensorView*> views;
   collect(*v, views);
   for (const TensorView* view : views) out.push_back(held_array_of(*view, m.pool));
   return out;
@@ -316,7 +316,7 @@ std::pair<int64_t, int64_t> Arguments::pair(size_t position, std::string_view na
   return {both.front(), both.back()};
 }
 const TensorView& Arguments::result(size_t i) const {
-  std::vector<const TensorView*> all;
+  Checked<const TensorView*> all;
   collect(call_.result, all);
   if (i >= all.size()) throw Undefined("a result is missing");
   return *all[i];
@@ -330,7 +330,31 @@ bool Arguments::has_result(size_t i) const {
 
 bool is_defined(std::string_view op) { return find(op).define != nullptr; }
 
+namespace {
+
+// Elements that the trace holds of a call's tensors; what is expanded counts once.
+int64_t held_elements(const Call& call) {
+  std::vector<const TensorView*> all;
+  for (const Value& v : call.args) collect(v, all);
+  for (const auto& [name, v] : call.kwargs) collect(v, all);
+  collect(call.result, all);
+  for (const TensorView& w : call.written) all.push_back(&w);
+  int64_t held = 0;
+  for (const TensorView* t : all) {
+    int64_t last = 0;
+    for (size_t d = 0; d < t->dims.size(); ++d) last += (t->dims[d] - 1) * t->strides[d];
+    if (t->data != nullptr) held += std::max<int64_t>(0, last + 1);
+  }
+  return held;
+}
+// Attention has as many scores for each number of its operands as there are keys; a patch of a
+// convolution as many as the kernel has places. 2^24 numbers take 256 MiB.
+constexpr int64_t kFewest = int64_t{1} << 24, kOfHeld = 256;
+
+}  // namespace
+
 Expected expected_of(const Call& call, const Arithmetic& arithmetic) {
+  const ArraysOfAtMost limit(std::max(kFewest, kOfHeld * held_elements(call)));
   const Found found = find(call.op);
   if (found.define == nullptr) throw Undefined("the operation has no definition here");
   if (found.each) return for_each(found.define, call, arithmetic);

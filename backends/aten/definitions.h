@@ -18,16 +18,10 @@
 
 namespace twinrun::aten {
 
-// Thrown by a definition that does not cover a call; its text completes "not judged: ".
-class Undefined : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 struct Expected {
   // In the order of the call's results; of a call that writes its arguments, of what it wrote.
   // nullopt: not defined (a workspace, uninitialised memory, a random result): taken as given.
-  std::vector<std::optional<Array>> results;
+  Checked<std::optional<Array>> results;
   // Something that is wrong with the call though no element can be compared: "dropped 9 % of 4096
   // elements at p = 0.5"; "" if nothing is.
   std::string problem;
@@ -51,7 +45,7 @@ class Arguments {
   Array array(size_t position, std::string_view name = {}) const;
   std::optional<Array> maybe(size_t position, std::string_view name = {}) const;
   const TensorView& view(size_t position, std::string_view name = {}) const;
-  std::vector<Array> arrays(size_t position, std::string_view name = {}) const;
+  Checked<Array> arrays(size_t position, std::string_view name = {}) const;
   double number(size_t position, std::string_view name, double otherwise) const;
   int64_t integer(size_t position, std::string_view name, int64_t otherwise) const;
   bool flag(size_t position, std::string_view name, bool otherwise) const;
@@ -72,7 +66,7 @@ class Arguments {
 // Undefined if the bytes were left out. Of integers beyond 2^53 the nearest numbers.
 Array array_of(const TensorView& view, ThreadPool* pool);
 Array held_array_of(const TensorView& view, ThreadPool* pool);  // Undefined if it has such integers
-std::vector<int64_t> integers_of(const TensorView& view);
+Checked<int64_t> integers_of(const TensorView& view);
 // The number of bfloat16 or binary16 that is nearest to x, of two the even one.
 double nearest(double x, Element half);
 // How an element type stores an estimate: one more rounding.

@@ -20,8 +20,7 @@ Pairs pairs_of(const Arguments& a, size_t first) {
   if (left.size() < 2 || right.size() < 2 || left.back() != right.back())
     throw Undefined("rows of different lengths");
   pairs.p = left[left.size() - 2], pairs.r = right[right.size() - 2], pairs.d = left.back();
-  Dims lead =
-      broadcast_dims(Dims(left.begin(), left.end() - 2), Dims(right.begin(), right.end() - 2));
+  Dims lead = broadcast_dims(left.part(0, -2), right.part(0, -2));
   left = right = pairs.dims = lead;
   left.insert(left.end(), {pairs.p, pairs.d});
   right.insert(right.end(), {pairs.r, pairs.d});

@@ -11,7 +11,7 @@ int64_t rows_of(const TensorView& weight) {
   if (weight.dims.size() != 2) throw Undefined("embeddings that are not a matrix");
   return weight.dims[0];
 }
-void need_rows(const std::vector<int64_t>& index, int64_t rows) {
+void need_rows(const Checked<int64_t>& index, int64_t rows) {
   if (std::ranges::any_of(index, [&](int64_t i) { return i < 0 || i >= rows; }))
     throw Undefined("an index out of range");
 }
@@ -20,7 +20,7 @@ Array lookup(const Arguments& a, size_t weight_at, size_t index_at, std::string_
   const int64_t rows = rows_of(a.view(weight_at, "weight"));
   const Array weight = a.array(weight_at, "weight");
   const TensorView& indices = a.view(index_at, index_name);
-  const std::vector<int64_t> index = integers_of(indices);
+  const Checked<int64_t> index = integers_of(indices);
   need_rows(index, rows);
   const int64_t width = weight.dims[1];
   Dims dims = indices.dims;
@@ -41,7 +41,7 @@ Expected functional_embedding(const Arguments& a) {
 
 Expected embedding_dense_backward(const Arguments& a) {
   const Array dy = a.array(0, "grad_output");
-  const std::vector<int64_t> index = integers_of(a.view(1, "indices"));
+  const Checked<int64_t> index = integers_of(a.view(1, "indices"));
   const int64_t rows = a.integer(2, "num_weights", 0), skip = a.integer(3, "padding_idx", -1);
   const bool by_count = a.flag(4, "scale_grad_by_freq", false);
   const double half = half_unit(a.view(0, "grad_output").element);
@@ -49,11 +49,11 @@ Expected embedding_dense_backward(const Arguments& a) {
   const int64_t width = dy.dims.back();
   if (std::ranges::any_of(index, [&](int64_t i) { return i != skip && (i < 0 || i >= rows); }))
     throw Undefined("an index out of range");
-  std::vector<int64_t> uses(static_cast<size_t>(rows), 0);
+  Checked<int64_t> uses(static_cast<size_t>(rows), 0);
   for (const int64_t i : index) {
     if (i != skip) ++uses[static_cast<size_t>(i)];
   }
-  std::vector<Total> totals(static_cast<size_t>(rows * width));
+  Checked<Total> totals(static_cast<size_t>(rows * width));
   for (size_t i = 0; i < index.size(); ++i) {
     if (index[i] == skip) continue;
     const auto n = static_cast<double>(uses[static_cast<size_t>(index[i])]);
@@ -76,8 +76,8 @@ Expected bag(const Arguments& a) {
   const Arithmetic& m = a.m;
   const int64_t rows = rows_of(a.view(0, "weight"));
   const Array weight = a.array(0, "weight");
-  const std::vector<int64_t> index = integers_of(a.view(1, "indices"));
-  std::vector<int64_t> offsets = integers_of(a.view(2, "offsets"));
+  const Checked<int64_t> index = integers_of(a.view(1, "indices"));
+  Checked<int64_t> offsets = integers_of(a.view(2, "offsets"));
   const int64_t mode = a.integer(4, "mode", kSum);
   const std::optional<Array> scales = a.maybe(6, "per_sample_weights");
   int64_t skip = a.integer(8, "padding_idx", -1);
@@ -130,7 +130,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
   const size_t more = dense ? 0 : 1;
   const Array dy = a.array(0, "grad");
   if (dy.dims.size() != 2) throw Undefined("a gradient of bags that is not a matrix");
-  const std::vector<int64_t> index = integers_of(a.view(1, "indices"));
+  const Checked<int64_t> index = integers_of(a.view(1, "indices"));
   const TensorView& to = a.view(2 + more, "offset2bag");
   const Array sizes = a.array(3 + more, "bag_size");
   const int64_t rows = a.integer(5 + more, "num_weights", 0);
@@ -143,10 +143,10 @@ Expected bag_gradient(const Arguments& a, bool dense) {
   const double half = half_unit(a.view(0, "grad").element);
   const int64_t width = dy.dims[1], bags = dy.dims[0];
   need_rows(index, rows);
-  std::vector<Total> totals(static_cast<size_t>(rows * width));
+  Checked<Total> totals(static_cast<size_t>(rows * width));
   if (mode == kMax) {
     // Row b, column c: the index that gave the bag's maximum, -1 for none.
-    const std::vector<int64_t> from = integers_of(a.view(4 + more, "maximum_indices"));
+    const Checked<int64_t> from = integers_of(a.view(4 + more, "maximum_indices"));
     if (static_cast<int64_t>(from.size()) != bags * width)
       throw Undefined("maximum indices of another shape");
     for (int64_t i = 0; i < bags * width; ++i) {
@@ -157,18 +157,18 @@ Expected bag_gradient(const Arguments& a, bool dense) {
       totals[static_cast<size_t>(row * width + i % width)].add(dy.at(i));
     }
   } else {
-    std::vector<int64_t> bag_of = integers_of(to);
+    Checked<int64_t> bag_of = integers_of(to);
     if (bag_of.size() != index.size()) {
       // The forward call of the sum may leave it empty: the offsets have the bags.
       if (dense) throw Undefined("bags that are not recorded");
-      const std::vector<int64_t> offsets = integers_of(a.view(2, "offsets"));
+      const Checked<int64_t> offsets = integers_of(a.view(2, "offsets"));
       bag_of.assign(index.size(), -1);
       for (size_t i = 0; i < index.size(); ++i) {
         const auto at = std::ranges::upper_bound(offsets, static_cast<int64_t>(i));
         bag_of[i] = at - offsets.begin() - 1;
       }
     }
-    std::vector<int64_t> uses(static_cast<size_t>(rows), 0);
+    Checked<int64_t> uses(static_cast<size_t>(rows), 0);
     for (const int64_t i : index) ++uses[static_cast<size_t>(i)];
     for (size_t i = 0; i < index.size(); ++i) {
       if (index[i] == skip) continue;

@@ -27,10 +27,10 @@ oracle::Sums multiply(const Plane& a, const Plane& b, int64_t rows, int64_t inne
 // from a tile of m + r - 1. Rows may be scaled against each other, which changes no bound.
 class Winograd {
  public:
-  Winograd(int64_t outputs, int64_t taps, const std::vector<double>& points)
+  Winograd(int64_t outputs, int64_t taps, const Checked<double>& points)
       : m(outputs), r(taps), n(outputs + taps - 1) {
     const auto whole = [&](int64_t skipped) {  // coefficients of the product of (x - p), from x^0
-      std::vector<double> c = {1};
+      Checked<double> c = {1};
       for (int64_t k = 0; k < n - 1; ++k) {
         if (k == skipped) continue;
         c.push_back(0);
@@ -39,10 +39,10 @@ class Winograd {
       }
       return c;
     };
-    std::vector<double> a(size(m * n)), g(size(n * r)), b(size(n * n));
+    Checked<double> a(size(m * n)), g(size(n * r)), b(size(n * n));
     for (int64_t i = 0; i < n; ++i) {
       const bool infinite = i == n - 1;
-      const std::vector<double> c = whole(infinite ? -1 : i);
+      const Checked<double> c = whole(infinite ? -1 : i);
       std::copy(c.begin(), c.end(), b.begin() + i * n);
       const double p = infinite ? 0 : points[size(i)];
       double divisor = 1;
@@ -63,7 +63,7 @@ class Winograd {
  private:
   static size_t size(int64_t i) { return static_cast<size_t>(i); }
   // A row for each pair of columns of t [rows, columns], a column for each pair of rows.
-  static Plane twice(const std::vector<double>& t, int64_t rows, int64_t columns) {
+  static Plane twice(const Checked<double>& t, int64_t rows, int64_t columns) {
     Plane out(size(rows * rows * columns * columns));
     size_t at = 0;
     for (int64_t i = 0; i < columns; ++i)
@@ -209,7 +209,7 @@ double sum_of_products(const Plane& a, int64_t from_a, int64_t step_a, const Pla
 constexpr int64_t kLargestSide = 256;
 constexpr double kTile = 32;
 bool is_cut(const Array& x) {
-  return std::any_of(x.dims.begin() + 2, x.dims.end(), [](int64_t d) { return d > kLargestSide; });
+  return std::ranges::any_of(x.dims.part(2), [](int64_t d) { return d > kLargestSide; });
 }
 // The elements of a tile at most.
 double most_of(const Array& x) {

@@ -57,7 +57,7 @@ struct Known {
   const GraphNode* by = nullptr;
 };
 
-void used(const Value& v, std::vector<Known>& values, int64_t node) {
+void used(const Value& v, Checked<Known>& values, int64_t node) {
   if (v.kind == Value::Kind::kGraphValue) values[static_cast<size_t>(v.integer)].last = node;
   for (const Value& item : v.items) used(item, values, node);
 }
@@ -66,7 +66,7 @@ struct Filled {
   std::string missing;  // why an argument is not known
   bool uncertain = false, views = true;
 };
-Value filled_in(const Value& v, const std::vector<Known>& values, Filled& about) {
+Value filled_in(const Value& v, const Checked<Known>& values, Filled& about) {
   Value out = v;
   if (v.kind == Value::Kind::kGraphValue) {
     const Known& k = values[static_cast<size_t>(v.integer)];
@@ -95,11 +95,11 @@ void settle(Array& x, Element element) {
 
 class Replay {
  public:
-  Replay(const Graph& graph, const std::vector<const TensorView*>& actual,
+  Replay(const Graph& graph, const Checked<const TensorView*>& actual,
          const std::function<Arithmetic(const Call&)>& arithmetic_of)
       : graph_(graph), actual_(actual), arithmetic_of_(arithmetic_of) {}
 
-  Replayed run(const std::vector<Value>& inputs) {
+  Replayed run(const Checked<Value>& inputs) {
     size_t n = graph_.inputs;
     for (const GraphNode& node : graph_.nodes) n += node.results.size();
     values_.resize(n);
@@ -116,7 +116,7 @@ class Replay {
       for (const auto& [name, v] : graph_.nodes[i].kwargs)
         used(v, values_, static_cast<int64_t>(i));
     }
-    std::vector<uint32_t> wanted = graph_.outputs;
+    Checked<uint32_t> wanted = graph_.outputs;
     for (const auto& [input, value] : graph_.written) wanted.push_back(value);
     out_.outputs.resize(wanted.size());
     out_.why.resize(wanted.size());
@@ -145,7 +145,7 @@ class Replay {
     const bool view = std::ranges::find(kViews, node.op) != std::end(kViews);
     const bool kept =
         std::ranges::find(kStored, node.op) != std::end(kStored) || (view && about.views);
-    std::vector<Value> results;
+    Checked<Value> results;
     for (uint32_t k = 0; k < node.results.size(); ++k) {
       Known& to = values_[first + k];
       to.by = &node;
@@ -203,7 +203,7 @@ class Replay {
 
   // Keeps what an output is held against; then goes on with the region's own result where that is
   // what the region itself went on with, or where nothing else is known.
-  void give(uint32_t value, const std::vector<uint32_t>& wanted) {
+  void give(uint32_t value, const Checked<uint32_t>& wanted) {
     Known& k = values_[value];
     const TensorView* seen = nullptr;
     for (size_t o = 0; o < wanted.size(); ++o) {
@@ -237,16 +237,16 @@ class Replay {
   }
 
   const Graph& graph_;
-  const std::vector<const TensorView*>& actual_;
+  const Checked<const TensorView*>& actual_;
   const std::function<Arithmetic(const Call&)>& arithmetic_of_;
-  std::vector<Known> values_;
+  Checked<Known> values_;
   Replayed out_;
 };
 
 }  // namespace
 
-Replayed replay(const Graph& graph, const std::vector<Value>& inputs,
-                const std::vector<const TensorView*>& actual,
+Replayed replay(const Graph& graph, const Checked<Value>& inputs,
+                const Checked<const TensorView*>& actual,
                 const std::function<Arithmetic(const Call&)>& arithmetic_of) {
   return Replay(graph, actual, arithmetic_of).run(inputs);
 }

@@ -8,7 +8,7 @@
 namespace twinrun::aten {
 namespace {
 
-using Positions = std::vector<int64_t>;  // flat, in row-major order of the indexed array
+using Positions = Checked<int64_t>;  // flat, in row-major order of the indexed array
 
 // The tensor that a call left behind: what it wrote, or else its result.
 const TensorView& outcome(const Arguments& a) {
@@ -59,7 +59,7 @@ Selection slices(const Arithmetic& m, const Dims& of, int64_t dim, const TensorV
   const int64_t axis = axis_of(dim, static_cast<int64_t>(of.size()));
   Dims over = at_least_one(of);
   over[static_cast<size_t>(axis)] = static_cast<int64_t>(chosen.size());
-  const int64_t inner = count(Dims(over.begin() + axis + 1, over.end()));
+  const int64_t inner = count(over.part(axis + 1));
   Positions each;
   for (int64_t i = 0; i < count(over); ++i)
     each.push_back(chosen[static_cast<size_t>(i / inner % std::ssize(chosen))]);
@@ -72,7 +72,7 @@ Selection slices(const Arithmetic& m, const Dims& of, int64_t dim, const TensorV
 // be the last one: the one that the call left there counts, if it is one of them.
 Array written_to(const Arguments& a, Array out, const Positions& to, const Array& source) {
   if (static_cast<size_t>(source.size()) != to.size()) throw Undefined("values of another shape");
-  std::vector<bool> taken(out.value.size(), false);
+  Checked<bool> taken(out.value.size(), false);
   bool twice = false;
   for (size_t i = 0; i < to.size(); ++i) {
     const auto u = static_cast<size_t>(to[i]);
@@ -99,8 +99,8 @@ Array added_to(const Arguments& a, const Array& self, const Positions& to, const
   const double unit = is_half(element) ? half_unit(element) : a.m.unit;
   Array out = self;
   Plane size(out.value.size(), 0.0), given(out.value.size(), 0.0);
-  std::vector<int64_t> terms(out.value.size(), 1);
-  std::vector<Equal> equal(out.value.size());
+  Checked<int64_t> terms(out.value.size(), 1);
+  Checked<Equal> equal(out.value.size());
   for (size_t i = 0; i < out.value.size(); ++i) {
     equal[i].add(out.value[i]);
     size[i] = std::fabs(out.value[i]);
@@ -184,7 +184,7 @@ Expected scatter_reduce(const Arguments& a) {
   if (static_cast<size_t>(s.source.size()) != s.to.size())
     throw Undefined("values of another shape");
   const Element element = a.view(0, "self").element;
-  std::vector<int64_t> received(s.self.value.size(), 0);
+  Checked<int64_t> received(s.self.value.size(), 0);
   for (const int64_t to : s.to) ++received[static_cast<size_t>(to)];
   const auto start = [&](double neutral) {
     for (size_t i = 0; i < received.size(); ++i) {
@@ -219,7 +219,7 @@ Expected scatter_reduce(const Arguments& a) {
   if (how != "prod") throw Undefined("an unknown reduction");
   start(1);
   const double unit = std::fmax(half_unit(element), a.m.unit);
-  std::vector<Product> products(s.self.value.size(), Product(a.m, element, unit));
+  Checked<Product> products(s.self.value.size(), Product(a.m, element, unit));
   Array out = empty_array(s.self.dims);
   for (int64_t i = 0; i < out.size(); ++i) {
     const auto u = static_cast<size_t>(i);
@@ -266,8 +266,8 @@ Expected index_fill(const Arguments& a) {
 }
 
 // The coordinates of the elements that are not zero, one list a dimension.
-std::vector<Positions> nonzero_coordinates(const Array& x) {
-  std::vector<Positions> out(x.dims.size());
+Checked<Positions> nonzero_coordinates(const Array& x) {
+  Checked<Positions> out(x.dims.size());
   for (int64_t i = 0; i < x.size(); ++i) {
     if (x.at(i).value == 0) continue;
     int64_t rest = i;
@@ -284,7 +284,7 @@ std::vector<Positions> nonzero_coordinates(const Array& x) {
 Selection advanced(const Arguments& a, const Dims& dims) {
   const Value* list = a.find(1, "indices");
   if (list == nullptr || list->kind != Value::Kind::kList) throw Undefined("no list of indices");
-  std::vector<std::optional<Array>> indices;
+  Checked<std::optional<Array>> indices;
   for (const Value& item : list->items) {
     if (item.kind == Value::Kind::kNone) {
       indices.emplace_back(std::nullopt);
@@ -334,7 +334,7 @@ Selection advanced(const Arguments& a, const Dims& dims) {
   };
   Dims behind;
   for (size_t d = 0; d < dims.size(); ++d) {
-    const int64_t stride = count(Dims(dims.begin() + static_cast<int64_t>(d) + 1, dims.end()));
+    const int64_t stride = count(dims.part(static_cast<int64_t>(d) + 1));
     if (indices[d]) {
       const Array index = broadcast(*indices[d], common);
       for (size_t i = 0; i < chosen.size(); ++i)
@@ -369,7 +369,7 @@ Expected index_put(const Arguments& a) {
 
 Expected nonzero(const Arguments& a) {
   const Array x = a.array(0, "self");
-  const std::vector<Positions> coordinates = nonzero_coordinates(x);
+  const Checked<Positions> coordinates = nonzero_coordinates(x);
   const int64_t rank = std::ssize(coordinates);
   int64_t n = rank > 0 ? std::ssize(coordinates[0]) : 0;
   if (rank == 0) n = x.at(0).value != 0 ? 1 : 0;
@@ -487,7 +487,7 @@ Expected sorted(const Arguments& a, const Order& order, bool with_values) {
   Dims dims = at_least_one(x.dims);
   const int64_t n = dims[static_cast<size_t>(axis)], kept = order.kept < 0 ? n : order.kept;
   if (kept > n) throw Undefined("more elements asked for than there are");
-  const int64_t inner = count(Dims(dims.begin() + axis + 1, dims.end()));
+  const int64_t inner = count(dims.part(axis + 1));
   dims[static_cast<size_t>(axis)] = kept;
   if (x.dims.empty()) dims = {};
   const Array given = a.result_array(with_values ? 1 : 0);
@@ -505,7 +505,7 @@ Expected sorted(const Arguments& a, const Order& order, bool with_values) {
     std::ranges::stable_sort(best, by_value);
     best.resize(static_cast<size_t>(kept));
     Positions pointed;
-    std::vector<bool> used(static_cast<size_t>(n), false);
+    Checked<bool> used(static_cast<size_t>(n), false);
     bool accepted = !order.stable;
     for (int64_t i = 0; i < kept && accepted; ++i) {
       const double index = given.at((outer * kept + i) * inner + column).value;

@@ -18,7 +18,7 @@ bool is_large(int64_t v) { return v > kHeld || v < -kHeld; }
 
 struct Whole {
   Dims dims;
-  std::vector<int64_t> values;
+  Checked<int64_t> values;
 };
 int64_t whole_at(const std::byte* p, Element e) {
   if (e != Element::kI64) return static_cast<int64_t>(element_at(p, e));
@@ -32,7 +32,7 @@ std::optional<Whole> whole_of(const Value& v) {
   if (v.kind != Value::Kind::kTensor || !is_integer(v.tensor.element) || v.tensor.data == nullptr)
     return std::nullopt;
   const TensorView& t = v.tensor;
-  Whole out{t.dims, std::vector<int64_t>(static_cast<size_t>(t.elements()))};
+  Whole out{t.dims, Checked<int64_t>(static_cast<size_t>(t.elements()))};
   for (size_t i = 0; i < out.values.size(); ++i) {
     int64_t flat = static_cast<int64_t>(i), offset = 0;
     for (size_t d = t.dims.size(); d-- > 0; flat /= t.dims[d])
@@ -50,10 +50,10 @@ bool has_large(const Value& v) {
 }
 
 // What the call returned, or wrote if it returned nothing.
-std::vector<TensorView> returned(const Call& call) {
-  std::vector<const TensorView*> found;
+Checked<TensorView> returned(const Call& call) {
+  Checked<const TensorView*> found;
   collect(call.result, found);
-  std::vector<TensorView> out;
+  Checked<TensorView> out;
   for (const TensorView* t : found) out.push_back(*t);
   return out.empty() ? call.written : out;
 }
@@ -128,7 +128,7 @@ constexpr Row kArithmetic[] = {
 std::optional<Expected> arithmetic(const Call& call, std::string_view name) {
   const Row* row = std::ranges::find(kArithmetic, name, &Row::name);
   if (row == std::end(kArithmetic) || call.args.empty()) return std::nullopt;
-  const std::vector<TensorView> given = returned(call);
+  const Checked<TensorView> given = returned(call);
   if (given.size() != 1 || given[0].element > Element::kI64 || given[0].element == Element::kBool)
     return std::nullopt;
   std::optional<Whole> a = whole_of(call.args[0]), b = Whole{{}, {0}}, alpha = Whole{{}, {1}};
@@ -283,9 +283,9 @@ class Places {
   int64_t place(int64_t v) const {
     return std::ranges::lower_bound(numbers_, v) - numbers_.begin();
   }
-  std::vector<int64_t> numbers_ = {0, 1};
+  Checked<int64_t> numbers_ = {0, 1};
   int64_t zero_ = 0;
-  std::vector<std::unique_ptr<Array>> arrays_;
+  Checked<std::unique_ptr<Array>> arrays_;
 };
 
 std::optional<Expected> moved(const Call& call, std::string_view name, Define define,
@@ -310,7 +310,7 @@ std::optional<Expected> moved(const Call& call, std::string_view name, Define de
   for (auto& [key, v] : coded.kwargs)
     if (is_named(key)) v = places.coded(v);
   Expected e = define(Arguments(coded, m)), out;
-  const std::vector<TensorView> given = returned(call);
+  const Checked<TensorView> given = returned(call);
   for (size_t r = 0; r < e.results.size(); ++r) {
     if (!e.results[r] || r >= row->results || r >= given.size() ||
         given[r].element == Element::kBool) {

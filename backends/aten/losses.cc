@@ -22,7 +22,7 @@ void widen(Arithmetic& m, Element e) {
 // of half precision, but their results are not.
 Arithmetic arithmetic_of(const Arguments& a) {
   Arithmetic m = a.m;
-  std::vector<const TensorView*> views;
+  Checked<const TensorView*> views;
   collect(a.call().result, views);
   for (const TensorView* view : views) widen(m, view->element);
   return m;
@@ -288,8 +288,8 @@ struct Classes {
     return (cell / places * classes + c) * places + cell % places;
   }
 };
-std::vector<int64_t> targets_of(const Classes& k, const TensorView& view, int64_t ignore) {
-  std::vector<int64_t> out = integers_of(view);
+Checked<int64_t> targets_of(const Classes& k, const TensorView& view, int64_t ignore) {
+  Checked<int64_t> out = integers_of(view);
   if (static_cast<int64_t>(out.size()) != k.cells()) throw Undefined("targets of another shape");
   for (const int64_t t : out) {
     if (t != ignore && (t < 0 || t >= k.classes)) throw Undefined("a target that is no class");
@@ -306,7 +306,7 @@ Array weights_of(const Arguments& a, size_t position, int64_t classes) {
 struct Likelihood {
   Array loss, total;
 };
-Likelihood likelihood(const Arithmetic& m, const Classes& k, const std::vector<int64_t>& targets,
+Likelihood likelihood(const Arithmetic& m, const Classes& k, const Checked<int64_t>& targets,
                       const Array& weight, int64_t ignore, int64_t reduction) {
   Array losses = empty_array(k.rest);
   Array weights = empty_array(k.rest, true);
@@ -348,7 +348,7 @@ Expected nll_loss_backward(const Arguments& a) {
   const Classes k(a.array(1, "self"));
   const int64_t reduction = a.integer(4, "reduction", kMean),
                 ignore = a.integer(5, "ignore_index", -100);
-  const std::vector<int64_t> targets = targets_of(k, a.view(2, "target"), ignore);
+  const Checked<int64_t> targets = targets_of(k, a.view(2, "target"), ignore);
   const Array weight = weights_of(a, 3, k.classes);
   const Estimate total = reduction == kMean ? a.array(6, "total_weight").at(0) : exactly(1);
   if (grad.size() != 1 && grad.size() != k.cells()) throw Undefined("a gradient of another shape");
@@ -445,7 +445,7 @@ Expected cross_entropy(const Arguments& a) {
                  }));
     }
   } else {
-    const std::vector<int64_t> targets = targets_of(k, target, ignore);
+    const Checked<int64_t> targets = targets_of(k, target, ignore);
     Array weights = empty_array(k.rest, true);
     for (int64_t i = 0; i < k.cells(); ++i) {
       const int64_t t = targets[static_cast<size_t>(i)];
@@ -536,7 +536,7 @@ Expected triplet_margin_loss(const Arguments& a) {
     const auto last = static_cast<int64_t>(d.dims.size()) - 1;
     if (last < 0) throw Undefined("vectors without a dimension");
     const Array n = norm(m, d, p, last);
-    return reshaped(n, Dims(d.dims.begin(), d.dims.end() - 1));
+    return reshaped(n, d.dims.part(0, -1));
   };
   Array off = apart(anchor, negative);
   if (a.flag(6, "swap", false)) {

@@ -58,12 +58,12 @@ Dims inferred(Dims dims, int64_t elements) {
 }
 Array without_axis(Array x, int64_t axis) {
   Dims dims = x.dims;
-  dims.erase(dims.begin() + axis);
+  dims.drop(axis);
   return reshaped(std::move(x), std::move(dims));
 }
 Array with_axis(Array x, int64_t axis) {
   Dims dims = x.dims;
-  dims.insert(dims.begin() + axis, 1);
+  dims.put(axis, 1);
   return reshaped(std::move(x), std::move(dims));
 }
 int64_t index_of(int64_t index, int64_t size) {
@@ -153,9 +153,9 @@ Expected flatten(const Arguments& a) {
   const int64_t first = axis_of(a.integer(1, "start_dim", 0), rank_of(x));
   const int64_t last = axis_of(a.integer(2, "end_dim", -1), rank_of(x));
   if (last < first) throw Undefined("an empty range of dimensions");
-  Dims dims(x.dims.begin(), x.dims.begin() + first);
-  dims.push_back(count(Dims(x.dims.begin() + first, x.dims.begin() + last + 1)));
-  dims.insert(dims.end(), x.dims.begin() + last + 1, x.dims.end());
+  Dims dims = x.dims.part(0, first);
+  dims.push_back(count(x.dims.part(first, last + 1)));
+  dims.append(x.dims.part(last + 1));
   return reshaped(std::move(x), std::move(dims));
 }
 Expected unsqueeze(const Arguments& a) {
@@ -166,7 +166,7 @@ Expected unsqueeze(const Arguments& a) {
 // All dimensions of size 1, or those of the given ones that have size 1.
 Expected squeeze(const Arguments& a) {
   Array x = a.array(0, "self");
-  std::vector<bool> asked(x.dims.size(), !a.has(1, "dim"));
+  Checked<bool> asked(x.dims.size(), !a.has(1, "dim"));
   for (const int64_t d : a.integers(1, "dim", {})) {
     if (!x.dims.empty()) asked[static_cast<size_t>(axis_of(d, rank_of(x)))] = true;
   }
@@ -262,7 +262,7 @@ Expected cat(const Arguments& a) {
   return concatenated(a.arrays(0, "tensors"), a.integer(1, "dim", 0));
 }
 Expected stack(const Arguments& a) {
-  std::vector<Array> parts = a.arrays(0, "tensors");
+  Checked<Array> parts = a.arrays(0, "tensors");
   if (parts.empty()) throw Undefined("a stack of no tensors");
   const int64_t axis = axis_of(a.integer(1, "dim", 0), rank_of(parts[0]) + 1);
   for (Array& part : parts) part = with_axis(std::move(part), axis);
@@ -347,7 +347,7 @@ Expected repeat(const Arguments& a) {
   const size_t lead = dims.size() - x.dims.size();
   for (size_t d = 0; d < x.dims.size(); ++d) dims[lead + d] *= x.dims[d];
   return moved(a.m, x, dims, [&](const Dims&, Dims& from) {
-    from.erase(from.begin(), from.begin() + static_cast<int64_t>(lead));
+    from = from.part(static_cast<int64_t>(lead));
     for (size_t d = 0; d < from.size(); ++d) from[d] %= x.dims[d];
   });
 }

@@ -167,7 +167,7 @@ Expected functional_batch_norm(const Arguments& a) {
 }
 
 Expected batch_backward(const Arguments& a, Backward b, bool train, double eps,
-                        std::string_view saved_second, const std::vector<bool>& wanted) {
+                        std::string_view saved_second, const Checked<bool>& wanted) {
   b.weight = a.maybe(2, "weight");
   b.groups = b.weights = channels_of(b.x.dims);
   b.project = train;

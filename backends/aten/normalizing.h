@@ -29,7 +29,7 @@ struct Layout {
 };
 inline Layout channels_of(const Dims& dims) {
   if (dims.size() < 2) throw Undefined("an input without channels");
-  return {dims[0], dims[1], count(Dims(dims.begin() + 2, dims.end()))};
+  return {dims[0], dims[1], count(dims.part(2))};
 }
 // How many of the first dimensions are not normalised over.
 inline size_t rows_rank(const Dims& dims, const Dims& shape) {
@@ -120,10 +120,10 @@ inline Estimate normalized(const Arithmetic& m, double x, Estimate mean, Estimat
 }
 
 struct Statistics {
-  std::vector<Estimate> mean, inv;
+  Checked<Estimate> mean, inv;
   explicit Statistics(int64_t n) : mean(static_cast<size_t>(n)), inv(static_cast<size_t>(n)) {}
 };
-inline Array array_from(const std::vector<Estimate>& from, Dims dims) {
+inline Array array_from(const Checked<Estimate>& from, Dims dims) {
   Array out = empty_array(std::move(dims));
   for (int64_t i = 0; i < out.size(); ++i) out.set(i, from[static_cast<size_t>(i)]);
   return out;
@@ -191,7 +191,7 @@ inline Estimate weight_gradient(const Arithmetic& m, int64_t n, double value, do
 
 struct Backward {
   Array dy, x;
-  std::vector<Estimate> mean, rstd;
+  Checked<Estimate> mean, rstd;
   Layout groups, weights;
   std::optional<Array> weight;
   bool project = true;       // not in evaluation, where the statistics are constants
@@ -202,7 +202,7 @@ struct Backward {
   double tree = 0;    // unit of the type in which all sums are added up pair by pair
 };
 // The gradients of input, weight and bias that `wanted` asks for.
-inline Expected gradients(const Arithmetic& m, const Backward& b, const std::vector<bool>& wanted) {
+inline Expected gradients(const Arithmetic& m, const Backward& b, const Checked<bool>& wanted) {
   if (b.dy.dims != b.x.dims) throw Undefined("a gradient of another shape");
   if (static_cast<int64_t>(b.mean.size()) != b.groups.groups ||
       static_cast<int64_t>(b.rstd.size()) != b.groups.groups) {
@@ -273,15 +273,15 @@ inline Expected gradients(const Arithmetic& m, const Backward& b, const std::vec
   if (of_bias) e.results[2] = std::move(shift);
   return e;
 }
-inline std::vector<Estimate> estimates_of(const Array& from) {
-  std::vector<Estimate> out;
+inline Checked<Estimate> estimates_of(const Array& from) {
+  Checked<Estimate> out;
   for (int64_t i = 0; i < from.size(); ++i) out.push_back(from.at(i));
   return out;
 }
-inline std::vector<bool> mask_of(const Arguments& a, size_t position, size_t n) {
+inline Checked<bool> mask_of(const Arguments& a, size_t position, size_t n) {
   const Dims mask = a.integers(position, "output_mask", Dims(n, 1));
   if (mask.size() != n) throw Undefined("an output_mask of another size");
-  std::vector<bool> out;
+  Checked<bool> out;
   for (const int64_t wanted : mask) out.push_back(wanted != 0);
   return out;
 }

@@ -9,7 +9,7 @@
 namespace twinrun::aten {
 namespace {
 
-using Arrays = std::vector<Array>;
+using Arrays = Checked<Array>;
 
 // An element of a list, after checking that the list is as long as the parameters'.
 const Array& of(const Arrays& list, size_t i) {

@@ -34,13 +34,13 @@ Expected max_over(const Arguments& a, const Spans& rows, const Spans& columns) {
   const Planes p(x.dims);
   const Dims dims = with_planes(x.dims, length(rows), length(columns));
   Array out = empty_array(dims, true), at = empty_array(dims, true);
-  std::vector<int64_t> given;
+  Checked<int64_t> given;
   if (a.has_result(1)) given = integers_of(a.result(1));
   if (a.has_result(1) && given.size() != at.value.size())
     throw Undefined("indices of another shape");
   int64_t i = 0;
   for (int64_t n = 0; n < p.n; ++n) {
-    const double* plane = x.value.data() + n * p.h * p.w;
+    const auto plane = [&](int64_t i) { return x.value[static_cast<size_t>(n * p.h * p.w + i)]; };
     for (const Span& r : rows) {
       for (const Span& c : columns) {
         const auto u = static_cast<size_t>(i++);
@@ -50,13 +50,13 @@ Expected max_over(const Arguments& a, const Spans& rows, const Spans& columns) {
         bool own_inside = false;
         for (int64_t h = r.begin; h < r.end; h += r.step) {
           for (int64_t w = c.begin; w < c.end; w += c.step) {
-            const double v = plane[h * p.w + w];
+            const double v = plane(h * p.w + w);
             if (where < 0 || v > best || (v != v && best == best)) best = v, where = h * p.w + w;
             own_inside = own_inside || h * p.w + w == own;
           }
         }
         if (where < 0) throw Undefined("a window without elements");
-        if (own_inside && (plane[own] == best || (plane[own] != plane[own] && best != best)))
+        if (own_inside && (plane(own) == best || (plane(own) != plane(own) && best != best)))
           where = own;
         out.value[u] = best;
         at.value[u] = static_cast<double>(where);
@@ -86,7 +86,7 @@ Expected adaptive_max_pool2d(const Arguments& a) {
 Expected max_gradient(const Arguments& a, size_t indices_at) {
   const Array dy = a.array(0, "grad_output");
   const Dims& dims = a.view(1, "self").dims;
-  const std::vector<int64_t> index = integers_of(a.view(indices_at, "indices"));
+  const Checked<int64_t> index = integers_of(a.view(indices_at, "indices"));
   const Planes from(dy.dims), to(dims);
   if (static_cast<int64_t>(index.size()) != dy.size() || from.n != to.n)
     throw Undefined("indices of another shape");
@@ -185,7 +185,7 @@ Expected avg_pool1d(const Arguments& a) {
   Array x = a.array(0, "self");
   if (x.dims.empty()) throw Undefined("planes of fewer than two dimensions");
   Dims dims = x.dims;
-  dims.insert(dims.end() - 1, 1);
+  dims.put(-1, 1);
   const int64_t kernel = a.pair(1, "kernel_size", 1).first;
   Average v;
   v.rows = {{0, 1, 1, 1}};
@@ -194,7 +194,7 @@ Expected avg_pool1d(const Arguments& a) {
   v.count = a.flag(5, "count_include_pad", true) ? Count::kPadded : Count::kInside;
   Array y = v.forward(a.m, reshaped(std::move(x), dims), 0);
   dims = y.dims;
-  dims.erase(dims.end() - 2);
+  dims.drop(-2);
   return reshaped(std::move(y), dims);
 }
 Expected adaptive_avg_pool2d(const Arguments& a) {
@@ -219,7 +219,7 @@ struct Tap {
   int64_t at = 0;
   Estimate weight{1, 0};
 };
-using Taps = std::vector<std::vector<Tap>>;
+using Taps = Checked<Checked<Tap>>;
 Estimate weighted(const Arithmetic& m, const Tap& r, const Tap& c, Estimate e, double half) {
   const Estimate w = m.mul(r.weight, c.weight);
   if (w.value == 1 && w.radius == 0) return e;
@@ -306,7 +306,7 @@ Taps linear(const Arithmetic& m, int64_t in, int64_t out, double factor, bool co
     const double slack = position == 0 && corners ? 0 : 4 * m.unit * (position + 1);
     const double part = std::fmin(position - static_cast<double>(low), 1);
     const auto weight = [&](double w) { return Estimate{w, slack + 2 * half * w}; };
-    std::vector<Tap> one;
+    Checked<Tap> one;
     if (low + 1 >= in) {
       one.push_back({low, {1, 2 * m.unit}});
       if (part <= slack && low > 0) one.push_back({low - 1, weight(0)});
@@ -419,9 +419,9 @@ Expected padded(const Arguments& a, bool back, bool reflect, bool flat) {
   Dims dims = back ? a.view(1, "self").dims : x.dims;
   const Dims own = dims;
   if (flat) {
-    dims.insert(dims.end() - 1, 1);
+    dims.put(-1, 1);
     Dims across = x.dims;
-    across.insert(across.end() - 1, 1);
+    across.put(-1, 1);
     x = reshaped(std::move(x), across);
   }
   const Planes p(dims);
@@ -430,7 +430,7 @@ Expected padded(const Arguments& a, bool back, bool reflect, bool flat) {
   if (back) return reshaped(spread(a.m, x, dims, rows, columns, half_unit(a)), own);
   Array y = interpolated(a.m, x, rows, columns, 0);
   Dims to = y.dims;
-  if (flat) to.erase(to.end() - 2);
+  if (flat) to.drop(-2);
   return reshaped(std::move(y), to);
 }
 Expected reflection_pad1d(const Arguments& a) { return padded(a, false, true, true); }
@@ -462,7 +462,7 @@ Expected pixel_shuffle(const Arguments& a) { return shuffled(a, false); }
 Expected pixel_unshuffle(const Arguments& a) { return shuffled(a, true); }
 
 // Where each element of [channels, kernel, positions] lies in [channels, h, w]; -1: padding.
-std::vector<int64_t> columns_of(const Arguments& a, size_t first, const Planes& p) {
+Checked<int64_t> columns_of(const Arguments& a, size_t first, const Planes& p) {
   const auto kernel = a.pair(first, "kernel_size", 1), dilation = a.pair(first + 1, "dilation", 1);
   const auto pad = a.pair(first + 2, "padding", 0), stride = a.pair(first + 3, "stride", 1);
   const Spans rows = windows(p.h, kernel.first, stride.first, pad.first, dilation.first, false);
@@ -470,7 +470,7 @@ std::vector<int64_t> columns_of(const Arguments& a, size_t first, const Planes& 
       windows(p.w, kernel.second, stride.second, pad.second, dilation.second, false);
   const int64_t across_all = length(across), positions = length(rows) * across_all;
   const int64_t taps = kernel.first * kernel.second;
-  std::vector<int64_t> out(static_cast<size_t>(p.n * taps * positions));
+  Checked<int64_t> out(static_cast<size_t>(p.n * taps * positions));
   in_ranges(a.m, std::ssize(out), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t at = i % positions, k = i / positions % taps, n = i / positions / taps;
@@ -489,10 +489,10 @@ Expected im2col(const Arguments& a) {
   if (x.dims.size() < 3) throw Undefined("pixels without channels");
   const Planes p(x.dims);
   const auto kernel = a.pair(1, "kernel_size", 1);
-  const std::vector<int64_t> index = columns_of(a, 1, p);
+  const Checked<int64_t> index = columns_of(a, 1, p);
   const int64_t rows = p.n * kernel.first * kernel.second;
   if (rows == 0) throw Undefined("columns of nothing");
-  Dims dims(x.dims.begin(), x.dims.end() - 2);
+  Dims dims = x.dims.part(0, -2);
   dims.back() *= kernel.first * kernel.second;
   dims.push_back(static_cast<int64_t>(index.size()) / rows);
   return gathered(x, index, dims);
@@ -501,11 +501,11 @@ Expected col2im(const Arguments& a) {
   const Array x = a.array(0, "self");
   if (x.dims.size() < 2) throw Undefined("columns without positions");
   const auto size = a.pair(1, "output_size", 1), kernel = a.pair(2, "kernel_size", 1);
-  Dims dims(x.dims.begin(), x.dims.end() - 1);
+  Dims dims = x.dims.part(0, -1);
   dims.back() /= kernel.first * kernel.second;
   dims.push_back(size.first);
   dims.push_back(size.second);
-  const std::vector<int64_t> index = columns_of(a, 2, Planes(dims));
+  const Checked<int64_t> index = columns_of(a, 2, Planes(dims));
   if (static_cast<int64_t>(index.size()) != x.size()) throw Undefined("columns of another shape");
   Totals totals = totals_of(dims);
   for (size_t i = 0; i < index.size(); ++i) {

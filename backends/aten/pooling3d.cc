@@ -82,23 +82,23 @@ struct Box {
 Expected max_over(const Arguments& a, const Array& x, const Axes& axes) {
   const Volumes v(x.dims);
   Array out = empty_array(pooled(x.dims, axes), true), at = empty_array(out.dims, true);
-  const std::vector<int64_t> given = integers_of(a.result(1));
+  const Checked<int64_t> given = integers_of(a.result(1));
   if (given.size() != at.value.size()) throw Undefined("indices of another shape");
   for (int64_t i = 0; i < out.size(); ++i) {
     const Box box(axes, v, i);
     const auto u = static_cast<size_t>(i);
-    const double* volume = x.value.data() + box.first;
+    const auto volume = [&](int64_t at) { return x.value[static_cast<size_t>(box.first + at)]; };
     double best = -kInfinity;
     int64_t where = -1;
     bool own_inside = false;
     box.each(v, [&](int64_t place) {
-      const double e = volume[place];
+      const double e = volume(place);
       if (where < 0 || e > best || (e != e && best == best)) best = e, where = place;
       own_inside = own_inside || place == given[u];
     });
     if (where < 0) throw Undefined("a window without elements");
     if (own_inside) {
-      const double own = volume[given[u]];
+      const double own = volume(given[u]);
       if (own == best || (own != own && best != best)) where = given[u];
     }
     out.value[u] = best;
@@ -120,7 +120,7 @@ Expected adaptive_max_pool3d(const Arguments& a) {
 Expected max_gradient(const Arguments& a, size_t indices_at) {
   const Array dy = a.array(0, "grad_output");
   const Dims& dims = a.view(1, "self").dims;
-  const std::vector<int64_t> index = integers_of(a.view(indices_at, "indices"));
+  const Checked<int64_t> index = integers_of(a.view(indices_at, "indices"));
   const Volumes from(dy.dims), to(dims);
   if (static_cast<int64_t>(index.size()) != dy.size() || from.n != to.n)
     throw Undefined("indices of another shape");

@@ -7,7 +7,7 @@ namespace twinrun::aten {
 
 std::optional<double> digits_with_narrow_sums(const Call& call, const Arithmetic& arithmetic,
                                               size_t which, const TensorView& actual) {
-  std::vector<const TensorView*> tensors;
+  Checked<const TensorView*> tensors;
   for (const Value& v : call.args) collect(v, tensors);
   for (const auto& [name, v] : call.kwargs) collect(v, tensors);
   collect(call.result, tensors);

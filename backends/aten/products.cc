@@ -95,7 +95,7 @@ Array general(const Arguments& a, Array left, Array right) {
   Array y = matmul(a.m, left, right, of_parts(a, left));
   Dims dims = y.dims;
   if (column) dims.pop_back();
-  if (row) dims.erase(dims.end() - (column ? 1 : 2));
+  if (row) dims.drop(column ? -1 : -2);
   return reshaped(std::move(y), dims);
 }
 Expected matmul_of_any_rank(const Arguments& a) {
@@ -124,7 +124,7 @@ Expected grouped(const Arguments& a) {
   if (ra < 2 || ra > 3 || rb < 2 || rb > 3) throw Undefined("groups of another rank");
   const double added = of_parts(a, left);
   if (ra == 3 && rb == 3) return matmul(a.m, left, right, added);
-  const std::vector<int64_t> ends = integers_of(a.view(2, "offs"));
+  const Checked<int64_t> ends = integers_of(a.view(2, "offs"));
   const auto groups = static_cast<int64_t>(ends.size());
   const Dims dims = a.result(0).dims;
   const bool terms = ra == 2 && rb == 2;
@@ -175,7 +175,7 @@ Expected trilinear(const Arguments& a) {
     std::ranges::sort(added);
     for (const int64_t d : added) {
       if (d < 0 || d > std::ssize(x[i].dims)) throw Undefined("a dimension is out of range");
-      x[i].dims.insert(x[i].dims.begin() + d, 1);
+      x[i].dims.put(d, 1);
     }
     all = i == 0 ? x[i].dims : broadcast_dims(all, x[i].dims);
   }
@@ -204,7 +204,7 @@ Expected trilinear(const Arguments& a) {
   for (const int64_t d : inner) terms *= all[static_cast<size_t>(d)];
   Dims dims;
   for (const int64_t d : kept) dims.push_back(all[static_cast<size_t>(d)]);
-  std::vector<std::array<int64_t, 3>> steps;
+  Checked<std::array<int64_t, 3>> steps;
   for (int64_t n = 0; n < terms; ++n) steps.push_back(places(n, inner));
   const int64_t unroll = a.integer(7, "unroll_dim", 1);
   const bool adds = std::ranges::find(summed, unroll) != summed.end();

@@ -312,7 +312,7 @@ Expected randperm(const Arguments& a) {
   const Array x = array_of(view, a.m.pool);
   if (!is_integer(view.element) && static_cast<double>(n) * spacing_of(view.element) > 1)
     return out;
-  std::vector<bool> seen(static_cast<size_t>(n));
+  Checked<bool> seen(static_cast<size_t>(n));
   bool good = x.size() == n;
   for (int64_t i = 0; good && i < n; ++i) {
     const double v = x.at(i).value;
@@ -338,7 +338,7 @@ Expected multinomial(const Arguments& a) {
   const Array x = array_of(drawn(a), a.m.pool);
   const int64_t row = x.dims.empty() ? 1 : x.dims.back();
   for (int64_t begin = 0; begin + row <= x.size() && row > 0; begin += row) {
-    std::vector<double> of_row(x.value.begin() + begin, x.value.begin() + begin + row);
+    Checked<double> of_row(x.value.begin() + begin, x.value.begin() + begin + row);
     for (const double v : of_row) {
       if (v >= 0 && v < classes) continue;
       out.problem = fmt::format("drew index {} of {} classes", v, classes);

@@ -133,7 +133,7 @@ Expected layer(const Arguments& a) {
   const Arithmetic& m = a.m;
   const Layer l = layer_of(a, 7, 8, 9, 12);
   Array hidden = l.hidden, cell = l.cell;
-  std::vector<Array> rows(static_cast<size_t>(l.steps));
+  Checked<Array> rows(static_cast<size_t>(l.steps));
   // Each step is taken from the hidden state that the call returned for the step before: bounds of
   // the whole recurrence would grow with its steps until they say nothing.
   const Array output = a.result_array(0);
@@ -164,8 +164,8 @@ Expected layer_backward(const Arguments& a) {
   if (l.steps == 0 || output.dims != Dims{l.steps, l.batch, l.size})
     throw Undefined("a recurrent layer of shapes that do not fit");
   const auto n = static_cast<size_t>(l.steps);
-  std::vector<Gates> gates(n);
-  std::vector<Array> cells(n + 1), hidden(n);
+  Checked<Gates> gates(n);
+  Checked<Array> cells(n + 1), hidden(n);
   cells[0] = l.cell;
   for (size_t s = 0; s < n; ++s) {
     const auto step = static_cast<int64_t>(s);
@@ -179,7 +179,7 @@ Expected layer_backward(const Arguments& a) {
   };
   const std::optional<Array> grad_output = a.maybe(10, "grad_output");
   Array grad_hidden = state(11, "grad_hy"), grad_cell = state(12, "grad_cy");
-  std::vector<Array> of_input(n), sums(n), inputs(n);
+  Checked<Array> of_input(n), sums(n), inputs(n);
   for (size_t s = n; s-- > 0;) {
     const int64_t t = l.time(static_cast<int64_t>(s));
     if (grad_output) grad_hidden = plus(m, grad_hidden, at_time(*grad_output, t));

@@ -37,12 +37,13 @@ struct Rows {
   int64_t outer = 1, inner = 1;
   Dims dims;  // of the result
   std::span<const double> row(int64_t o) const {
+    if (o < 0 || inner < 0 || (o + 1) * inner > x.size()) beyond_the_end();
     return {x.value.data() + o * inner, static_cast<size_t>(inner)};
   }
 };
 Rows rows_of(Array x, const Dims& dims, bool keep) {
   const auto rank = static_cast<int64_t>(x.dims.size());
-  std::vector<bool> gone(x.dims.size(), dims.empty());
+  Checked<bool> gone(x.dims.size(), dims.empty());
   for (const int64_t d : dims) {
     if (rank > 0) gone[static_cast<size_t>(axis_of(d, rank))] = true;
   }
@@ -288,7 +289,7 @@ Expected argmin(const Arguments& a) { return extreme_position(a, -1); }
 // Where the element of rank k is, counted from 0; NaN counts as larger than every number.
 size_t ranked_at(std::span<const double> x, int64_t k) {
   if (k < 0 || k >= std::ssize(x)) throw Undefined("a rank that no element has");
-  std::vector<size_t> order(x.size());
+  Checked<size_t> order(x.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::nth_element(order, order.begin() + k, [&](size_t i, size_t j) {
     return x[j] != x[j] ? x[i] == x[i] : x[i] < x[j];
@@ -372,7 +373,7 @@ Array along(const Arguments& a, F f) {
   if (!x.exact()) throw Undefined("an argument that is rounded to another type first");
   const int64_t axis = axis_of(a.integer(1, "dim", 0), static_cast<int64_t>(x.dims.size()));
   const int64_t n = x.dims.empty() ? 1 : x.dims[static_cast<size_t>(axis)];
-  const int64_t inner = x.dims.empty() ? 1 : count(Dims(x.dims.begin() + axis + 1, x.dims.end()));
+  const int64_t inner = x.dims.empty() ? 1 : count(x.dims.part(axis + 1));
   Array out = empty_array(x.dims);
   const int64_t lines = n == 0 ? 0 : x.size() / n;
   for (int64_t line = 0; line < lines; ++line) {

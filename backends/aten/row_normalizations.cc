@@ -20,7 +20,7 @@ Rows rows_of(const Dims& dims, const Dims& shape) {
   const size_t rank = rows_rank(dims, shape);
   Rows r;
   r.dims = dims;
-  std::fill(r.dims.begin() + static_cast<int64_t>(rank), r.dims.end(), 1);
+  for (size_t d = rank; d < dims.size(); ++d) r.dims[d] = 1;
   r.groups = {1, count(r.dims), count(shape)};
   r.weights = {count(r.dims), count(shape), 1};
   return r;
@@ -87,7 +87,7 @@ Expected group(const Arguments& a, int64_t groups, size_t weight_at, double eps)
   // CUDA's kernel stores mean and factor in the input's type, and reads them again.
   const Element type = a.view(0, "input").element;
   if (a.m.gpu && is_half(type)) {
-    for (std::vector<Estimate>* part : {&s.mean, &s.inv})
+    for (Checked<Estimate>* part : {&s.mean, &s.inv})
       for (Estimate& e : *part) e = stored(e, type);
   }
   Expected e(apply(a.m, x, layout, s, factors(a.maybe(weight_at, "weight"), 1, channels),
@@ -130,7 +130,7 @@ Expected rms_norm(const Arguments& a) {
   const double eps = rms_eps(a, 3);
   if (x.size() == 0) return nothing(x, 2);
   const Factors weight = factors(given, 1, r.weights);
-  std::vector<Estimate> inv(static_cast<size_t>(r.groups.groups));
+  Checked<Estimate> inv(static_cast<size_t>(r.groups.groups));
   each(m, r.groups.groups, [&](int64_t g) {
     const auto at = [&](int64_t k) { return x.value[static_cast<size_t>(r.groups.at(g, k))]; };
     inv[static_cast<size_t>(g)] = inverse(m, mean_square(m, r.groups.size(), at), eps);

@@ -27,7 +27,7 @@ struct Tap {
   int64_t at = 0;
   Estimate weight;
 };
-using Taps = std::vector<Tap>;
+using Taps = Checked<Tap>;
 // The neighbours of a position, with those beyond them that it may reach by its radius. A weight is
 // 1 - |position - neighbour|, which errs as the position does, and has one or two roundings.
 Taps neighbours(const Arithmetic& m, Estimate p, int64_t size) {
@@ -142,7 +142,7 @@ Expected grid_sampler_backward(const Arguments& a) {
   }
   const int64_t channels = x.dims[1], h = x.dims[2], w = x.dims[3];
   const int64_t points = grid.dims[1] * grid.dims[2];
-  std::vector<Total> totals(x.value.size());
+  Checked<Total> totals(x.value.size());
   Array slopes = empty_array(grid.dims);
   for (int64_t i = 0; i < grid.size() / 2; ++i) {
     const int64_t n = i / points;
@@ -205,8 +205,8 @@ Expected grid_sampler_backward(const Arguments& a) {
 }
 
 // The points of [-1, 1] along a dimension, or the centres of its pixels.
-std::vector<Estimate> line(const Arithmetic& m, int64_t n, bool corners) {
-  std::vector<Estimate> out;
+Checked<Estimate> line(const Arithmetic& m, int64_t n, bool corners) {
+  Checked<Estimate> out;
   const auto size = static_cast<double>(n);
   for (int64_t i = 0; i < n; ++i) {
     if (n == 1) {
@@ -226,7 +226,7 @@ Expected affine_grid(const Arguments& a) {
   const bool corners = a.flag(2, "align_corners", false);
   if (size.size() < 4 || theta.dims.size() != 3) throw Undefined("a grid of another rank");
   Dims dims = {size[0]};
-  dims.insert(dims.end(), size.begin() + 2, size.end());
+  dims.append(size.part(2));
   const int64_t spatial = std::ssize(size) - 2,
                 points = count(dims) / std::max<int64_t>(size[0], 1);
   if (theta.dims != Dims{size[0], spatial, spatial + 1} || points == 0)
@@ -236,7 +236,7 @@ Expected affine_grid(const Arguments& a) {
   int64_t inner = 1;
   for (int64_t k = 0; k < spatial; ++k) {
     const int64_t n = size[size.size() - 1 - static_cast<size_t>(k)];
-    const std::vector<Estimate> along = line(a.m, n, corners);
+    const Checked<Estimate> along = line(a.m, n, corners);
     for (int64_t i = 0; i < points; ++i)
       base.set(i * (spatial + 1) + k, along[static_cast<size_t>(i / inner % n)]);
     inner *= n;

@@ -280,7 +280,7 @@ Expected select_scatter(const Arguments& a) {
   const int64_t n = out.dims.at(static_cast<size_t>(axis));
   int64_t index = a.integer(3, "index", 0);
   if (index < 0) index += n;
-  const int64_t inner = count(Dims(out.dims.begin() + axis + 1, out.dims.end()));
+  const int64_t inner = count(out.dims.part(axis + 1));
   if (index < 0 || index >= n || source.size() != out.size() / n)
     throw Undefined("a selection that does not fit");
   if (out.exact()) out.radius = Plane(out.value.size(), 0.0);

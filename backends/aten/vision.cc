@@ -25,8 +25,8 @@ struct Axis {
 struct Regions {
   Dims image;  // [n, c, h, w]
   int64_t high = 1, wide = 1;
-  std::vector<int64_t> of;  // the image of each region
-  std::vector<std::array<Axis, 2>> axes;
+  Checked<int64_t> of;  // the image of each region
+  Checked<std::array<Axis, 2>> axes;
 };
 Regions regions_of(const Arguments& a, Dims image, size_t rois_at, size_t first, size_t ratio_at) {
   Regions r;
@@ -164,7 +164,7 @@ Expected roi_align_backward(const Arguments& a) {
   if (dy.size() != static_cast<int64_t>(r.of.size()) * c * r.high * r.wide || count(image) < 0)
     throw Undefined("a gradient of another shape");
   Array out = empty_array(image);
-  std::vector<Total> totals(out.value.size());
+  Checked<Total> totals(out.value.size());
   for (int64_t o = 0; o < dy.size(); ++o) {
     const auto k = static_cast<size_t>(o / r.wide / r.high / c);
     const int64_t plane = (r.of[k] * c + o / r.wide / r.high % c) * h * w;
@@ -199,7 +199,7 @@ Expected nms(const Arguments& a) {
   if (boxes.size() != 4 * n) throw Undefined("boxes of another shape");
   const double unit =
       is_half(a.view(0, "dets").element) ? half_unit(a.view(0, "dets").element) : a.m.unit;
-  std::vector<int64_t> order(static_cast<size_t>(n));
+  Checked<int64_t> order(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) order[static_cast<size_t>(i)] = i;
   std::ranges::stable_sort(
       order, [&](int64_t i, int64_t j) { return scores.at(i).value > scores.at(j).value; });
@@ -207,7 +207,7 @@ Expected nms(const Arguments& a) {
   const auto area = [&](int64_t i) {
     return (side(i, 2) - side(i, 0)) * (side(i, 3) - side(i, 1));
   };
-  std::vector<int64_t> kept;
+  Checked<int64_t> kept;
   for (const int64_t i : order) {
     bool gone = false;
     for (const int64_t j : kept) {

@@ -9,7 +9,7 @@
 
 namespace twinrun::aten {
 
-using Totals = std::vector<Total>;
+using Totals = Checked<Total>;
 inline Totals totals_of(const Dims& dims) { return Totals(static_cast<size_t>(count(dims))); }
 inline void add(Totals& totals, int64_t i, Estimate e) { totals[static_cast<size_t>(i)].add(e); }
 inline Array array_from(const Arithmetic& m, const Totals& totals, Dims dims, double half) {
@@ -24,7 +24,7 @@ inline Array array_from(const Arithmetic& m, const Totals& totals, Dims dims, do
 struct Span {
   int64_t begin = 0, end = 0, step = 1, padded = 0;
 };
-using Spans = std::vector<Span>;
+using Spans = Checked<Span>;
 inline Spans windows(int64_t in, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation,
                      bool ceil) {
   if (kernel < 1 || stride < 1 || dilation < 1) throw Undefined("a window without elements");

@@ -80,6 +80,7 @@ ScriptAnswer judge_recorded(const ScriptOptions& options, const std::string& tra
   if (!trace) return {"", trace.error().what, 0};
   ThreadPool pool(options.threads);
   const TraceVerdict verdict = judge_trace(*trace, &pool, stop);
+  if (const Status same = unchanged(*trace); !same) return {"", same.error().what, 0};
   std::error_code ignored;
   fs::create_directories(report, ignored);
   // The search does not depend on the pages.

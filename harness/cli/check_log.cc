@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "harness/check/log.h"
 #include "harness/cli/check.h"
 #include "harness/cli/cli.h"
+#include "program/base/input_file.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -148,12 +148,11 @@ Result<int> print_log(const std::string& file, const std::optional<Checked>& che
                       const tpu::Generation& generation, bool json) {
   std::ifstream opened;
   if (file != "-") {
-    std::error_code failed;
-    const bool folder = std::filesystem::is_directory(file, failed);
-    if (!folder) opened.open(file, std::ios::binary);
+    TWINRUN_RETURN_IF_ERROR(check_input(file));
+    opened.open(file, std::ios::binary);
     if (!opened.is_open())
-      return Error{folder ? "this is a folder" : fmt::format("cannot read: {}", strerror(errno)),
-                   file, "name a log file, or - for standard input"};
+      return Error{fmt::format("cannot read: {}", strerror(errno)), file,
+                   "name a log file, or - for standard input"};
   }
   LogReading reading = file == "-" ? read_log(std::cin, "standard input") : read_log(opened, file);
   if (checked) find_places(*checked, reading);

@@ -101,6 +101,7 @@ Result<int> judge_ranks(const Parsed& parsed, int threads) {
                    "give the traces of one job, one of each rank"};
     trace.given_ranks = static_cast<int64_t>(paths.size());
     verdicts.push_back(judge_trace(trace, &pool, &stop, &printer));
+    TWINRUN_RETURN_IF_ERROR(unchanged(trace));
     if (stop.load()) return Error{"interrupted", path, "", Error::Kind::kInterrupted};
   }
   static constexpr int kGravity[] = {0, kExitUnavailable, 15, 20};

@@ -30,6 +30,8 @@ Result<int> record_known(const Parsed& parsed) {
                  know(trace, again ? &*again : nullptr, &pool, &stop, &printer));
   if (stop.load())
     return Error{"interrupted: nothing was written", "", "", Error::Kind::kInterrupted};
+  TWINRUN_RETURN_IF_ERROR(unchanged(trace));
+  if (again) TWINRUN_RETURN_IF_ERROR(unchanged(*again));
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, to_json(known)));
   const auto unsteady = std::ranges::count(known.calls, false, &KnownCall::steady);
   if (parsed.get<bool>("json")) {
@@ -63,6 +65,7 @@ Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::strin
   const StopFlag& stop = install_stop_flag();
   const KnownVerdict verdict = verify_known(then, trace, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
+  TWINRUN_RETURN_IF_ERROR(unchanged(trace));
   if (parsed.get<bool>("json")) {
     print_document(to_json(verdict));
   } else {

@@ -82,6 +82,8 @@ Result<int> diagnose_sides(const Parsed& parsed) {
   TWINRUN_ASSIGN(const TraceFile trace_b, read_trace(b.trace, false));
   TwoSides both = compare_traces(trace_a, trace_b, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
+  TWINRUN_RETURN_IF_ERROR(unchanged(trace_a));
+  TWINRUN_RETURN_IF_ERROR(unchanged(trace_b));
   both.a_name = a.name;
   both.b_name = b.name;
   const std::string out = parsed.has("out") ? parsed.get<std::string>("out") : "";

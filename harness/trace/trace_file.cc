@@ -1,15 +1,10 @@
 // Parses the records of a trace, and checks every tensor against the bytes that it refers to.
 #include "harness/trace/trace_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -34,10 +29,12 @@ using Bytes = std::span<const std::byte>;
 // Products of sizes and strides, which may exceed 64 bits.
 __extension__ using Wide = __int128;
 
-constexpr std::string_view kMagic = "TWINTRC1";
+// The second form; in the first, checksums do not cover headers, and data has none.
+constexpr std::string_view kMagic = "TWINTRC2", kFirstMagic = "TWINTRC1";
 constexpr size_t kFileHeader = 64, kRecordHeader = 24;
 constexpr int kMaxDepth = 16;                       // of lists in lists
 constexpr int64_t kMaxElements = int64_t{1} << 31;  // of one tensor
+constexpr size_t kMaxText = size_t{1} << 28;  // bytes of all strings, as often as they are used
 
 enum Kind : uint32_t {
   kPadding = 0,
@@ -81,9 +78,13 @@ class Reader {
   Reader(TraceFile& trace, Bytes file) : trace_(trace), file_(file) {}
 
   Status read(bool partial) {
-    if (file_.size() < kFileHeader ||
-        std::memcmp(file_.data(), kMagic.data(), kMagic.size()) != 0) {
-      return error(0, "this is not a trace: it does not begin with TWINTRC1",
+    const auto begins_with = [this](std::string_view magic) {
+      return file_.size() >= kFileHeader &&
+             std::memcmp(file_.data(), magic.data(), magic.size()) == 0;
+    };
+    const bool first_form = begins_with(kFirstMagic);
+    if (!first_form && !begins_with(kMagic)) {
+      return error(0, fmt::format("this is not a trace: it does not begin with {}", kMagic),
                    "write one with `python -m twinrun watch SCRIPT`");
     }
     size_t at = kFileHeader;
@@ -97,7 +98,11 @@ class Reader {
       std::memcpy(&id, file_.data() + at + 16, 8);
       if (size > file_.size() - at - kRecordHeader) return cut(at, partial);
       const Bytes payload = file_.subspan(at + kRecordHeader, size);
-      if (kind != kPadding && kind != kData && checksum(payload) != crc)
+      const bool has_checksum = !first_form || (kind != kPadding && kind != kData);
+      std::byte covered[kRecordHeader - 4];  // the header without its checksum
+      std::memcpy(covered, &kind, 4);
+      std::memcpy(covered + 4, file_.data() + at + 8, sizeof covered - 4);
+      if (has_checksum && checksum(payload, first_form ? 0 : checksum(covered, 0)) != crc)
         return error(at, fmt::format("the checksum of this record (kind {}) is wrong", kind),
                      "the file is damaged: record it again");
       try {
@@ -110,6 +115,9 @@ class Reader {
       }
       at += kRecordHeader + (size + 7) / 8 * 8;
     }
+    if (ended_ && at < file_.size())
+      return error(at, fmt::format("{} bytes follow the end record", file_.size() - at),
+                   "the file is damaged: record it again");
     return ended_ ? Status(Ok{}) : cut(file_.size(), partial);
   }
 
@@ -135,8 +143,8 @@ class Reader {
                     trace_.calls.size()),
         "record it again, or judge what is complete with --partial");
   }
-  static uint32_t checksum(Bytes payload) {
-    uLong crc = crc32(0, nullptr, 0);
+  static uint32_t checksum(Bytes payload, uint32_t before) {
+    uLong crc = before;
     size_t at = 0;
     while (at < payload.size()) {
       const auto n = static_cast<uInt>(std::min<size_t>(payload.size() - at, 1U << 30));
@@ -256,10 +264,14 @@ class Reader {
     }
   }
 
-  std::string text(uint32_t id) const {
+  std::string text(uint32_t id) {
     if (id == 0) return "";
     const auto at = strings_.find(id);
     if (at == strings_.end()) throw Malformed{fmt::format("string {} is not in the file", id)};
+    text_ += at->second.size();
+    if (text_ > kMaxText)
+      throw Malformed{
+          fmt::format("the names that its calls use take more than {} MiB", kMaxText >> 20)};
     return at->second;
   }
 
@@ -490,6 +502,7 @@ class Reader {
   bool seen_meta_ = false, ended_ = false;
   int64_t steps_ = 0;  // whose ends are in the file
   std::unordered_map<uint64_t, std::string> strings_;
+  size_t text_ = 0;  // bytes of strings that calls hold
   std::unordered_map<uint64_t, Bytes> data_;
   std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;
   uint32_t values_ = 0;  // of the graph that is read, so far; 0 outside of graphs
@@ -498,28 +511,27 @@ class Reader {
 }  // namespace
 
 Result<TraceFile> read_trace(const std::string& path, bool partial) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return Error{fmt::format("cannot open: {}", std::strerror(errno)), path, "check the path"};
-  struct stat facts {};
-  if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size == 0) {
-    ::close(fd);
-    return Error{"this is not a trace: it is empty or not a file", path,
-                 "write one with `python -m twinrun watch SCRIPT`"};
+  auto mapped = MappedFile::open(path);
+  if (!mapped) {
+    if (mapped.error().fix.empty())
+      return Error{"this is not a trace: " + mapped.error().what, path,
+                   "write one with `python -m twinrun watch SCRIPT`"};
+    return mapped.error();
   }
-  const auto size = static_cast<size_t>(facts.st_size);
-  void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  ::close(fd);
-  if (mapped == MAP_FAILED)
-    return Error{fmt::format("cannot map: {}", std::strerror(errno)), path, "check the file"};
   TraceFile trace;
   trace.path = path;
-  trace.bytes = facts.st_size;
-  trace.mapping = std::shared_ptr<const void>(
-      mapped, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
-  TWINRUN_RETURN_IF_ERROR(
-      Reader(trace, Bytes(static_cast<const std::byte*>(mapped), size)).read(partial));
+  trace.file = *std::move(mapped);
+  trace.bytes = static_cast<int64_t>(trace.file->bytes().size());
+  TWINRUN_RETURN_IF_ERROR(Reader(trace, trace.file->bytes()).read(partial));
   return trace;
+}
+
+Status unchanged(const TraceFile& trace) {
+  // What is still recorded grows; its beginning stays.
+  const bool bad = trace.cut_short ? trace.file->shortened() : trace.file->changed();
+  if (!bad) return Ok{};
+  return Error{"the trace was changed while it was read", trace.path,
+               "judge it again when nothing writes it"};
 }
 
 }  // namespace twinrun

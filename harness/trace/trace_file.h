@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/aten/call.h"
+#include "harness/trace/mapped_file.h"
 #include "program/base/result.h"
 
 namespace twinrun {
@@ -51,12 +52,16 @@ struct TraceFile {
   std::string exception;                // with which the recorded script ended; "" if none did
   int64_t errors = 0;                   // calls that the recorder could not record
   std::string observer;  // whether recording changed the step's bits; "" if not examined
-  std::shared_ptr<const void> mapping;  // keeps the bytes
+  std::shared_ptr<const MappedFile> file;
 };
 
 // An error names the byte of the file and what is wrong there. Of a trace without its end record the
 // whole steps are read; if there is none it is an error, unless `partial` is true: then every whole
 // call is read.
 Result<TraceFile> read_trace(const std::string& path, bool partial);
+
+// An error if the file was written to or became shorter since it was read: nothing that was found in
+// it may be told. One that was cut short may have grown.
+Status unchanged(const TraceFile& trace);
 
 }  // namespace twinrun

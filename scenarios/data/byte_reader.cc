@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 
+#include "program/base/input_file.h"
 #include "program/base/os_error.h"
 
 namespace twinrun::data {
@@ -100,10 +100,7 @@ class GzipReader : public ByteReader {
 }  // namespace
 
 Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path, Packing packing) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return Error{"this is a folder, not a file", path, ""};
-  }
+  TWINRUN_RETURN_IF_ERROR(check_input(path));
   File file(std::fopen(path.c_str(), "rb"));
   if (!file)
     return Error{fmt::format("cannot open: {}", std::strerror(errno)), path, "",

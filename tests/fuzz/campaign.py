@@ -20,7 +20,7 @@ BUILD = ROOT / "build/fuzz"
 DRIVER = BUILD / "tests/fuzz_readers"
 PAGE = ROOT / "docs/results/reliability.md"
 # What the page promises: executions for each kind of reader.
-CAMPAIGN = {"text": 1_000_000, "json": 1_000_000, "binary": 1_000_000, "hdf5": 100_000}
+CAMPAIGN = {"text": 1_000_000, "json": 1_000_000, "binary": 1_000_000, "trace": 1_000_000, "hdf5": 100_000}
 # The sanitizers slow a reader down ten to twenty times: 60 s are some seconds without them.
 TIMEOUT_S, MEMORY_MB = 60, 1024
 reader_folders = {}

@@ -1,6 +1,7 @@
 // The driver for libFuzzer: TWINRUN_FUZZ_READER names the reader (campaign.py sets it). With the
 // argument --list it prints the table of readers, with --words FILE it writes the dictionary, with
 // --seeds DIR the seeds of that reader.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   using namespace twinrun::fuzz;
   const std::string_view first = *argc > 1 ? (*argv)[1] : "";
   if (first == "--list") {
-    static constexpr const char* kKinds[] = {"text", "json", "binary", "hdf5"};
+    static constexpr const char* kKinds[] = {"text", "json", "binary", "trace", "hdf5"};
     for (const Reader& r : readers()) {
       std::printf("%s\t%s\t%zu\t%s\n", std::string(r.name).c_str(),
                   kKinds[static_cast<size_t>(r.kind)], r.longest, std::string(r.reads).c_str());
@@ -63,6 +64,19 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
     std::exit(0);
   }
   return 0;
+}
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t longest);
+// Half of the mutations of a trace are of values in its calls.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t longest,
+                                          unsigned seed) {
+  if (chosen->kind != twinrun::fuzz::Kind::kTrace || seed % 2 == 0)
+    return LLVMFuzzerMutate(data, size, longest);
+  std::string bytes(reinterpret_cast<const char*>(data), size);
+  twinrun::fuzz::Random random(seed);
+  twinrun::fuzz::edit_calls(bytes, random);
+  std::copy(bytes.begin(), bytes.end(), data);
+  return size;
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -46,6 +46,73 @@ json& somewhere(json& value, Random& random) {
   return *at;
 }
 
+// Where the values of a call stand in its record.
+class Places {
+ public:
+  enum class What { kWord, kByte, kCount };
+  struct Place {
+    What what;
+    size_t at;
+  };
+  // Of a payload that begins at `from` and ends at `end`; what is not as the format has it ends it.
+  Places(const std::string& bytes, size_t from, size_t end) : bytes_(bytes), at_(from), end_(end) {
+    at_ += 32;
+    list(0);
+    for (uint32_t named = take<uint32_t>(); named > 0 && good(); --named) at_ += 4, value(0);
+    value(0);
+    list(0);
+  }
+  std::vector<Place> all;
+
+ private:
+  bool good() const { return at_ < end_; }
+  template <typename T>
+  T take() {
+    T value{};
+    if (end_ >= sizeof value && at_ <= end_ - sizeof value)
+      std::memcpy(&value, bytes_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  void word() { all.push_back({What::kWord, at_}), at_ += 8; }
+  void byte() { all.push_back({What::kByte, at_}), at_ += 1; }
+  void list(int depth) {
+    all.push_back({What::kCount, at_});
+    for (uint32_t n = take<uint32_t>(); n > 0 && good() && depth < 16; --n) value(depth + 1);
+  }
+  void value(int depth) {
+    if (!good()) return;
+    const char tag = bytes_[at_];
+    byte();
+    switch (tag) {
+      case 1:
+      case 7:
+        return byte();
+      case 2:
+      case 3:
+        return word();
+      case 4:
+      case 8:
+        at_ += 4;
+        return;
+      case 5: {
+        at_ += 20;
+        byte(), byte(), byte();
+        const auto rank = take<uint8_t>();
+        for (int i = 0; i < 1 + 2 * rank && good(); ++i) word();
+        return;
+      }
+      case 6:
+        return list(depth);
+      default:
+        return;
+    }
+  }
+
+  const std::string& bytes_;
+  size_t at_, end_;
+};
+
 }  // namespace
 
 const std::vector<std::string>& words() {
@@ -132,6 +199,55 @@ void edit_json(std::string& text, Random& random) {
     if (at != std::string::npos) edited.insert(at + 1, nested + ",");
   }
   text.replace(begin, end - begin, edited);
+}
+
+void edit_calls(std::string& bytes, Random& random) {
+  static constexpr int64_t kOdd[] = {0,
+                                     1,
+                                     -1,
+                                     2,
+                                     3,
+                                     5,
+                                     7,
+                                     63,
+                                     64,
+                                     255,
+                                     1 << 16,
+                                     1 << 20,
+                                     INT32_MAX,
+                                     INT32_MIN,
+                                     int64_t{1} << 32,
+                                     int64_t{1} << 40,
+                                     int64_t{1} << 62,
+                                     INT64_MAX,
+                                     INT64_MIN,
+                                     0x7FF8000000000000,
+                                     0x7FF0000000000000,
+                                     0x7FEFFFFFFFFFFFFF};
+  std::vector<std::pair<size_t, size_t>> calls;  // begin and end of payloads
+  for (size_t at = 64; at + 24 <= bytes.size();) {
+    uint64_t size = 0;
+    std::memcpy(&size, bytes.data() + at + 8, sizeof size);
+    if (size > bytes.size() - at - 24) break;
+    if (bytes[at] == 4) calls.emplace_back(at + 24, at + 24 + size);
+    at += 24 + (size + 7) / 8 * 8;
+  }
+  if (calls.empty()) return;
+  for (size_t n = 1 + below(random, 3); n > 0; --n) {
+    const auto [begin, end] = calls[below(random, calls.size())];
+    const std::vector<Places::Place> places = Places(bytes, begin, end).all;
+    const auto [what, at] = places[below(random, places.size())];
+    const size_t size = what == Places::What::kWord ? 8 : what == Places::What::kCount ? 4 : 1;
+    if (at + size > end) continue;
+    int64_t value = what == Places::What::kByte ? static_cast<int64_t>(below(random, 13))
+                                                : kOdd[below(random, std::size(kOdd))];
+    if (what == Places::What::kCount || below(random, 2) == 0) {  // near what it was
+      int64_t before = 0;
+      std::memcpy(&before, bytes.data() + at, size);
+      value = static_cast<int64_t>(static_cast<uint64_t>(before) + below(random, 5) - 2);
+    }
+    std::memcpy(bytes.data() + at, &value, size);
+  }
 }
 
 }  // namespace twinrun::fuzz

@@ -1,5 +1,5 @@
 // Deterministic mutations of a good input, for fuzz_tests: of bytes, without knowledge of the
-// format, and of JSON, one value at a time.
+// format, of JSON, one value at a time, and of the calls in a trace.
 #pragma once
 
 #include <cstddef>
@@ -21,5 +21,8 @@ void scramble(std::string& bytes, Random& random);
 void edit_json(std::string& text, Random& random);
 // The same for the header of a safetensors file, whose length is adjusted.
 void edit_header(std::string& bytes, Random& random);
+// Replaces integers, numbers, sizes, strides, types and lengths of lists in the calls of a trace
+// (docs/reference/trace-format.md); checksums are not mended.
+void edit_calls(std::string& bytes, Random& random);
 
 }  // namespace twinrun::fuzz

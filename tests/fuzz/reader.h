@@ -21,7 +21,7 @@
 namespace twinrun::fuzz {
 
 // How many executions a campaign gives it, and how fuzz_tests mutates its seeds.
-enum class Kind { kText, kJson, kBinary, kHdf5 };
+enum class Kind { kText, kJson, kBinary, kTrace, kHdf5 };
 
 struct Reader {
   std::string_view name;  // of the folder of its corpus, too

@@ -14,13 +14,15 @@
 #include "harness/foreign/event_file.h"
 #include "harness/gate/pairs.h"
 #include "harness/search/session.h"
-#include "harness/trace/trace_file.h"
+#include "harness/trace/judge_trace.h"
 #include "harness/xplane/compare.h"
 #include "harness/xplane/read.h"
 #include "harness/xplane/write.h"
 #include "reports/known.h"
 #include "reports/text.h"
+#include "reports/trace_verdict.h"
 #include "reports/two_reports.h"
+#include "tests/fuzz/calls.h"
 #include "tests/fuzz/reader.h"
 #include "tests/fuzz/repair.h"
 #include "tests/reports/examples.h"
@@ -281,7 +283,7 @@ std::string trace_tensor(uint64_t block) {
 }
 
 std::vector<std::string> trace_seeds() {
-  std::string out = "TWINTRC1" + std::string(56, '\0');
+  std::string out = "TWINTRC2" + std::string(56, '\0');
   add_record(out, 1, 0, R"({"framework": "torch", "version": "2.15.0", "settings": {"a": 1}})");
   add_record(out, 2, 1, "aten.relu.default");
   add_record(out, 3, 1, std::string(16, '\1'));
@@ -295,13 +297,18 @@ std::vector<std::string> trace_seeds() {
   put(call, 0, 4);
   add_record(out, 4, 0, call);
   add_record(out, 5, 0, R"({"calls": 1, "steps": 1, "bytes": 0, "exception": null})");
-  return {with_trace_checksums(out)};
+  std::vector<std::string> seeds = traces_of_calls();
+  seeds.insert(seeds.begin(), with_trace_checksums(out));
+  return seeds;
 }
 
 void check_trace(std::string_view bytes) {
   const std::string path = as_file("x.twin", with_trace_checksums(bytes));
   const auto whole = read_trace(path, false), part = read_trace(path, true);
-  if (accepted(whole)) require(accepted(part), "a whole trace is refused as a part");
+  if (!accepted(whole)) return;
+  require(accepted(part), "a whole trace is refused as a part");
+  const TraceVerdict verdict = judge_trace(*whole, nullptr);
+  require(!trace_json(verdict).empty() && !trace_text(verdict, true).empty(), "no report");
 }
 
 }  // namespace
@@ -344,7 +351,8 @@ std::vector<Reader> record_readers() {
        &check_plan},
       {"pair", Kind::kJson, "pairs of a comparison (pairs.jsonl)", 4096, &pair_seeds, &check_pair},
       {"known", Kind::kJson, "known steps", 4096, &known_seeds, &check_known},
-      {"trace", Kind::kBinary, "traces of watch", 4096, &trace_seeds, &check_trace},
+      {"trace", Kind::kTrace, "traces of watch, which are judged", 4096, &trace_seeds,
+       &check_trace},
   };
 }
 

@@ -44,8 +44,10 @@ std::string with_trace_checksums(std::string_view bytes) {
   for (size_t at = kFile; at < out.size() && out.size() - at >= kRecord;) {
     const auto length = number_at<uint64_t>(out, at + 8);
     if (length > out.size() - at - kRecord) break;
-    const auto* payload = reinterpret_cast<const Bytef*>(&out[at] + kRecord);
-    put_at(out, at + 4, static_cast<uint32_t>(crc32(0, payload, static_cast<uInt>(length))));
+    const auto* header = reinterpret_cast<const Bytef*>(&out[at]);
+    const uLong of_header = crc32(crc32(0, header, 4), header + 8, kRecord - 8);
+    put_at(out, at + 4,
+           static_cast<uint32_t>(crc32(of_header, header + kRecord, static_cast<uInt>(length))));
     at += kRecord + (length + 7) / 8 * 8;
   }
   return out;

@@ -22,7 +22,7 @@ class Trace:
     def __init__(self, path, cut=False):
         with open(path, "rb") as file:
             self.raw = file.read()
-        assert self.raw[:64] == b"TWINTRC1" + bytes(56), "header"
+        assert self.raw[:64] == b"TWINTRC2" + bytes(56), "header"
         self.strings, self.blocks, self.calls, self.meta, self.end = [""], [None], [], None, None
         self.graphs, self.steps = [None], 0
         at, kinds = 64, []
@@ -35,7 +35,7 @@ class Trace:
             assert last <= len(self.raw), "a record reaches beyond the file"
             assert self.end is None, "the last record is not the last"
             payload = self.raw[first:last]
-            assert kind in (0, 3) or crc == zlib.crc32(payload), f"checksum of kind {kind} at {at}"
+            assert crc == zlib.crc32(payload, zlib.crc32(struct.pack("<IQQ", kind, size, number))), f"checksum of kind {kind} at {at}"
             if kind == 1:
                 assert not kinds
                 self.meta = json.loads(payload)

@@ -466,7 +466,29 @@ class Scripts(Case):
         self.assertTrue(self.named(trace, "aten.ones.default")[0].flags & LEFT_OUT)
         self.assertIn("without further bytes", done.stderr)
 
+    def test_a_script_that_closes_all_descriptors(self):
+        """And opens files of its own, which get their numbers."""
+        done = self.script("import os, torch\nfor i in range(3):\n    x = torch.ones(100_000) * i\n    os.closerange(3, 256)\n"
+                           "    own = open(f'own{i}', 'w'); own.write('mine'); own.flush(); globals()[f'kept{i}'] = own\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for i in range(3):
+            self.assertEqual(pathlib.Path(self.folder, f"own{i}").read_text(), "mine")
+        calls = self.named(Trace(self.path), "aten.mul.Tensor")
+        self.assertEqual([c.flags & LEFT_OUT for c in calls], [0, 0, 0])
+
+    @unittest.skipIf(torch is not None and torch.__version__ < "2", "FakeTensorMode has another place")
+    def test_fake_tensors_have_no_memory_to_read(self):
+        done = self.script("import torch\nfrom torch._subclasses.fake_tensor import FakeTensorMode\nwith FakeTensorMode():\n"
+                           "    y = torch.ones(3, 4) * 2\nx = torch.ones(2) + 1\nprint(tuple(y.shape))\n")
+        self.assertEqual((done.returncode, done.stdout), (0, "(3, 4)\n"), done.stderr)
+        trace = Trace(self.path)
+        self.assertEqual([c.name for c in trace.calls], ["aten.ones.default", "aten.add.Tensor"])
+        self.assertEqual(trace.end["left_out"]["error"], 0)
+
     def test_wrong_arguments(self):
+        self.path, path = "/none/x.twin", self.path
+        self.assertIn("there is no folder '/none'", self.script("").stderr)
+        self.path = path
         self.assertIn("expected a number and B", self.script("", "--budget", "much").stderr)
         self.assertIn("there is no script", self.run_script("/none.py").stderr)
         done = subprocess.run([sys.executable, "-m", "twinrun", "judge", "x"], capture_output=True, text=True, cwd="/",

@@ -2,6 +2,7 @@
 #include "harness/trace/trace_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -17,18 +18,22 @@ namespace {
 // Writes records as docs/reference/trace-format.md says.
 class Writer {
  public:
-  Writer() { out_ = "TWINTRC1" + std::string(56, '\0'); }
+  Writer() { out_ = "TWINTRC2" + std::string(56, '\0'); }
   template <typename T>
   static void put(std::string& to, T value) {
     to.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
   void record(uint32_t kind, uint64_t id, const std::string& payload) {
+    std::string covered;
+    put<uint32_t>(covered, kind);
+    put<uint64_t>(covered, payload.size());
+    put<uint64_t>(covered, id);
+    covered += payload;
     put<uint32_t>(out_, kind);
-    const uLong crc =
-        crc32(0, reinterpret_cast<const Bytef*>(payload.data()), static_cast<uInt>(payload.size()));
-    put<uint32_t>(out_, kind == 3 ? 0 : static_cast<uint32_t>(crc));
-    put<uint64_t>(out_, payload.size());
-    put<uint64_t>(out_, id);
+    put<uint32_t>(out_,
+                  static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(covered.data()),
+                                              static_cast<uInt>(covered.size()))));
+    out_ += covered.substr(4, 16);
     out_ += payload + std::string((8 - payload.size() % 8) % 8, '\0');
   }
   // A float32 tensor of `n` elements at the begin of a block.
@@ -128,14 +133,84 @@ TEST_F(TraceFileTest, ATraceThatWasKilledHasItsWholeSteps) {
   EXPECT_EQ(read(w.bytes(), true)->calls.size(), 2U);
 }
 
-TEST_F(TraceFileTest, NoFlippedByteCrashes) {
+// Whatever bit is flipped, nobody is accused of anything else. What no checksum covers is not read.
+TEST_F(TraceFileTest, AFlippedBitIsRefusedOrChangesNothing) {
   const std::string bytes = whole();
+  int accepted = 0;
   for (size_t n = 0; n < bytes.size(); ++n) {
-    std::string damaged = bytes;
-    damaged[n] = static_cast<char>(damaged[n] ^ 0x81);
-    const auto trace = read(damaged);
-    if (trace) static_cast<void>(judge_trace(*trace, nullptr));
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = bytes;
+      damaged[n] = static_cast<char>(damaged[n] ^ (1 << bit));
+      const auto trace = read(damaged);
+      if (!trace) continue;
+      ++accepted;
+      const TraceVerdict v = judge_trace(*trace, nullptr);
+      ASSERT_EQ(v.findings.size(), 1U) << n;
+      EXPECT_EQ(v.findings[0].worst_index, "[3]");
+      EXPECT_EQ(v.findings[0].expected, 4);
+      EXPECT_EQ(v.findings[0].got, 5);
+    }
   }
+  EXPECT_LT(accepted, 8 * (56 + 7 * 7)) << "the header's zeros, and what follows seven records";
+}
+
+TEST_F(TraceFileTest, TheFirstFormIsRead) {
+  std::string bytes = whole();
+  bytes.replace(0, 8, "TWINTRC1");
+  for (size_t at = 64; at < bytes.size();) {
+    uint32_t kind;
+    uint64_t size;
+    std::memcpy(&kind, &bytes[at], sizeof kind);
+    std::memcpy(&size, &bytes[at + 8], sizeof size);
+    const auto crc = static_cast<uint32_t>(
+        kind == 3 ? 0
+                  : crc32(0, reinterpret_cast<const Bytef*>(&bytes[at + 24]), static_cast<uInt>(size)));
+    std::memcpy(&bytes[at + 4], &crc, sizeof crc);
+    at += 24 + (size + 7) / 8 * 8;
+  }
+  const auto trace = read(bytes);
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_EQ(judge_trace(*trace, nullptr).findings.size(), 1U);
+}
+
+TEST_F(TraceFileTest, NothingFollowsTheEnd) {
+  EXPECT_NE(error(whole() + std::string(4096, '\0')).find("4096 bytes follow the end record"),
+            std::string::npos);
+}
+
+// A name of one megabyte, named by 300 calls.
+TEST_F(TraceFileTest, NamesAreHeldOnce) {
+  Writer w;
+  w.begin();
+  w.record(2, 2, std::string(1 << 20, 'x'));
+  std::string call = Writer::relu(Writer::tensor(1, 4), Writer::tensor(2, 4));
+  call[0] = 2;
+  for (uint64_t n = 0; n < 300; ++n) w.record(4, n, call);
+  w.end();
+  EXPECT_NE(error(w.bytes()).find("more than 256 MiB"), std::string::npos);
+}
+
+TEST_F(TraceFileTest, APipeIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const auto trace = read_trace(path_, false);
+  ASSERT_FALSE(trace);
+  EXPECT_NE(trace.error().message().find("not a file"), std::string::npos);
+}
+
+// Its pages are gone: others would end by SIGBUS.
+TEST_F(TraceFileTest, AFileThatShrinksIsAnError) {
+  Writer w;
+  w.begin();
+  w.record(3, 3, std::string(1 << 20, '\1'));
+  w.record(4, 0, Writer::relu(Writer::tensor(3, 4, (1 << 20) - 16), Writer::tensor(2, 4)));
+  w.end();
+  const auto trace = read(w.bytes());
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_TRUE(unchanged(*trace).ok());
+  ASSERT_EQ(::truncate(path_.c_str(), 64), 0);
+  static_cast<void>(judge_trace(*trace, nullptr));
+  ASSERT_FALSE(unchanged(*trace).ok());
+  EXPECT_NE(unchanged(*trace).error().what.find("changed while it was read"), std::string::npos);
 }
 
 TEST_F(TraceFileTest, TensorsStayWithinTheirBlocks) {

@@ -1,0 +1,12 @@
+// Seeds for the reader of traces: a trace of one call for each row of tests/backends/aten/calls.txt,
+// so that what is changed in them reaches the definitions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace twinrun::fuzz {
+
+std::vector<std::string> traces_of_calls();
+
+}  // namespace twinrun::fuzz
