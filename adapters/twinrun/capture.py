@@ -26,6 +26,7 @@ from .batches import flat_batch, replica_batch
 from .collectives import patched_distributed, wrappers_in
 from .optimizers import initial_slots, plain_optimizers
 from .refused import Refused
+from .surroundings import Surroundings
 
 Variable = namedtuple("Variable", "name role value")  # role: parameter, statistic, slot, counter
 
@@ -130,6 +131,9 @@ class Objects:
 
     def settings(self):
         return [{k: v for k, v in g.items() if k != "params"} for o in self.optimizers.values() for g in o.param_groups]
+
+    def surroundings(self):
+        return Surroundings([m for root in self.models.values() for m in root.modules()], list(self.parameters.values()))
 
     def save(self):
         values = [(p, p.detach().clone(), p.grad) for p in self.parameters.values()]
@@ -373,6 +377,7 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), se
     feeds = [replica_batch(flat_batch(b)[1], rank, replicas) for b in batches]
     count = max((t.shape[0] for t in feeds[0] if t.dim()), default=1)
     saved = objects.save()
+    surroundings = objects.surroundings()
     warm = {
         id(p): {k: copy.deepcopy(v) for k, v in s.items()}
         for o in objects.optimizers.values()
@@ -452,6 +457,7 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), se
         objects.restore(saved)
         for o in objects.optimizers.values():  # hooks of this capture are gone with `patched_distributed`
             o.zero_grad(set_to_none=True)
+        surroundings.restore()
         objects.restore(saved)
     if any(len(d) != len(draws[0]) or any(a.shape != b.shape for a, b in zip(d, draws[0])) for d in draws):
         raise Refused(

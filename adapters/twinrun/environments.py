@@ -62,7 +62,7 @@ def say(text):
 
 def split(requirement):
     """Returns the name and the version of "NAME==VERSION"; the version is None where it is not pinned."""
-    found = re.fullmatch(r"\s*([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*==\s*([^\s;,*]+)\s*", requirement)
+    found = re.fullmatch(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*==\s*([A-Za-z0-9][A-Za-z0-9.!+_-]*)\s*", requirement)
     if found:
         return normal(found[1]), found[2]
     name = re.match(r"\s*([A-Za-z0-9._-]+)", requirement)

@@ -163,6 +163,9 @@ Result<int> bisect_package(const Args& args) {
     }
   }
   if (parsed.has("with")) o.requirements = parsed.get<std::vector<std::string>>("with");
+  for (const std::string& word : o.requirements)
+    if (word.starts_with('-'))
+      return Error{"--with takes a requirement, not an option", word, "--with flax==0.8.3"};
   if (parsed.has("python")) o.python = parsed.get<std::string>("python");
   const char* named = std::getenv("TWINRUN_PYTHON");
   o.interpreter = named != nullptr && *named != 0 ? named : "python3";

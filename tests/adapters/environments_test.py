@@ -223,6 +223,7 @@ class Refused(WithIndex):
         self.assertRegex(self.why("other==1.0"), "has no other 1.0$")
         self.assertRegex(self.why("tool==1.0", PIP_INDEX_URL=CLOSED), "index could not be reached.*127.0.0.1:9")
         self.assertIn("names no version", self.ask("tool", status=2))
+        self.assertIn("names no version", self.ask("tool==../../x", status=2))    # it would be a folder outside of the cache
 
     def test_an_index_that_fails_meanwhile_is_no_missing_version(self):
         self.packages.add("tool", "4.0", requires=["nowhere"])

@@ -7,6 +7,7 @@ python3 test_diagnose.py [Class.test]      # TWINRUN=path of the binary
 import contextlib
 import math
 import os
+import random
 import sys
 import tempfile
 import unittest
@@ -496,6 +497,32 @@ class Refusals(Case):
             dist.all_gather_object([None] * dist.get_world_size(), 1)
 
         self.refused(r"all_gather_object at test_diagnose\.py:\d+", step_of(models.classify, gather), replicas=4)
+
+    def test_all_is_as_before(self):
+        """What a step changes beside its parameters' values is put back, also where it is refused."""
+        model, optimizer, batches, loss = dense(nn.Dropout(0.1))
+        parameter, folder, drawn, layers = model[0].weight, os.getcwd(), random.getstate(), dict(model.named_modules())
+        storage, dtype = parameter.data_ptr(), torch.get_default_dtype()
+
+        def step(model, optimizer, batch):
+            optimizer.zero_grad()
+            value = loss(model, batch)
+            value.backward()
+            optimizer.step()
+            random.random()
+            os.chdir(tempfile.gettempdir())
+            torch.set_default_dtype(torch.float64)
+            model[0].bias.requires_grad_(False)
+            model[0].register_forward_hook(lambda *_: None)
+            model.add_module("more", nn.Identity())
+            model[0].weight.data = model[0].weight.data.clone()
+            return value
+
+        with contextlib.suppress(RuntimeError), tempfile.TemporaryDirectory() as out:
+            twinrun.diagnose(step, model, optimizer, batches, out=out)
+        self.assertEqual((os.getcwd(), random.getstate(), torch.get_default_dtype()), (folder, drawn, dtype))
+        self.assertEqual((dict(model.named_modules()), len(model[0]._forward_hooks)), (layers, 0))
+        self.assertEqual((model[0].weight.data_ptr(), model[0].bias.requires_grad), (storage, True))
 
     def test_a_step_that_fails(self):
         self.refused(r"KeyError at test_diagnose\.py:\d+", step_of(lambda m, b: {}["loss"]))
