@@ -12,7 +12,6 @@
 #include <optional>
 #include <set>
 
-#include "program/base/input_file.h"
 #include "program/base/names.h"
 #include "program/base/os_error.h"
 #include "scenarios/keys.h"
@@ -43,7 +42,6 @@ Error not_found(std::string_view name, bool is_path) {
 }
 
 Result<std::string> read_text(const std::string& path) {
-  TWINRUN_RETURN_IF_ERROR(check_input(path));
   std::ifstream in(path, std::ios::binary);
   const auto failure = [&](const char* action, int code) {
     return Error{fmt::format("cannot {}: {}", action, std::strerror(code)), path, "",

@@ -205,13 +205,13 @@ def one_verb(o, folder, name):
     scene = Scene(o.program.resolve(), o.shim.resolve(), VERBS[name], Path(folder) / name)
     few = len(scene.calls) < 60  # train and record: all of it, always
     stride = 1 if few or not o.share else max(1, len(scene.calls) // 12)
-    tries = o.tries if not o.share else 24 if few else 6
+    tries = o.tries if not o.share else 12 if few else 6
     if "calls" in o.part:
         every_call(scene, tally, stride, every_error=few and not o.share)
     if "power" in o.part:
         lost_power(scene, tally, 1 if few else 10 if not o.share else 200)
     if "memory" in o.part:
-        allocations(scene, tally, 150 if few and o.share else tries)
+        allocations(scene, tally, 60 if few and o.share else tries)
     if "kills" in o.part:
         random_kills(scene, tally, tries, draws)
     if "surroundings" in o.part and (few or not o.share):
