@@ -171,7 +171,7 @@ Array sliced(const Array& x, int64_t axis, int64_t begin, int64_t end, int64_t s
   begin = std::clamp<int64_t>(begin, 0, n);
   end = std::clamp<int64_t>(end, begin, n);
   Dims dims = x.dims, strides = strides_of(x.dims);
-  dims[a] = (end - begin + step - 1) / step;
+  dims[a] = quotient(end - begin + step - 1, step);
   const int64_t first = begin * strides[a];
   strides[a] *= step;
   return strided(x, std::move(dims), strides, first);

@@ -378,7 +378,7 @@ Array of_groups(const Arithmetic& m, Array x, int64_t heads, Element element) {
   if (rank < 3 || x.dims[rank - 3] == heads) return x;
   Dims groups = x.dims;
   groups[rank - 3] = heads;
-  groups.put(static_cast<int64_t>(rank) - 2, x.dims[rank - 3] / heads);
+  groups.put(static_cast<int64_t>(rank) - 2, quotient(x.dims[rank - 3], heads));
   x = stored(m, x, element);
   return sum(m, reshaped(std::move(x), groups), {static_cast<int64_t>(rank) - 2});
 }

@@ -106,7 +106,7 @@ std::string TensorView::type() const {
   return fmt::format("{}[{}]", name_of(element), fmt::join(dims, ", "));
 }
 
-void collect(const Value& value, Checked<const TensorView*>& to) {
+void collect(const Value& value, std::vector<const TensorView*>& to) {
   if (value.kind == Value::Kind::kTensor) to.push_back(&value.tensor);
   for (const Value& item : value.items) collect(item, to);
 }

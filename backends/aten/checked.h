@@ -21,6 +21,24 @@ class Undefined : public std::runtime_error {
 };
 [[noreturn]] void beyond_the_end();  // throws Undefined
 
+// a / b and a % b where b is an argument or a size, which may be anything.
+inline int64_t quotient(int64_t a, int64_t b) {
+  if (b == 0 || b == -1) [[unlikely]] {
+    if (b == 0) throw Undefined("a division by a size or a step of 0");
+    return static_cast<int64_t>(-static_cast<uint64_t>(a));
+  }
+  return a / b;
+}
+inline int64_t remainder(int64_t a, int64_t b) { return b == -1 ? 0 : a - quotient(a, b) * b; }
+
+// A number as the integer that it is rounded towards zero to; one that no integer can hold makes the
+// call Undefined.
+inline int64_t as_integer(double x) {
+  if (!(x > -0x1p62 && x < 0x1p62)) [[unlikely]]
+    throw Undefined("a position that is no number, or too large");
+  return static_cast<int64_t>(x);
+}
+
 template <typename T, typename Allocator = std::allocator<T>>
 class Checked : public std::vector<T, Allocator> {
   using Base = std::vector<T, Allocator>;

@@ -142,7 +142,7 @@ Array input_gradient(const Arithmetic& m, const Array& dy, const Array& w, const
   const Array g = image(dy), k = kernel(w);
   const bool flat = result.size() == 3;
   const Dims dims = {result[0], flat ? 1 : result[2], result.back(), result[1]};
-  const int64_t terms = s.depth * k.dims[0] * k.dims[1] * k.dims[3] / s.groups;
+  const int64_t terms = quotient(s.depth * k.dims[0] * k.dims[1] * k.dims[3], s.groups);
   // PyTorch's kernel without oneDNN stores the products of all taps and adds them up.
   const int64_t taps = s.depth * k.dims[0] * k.dims[1];
   return back(evaluate(m, OpKind::kConvolutionInputGrad, g, k, dims, s, terms, taps), {0, 3, 1, 2},
@@ -186,7 +186,8 @@ Array folded(const Arithmetic& m, const Array& x, const Shape& s, int64_t positi
       Estimate e;
       for (int64_t tap = 0; tap < s.depth; ++tap) {
         const int64_t past = at + s.pad - tap * s.dilation;
-        if (past < 0 || past % s.stride != 0 || past / s.stride >= positions) continue;
+        if (past < 0 || remainder(past, s.stride) != 0 || quotient(past, s.stride) >= positions)
+          continue;
         const Estimate term =
             x.at((((n * positions + past / s.stride) * c + channel) * s.depth + tap) * plane +
                  i % plane);
@@ -287,7 +288,8 @@ Array flat(const Array& x) {
 }
 // The weights with the channels of input and output exchanged, group by group.
 Array exchanged(const Array& w, int64_t groups) {
-  const int64_t out = w.dims[0] / groups, in = w.dims[1], taps = count(w.dims) / w.dims[0] / in;
+  const int64_t out = quotient(w.dims[0], groups), in = w.dims[1],
+                taps = quotient(quotient(count(w.dims), w.dims[0]), in);
   return reshaped(permuted(reshaped(w, {groups, out, in, taps}), {0, 2, 1, 3}),
                   {groups * in, out, taps});
 }

@@ -64,7 +64,7 @@ Expected arange(const Arguments& a) {
   double step = a.number(2, "step", 1);
   if (step == 0) throw Undefined("a range with a step of zero");
   // The number of elements follows from the arguments as they were given.
-  const auto n = static_cast<int64_t>(std::fmax(0.0, std::ceil((end - start) / step)));
+  const auto n = as_integer(std::fmax(0.0, std::ceil((end - start) / step)));
   const Arithmetic& m = a.m;
   const Element element = a.result(0).element;
   const bool whole = is_integer(element);

@@ -306,7 +306,7 @@ Dims Arguments::integers(size_t position, std::string_view name, Dims otherwise)
   if (v == nullptr) return otherwise;
   if (v->kind != Value::Kind::kList) return {integer(position, name, 0)};
   Dims out;
-  for (const Value& item : v->items) out.push_back(static_cast<int64_t>(number_of(item, name)));
+  for (const Value& item : v->items) out.push_back(as_integer(number_of(item, name)));
   return out;
 }
 std::pair<int64_t, int64_t> Arguments::pair(size_t position, std::string_view name,

@@ -232,7 +232,7 @@ Array nnpack_errors(const Arithmetic& m, const Array& x, const Array& w, const F
                     const Dims& result) {
   static const Winograd six(6, 3, {0, 1, -1, 2, -2, 0.5, -0.5});
   Array out = filled(result, 0);
-  const int64_t inputs = w.dims[1], outputs = result[1] / layer.groups;
+  const int64_t inputs = w.dims[1], outputs = quotient(result[1], layer.groups);
   const Plane weights = norms(w, w.dims[0] * inputs);
   const auto keep = [&](const Tiles& tiles, const Group& g, auto error_of) {
     for (int64_t o = 0; o < g.outputs; ++o) {
@@ -283,7 +283,7 @@ Array whole_sample_errors(const Arithmetic& m, const Array& x, const Array& w, i
   const Plane weights = norms(w, outputs * inputs);
   Array out = filled({samples, outputs}, 0);
   for (int64_t i = 0; i < out.size(); ++i) {
-    const int64_t o = i % outputs, group = o / (outputs / groups);
+    const int64_t o = i % outputs, group = quotient(o, quotient(outputs, groups));
     out.value[static_cast<size_t>(i)] =
         known(units * sum_of_products(images, i / outputs * channels + group * inputs, 1, weights,
                                       o * inputs, 1, inputs));
@@ -300,7 +300,7 @@ Array whole_sample_errors_of_weights(const Arithmetic& m, const Array& x, const 
   const Plane images = norms(x, samples * channels), gradients = norms(dy, samples * outputs);
   Array out = filled({outputs, inputs}, 0);
   for (int64_t i = 0; i < out.size(); ++i) {
-    const int64_t o = i / inputs, group = o / (outputs / groups);
+    const int64_t o = i / inputs, group = quotient(o, quotient(outputs, groups));
     out.value[static_cast<size_t>(i)] =
         known(units * sum_of_products(images, group * inputs + i % inputs, channels, gradients, o,
                                       outputs, samples));

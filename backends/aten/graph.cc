@@ -95,7 +95,7 @@ void settle(Array& x, Element element) {
 
 class Replay {
  public:
-  Replay(const Graph& graph, const Checked<const TensorView*>& actual,
+  Replay(const Graph& graph, const std::vector<const TensorView*>& actual,
          const std::function<Arithmetic(const Call&)>& arithmetic_of)
       : graph_(graph), actual_(actual), arithmetic_of_(arithmetic_of) {}
 
@@ -237,7 +237,7 @@ class Replay {
   }
 
   const Graph& graph_;
-  const Checked<const TensorView*>& actual_;
+  const Checked<const TensorView*> actual_;
   const std::function<Arithmetic(const Call&)>& arithmetic_of_;
   Checked<Known> values_;
   Replayed out_;
@@ -245,8 +245,8 @@ class Replay {
 
 }  // namespace
 
-Replayed replay(const Graph& graph, const Checked<Value>& inputs,
-                const Checked<const TensorView*>& actual,
+Replayed replay(const Graph& graph, const std::vector<Value>& inputs,
+                const std::vector<const TensorView*>& actual,
                 const std::function<Arithmetic(const Call&)>& arithmetic_of) {
   return Replay(graph, actual, arithmetic_of).run(inputs);
 }

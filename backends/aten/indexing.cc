@@ -338,7 +338,7 @@ Selection advanced(const Arguments& a, const Dims& dims) {
     if (indices[d]) {
       const Array index = broadcast(*indices[d], common);
       for (size_t i = 0; i < chosen.size(); ++i)
-        chosen[i] += index_of(static_cast<int64_t>(index.value[i]), dims[d]) * stride;
+        chosen[i] += index_of(as_integer(index.value[i]), dims[d]) * stride;
     } else {
       extend(d < first ? before : after, dims[d], stride);
       (d < first ? s.dims : behind).push_back(dims[d]);

@@ -324,7 +324,7 @@ Array rolled(const Arithmetic& m, const Array& x, const Dims& shifts, const Dims
   return moved(m, x, x.dims, [&](const Dims&, Dims& at) {
     for (size_t i = 0; i < axes.size(); ++i) {
       const int64_t axis = axis_of(axes[i], rank_of(x)), n = size_at(x.dims, axis);
-      size_at(at, axis) = ((size_at(at, axis) - shifts[i]) % n + n) % n;
+      size_at(at, axis) = remainder(remainder(size_at(at, axis) - shifts[i], n) + n, n);
     }
   });
 }
@@ -387,7 +387,7 @@ Expected slice_backward(const Arguments& a) {
   // The size of dy says where the slice ends.
   return moved(a.m, dy, dims, [&](const Dims&, Dims& at) {
     const int64_t past = size_at(at, axis) - start;
-    size_at(at, axis) = past < 0 || past % step != 0 ? -1 : past / step;
+    size_at(at, axis) = past < 0 || remainder(past, step) != 0 ? -1 : quotient(past, step);
   });
 }
 Expected diagonal_backward(const Arguments& a) {

@@ -278,7 +278,7 @@ Taps nearest(int64_t in, int64_t out, double factor, double shift) {
         std::floor(static_cast<double>(f)) != std::floor(v)) {
       throw Undefined("a nearest element that depends on a rounding");
     }
-    const auto at = std::min(static_cast<int64_t>(std::floor(f)), in - 1);
+    const auto at = std::min(as_integer(std::floor(f)), in - 1);
     // CPU kernels ignore the factor at these sizes, CUDA's do not.
     if (shift == 0 && ((out == in && at != o) || (out == 2 * in && at != o / 2)))
       throw Undefined("a factor that does not fit the sizes");
@@ -502,7 +502,7 @@ Expected col2im(const Arguments& a) {
   if (x.dims.size() < 2) throw Undefined("columns without positions");
   const auto size = a.pair(1, "output_size", 1), kernel = a.pair(2, "kernel_size", 1);
   Dims dims = x.dims.part(0, -1);
-  dims.back() /= kernel.first * kernel.second;
+  dims.back() = quotient(dims.back(), kernel.first * kernel.second);
   dims.push_back(size.first);
   dims.push_back(size.second);
   const Checked<int64_t> index = columns_of(a, 2, Planes(dims));

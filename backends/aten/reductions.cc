@@ -487,10 +487,10 @@ Expected histc(const Arguments& a) {
     const double at = (v - low) * scale, border = std::round(at);
     const double off = m.unit * (4 * at + (std::fabs(v) + std::fabs(low)) * scale);
     const bool exact = m.holds(v - low) && m.holds(scale) && m.holds(at) && m.holds(high - low);
-    auto bin = static_cast<int64_t>(std::fmin(std::floor(at), n - 1));
+    auto bin = as_integer(std::fmin(std::floor(at), n - 1));
     out.value[static_cast<size_t>(bin)] += 1;
     if (exact || std::fabs(at - border) > off || border <= 0 || border >= n) continue;
-    bin = static_cast<int64_t>(border);
+    bin = as_integer(border);
     out.radius[static_cast<size_t>(bin)] += 1, out.radius[static_cast<size_t>(bin - 1)] += 1;
   }
   return out;

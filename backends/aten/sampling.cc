@@ -32,8 +32,8 @@ using Taps = Checked<Tap>;
 // 1 - |position - neighbour|, which errs as the position does, and has one or two roundings.
 Taps neighbours(const Arithmetic& m, Estimate p, int64_t size) {
   Taps taps;
-  const auto first = static_cast<int64_t>(std::floor(p.value - p.radius));
-  const auto last = static_cast<int64_t>(std::floor(p.value + p.radius)) + 1;
+  const auto first = as_integer(std::floor(p.value - p.radius));
+  const auto last = as_integer(std::floor(p.value + p.radius)) + 1;
   for (int64_t i = first; i <= last; ++i) {
     const double weight = std::fmax(0, 1 - std::fabs(p.value - static_cast<double>(i)));
     if (i >= 0 && i < size) taps.push_back({i, {weight, p.radius + 2 * m.unit * weight}});
@@ -76,8 +76,8 @@ Expected grid_sampler(const Arguments& a) {
         return std::fabs(p.value - std::floor(p.value) - 0.5) <= p.radius;
       };
       if (tied(px) || tied(py)) return all([](int64_t) { return Estimate{0, kInfinity}; });
-      const auto column = static_cast<int64_t>(std::nearbyint(px.value));
-      const auto row = static_cast<int64_t>(std::nearbyint(py.value));
+      const auto column = as_integer(std::nearbyint(px.value));
+      const auto row = as_integer(std::nearbyint(py.value));
       const bool inside = column >= 0 && column < w && row >= 0 && row < h;
       return all(
           [&](int64_t plane) { return inside ? x.at(plane + row * w + column) : exactly(0); });
@@ -106,12 +106,12 @@ Expected grid_sampler(const Arguments& a) {
 Taps taps_of(const Arithmetic& m, Estimate p, int64_t size, bool nearest) {
   if (!nearest) return neighbours(m, p, size);
   Taps taps;
-  const auto low = static_cast<int64_t>(std::floor(p.value));
+  const auto low = as_integer(std::floor(p.value));
   const bool tied = std::fabs(p.value - std::floor(p.value) - 0.5) <= p.radius;
   if (tied) {
     taps = {{low, {0.5, 0.5}}, {low + 1, {0.5, 0.5}}};
   } else {
-    taps = {{static_cast<int64_t>(std::nearbyint(p.value)), {1, 0}}};
+    taps = {{as_integer(std::nearbyint(p.value)), {1, 0}}};
   }
   std::erase_if(taps, [&](const Tap& t) { return t.at < 0 || t.at >= size; });
   return taps;
@@ -120,7 +120,7 @@ Taps taps_of(const Arithmetic& m, Estimate p, int64_t size, bool nearest) {
 // may be on either side of one.
 Taps slope_of(Estimate p, int64_t size) {
   const double nearest = std::nearbyint(p.value);
-  const auto low = static_cast<int64_t>(std::floor(p.value)), at = static_cast<int64_t>(nearest);
+  const auto low = as_integer(std::floor(p.value)), at = as_integer(nearest);
   Taps taps = {{low, {-1, 0}}, {low + 1, {1, 0}}};
   if (std::fabs(p.value - nearest) <= p.radius)
     taps = {{at - 1, {0, kInfinity}}, {at, {0, kInfinity}}, {at + 1, {0, kInfinity}}};

@@ -362,7 +362,7 @@ Expected pool_indices(const Arguments& a) {
   const Windows rows = windows_of(a, 3, 1, false), columns = windows_of(a, 3, 1, true);
   const int64_t oh = offsets.dims[offsets.dims.size() - 2], ow = offsets.dims.back();
   for (int64_t i = 0; i < offsets.size(); ++i) {
-    const auto k = static_cast<int64_t>(offsets.value[static_cast<size_t>(i)]);
+    const auto k = as_integer(offsets.value[static_cast<size_t>(i)]);
     const int64_t y = rows.at(i / ow % oh, k / columns.kernel);
     const int64_t z = columns.at(i % ow, k % columns.kernel);
     if (k < 0 || y < 0 || y >= size.first || z < 0 || z >= size.second)

@@ -57,7 +57,7 @@ Regions regions_of(const Arguments& a, Dims image, size_t rois_at, size_t first,
       if (!finite(axis.start) || !finite(axis.bin)) throw Undefined("a region that is not finite");
       const double samples = std::ceil(axis.bin);
       if (ratio <= 0 && samples > 4096) throw Undefined("a region of very many samples");
-      axis.grid = ratio > 0 ? ratio : static_cast<int64_t>(std::fmax(samples, 0));
+      axis.grid = ratio > 0 ? ratio : as_integer(std::fmax(samples, 0));
       const double off =
           8 * a.m.unit * (std::fabs(low) + std::fabs(end)) / static_cast<double>(bins);
       axis.open = ratio <= 0 && off > 0 && std::ceil(axis.bin - off) != std::ceil(axis.bin + off) &&
@@ -79,7 +79,7 @@ Between between(Estimate at, int64_t size) {
   b.open = std::fabs(at.value + 1) <= at.radius || std::fabs(at.value - end) <= at.radius;
   b.inside = at.value >= -1 && at.value <= end;
   const double x = std::fmax(at.value, 0);
-  b.low = static_cast<int64_t>(std::fmin(std::floor(x), end - 1));
+  b.low = as_integer(std::fmin(std::floor(x), end - 1));
   b.high = std::min(b.low + 1, size - 1);
   b.weight = b.low == b.high ? 0 : x - static_cast<double>(b.low);
   return b;
