@@ -353,7 +353,7 @@ constexpr int64_t kFewest = int64_t{1} << 24, kOfHeld = 256;
 
 }  // namespace
 
-Expected expected_of(const Call& call, const Arithmetic& arithmetic) {
+Expected expected_of(const Call& call, const Arithmetic& arithmetic) try {
   const ArraysOfAtMost limit(std::max(kFewest, kOfHeld * held_elements(call)));
   const Found found = find(call.op);
   if (found.define == nullptr) throw Undefined("the operation has no definition here");
@@ -363,6 +363,10 @@ Expected expected_of(const Call& call, const Arithmetic& arithmetic) {
   if (std::optional<Expected> e = expected_of_integers(call, plain, found.define, arithmetic))
     return std::move(*e);
   return found.define(Arguments(call, arithmetic));
+} catch (const std::bad_alloc&) {
+  throw Undefined("its sizes take more memory than there is");
+} catch (const std::length_error&) {
+  throw Undefined("its sizes take more memory than there is");
 }
 
 Expected expected_of_uncertain(const Call& call, const Arithmetic& arithmetic) {

@@ -49,6 +49,7 @@ Expected embedding_dense_backward(const Arguments& a) {
   const int64_t width = dy.dims.back();
   if (std::ranges::any_of(index, [&](int64_t i) { return i != skip && (i < 0 || i >= rows); }))
     throw Undefined("an index out of range");
+  Array out = empty_array({rows, width});  // first: it refuses sizes that the trace cannot hold
   Checked<int64_t> uses(static_cast<size_t>(rows), 0);
   for (const int64_t i : index) {
     if (i != skip) ++uses[static_cast<size_t>(i)];
@@ -65,7 +66,6 @@ Expected embedding_dense_backward(const Arguments& a) {
       totals[static_cast<size_t>(index[i] * width + c)].add(e);
     }
   }
-  Array out = empty_array({rows, width});
   for (int64_t i = 0; i < out.size(); ++i) out.set(i, totals[static_cast<size_t>(i)].of(a.m, half));
   return out;
 }
@@ -143,6 +143,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
   const double half = half_unit(a.view(0, "grad").element);
   const int64_t width = dy.dims[1], bags = dy.dims[0];
   need_rows(index, rows);
+  Array out = empty_array({rows, width});
   Checked<Total> totals(static_cast<size_t>(rows * width));
   if (mode == kMax) {
     // Row b, column c: the index that gave the bag's maximum, -1 for none.
@@ -188,7 +189,6 @@ Expected bag_gradient(const Arguments& a, bool dense) {
       }
     }
   }
-  Array out = empty_array({rows, width});
   for (int64_t i = 0; i < out.size(); ++i) out.set(i, totals[static_cast<size_t>(i)].of(m, half));
   return out;
 }

@@ -312,7 +312,7 @@ Expected randperm(const Arguments& a) {
   const Array x = array_of(view, a.m.pool);
   if (!is_integer(view.element) && static_cast<double>(n) * spacing_of(view.element) > 1)
     return out;
-  Checked<bool> seen(static_cast<size_t>(n));
+  Checked<bool> seen(static_cast<size_t>(x.size()));
   bool good = x.size() == n;
   for (int64_t i = 0; good && i < n; ++i) {
     const double v = x.at(i).value;
