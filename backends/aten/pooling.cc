@@ -342,10 +342,12 @@ Resize resize_of(const Arguments& a, const Dims& in, size_t scales_at) {
     const auto size = a.pair(1, "output_size", 1);
     r.h = size.first, r.w = size.second;
   } else {
-    r.h = static_cast<int64_t>(static_cast<double>(p.h) * r.by_h);
-    r.w = static_cast<int64_t>(static_cast<double>(p.w) * r.by_w);
+    r.h = as_integer(static_cast<double>(p.h) * r.by_h);
+    r.w = as_integer(static_cast<double>(p.w) * r.by_w);
   }
-  if (r.h < 1 || r.w < 1) throw Undefined("an interpolation to nothing");
+  constexpr int64_t kMost = int64_t{1} << 24;
+  if (r.h < 1 || r.w < 1 || r.h > kMost || r.w > kMost)
+    throw Undefined("an interpolation to nothing, or to too much");
   return r;
 }
 Expected nearest2d(const Arguments& a, double shift) {

@@ -34,6 +34,7 @@ constexpr std::string_view kMagic = "TWINTRC2", kFirstMagic = "TWINTRC1";
 constexpr size_t kFileHeader = 64, kRecordHeader = 24;
 constexpr int kMaxDepth = 16;                       // of lists in lists
 constexpr int64_t kMaxElements = int64_t{1} << 31;  // of one tensor
+constexpr int64_t kMaxValues = int64_t{1} << 22;    // of all calls: a GiB of memory
 constexpr size_t kMaxText = size_t{1} << 28;  // bytes of all strings, as often as they are used
 
 enum Kind : uint32_t {
@@ -396,6 +397,8 @@ class Reader {
   }
 
   Value value(Cursor& c, int depth) {
+    if (++all_values_ > kMaxValues)
+      throw Malformed{fmt::format("its calls have more than {} arguments and results", kMaxValues)};
     Value v;
     const auto tag = c.take<uint8_t>();
     switch (tag) {
@@ -502,7 +505,8 @@ class Reader {
   bool seen_meta_ = false, ended_ = false;
   int64_t steps_ = 0;  // whose ends are in the file
   std::unordered_map<uint64_t, std::string> strings_;
-  size_t text_ = 0;  // bytes of strings that calls hold
+  size_t text_ = 0;         // bytes of strings that calls hold
+  int64_t all_values_ = 0;  // that calls hold
   std::unordered_map<uint64_t, Bytes> data_;
   std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;
   uint32_t values_ = 0;  // of the graph that is read, so far; 0 outside of graphs
