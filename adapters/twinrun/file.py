@@ -40,13 +40,10 @@ _unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def checksum_of(kind, size, number, payload):
-    return zlib.crc32(payload, zlib.crc32(COVERED.pack(kind, size, number)))
-
-
 def header(kind, number, payload):
     """The 24 bytes before a payload."""
-    return HEADER.pack(kind, checksum_of(kind, len(payload), number, payload), len(payload), number)
+    size = len(payload)
+    return HEADER.pack(kind, zlib.crc32(payload, zlib.crc32(COVERED.pack(kind, size, number))), size, number)
 
 
 def _claim(path):
@@ -190,8 +187,7 @@ class TraceFile:
         if self.pending:     # the flush failed
             del self.pending[before:]
             return
-        header = HEADER.size
-        self.written = whole - header
+        self.written = whole - HEADER.size
         self._cut()
 
     def same(self, block, offset, address, size):

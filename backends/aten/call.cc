@@ -92,13 +92,17 @@ double element_at(const std::byte* p, Element element) {
 double TensorView::at(int64_t flat) const {
   if (estimate != nullptr) return estimate->value[static_cast<size_t>(flat)];
   if (data == nullptr) return std::nan("");
-  if (flat < 0 || flat >= elements()) [[unlikely]]
+  if (flat < 0) [[unlikely]]
     beyond_the_end();
   int64_t offset = 0;
   for (size_t d = dims.size(); d-- > 0;) {
+    if (dims[d] == 0) [[unlikely]]
+      beyond_the_end();
     offset += flat % dims[d] * strides[d];
     flat /= dims[d];
   }
+  if (flat != 0) [[unlikely]]  // what is left of an index beyond the last element
+    beyond_the_end();
   return element_at(data + offset * size_of(element), element);
 }
 

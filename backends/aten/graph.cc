@@ -57,9 +57,16 @@ struct Known {
   const GraphNode* by = nullptr;
 };
 
-void used(const Value& v, Checked<Known>& values, int64_t node) {
-  if (v.kind == Value::Kind::kGraphValue) values[static_cast<size_t>(v.integer)].last = node;
-  for (const Value& item : v.items) used(item, values, node);
+// Calls `see` with each value of the graph inside of v.
+template <typename See>
+void each_value(const Value& v, const See& see) {
+  if (v.kind == Value::Kind::kGraphValue) see(static_cast<size_t>(v.integer));
+  for (const Value& item : v.items) each_value(item, see);
+}
+template <typename See>
+void each_argument(const GraphNode& node, const See& see) {
+  for (const Value& v : node.args) each_value(v, see);
+  for (const auto& [name, v] : node.kwargs) each_value(v, see);
 }
 
 struct Filled {
@@ -112,9 +119,8 @@ class Replay {
       }
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      for (const Value& v : graph_.nodes[i].args) used(v, values_, static_cast<int64_t>(i));
-      for (const auto& [name, v] : graph_.nodes[i].kwargs)
-        used(v, values_, static_cast<int64_t>(i));
+      each_argument(graph_.nodes[i],
+                    [&](size_t value) { values_[value].last = static_cast<int64_t>(i); });
     }
     Checked<uint32_t> wanted = graph_.outputs;
     for (const auto& [input, value] : graph_.written) wanted.push_back(value);
@@ -251,17 +257,6 @@ Replayed replay(const Graph& graph, const std::vector<Value>& inputs,
   return Replay(graph, actual, arithmetic_of).run(inputs);
 }
 
-namespace {
-
-void mark(const Value& v, const std::vector<size_t>& maker, uint32_t inputs,
-          std::vector<bool>& needed) {
-  if (v.kind == Value::Kind::kGraphValue && v.integer >= inputs)
-    needed[maker[static_cast<size_t>(v.integer - inputs)]] = true;
-  for (const Value& item : v.items) mark(item, maker, inputs, needed);
-}
-
-}  // namespace
-
 std::vector<std::string> made_by(const Graph& graph, const GraphNode& node) {
   std::vector<size_t> maker;  // the node of each value after the inputs
   for (size_t n = 0; n < graph.nodes.size(); ++n)
@@ -271,8 +266,9 @@ std::vector<std::string> made_by(const Graph& graph, const GraphNode& node) {
   needed[last] = true;
   for (size_t n = last + 1; n-- > 0;) {
     if (!needed[n]) continue;
-    for (const Value& v : graph.nodes[n].args) mark(v, maker, graph.inputs, needed);
-    for (const auto& [name, v] : graph.nodes[n].kwargs) mark(v, maker, graph.inputs, needed);
+    each_argument(graph.nodes[n], [&](size_t value) {
+      if (value >= graph.inputs) needed[maker[value - graph.inputs]] = true;
+    });
   }
   std::vector<std::string> out;
   for (size_t n = 0; n <= last; ++n) {

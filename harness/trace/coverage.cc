@@ -18,24 +18,21 @@ using aten::Value;
 
 std::string innermost(const std::string& place) { return place.substr(0, place.find('\n')); }
 
-// The elements once each: an expanded tensor has the same ones many times.
-TensorView without_repeats(TensorView t) {
+// Looks at each element once: an expanded tensor has the same ones many times.
+template <typename Is>
+bool any_element(TensorView t, Is is) {
   for (size_t d = 0; d < t.dims.size(); ++d)
     if (t.strides[d] == 0 && t.dims[d] > 1) t.dims[d] = 1;
-  return t;
-}
-bool has_nan(const TensorView& given) {
-  if (given.data == nullptr || !aten::is_float(given.element)) return false;
-  const TensorView t = without_repeats(given);
   for (int64_t i = 0, n = t.elements(); i < n; ++i)
-    if (std::isnan(t.at(i))) return true;
+    if (is(t.at(i))) return true;
   return false;
 }
-bool is_finite(const TensorView& given) {
-  const TensorView t = without_repeats(given);
-  for (int64_t i = 0, n = t.elements(); i < n; ++i)
-    if (!std::isfinite(t.at(i))) return false;
-  return true;
+bool has_nan(const TensorView& t) {
+  return t.data != nullptr && aten::is_float(t.element) &&
+         any_element(t, [](double x) { return std::isnan(x); });
+}
+bool is_finite(const TensorView& t) {
+  return !any_element(t, [](double x) { return !std::isfinite(x); });
 }
 std::vector<const TensorView*> given_by(const Call& call) {
   std::vector<const TensorView*> all;

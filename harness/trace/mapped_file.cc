@@ -1,3 +1,4 @@
+// Maps a file, and replaces pages that it loses meanwhile.
 #include "harness/trace/mapped_file.h"
 
 #include <fcntl.h>
@@ -60,18 +61,18 @@ size_t watch(uintptr_t begin, size_t size) {
     watched[i].end = begin + size;
     return i;
   }
-  return watched
-      .size();  // more files than anybody reads at once: one that shrinks ends the process
+  // More files than anybody reads at once: one that shrinks ends the process.
+  return watched.size();
 }
 
 }  // namespace
 
-MappedFile::MappedFile(int fd, const std::byte* data, size_t size)
-    : fd_(fd), data_(data), size_(size), watched_(watch(reinterpret_cast<uintptr_t>(data), size)) {
-  struct stat facts {};
-  ::fstat(fd, &facts);
-  written_ = when_written(facts);
-}
+MappedFile::MappedFile(int fd, const std::byte* data, size_t size, int64_t written)
+    : fd_(fd),
+      data_(data),
+      size_(size),
+      written_(written),
+      watched_(watch(reinterpret_cast<uintptr_t>(data), size)) {}
 
 MappedFile::~MappedFile() {
   if (watched_ < watched.size()) watched[watched_].end = 0, watched[watched_].begin = 0;
@@ -97,7 +98,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
     return error;
   }
   return std::shared_ptr<const MappedFile>(
-      new MappedFile(fd, static_cast<const std::byte*>(mapped), size));
+      new MappedFile(fd, static_cast<const std::byte*>(mapped), size, when_written(facts)));
 }
 
 bool MappedFile::shortened() const {

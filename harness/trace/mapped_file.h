@@ -29,7 +29,7 @@ class MappedFile {
   bool shortened() const;
 
  private:
-  MappedFile(int fd, const std::byte* data, size_t size);
+  MappedFile(int fd, const std::byte* data, size_t size, int64_t written);
 
   int fd_;
   const std::byte* data_;

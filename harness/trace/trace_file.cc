@@ -100,10 +100,10 @@ class Reader {
       if (size > file_.size() - at - kRecordHeader) return cut(at, partial);
       const Bytes payload = file_.subspan(at + kRecordHeader, size);
       const bool has_checksum = !first_form || (kind != kPadding && kind != kData);
-      std::byte covered[kRecordHeader - 4];  // the header without its checksum
-      std::memcpy(covered, &kind, 4);
-      std::memcpy(covered + 4, file_.data() + at + 8, sizeof covered - 4);
-      if (has_checksum && checksum(payload, first_form ? 0 : checksum(covered, 0)) != crc)
+      const auto of_header = [&] {  // without the checksum itself
+        return checksum(file_.subspan(at + 8, 16), checksum(file_.subspan(at, 4), 0));
+      };
+      if (has_checksum && checksum(payload, first_form ? 0 : of_header()) != crc)
         return error(at, fmt::format("the checksum of this record (kind {}) is wrong", kind),
                      "the file is damaged: record it again");
       try {

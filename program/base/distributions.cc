@@ -1,3 +1,4 @@
+// Compiles what is used of Boost.Math, once.
 #include "program/base/distributions.h"
 
 #include <boost/math/distributions/binomial.hpp>

@@ -1,3 +1,4 @@
+// Asks the file system what a name stands for.
 #include "program/base/input_file.h"
 
 #include <sys/stat.h>

@@ -23,7 +23,7 @@ class TraceOf {
  public:
   explicit TraceOf(const aten::Call& call) {
     out_ = "TWINTRC2" + std::string(56, '\0');
-    record(1, 0, R"({"framework": "torch", "version": "2.15.0", "settings": {}})");
+    record(1, 0, R"({"framework": "torch", "version": "2.15.0", "settings": {"a": 1}})");
     std::string c;
     put(c, string(call.op));
     for (int none = 0; none < 3; ++none) put<uint32_t>(c, 0);

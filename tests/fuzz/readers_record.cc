@@ -262,46 +262,6 @@ void check_known(std::string_view bytes) {
   require(again.root() == known->root(), "a known step changes when written and read");
 }
 
-void put(std::string& to, uint64_t value, size_t bytes) {
-  to.append(reinterpret_cast<const char*>(&value), bytes);
-}
-
-void add_record(std::string& out, uint32_t kind, uint64_t id, const std::string& payload) {
-  put(out, kind, 8);  // and the checksum, which with_trace_checksums writes
-  put(out, payload.size(), 8);
-  put(out, id, 8);
-  out += payload + std::string((8 - payload.size() % 8) % 8, '\0');
-}
-
-// A float32 tensor of four elements.
-std::string trace_tensor(uint64_t block) {
-  std::string t(1, '\5');
-  put(t, block, 8), put(t, block, 8), put(t, 0, 4);
-  t += std::string("\x08\0\0\1", 4);
-  put(t, 0, 8), put(t, 4, 8), put(t, 1, 8);
-  return t;
-}
-
-std::vector<std::string> trace_seeds() {
-  std::string out = "TWINTRC2" + std::string(56, '\0');
-  add_record(out, 1, 0, R"({"framework": "torch", "version": "2.15.0", "settings": {"a": 1}})");
-  add_record(out, 2, 1, "aten.relu.default");
-  add_record(out, 3, 1, std::string(16, '\1'));
-  add_record(out, 3, 2, std::string(16, '\2'));
-  std::string call;
-  for (const uint32_t id : {1, 0, 0, 0}) put(call, id, 4);
-  put(call, ~uint64_t{0}, 8), put(call, 0, 4), put(call, 0, 4), put(call, 1, 4);
-  call += trace_tensor(1);
-  put(call, 0, 4);
-  call += trace_tensor(2);
-  put(call, 0, 4);
-  add_record(out, 4, 0, call);
-  add_record(out, 5, 0, R"({"calls": 1, "steps": 1, "bytes": 0, "exception": null})");
-  std::vector<std::string> seeds = traces_of_calls();
-  seeds.insert(seeds.begin(), with_trace_checksums(out));
-  return seeds;
-}
-
 void check_trace(std::string_view bytes) {
   const std::string path = as_file("x.twin", with_trace_checksums(bytes));
   const auto whole = read_trace(path, false), part = read_trace(path, true);
@@ -351,7 +311,7 @@ std::vector<Reader> record_readers() {
        &check_plan},
       {"pair", Kind::kJson, "pairs of a comparison (pairs.jsonl)", 4096, &pair_seeds, &check_pair},
       {"known", Kind::kJson, "known steps", 4096, &known_seeds, &check_known},
-      {"trace", Kind::kTrace, "traces of watch, which are judged", 4096, &trace_seeds,
+      {"trace", Kind::kTrace, "traces of watch, which are judged", 4096, &traces_of_calls,
        &check_trace},
   };
 }
