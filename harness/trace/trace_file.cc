@@ -32,9 +32,9 @@ __extension__ using Wide = __int128;
 // The second form; in the first, checksums do not cover headers, and data has none.
 constexpr std::string_view kMagic = "TWINTRC2", kFirstMagic = "TWINTRC1";
 constexpr size_t kFileHeader = 64, kRecordHeader = 24;
-constexpr int kMaxDepth = 16;                       // of lists in lists
-constexpr int64_t kMaxElements = int64_t{1} << 31;  // of one tensor
-constexpr int64_t kMaxValues = int64_t{1} << 22;    // of all calls: a GiB of memory
+constexpr int kMaxDepth = 16;                        // of lists in lists
+constexpr int64_t kMaxElements = int64_t{1} << 31;   // of one tensor
+constexpr int64_t kMaxArguments = int64_t{1} << 22;  // of all calls: a GiB of memory
 constexpr size_t kMaxText = size_t{1} << 28;  // bytes of all strings, as often as they are used
 
 enum Kind : uint32_t {
@@ -397,8 +397,9 @@ class Reader {
   }
 
   Value value(Cursor& c, int depth) {
-    if (++all_values_ > kMaxValues)
-      throw Malformed{fmt::format("its calls have more than {} arguments and results", kMaxValues)};
+    if (++all_values_ > kMaxArguments)
+      throw Malformed{
+          fmt::format("its calls have more than {} arguments and results", kMaxArguments)};
     Value v;
     const auto tag = c.take<uint8_t>();
     switch (tag) {
