@@ -185,6 +185,28 @@ std::string printable(std::string_view raw, bool colored) {
   return out;
 }
 
+std::string escaped(std::string_view document) {
+  const bool json = document.starts_with('{') || document.starts_with('[');
+  std::string out;
+  out.reserve(document.size());
+  while (!document.empty()) {
+    const std::string_view before = document;
+    const char32_t c = take(document);
+    const auto value = static_cast<uint32_t>(c);
+    if (c == '\n' || c == '\t' || c == '\r' || !is_hidden(c)) {
+      out += before.substr(0, before.size() - document.size());
+    } else if (c < 0x10000) {
+      out += fmt::format("\\u{:04X}", value);
+    } else if (json) {
+      const uint32_t above = value - 0x10000;
+      out += fmt::format("\\u{:04X}\\u{:04X}", 0xD800 | above >> 10, 0xDC00 | (above & 0x3FF));
+    } else {
+      out += fmt::format("\\U{:08X}", value);
+    }
+  }
+  return out;
+}
+
 std::vector<std::string> clean_lines(std::string_view raw, bool unicode) {
   std::vector<std::string> out;
   while (!raw.empty()) {

@@ -12,9 +12,7 @@ drawn. The objects are put back afterwards.
 
 import contextlib
 import copy
-import os
 import sys
-import traceback
 from collections import OrderedDict, namedtuple
 
 import torch
@@ -25,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from .batches import flat_batch, replica_batch
 from .collectives import patched_distributed, wrappers_in
 from .optimizers import initial_slots, plain_optimizers
+from .places import raised_at
 from .refused import Refused
 from .surroundings import Surroundings
 
@@ -357,15 +356,6 @@ def _signature(recorder):
     return [f"{n.name} {n.op} {n.target} {n.args} {n.kwargs}" for n in recorder.graph.nodes], constants
 
 
-def _its_line(error):
-    """The last line of the user's that an exception passed."""
-    found = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if "/torch/" not in frame.filename and not frame.filename.startswith(os.path.dirname(__file__)):
-            found = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    return found
-
-
 def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), seed=0, rank=0, like=()):
     """Captures `step(model, optimizer, batch) -> loss`, of the replica `rank` of `replicas`.
 
@@ -391,7 +381,7 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), se
             raise
         except Exception as error:
             raise Refused(
-                f"the step raised {type(error).__name__} at {_its_line(error)} while it was recorded"
+                f"the step raised {type(error).__name__} at {raised_at(error)} while it was recorded"
                 + (f" as replica {rank} of {replicas}" if replicas > 1 else "")
                 + f": {error}"
             ) from error

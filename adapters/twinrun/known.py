@@ -9,7 +9,6 @@ import datetime
 import glob
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -111,6 +110,7 @@ def verify_script(words):
                                      "machine, with the threads of the record, and says which computes something else.")
     parser.add_argument("--each", choices=("machine", "socket", "core"), default="socket", help="how CPUs are divided (socket)")
     parser.add_argument("--report", help="JSON file to write, with each device")
+    parser.add_argument("--machine", help="what the report calls this machine (nothing)")
     parser.add_argument("--bits", action="store_true", help="exit with 1 where bits differ, too, although every result is within its bound")
     parser.add_argument("known")
     parser.add_argument("script")
@@ -126,8 +126,9 @@ def verify_script(words):
         return 128
     rows = []
     for name, environment, cores in places:
-        rows.append({"device": name, **_verify(args, threads, environment, cores)})
-        print(f"{rows[-1]['outcome']:14} {name}: {rows[-1]['headline']}", flush=True)
+        found, said = _verify(args, threads, environment, cores)
+        rows.append({"device": name, **found})
+        print(f"{rows[-1]['outcome']:14} {name}: {rows[-1]['headline']}{said and ': ' + said}", flush=True)
         for key in ("first_outside", "first_difference"):
             where = rows[-1].get(key)
             if where:
@@ -145,21 +146,22 @@ def verify_script(words):
         when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         with open(args.report, "w") as file:
             file.write(checksum.dumps({
-                "schema": 1, "kind": "verify_step", "outcome": worst, "exit_code": status, "machine": socket.gethostname(), "when": when,
-                "known": os.path.abspath(args.known), "root_digest": known["root_digest"], "script": args.script, "devices": rows}))
+                "schema": 1, "kind": "verify_step", "outcome": worst, "exit_code": status, "machine": args.machine, "when": when,
+                "known": os.path.basename(args.known), "root_digest": known["root_digest"], "script": os.path.basename(args.script), "devices": rows}))
     return status
 
 
 def _verify(args, threads, environment, cores):
+    """Returns what is found of a device, and what a script said that failed there, which is not for the report."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.twin")
         try:
             _trace(path, args, threads, environment, cores)
         except NoTrace as e:
-            return {"outcome": "unavailable", "headline": f"the step did not run: {str(e).splitlines()[-1]}", "error": str(e)}
+            return {"outcome": "unavailable", "headline": "the step did not run"}, str(e).splitlines()[-1]
         done = subprocess.run([program(), "verify", args.known, "--trace", path, "--json", "-q"], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE)
     if not done.stdout:
-        return {"outcome": "unavailable", "headline": done.stderr.decode("utf-8", "replace").strip()}
+        return {"outcome": "unavailable", "headline": "the trace could not be judged"}, done.stderr.decode("utf-8", "replace").strip()
     found = json.loads(done.stdout.decode("utf-8"))
-    return {"outcome": OUTCOMES[found["verdict"]], **{k: v for k, v in found.items() if k not in ("schema", "kind", "exit_code")}}
+    return {"outcome": OUTCOMES[found["verdict"]], **{k: v for k, v in found.items() if k not in ("schema", "kind", "exit_code")}}, ""

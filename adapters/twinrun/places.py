@@ -28,6 +28,16 @@ def shown(file):
     return os.path.abspath(file) if relative.startswith("..") else relative
 
 
+def raised_at(error):
+    """Returns the file and line of the user's that an exception passed last; "" if it passed none."""
+    found, at = "", error.__traceback__
+    while at is not None:
+        if _is_users(at.tb_frame.f_code.co_filename):
+            found = f"{shown(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}"
+        at = at.tb_next
+    return found
+
+
 class Places:
     """Gives the text of the frames that are the user's."""
 

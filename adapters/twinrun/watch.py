@@ -14,7 +14,7 @@ from . import launches, older
 from .children import Children, named, rank
 from .encode import COMPOSED, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile
-from .places import Modules, Places
+from .places import Modules, Places, raised_at
 from .modes import depth, hidden, is_on_top, modes, unnoticed
 from .regions import Regions, compiling, inside
 from .settings import loosest, nnpack_convolves, settings
@@ -162,7 +162,7 @@ class watch:
         r = self.recorder
         text = None
         if error is not None and not (isinstance(error, SystemExit) and not error.code):
-            text = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__} raised at {raised_at(error)}"    # its words may hold what is secret
         end = {"calls": r.calls, "steps": self.complete, "bytes": r.file.size, "exception": text,
                "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
                "functions": [{"name": name, "place": place, "calls": len(numbers)} for name, place, numbers in self.functions.values()],

@@ -330,31 +330,29 @@ bool Arguments::has_result(size_t i) const {
 
 bool is_defined(std::string_view op) { return find(op).define != nullptr; }
 
-namespace {
-
-// Elements that the trace holds of a call's tensors; what is expanded counts once.
-int64_t held_elements(const Call& call) {
-  std::vector<const TensorView*> all;
-  for (const Value& v : call.args) collect(v, all);
-  for (const auto& [name, v] : call.kwargs) collect(v, all);
-  collect(call.result, all);
-  for (const TensorView& w : call.written) all.push_back(&w);
+int64_t held_elements(const std::vector<const TensorView*>& tensors) {
   int64_t held = 0;
-  for (const TensorView* t : all) {
+  for (const TensorView* t : tensors) {
     int64_t last = 0;
     for (size_t d = 0; d < t->dims.size(); ++d) last += (t->dims[d] - 1) * t->strides[d];
-    if (t->data != nullptr) held += std::max<int64_t>(0, last + 1);
+    if (t->data != nullptr || t->estimate != nullptr) held += std::max<int64_t>(0, last + 1);
   }
   return held;
 }
-// Attention has as many scores for each number of its operands as there are keys; a patch of a
-// convolution as many as the kernel has places. 2^24 numbers take 256 MiB.
-constexpr int64_t kFewest = int64_t{1} << 24, kOfHeld = 256;
-
-}  // namespace
+int64_t most_elements_for(int64_t held) {
+  // Attention has as many scores for each number of its operands as there are keys; a patch of a
+  // convolution as many as the kernel has places. 2^22 numbers with their bounds take 64 MiB.
+  constexpr int64_t kFewest = int64_t{1} << 22, kOfHeld = 256;
+  return std::max(kFewest, kOfHeld * held);
+}
 
 Expected expected_of(const Call& call, const Arithmetic& arithmetic) try {
-  const ArraysOfAtMost limit(std::max(kFewest, kOfHeld * held_elements(call)));
+  std::vector<const TensorView*> tensors;
+  for (const Value& v : call.args) collect(v, tensors);
+  for (const auto& [name, v] : call.kwargs) collect(v, tensors);
+  collect(call.result, tensors);
+  for (const TensorView& w : call.written) tensors.push_back(&w);
+  const ArraysOfAtMost limit(most_elements_for(held_elements(tensors)));
   const Found found = find(call.op);
   if (found.define == nullptr) throw Undefined("the operation has no definition here");
   if (found.each) return for_each(found.define, call, arithmetic);

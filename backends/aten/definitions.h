@@ -117,6 +117,11 @@ std::optional<Expected> expected_of_integers(const Call& call, std::string_view 
 
 // Whether any definition has the operation's name.
 bool is_defined(std::string_view op);
+
+// Numbers that are known of tensors, from the trace or from what was computed of them; what is
+// expanded counts once. And how many numbers one array may hold that is computed from so many.
+int64_t held_elements(const std::vector<const TensorView*>& tensors);
+int64_t most_elements_for(int64_t held);
 Expected expected_of(const Call& call, const Arithmetic& arithmetic);
 // The same where an argument has a radius; Undefined if the definition holds for exact ones only.
 Expected expected_of_uncertain(const Call& call, const Arithmetic& arithmetic);

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <new>
 
@@ -13,7 +14,8 @@
 namespace twinrun::aten {
 namespace {
 
-constexpr int64_t kMaxGraphElements = int64_t{1} << 28;  // of one value: 4 GiB
+// Numbers that a region may compute in all for each that was recorded of it, or for 2^14.
+constexpr int64_t kComputedForEach = 4096, kFewestRecorded = int64_t{1} << 14;
 
 // Kernels that are called with tensors in memory, and give tensors in memory: their results are
 // computed once, so that what the region returns of them is what it went on with.
@@ -107,6 +109,13 @@ class Replay {
       : graph_(graph), actual_(actual), arithmetic_of_(arithmetic_of) {}
 
   Replayed run(const Checked<Value>& inputs) {
+    std::vector<const TensorView*> recorded(actual_.begin(), actual_.end());
+    std::erase(recorded, nullptr);
+    for (const Value& v : inputs)
+      if (v.kind == Value::Kind::kTensor) recorded.push_back(&v.tensor);
+    const int64_t held = held_elements(recorded);
+    const ArraysOfAtMost limit(most_elements_for(held));
+    left_to_compute_ = kComputedForEach * std::max(held, kFewestRecorded);
     size_t n = graph_.inputs;
     for (const GraphNode& node : graph_.nodes) n += node.results.size();
     values_.resize(n);
@@ -122,20 +131,27 @@ class Replay {
       each_argument(graph_.nodes[i],
                     [&](size_t value) { values_[value].last = static_cast<int64_t>(i); });
     }
-    Checked<uint32_t> wanted = graph_.outputs;
+    std::vector<uint32_t> wanted = graph_.outputs;
     for (const auto& [input, value] : graph_.written) wanted.push_back(value);
+    for (size_t o = 0; o < wanted.size(); ++o) outputs_of_.emplace(wanted[o], o);
     out_.outputs.resize(wanted.size());
     out_.why.resize(wanted.size());
     out_.nodes.resize(wanted.size(), nullptr);
     uint32_t first = graph_.inputs;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      evaluate(graph_.nodes[i], first);
-      for (uint32_t k = 0; k < graph_.nodes[i].results.size(); ++k) give(first + k, wanted);
-      first += static_cast<uint32_t>(graph_.nodes[i].results.size());
-      // Free what nobody reads any more.
-      for (Known& k : values_) {
+      const GraphNode& node = graph_.nodes[i];
+      evaluate(node, first);
+      // What nobody reads any more is freed.
+      const auto free_if_last = [&](size_t value) {
+        Known& k = values_[value];
         if (k.last <= static_cast<int64_t>(i) && k.by != nullptr) k.array.reset();
+      };
+      each_argument(node, free_if_last);
+      for (uint32_t k = 0; k < node.results.size(); ++k) {
+        give(first + k);
+        free_if_last(first + k);
       }
+      first += static_cast<uint32_t>(node.results.size());
     }
     return std::move(out_);
   }
@@ -178,8 +194,9 @@ class Replay {
     const bool draws = std::ranges::find(kDraws, node.op) != std::end(kDraws);
     if (!about.missing.empty() && !draws) return unknown(about.missing);
     for (const GraphResult& r : node.results) {
-      if (count(r.dims) > kMaxGraphElements)
-        return unknown(fmt::format("{}: more than {} elements", node.op, kMaxGraphElements));
+      if ((left_to_compute_ -= std::min(count(r.dims), left_to_compute_ + 1)) < 0)
+        return unknown(fmt::format("{}: the region computes more than {} numbers for each recorded",
+                                   node.op, kComputedForEach));
     }
     try {
       const Arithmetic m = arithmetic_of_(call);
@@ -209,11 +226,12 @@ class Replay {
 
   // Keeps what an output is held against; then goes on with the region's own result where that is
   // what the region itself went on with, or where nothing else is known.
-  void give(uint32_t value, const Checked<uint32_t>& wanted) {
+  void give(uint32_t value) {
     Known& k = values_[value];
     const TensorView* seen = nullptr;
-    for (size_t o = 0; o < wanted.size(); ++o) {
-      if (wanted[o] != value) continue;
+    const auto [begin, end] = outputs_of_.equal_range(value);
+    for (auto it = begin; it != end; ++it) {
+      const size_t o = it->second;
       out_.nodes[o] = k.given ? nullptr : k.by;
       if (k.array != nullptr) {
         out_.outputs[o] = *k.array;
@@ -246,6 +264,8 @@ class Replay {
   const Checked<const TensorView*> actual_;
   const std::function<Arithmetic(const Call&)>& arithmetic_of_;
   Checked<Known> values_;
+  std::multimap<uint32_t, size_t> outputs_of_;  // positions of a value in Replayed::outputs
+  int64_t left_to_compute_ = 0;
   Replayed out_;
 };
 

@@ -27,13 +27,7 @@ void set_silent(bool is_silent) { silent = is_silent; }
 
 void print_text(std::string_view text, Colors colors) { write(stdout, safe(text, colors)); }
 
-void print_document(std::string_view text) {
-  if (stdout_is_terminal()) {
-    print_text(text);
-  } else {
-    write(stdout, text);
-  }
-}
+void print_document(std::string_view text) { write(stdout, text::escaped(text)); }
 
 void say(std::string_view text, Colors colors) {
   write(stderr, safe(text, colors));

@@ -28,7 +28,7 @@ enum class Colors : bool { kNone, kOwn };
 // Errors of writing to standard output are found at the end, by main().
 void print_text(std::string_view text, Colors colors = Colors::kNone);
 
-// JSON, TOML, CSV, pages: unchanged, unless standard output is a terminal.
+// JSON, TOML, CSV, pages: the characters above as escapes (\u0085), so that the values stay.
 void print_document(std::string_view text);
 
 // Prints to standard error. Errors of writing are ignored: a closed terminal or full disk must not

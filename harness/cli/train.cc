@@ -30,6 +30,7 @@ struct Start {
   States states;
   int64_t step = 0;
   std::optional<RunFile> history;  // the run that is resumed
+  bool in_place = false;           // from the unfinished run of the same file
 };
 
 // Joins a resumed run and what came before, as if there had been no interruption: the evaluation
@@ -87,32 +88,32 @@ Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now,
 }
 
 // --init: training begins at the step of a snapshot or another checkpoint. --resume: at the last
-// checkpoint of a run file, or at a checkpoint.
-// Without either, at that of a run of the same file that was cut off.
+// checkpoint of a run file, or at a checkpoint. A run of the same file that was cut off goes on: one
+// without either, or one that began there, because the same command was typed again.
 Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program,
                                       const Scenario& scenario, const std::string& settings) {
-  Checkpoint checkpoint;
-  std::optional<RunFile> history;
-  const auto out = parsed.get<std::string>("out");
-  const bool other = parsed.has("resume") || parsed.has("init");
-  const auto fits = [&](const RunFile& run) -> std::string {
-    if (parsed.has("resume") && parsed.get<std::string>("resume") == unfinished_path(out))
-      return "";
-    if (other) return "another beginning was given";
-    if (parsed.has("fault")) return "faults are planted";
-    if (run.engine_settings != settings)
-      return fmt::format("it ran with {}, this one with {}", run.engine_settings, settings);
-    const Status same = check_same_scenario(run.checkpoints.back(), scenario, out);
-    return same ? "" : same.error().what;
-  };
-  TWINRUN_ASSIGN(auto unfinished, left_unfinished(out, parsed.get<bool>("restart"), fits));
+  const auto out = parsed.get<std::string>("out"), unfinished_file = unfinished_path(out);
   if (parsed.has("resume") && parsed.has("init"))
     return Error{"both --init and --resume", "", "give one of them"};
+  std::string path;  // of what is gone on with
+  Checkpoint checkpoint;
+  std::optional<RunFile> history;
+  std::optional<States> states;
+  const auto read_states = [&]() -> Status {
+    auto read = from_checkpoint(checkpoint, program);
+    if (!read) {
+      Error error = read.error();
+      error.where = path + ": " + error.where;
+      return error;
+    }
+    states = *std::move(read);
+    return Ok{};
+  };
   if (parsed.has("resume")) {
-    const auto path = parsed.get<std::string>("resume");
+    path = parsed.get<std::string>("resume");
     TWINRUN_ASSIGN(const std::string kind, file_kind(path));
     if (kind == "run") {
-      TWINRUN_ASSIGN(RunFile run, read_run(path));
+      TWINRUN_ASSIGN(RunFile run, read_with_earlier(path));
       if (run.checkpoints.empty())
         return Error{"the run holds no checkpoint", path, "start again without --resume"};
       checkpoint = run.checkpoints.back();
@@ -122,26 +123,39 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
     }
     TWINRUN_RETURN_IF_ERROR(check_same_scenario(checkpoint, scenario, path));
   } else if (parsed.has("init")) {
-    TWINRUN_ASSIGN(checkpoint, read_checkpoint(parsed.get<std::string>("init")));
-  } else if (unfinished) {
+    path = parsed.get<std::string>("init");
+    TWINRUN_ASSIGN(checkpoint, read_checkpoint(path));
+  }
+  const bool other = !path.empty();
+  if (other) TWINRUN_RETURN_IF_ERROR(read_states());
+  const auto fits = [&](const RunFile& run) -> std::string {
+    if (path == unfinished_file) return "";
+    const auto initial = run.environment.find(std::string(kInitialState));
+    const bool began_there =
+        went_through(run, checkpoint) ||
+        (other && run.first_step == checkpoint.step && initial != run.environment.end() &&
+         initial->second == digest_of_weights(program, states->front()).hex());
+    if (other ? !began_there : run.first_step > 0) return "another beginning was given";
+    if (parsed.has("fault")) return "faults are planted";
+    if (run.engine_settings != settings)
+      return fmt::format("it ran with {}, this one with {}", run.engine_settings, settings);
+    const Status same = check_same_scenario(run.checkpoints.back(), scenario, out);
+    return same ? "" : same.error().what;
+  };
+  TWINRUN_ASSIGN(auto unfinished, left_unfinished(out, parsed.get<bool>("restart"), fits));
+  if (!unfinished && !other) return std::optional<Start>();
+  if (unfinished && path != unfinished_file) {
+    path = unfinished_file;
     checkpoint = unfinished->checkpoints.back();
-    say(fmt::format(
-        "{}: goes on after step {} of a run that was cut off (--restart begins again)\n",
-        unfinished_path(out), checkpoint.step));
+    if (history) add_earlier(std::move(history->checkpoints), *unfinished);
     history = *std::move(unfinished);
-  } else {
-    return std::optional<Start>();
+    say(fmt::format(
+        "{}: goes on after step {} of a run that was cut off (--restart begins again)\n", path,
+        checkpoint.step));
+    TWINRUN_RETURN_IF_ERROR(read_states());
   }
-  auto states = from_checkpoint(checkpoint, program);
-  if (!states) {
-    Error error = states.error();
-    error.where = (parsed.has("resume") ? parsed.get<std::string>("resume")
-                   : parsed.has("init") ? parsed.get<std::string>("init")
-                                        : unfinished_path(out)) +
-                  ": " + error.where;
-    return error;
-  }
-  return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
+  return std::optional<Start>(
+      Start{*states, checkpoint.step, std::move(history), path == unfinished_file});
 }
 
 // What faults changed. Each rank knows what they changed on its cores; collectives are changed on
@@ -272,7 +286,8 @@ Result<int> train_verb(const Args& args) {
   };
   // Periodic checkpoints are written to disk at once, with the losses so far, beside the run file,
   // so that a crash does not lose the run.
-  UnfinishedWriter unfinished(path);
+  UnfinishedWriter unfinished(
+      path, start && start->in_place ? std::optional(start->step) : std::nullopt);
   o.ranks = ranks();
   if (first_rank()) o.spill_folder = std::filesystem::path(path).parent_path().string();
   o.on_checkpoint = [&](const RunFile& so_far, const Checkpoint& c) {

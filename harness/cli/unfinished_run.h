@@ -1,5 +1,7 @@
 // What `train` keeps on disk while it runs, FILE.checkpoint.h5: the run so far, with its losses and
-// its last periodic checkpoint. A run that was killed goes on from it.
+// its last periodic checkpoint; what that file was at the checkpoint of step N, before a later one
+// replaced it, stays as FILE.checkpoint.h5.N. A run that was killed goes on from them, to the file
+// that it would have written.
 #pragma once
 
 #include <functional>
@@ -12,6 +14,13 @@
 namespace twinrun::cli {
 
 std::string unfinished_path(const std::string& run_path);
+
+// The run in `path`, with the earlier checkpoints beside it if it is unfinished.
+Result<RunFile> read_with_earlier(const std::string& path);
+// Whether the state of a checkpoint is one that the run had, at the same step after its first one.
+bool went_through(const RunFile& run, const Checkpoint& checkpoint);
+// Gives the run those of the checkpoints that it went through.
+void add_earlier(std::vector<Checkpoint> checkpoints, RunFile& run);
 
 // The unfinished run that an earlier `train -o run_path` left, or nullopt if there is none.
 // `restart`: it is given up. `fits` says why a run cannot be continued, or "". Errors: the file is
@@ -26,15 +35,18 @@ Result<std::optional<RunFile>> left_unfinished(
 // tensors that have no other owner.
 class UnfinishedWriter {
  public:
-  explicit UnfinishedWriter(const std::string& run_path) : path_(unfinished_path(run_path)) {}
+  // `step`: that of the last checkpoint of an unfinished run that goes on.
+  explicit UnfinishedWriter(const std::string& run_path, std::optional<int64_t> step)
+      : path_(unfinished_path(run_path)), written_(step.value_or(-1)) {}
   ~UnfinishedWriter() { finish(); }
-  void write(RunFile so_far);  // of its checkpoints, at least one, the last is kept
+  void write(RunFile so_far);  // which has at least one checkpoint
   void finish();
-  // The run is complete elsewhere: removes the file.
+  // The run is complete elsewhere: removes the files.
   void remove();
 
  private:
   std::string path_;
+  int64_t written_;  // the step of the last checkpoint in the file; -1: none of this run
   std::future<Status> pending_;
 };
 

@@ -57,19 +57,6 @@ class FirstNonFiniteSink : public TraceSink {
   std::optional<FirstNonFinite> first_non_finite;
 };
 
-// The digest of the initial parameters and statistics, which depends neither on the optimizer nor
-// on the number of cores.
-Digest digest_of_weights(const Program& program, const ReplicaState& state) {
-  DigestBuilder builder;
-  for (size_t i = 0; i < program.state.size(); ++i) {
-    const StateRole role = program.state[i].role;
-    if (role != StateRole::kParameter && role != StateRole::kStatistic) continue;
-    builder.add(program.state[i].name);
-    builder.add(digest(state.vars[i]));
-  }
-  return builder.finish();
-}
-
 double as_double(const Tensor& scalar) {
   return scalar.dtype() == DType::kF64 ? scalar.as<double>()[0]
                                        : static_cast<double>(scalar.as<float>()[0]);
@@ -240,6 +227,17 @@ struct Runner {
 };
 
 }  // namespace
+
+Digest digest_of_weights(const Program& program, const ReplicaState& state) {
+  DigestBuilder builder;
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    const StateRole role = program.state[i].role;
+    if (role != StateRole::kParameter && role != StateRole::kStatistic) continue;
+    builder.add(program.state[i].name);
+    builder.add(digest(state.vars[i]));
+  }
+  return builder.finish();
+}
 
 bool update_left_out(const Program& program, const States& before, const States& after,
                      const StepOutputs& outputs) {

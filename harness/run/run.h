@@ -91,6 +91,9 @@ std::string outcome(const RunFile& file, int64_t last);
 
 // RunFile::engine_settings: "cores=8 batch=64 precision=default ...".
 std::string settings_of(const Program& program, const Capabilities& capabilities);
+// The digest of the parameters and statistics, which depends neither on the optimizer nor on the
+// number of cores: RunFile::environment[kInitialState] of a run that begins with `state`.
+Digest digest_of_weights(const Program& program, const ReplicaState& state);
 
 // Trains `program` on the engine of `backend`. A run that diverges or is interrupted is a result;
 // RunFile::ended says how it ended. Errors: the program cannot be prepared, the input cannot be

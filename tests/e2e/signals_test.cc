@@ -126,6 +126,44 @@ TEST(Signals, TheSameCommandGoesOnWithAKilledRun) {
   EXPECT_EQ(folder.entries(), (std::set<std::string>{"run.h5"}));
 }
 
+// Killed after several checkpoints, or twice: the file is that of a run which was never stopped.
+TEST(Signals, EarlierCheckpointsOutliveAKill) {
+  const Folder folder;
+  for (const char* file : {"run.h5.checkpoint.h5.5", "run.h5.checkpoint.h5.15"}) {
+    Process process(folder, train({"-o", "run.h5", "-q"}));
+    ASSERT_TRUE(process.wait_for(folder / file));
+    process.kill(SIGKILL);
+    EXPECT_EQ(process.finish().signal, SIGKILL);
+  }
+  const Outcome rest = twinrun(folder, train({"-o", "run.h5", "--json", "-q"}));
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(json_of(rest.out)["root_digest"], undisturbed().second);
+  EXPECT_EQ(folder.entries(), (std::set<std::string>{"run.h5"}));
+}
+
+TEST(Signals, TheSameCommandGoesOnWithAKilledResumption) {
+  const Folder folder;
+  Process first(folder, train({"-o", "half.h5", "-q"}));
+  ASSERT_TRUE(first.wait_for(folder / "half.h5.checkpoint.h5.5"));
+  first.kill(SIGINT);
+  ASSERT_EQ(first.finish().code, 130);
+  const Words command = train({"--resume", "half.h5", "-o", "run.h5", "--json", "-q"});
+  Process process(folder, command);
+  ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
+  process.kill(SIGKILL);
+  process.finish();
+  // Another beginning does not take its place.
+  ASSERT_EQ(twinrun(folder, {"snapshot", "digits_mlp", "-o", "init.h5"}).code, 0);
+  const Outcome other = twinrun(folder, train({"--init", "init.h5", "-o", "run.h5", "-q"}));
+  EXPECT_EQ(other.code, 128) << other.err;
+  EXPECT_TRUE(other.says("another beginning was given")) << other.err;
+  const Outcome rest = twinrun(folder, command);
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_TRUE(rest.says("of a run that was cut off")) << rest.err;
+  EXPECT_EQ(json_of(rest.out)["root_digest"], undisturbed().second);
+  EXPECT_EQ(folder.entries(), (std::set<std::string>{"half.h5", "init.h5", "run.h5"}));
+}
+
 TEST(Signals, AFileOfThatNameIsNotRemoved) {
   const Folder folder;
   std::ofstream(folder / "run.h5.checkpoint.h5") << "mine";

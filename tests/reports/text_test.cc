@@ -175,6 +175,12 @@ TEST(Text, PrintableKeepsLinesAndIsTheSameForCleanText) {
             "\x1b[1;31mred\x1b[0m\uFFFD[2J\uFFFD[");
 }
 
+TEST(Text, EscapedKeepsWhatADocumentSays) {
+  EXPECT_EQ(escaped("{\"a\": \"é\\n\"}\n"), "{\"a\": \"é\\n\"}\n");
+  EXPECT_EQ(escaped("[\"\u202E\x7f\U000E0001\"]"), R"(["\u202E\u007F\uDB40\uDC01"])");
+  EXPECT_EQ(escaped("a = \"\u0085\U000E0001\""), R"(a = "\u0085\U000E0001")");
+}
+
 TEST(Text, WidthsCountColumns) {
   EXPECT_EQ(display_width("abc"), 3);
   EXPECT_EQ(display_width("×–"), 2);

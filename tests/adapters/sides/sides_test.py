@@ -142,8 +142,13 @@ class OneInstallation(Case):
             self.assertGreater(wrong["first_outside"]["outside"], 0)
             status, said = run("verify", known, script, "cnn", "--seed", "4")
             self.assertEqual(status, 15, said)
-            status, said = run("verify", known, script, "cnn", "--nothing")
+            status, said = run("verify", known, "--report", report, "--machine", "rack 7", script, "cnn", "--nothing")
             self.assertEqual(status, 125, said)
+            self.assertIn("unrecognized arguments: --nothing", said)
+            # A report may go to others: what a script said, and where files lie, stays here.
+            for private in ("--nothing", name, str(HERE)):
+                self.assertNotIn(f"{private}", report.read_text())
+            self.assertEqual(json.loads(report.read_text())["machine"], "rack 7")
             known.write_text(known.read_text().replace('"op": "aten.relu.default"', '"op": "aten.gelu.default"', 1))
             self.assertNotEqual(run("verify", known, script, "cnn")[0], 0)
             # A wrong machine is none to hold others against.
