@@ -15,6 +15,9 @@ namespace twinrun {
 namespace {
 
 constexpr uint64_t kDeflateRatio = 1032;  // zlib, "Technical Details"
+// What numbers, images and text yield for each packed byte, and what any archive may yield: weights
+// of a state that has not been trained are zeros.
+constexpr uint64_t kUsualRatio = 100, kUnusual = uint64_t{256} << 20;
 constexpr size_t kMaxMembers = 100'000;
 
 using Reader = std::unique_ptr<archive, decltype(&archive_read_free)>;
@@ -50,9 +53,16 @@ bool plainly_packed(archive* a) {
   return format.ends_with("(deflation)") || format.ends_with("(uncompressed)");
 }
 
-// Reads the current member's content; `left` is how many bytes the archive may still yield.
+// Reads the current member's content; `left` is how many bytes the archive may still yield,
+// `declared` how many the member says that it has.
 Status read_content(archive* a, const std::string& place, uint64_t& left,
-                    std::vector<std::byte>& out) {
+                    uint64_t declared, std::vector<std::byte>& out) {
+  const auto too_much = [&] {
+    return Error{"unpacks to more than any array file of this size would", place,
+                 "it is a zip bomb, or larger than 8 GiB compressed: save it uncompressed"};
+  };
+  if (declared > left) return too_much();
+  out.reserve(declared);
   for (;;) {
     const void* block = nullptr;
     size_t size = 0;
@@ -62,10 +72,7 @@ Status read_content(archive* a, const std::string& place, uint64_t& left,
     if (code != ARCHIVE_OK) return zip_error(a, place);
     if (static_cast<uint64_t>(offset) != out.size())
       return Error{"has gaps between its members", place, ""};
-    if (size > left) {
-      return Error{"unpacks to more than any array file of this size would", place,
-                   "it is a zip bomb, or larger than 8 GiB compressed: save it uncompressed"};
-    }
+    if (size > left) return too_much();
     left -= size;
     const auto* from = static_cast<const std::byte*>(block);
     out.insert(out.end(), from, from + size);
@@ -86,7 +93,8 @@ Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const 
       archive_read_open_memory(a.get(), bytes.data(), bytes.size()) != ARCHIVE_OK) {
     return zip_error(a.get(), where);
   }
-  uint64_t left = std::min(bytes.size() * kDeflateRatio, bytes.size() + max_unpacked);
+  uint64_t left = std::min({bytes.size() * kDeflateRatio, bytes.size() + max_unpacked,
+                            bytes.size() * kUsualRatio + kUnusual});
   std::vector<ZipMember> members;
   std::set<std::string> names;
   for (;;) {
@@ -119,7 +127,9 @@ Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const 
                                  archive_format_name(a.get())),
                      place, "write it again, deflated or uncompressed"};
       }
-      TWINRUN_RETURN_IF_ERROR(read_content(a.get(), place, left, member.bytes));
+      const la_int64_t size = archive_entry_size_is_set(entry) != 0 ? archive_entry_size(entry) : 0;
+      TWINRUN_RETURN_IF_ERROR(read_content(
+          a.get(), place, left, static_cast<uint64_t>(std::max<la_int64_t>(size, 0)), member.bytes));
       member.read = true;
     }
     members.push_back(std::move(member));

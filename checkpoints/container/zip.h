@@ -1,6 +1,7 @@
 // Zip archives in memory, on top of libarchive: members by name; nothing is ever unpacked to disk.
-// Against zip bombs, an archive yields at most 1032 times its own size (the most that deflate can
-// pack, unless members overlap), and at most `max_unpacked` bytes more than its own size. Written
+// Against zip bombs, an archive yields at most 256 MiB and 100 times its own size, never 1032 times
+// (the most that deflate can pack, unless members overlap), and at most `max_unpacked` bytes more
+// than its own size; a member that declares more is refused before anything of it is read. Written
 // members are dated 1980-01-01 and stand in the given order; equal members make equal bytes (if
 // deflated: with the same zlib).
 //

@@ -167,16 +167,16 @@ class Judge {
     if (call.failed) return unjudged(call, "the call raised an exception");
     note_changes(call);
     largest_ = -1;
-    if (call.op == "torch.compile.inductor") return judge_region(call, op);
-    std::vector<const TensorView*> given;
-    aten::collect(call.result, given);
-    if (given.empty() && call.written.empty()) {
-      // There is nothing to compare; a launched kernel may have written anything.
-      if (call.op.starts_with("triton."))
-        return unjudged(call, "a launched kernel, of which the name alone was recorded");
-      return count_judged(call, op);
-    }
     try {
+      if (call.op == "torch.compile.inductor") return judge_region(call, op);
+      std::vector<const TensorView*> given;
+      aten::collect(call.result, given);
+      if (given.empty() && call.written.empty()) {
+        // There is nothing to compare; a launched kernel may have written anything.
+        if (call.op.starts_with("triton."))
+          return unjudged(call, "a launched kernel, of which the name alone was recorded");
+        return count_judged(call, op);
+      }
       const Arithmetic m = arithmetic(call);
       const Expected expected = aten::expected_of(call, m);
       if (!expected.problem.empty()) found(call, expected.problem);

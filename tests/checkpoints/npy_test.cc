@@ -242,6 +242,9 @@ with zipfile.ZipFile(b, 'w', zipfile.ZIP_DEFLATED) as z:
     z.writestr('aaa.npy', bytes(10 << 20))
 raw = b.getvalue()
 open('zeros.npz', 'wb').write(raw)
+with zipfile.ZipFile('large.npz', 'w', zipfile.ZIP_DEFLATED) as z:
+    with z.open('a.npy', 'w') as member:
+        for _ in range(400): member.write(bytes(1 << 20))
 start = raw.index(b'PK\1\2'); end = raw.index(b'PK\5\6')
 entry = raw[start:end]
 n = 300
@@ -256,6 +259,11 @@ open('overlap.npz', 'wb').write(raw[:start] + central + tail)
   const auto bomb = read_zip(bytes_of(zeros), "z", all, /*max_unpacked=*/1 << 20);
   ASSERT_FALSE(bomb.ok());
   EXPECT_NE(bomb.error().message().find("bomb"), std::string::npos) << bomb.error().message();
+  // 400 MB of zeros are more than weights are packed to, and are refused before they are unpacked.
+  const auto large = samples::read_bytes(folder / "large.npz");
+  const auto refused = parse_npz(bytes_of(large), "large.npz");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message().find("bomb"), std::string::npos);
   const auto bytes = samples::read_bytes(folder / "overlap.npz");
   const auto overlap = read_zip(bytes_of(bytes), "o", all);
   if (overlap) {  // libarchive reads a local header once, however often it is listed

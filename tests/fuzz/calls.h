@@ -1,5 +1,5 @@
-// Seeds for the reader of traces: a trace of one call for each row of tests/backends/aten/calls.txt,
-// so that what is changed in them reaches the definitions.
+// Seeds for the reader of traces: two for each row of tests/backends/aten/calls.txt, of the call and
+// of a compiled region that makes it, so that what is changed in them reaches the definitions.
 #pragma once
 
 #include <string>

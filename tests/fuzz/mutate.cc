@@ -46,7 +46,9 @@ json& somewhere(json& value, Random& random) {
   return *at;
 }
 
-// Where the values of a call stand in its record.
+constexpr char kCallRecord = 4, kGraphRecord = 6;
+
+// Where the values of a call, or of the graph of a region, stand in its record.
 class Places {
  public:
   enum class What { kWord, kByte, kCount };
@@ -55,10 +57,14 @@ class Places {
     size_t at;
   };
   // Of a payload that begins at `from` and ends at `end`; what is not as the format has it ends it.
-  Places(const std::string& bytes, size_t from, size_t end) : bytes_(bytes), at_(from), end_(end) {
+  Places(const std::string& bytes, char record, size_t from, size_t end)
+      : bytes_(bytes), at_(from), end_(end) {
+    if (record == kGraphRecord) {
+      graph();
+      return;
+    }
     at_ += 32;
-    list(0);
-    for (uint32_t named = take<uint32_t>(); named > 0 && good(); --named) at_ += 4, value(0);
+    arguments();
     value(0);
     list(0);
   }
@@ -74,11 +80,33 @@ class Places {
     at_ += sizeof value;
     return value;
   }
+  void graph() {
+    count();
+    for (uint32_t nodes = count(); nodes > 0 && good(); --nodes) {
+      at_ += 8;
+      arguments();
+      for (uint32_t results = count(); results > 0 && good(); --results) {
+        byte();
+        const auto rank = static_cast<unsigned char>(bytes_[std::min(at_, bytes_.size() - 1)]);
+        byte();
+        for (int i = 0; i < rank && good(); ++i) word();
+      }
+    }
+    for (uint32_t outputs = count(); outputs > 0 && good(); --outputs) count();
+    for (uint32_t written = count(); written > 0 && good(); --written) count(), count();
+  }
+  void arguments() {
+    list(0);
+    for (uint32_t named = take<uint32_t>(); named > 0 && good(); --named) at_ += 4, value(0);
+  }
+  uint32_t count() {
+    all.push_back({What::kCount, at_});
+    return take<uint32_t>();
+  }
   void word() { all.push_back({What::kWord, at_}), at_ += 8; }
   void byte() { all.push_back({What::kByte, at_}), at_ += 1; }
   void list(int depth) {
-    all.push_back({What::kCount, at_});
-    for (uint32_t n = take<uint32_t>(); n > 0 && good() && depth < 16; --n) value(depth + 1);
+    for (uint32_t n = count(); n > 0 && good() && depth < 16; --n) value(depth + 1);
   }
   void value(int depth) {
     if (!good()) return;
@@ -104,6 +132,9 @@ class Places {
       }
       case 6:
         return list(depth);
+      case 10:
+        count();
+        return;
       default:
         return;
     }
@@ -224,18 +255,23 @@ void edit_calls(std::string& bytes, Random& random) {
                                      0x7FF8000000000000,
                                      0x7FF0000000000000,
                                      0x7FEFFFFFFFFFFFFF};
-  std::vector<std::pair<size_t, size_t>> calls;  // begin and end of payloads
+  struct Record {
+    char kind;
+    size_t begin, end;  // of its payload
+  };
+  std::vector<Record> records;
   for (size_t at = 64; at + 24 <= bytes.size();) {
     uint64_t size = 0;
     std::memcpy(&size, bytes.data() + at + 8, sizeof size);
     if (size > bytes.size() - at - 24) break;
-    if (bytes[at] == 4) calls.emplace_back(at + 24, at + 24 + size);
+    if (bytes[at] == kCallRecord || bytes[at] == kGraphRecord)
+      records.push_back({bytes[at], at + 24, at + 24 + size});
     at += 24 + (size + 7) / 8 * 8;
   }
-  if (calls.empty()) return;
+  if (records.empty()) return;
   for (size_t n = 1 + below(random, 3); n > 0; --n) {
-    const auto [begin, end] = calls[below(random, calls.size())];
-    const std::vector<Places::Place> places = Places(bytes, begin, end).all;
+    const auto [kind, begin, end] = records[below(random, records.size())];
+    const std::vector<Places::Place> places = Places(bytes, kind, begin, end).all;
     const auto [what, at] = places[below(random, places.size())];
     const size_t size = what == Places::What::kWord ? 8 : what == Places::What::kCount ? 4 : 1;
     if (at + size > end) continue;
