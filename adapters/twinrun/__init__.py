@@ -14,7 +14,7 @@
 def __getattr__(name):
     # Neither needs the other's modules, and importing twinrun must import neither PyTorch nor JAX.
     if name == "watch":
-        from .watch import watch
+        from .recording import watch
 
         # The submodule of the same name hides this function once it is imported.
         globals()["watch"] = watch

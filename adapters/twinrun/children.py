@@ -40,7 +40,7 @@ class _Child:
         if "torch" not in sys.modules:    # it cannot train, and shall not wait for an import
             return type(self.process).run(self.process)
         from .command import stop
-        from .watch import watch
+        from .recording import watch
         options = dict(self.options)
         after = stop if options.pop("stop") else None
         with watch(**options, after=after, child=True):

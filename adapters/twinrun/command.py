@@ -1,16 +1,24 @@
 """The command line: `watch` records a script, `environment` makes one of released versions, every
 other verb is the program twinrun's."""
 import argparse
+import builtins
+import contextlib
 import hashlib
+import importlib.machinery
 import importlib.util
+import io
 import os
 import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
+import types
+import zipfile
 
-USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT ARGS...
+from . import messages
+
+USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT|-m MODULE ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...      what a step computes on a healthy machine
        python -m twinrun verify known.json SCRIPT ARGS...           does each device here compute the same?
        python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]
@@ -67,17 +75,20 @@ def _parsed(words):
     parser.add_argument("--run-on", action="store_false", dest="stop", help="let the script run to its end")
     parser.add_argument("--observer", action="store_true",
                         help="run the script twice, with and without recording, and compare the parameters after the recorded steps")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as for python -m")
     parser.add_argument("script")
     parser.add_argument("args", nargs=argparse.REMAINDER)
     args = parser.parse_args(words)
-    from .watch import parse_size
+    from .file import parse_size
     try:
         args.budget = parse_size(args.budget)
     except ValueError as e:
         parser.error(str(e))
     if args.steps < 1 or args.first < 0:
         parser.error("--steps must be at least 1, --first at least 0")
-    if not os.path.exists(args.script):
+    if args.module and importlib.util.find_spec(args.script.partition(".")[0]) is None:
+        parser.error(f"there is no module '{args.script}'")
+    if not args.module and not os.path.exists(args.script):
         parser.error(f"there is no script '{args.script}'")
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
@@ -111,54 +122,119 @@ def watch_script(words):
     args = _parsed(words)
     if args.observer:
         return _observe(words, args)
-    from .regions import Regions, Uncounted
-    from .steps import Steps
-    from .watch import watch
-    silent = os.environ.pop("TWINRUN_OBSERVE_ONLY", None)
-    told = os.environ.pop("TWINRUN_OBSERVE", None)
+    messages.keep()
+    silent, told, repeatable = (os.environ.pop(f"TWINRUN_{name}", None) for name in ("OBSERVE_ONLY", "OBSERVE", "REPEATABLE"))
+    stack, counters = contextlib.ExitStack(), []
 
     def complete():
         if told:
             with open(told, "w") as file:
-                file.write(digest(counter.parameters()))
+                file.write(digest(counters[0].parameters()))
         if args.stop:
             stop()
 
-    if os.environ.pop("TWINRUN_REPEATABLE", None):
-        from .known import make_repeatable
-        make_repeatable()
-    # What `python SCRIPT` does to the path and the arguments.
-    sys.argv = [args.script, *args.args]
-    sys.path[0] = os.path.dirname(os.path.abspath(args.script))
-    if silent:
-        def ends():
-            if counter.steps == args.first + args.steps:
-                complete()
-        counter = Steps(ends)
-        counter.install()
-        # The other run counts steps of compiled optimizers so, too.
-        Regions(Uncounted(counter), counter.hide, counter.show).install()
-        runpy.run_path(args.script, run_name="__main__")
-        return 0
-    w = watch(args.output, args.steps, args.first, args.budget, script=args.script, after=complete if told or args.stop else None)
+    def begin():
+        if repeatable:
+            from .known import make_repeatable
+            make_repeatable()
+        if silent:
+            from .regions import Regions, Uncounted
+            from .steps import Steps
+
+            def ends():
+                if counters[0].steps == args.first + args.steps:
+                    complete()
+            counters.append(Steps(ends))
+            counters[0].install()
+            # The other run counts steps of compiled optimizers so, too.
+            Regions(Uncounted(counters[0]), counters[0].hide, counters[0].show).install()
+            return
+        from .recording import watch
+        watched = watch(args.output, args.steps, args.first, args.budget, script=args.script, after=complete if told or args.stop else None)
+        stack.callback(report, watched)    # after it is left
+        try:
+            stack.enter_context(watched)
+        except OSError as e:
+            messages.say(str(e))
+            raise SystemExit(2) from None
+        counters.append(watched.counter)
+
+    def report(watched):
+        if watched.recorder is None or watched.done or watched.children.started:
+            return
+        elsewhere = watched.counter.elsewhere
+        messages.say(f"the script made {watched.counter.steps} training steps; --first {args.first} --steps {args.steps} asks for "
+                     f"{args.first + args.steps}" + (f". {elsewhere} steps of an optimizer ran in other threads, whose calls are not "
+                                                     "recorded: call twinrun.watch in the thread that trains" if elsewhere else ""))
+
+    _when_imported("torch", begin)
     try:
-        with w:
-            counter = w.counter
-            runpy.run_path(args.script, run_name="__main__")
-    except _Stop:
-        pass
-    except Exception as error:    # told as `python SCRIPT` tells it, without the frames around the script
+        with stack:
+            _run(args)
+        if not counters:
+            messages.say("the script did not import torch, so nothing was recorded")
+    except (_Stop, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, _Stop):
+            return 0
+        raise
+    except BaseException as error:    # shown as `python SCRIPT` shows it, without the frames around the script
         frame = error.__traceback__
-        while frame is not None and frame.tb_frame.f_code.co_filename != args.script:
+        while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
             frame = frame.tb_next
-        error = error.with_traceback(frame or error.__traceback__)
+        error = error.with_traceback(frame)
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
-    finally:
-        if w.recorder is not None and not w.done and not w.children.started:
-            print(f"twinrun: the script made {w.counter.steps} training steps; --first {args.first} --steps {args.steps} asks for "
-                  f"{args.first + args.steps}", file=sys.stderr)
     return 0
+
+
+def _when_imported(name, then):
+    """Calls `then` as soon as the module is there: what a script sets before it imports PyTorch (threads, devices) has its effect."""
+    if name in sys.modules:
+        return then()
+
+    class Finder:
+        looking = False
+
+        @classmethod
+        def find_spec(cls, wanted, path=None, target=None):
+            if wanted != name or cls.looking:
+                return None
+            cls.looking = True
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                cls.looking = False
+            if spec is not None and spec.loader is not None:
+                execute = spec.loader.exec_module
+
+                def exec_module(module):
+                    execute(module)
+                    if cls in sys.meta_path:
+                        sys.meta_path.remove(cls)
+                        then()
+                spec.loader.exec_module = exec_module
+            return spec
+
+    sys.meta_path.insert(0, Finder)
+
+
+def _run(args):
+    """Runs what the user named as `python SCRIPT` does; its `__main__` stays after it has ended, for threads and atexit."""
+    sys.argv = [args.script, *args.args]
+    if args.module:
+        return runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(args.script))
+    if os.path.isdir(args.script) or zipfile.is_zipfile(args.script):
+        del sys.path[0]    # run_path puts the script itself there
+        return runpy.run_path(args.script, run_name="__main__")
+    path = os.path.abspath(args.script)
+    main = types.ModuleType("__main__")
+    vars(main).update(__file__=path, __cached__=None, __builtins__=builtins, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+    sys.modules["__main__"] = main
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, vars(main))
 
 
 def _observe(words, args):

@@ -19,7 +19,7 @@ from .file import CALL
 from .graphs import Value
 
 LEFT_OUT, RAISED, OPTIMIZER, COMPOSED = 1, 2, 4, 8    # flags of a call
-REQUIRES_GRAD, PARAMETER, CHANGED = 1, 2, 4           # flags of a tensor
+REQUIRES_GRAD, PARAMETER, CHANGED, OF_EVALUATION = 1, 2, 4, 8    # flags of a tensor
 OTHER_DTYPE = 12
 DTYPES = {getattr(torch, name): i for i, name in enumerate((
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"))}
@@ -137,7 +137,7 @@ class Recorder:
         self.begun = 0     # calls
         self.composed = 0  # functions of PyTorch that run now and call others
         self.skipped = {}  # storages that calls have computed which were left out: weak references
-        self.passed, self.used = 0, 0    # those calls; how many of their results a recorded call has read
+        self.passed = 0    # those calls
         self.saw = None    # is called with the node that made a tensor, while the arguments of a call are written
         self.zeros = {}    # of each dtype, what a tensor of zeros without memory is recorded as
         self.limit = budget
@@ -257,6 +257,8 @@ class Recorder:
         entry = self.storages.get(key)
         if entry is None:
             entry = self._new_storage(key, storage)
+        if self.skipped and key in self.skipped:
+            flags |= OF_EVALUATION
         size = t.element_size()
         first = t.storage_offset() * size
         block = 0
@@ -286,7 +288,6 @@ class Recorder:
         if storage.device.type == "meta":    # of a FakeTensor, which names the device that it stands for
             raise Skip
         self.number += 1
-        self.used += key in self.skipped
         if self.number % PURGE == 0:
             self.purge()
         entry = self.storages[key] = Storage(self.number, storage)

@@ -18,8 +18,11 @@ import fcntl
 import json
 import mmap
 import os
+import resource
 import struct
 import zlib
+
+from .messages import high
 
 MAGIC = b"TWINTRC2".ljust(64, b"\0")
 PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP = range(8)
@@ -31,6 +34,10 @@ SMALL = 1 << 15         # a block of data up to this size is gathered, too
 PART = ".part"          # of the name of a file that has no whole step yet
 ROOM = 64               # bytes that are kept free in the first record, for a rank that is known later
 WINDOW = 1 << 30        # bytes of the file that are mapped together; the file may end within them
+CHUNK = 1 << 20         # bytes that are read together where none can be mapped
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
+         "TIB": 1 << 40}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _compare, _map, _unmap = _libc.memcmp, _libc.mmap, _libc.munmap
@@ -38,6 +45,18 @@ _compare.argtypes, _compare.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.
 _map.argtypes, _map.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64], ctypes.c_void_p
 _unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
+
+
+def parse_size(text):
+    """Returns the bytes that "4GiB" means."""
+    if isinstance(text, (int, float)):
+        return int(text)
+    number = text.strip()
+    unit = number.lstrip("0123456789.").strip()
+    try:
+        return int(float(number[:len(number) - len(unit)] if unit else number) * UNITS[unit.upper()])
+    except (KeyError, ValueError):
+        raise ValueError(f"a budget of '{text}'; expected a number and B, KiB, MiB, GiB or TiB, such as 4GiB") from None
 
 
 def header(kind, number, payload):
@@ -50,7 +69,7 @@ def _claim(path):
     """Returns (a descriptor, the name) of a new file beside `path`, which no other process writes: that one would have locked it."""
     stem, ending = os.path.splitext(path)
     for name in (path, f"{stem}.pid{os.getpid()}{ending}"):
-        fd = os.open(name + PART, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        fd = high(os.open(name + PART, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         if _locks(fd):
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.fstat(fd), os.stat(name + PART)):    # not renamed in the meantime
@@ -122,9 +141,8 @@ class TraceFile:
 
     def record(self, kind, number, payload):
         pending = self.pending
-        pending += header(kind, number, payload)
-        pending += payload
-        pending += bytes(-len(payload) % 8)
+        # At once: a handler of signals may raise an exception between two statements.
+        pending += b"".join((header(kind, number, payload), payload, bytes(-len(payload) % 8)))
         if len(pending) > GATHERED:
             self.flush()
 
@@ -145,27 +163,28 @@ class TraceFile:
         gap = (ALIGNMENT - HEADER.size - self.size) % ALIGNMENT
         if 0 < gap < HEADER.size:
             gap += ALIGNMENT
+        space = b""
         if gap:
             padding = bytes(gap - HEADER.size)
-            pending += header(PADDING, 0, padding) + padding
-        number = len(self.blocks)
+            space = header(PADDING, 0, padding) + padding
+        number, rest = len(self.blocks), bytes(-size % 8)
         if size <= SMALL:
             payload = ctypes.string_at(address, size) if size else b""
-            pending += header(DATA, number, payload) + payload
-            begin = self.size - size
+            begin = self.size + len(space) + HEADER.size
+            self.blocks.append((begin, size))
+            pending += b"".join((space, header(DATA, number, payload), payload, rest))
         else:
-            pending += HEADER.pack(DATA, 0, size, number)
-            begin = self.size
-            whole = self.size
+            pending += space + HEADER.pack(DATA, 0, size, number)
+            begin = whole = self.size
             try:
                 self.flush()
                 self._write(memoryview((ctypes.c_char * size).from_address(address)).cast("B"))
                 self._seal(begin, size, number)
-            except OSError:
+            except BaseException:
                 self._take_back(before, whole)
                 raise
-        pending += bytes(-size % 8)
-        self.blocks.append((begin, size))
+            self.blocks.append((begin, size))
+            pending += rest
         if size == 0:
             self.empty = number
         elif len(pending) > GATHERED:
@@ -178,7 +197,12 @@ class TraceFile:
         while at < begin + size:
             within = at % WINDOW
             part = min(begin + size - at, WINDOW - within)
-            found = zlib.crc32((ctypes.c_char * part).from_address(self._window(at // WINDOW) + within), found)
+            window = self._window(at // WINDOW)
+            if window is None:
+                part = min(part, CHUNK)
+                found = zlib.crc32(os.pread(self.fd, part, at), found)
+            else:
+                found = zlib.crc32((ctypes.c_char * part).from_address(window + within), found)
             at += part
         os.pwrite(self.fd, struct.pack("<I", found), begin - HEADER.size + 4)
 
@@ -200,19 +224,21 @@ class TraceFile:
             within = begin % WINDOW
             part = min(size, WINDOW - within)
             window = self._window(begin // WINDOW)
-            if _compare(window + within, address, part) != 0:
+            if window is None:
+                part = min(part, CHUNK)
+                if os.pread(self.fd, part, begin) != ctypes.string_at(address, part):
+                    return False
+            elif _compare(window + within, address, part) != 0:
                 return False
             begin, address, size = begin + part, address + part, size - part
         return True
 
     def _window(self, number):
-        found = self.windows.get(number)
-        if found is None:
+        """Returns the address of a part of the file, or None: a limit of address space leaves no room for it, and it is read instead."""
+        if number not in self.windows:
             found = _map(None, WINDOW, mmap.PROT_READ, mmap.MAP_SHARED, self.fd, number * WINDOW)
-            if found == _FAILED:
-                raise OSError(ctypes.get_errno(), f"{self.path} cannot be mapped: {os.strerror(ctypes.get_errno())}")
-            self.windows[number] = found
-        return found
+            self.windows[number] = None if found == _FAILED else found
+        return self.windows[number]
 
     def _is_held(self):
         with contextlib.suppress(OSError):
@@ -230,7 +256,7 @@ class TraceFile:
         if self._is_held():
             return
         name = self.path if self.published else self.path + PART
-        fd = os.open(name, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        fd = high(os.open(name, os.O_RDWR | os.O_CLOEXEC))
         if not os.path.samestat(os.fstat(fd), self.identity):
             os.close(fd)
             raise OSError(errno.ESTALE, "another file has taken its place", name)
@@ -242,6 +268,9 @@ class TraceFile:
         self._hold()
         done = 0
         try:
+            # Beyond the limit of a file's size a signal would end the script.
+            if self.written + len(view) > resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= 0:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
             while done < len(view):
                 done += os.write(self.fd, view[done:done + (1 << 30)])
         except OSError as error:
@@ -253,7 +282,7 @@ class TraceFile:
             return
         try:
             self._write(memoryview(bytes(self.pending)))
-        except OSError:
+        except BaseException:
             self._cut()
             raise
         self.pending.clear()
@@ -268,7 +297,7 @@ class TraceFile:
             if self._is_held():
                 os.close(self.fd)
             self.fd = None
-        for address in self.windows.values():
+        for address in filter(None, self.windows.values()):
             _unmap(address, WINDOW)
         self.windows = {}
 

@@ -2,6 +2,7 @@
 import linecache
 import os
 import sys
+from types import FrameType
 
 import torch
 
@@ -10,22 +11,38 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = tuple(os.path.join(_LIBRARY, name) + os.sep for name in ("site-packages", "dist-packages"))
 MAX_FRAMES = 16
+try:
+    _FOLDER = os.getcwd()    # names are relative to it, wherever the script goes, and whatever it removes
+except OSError:
+    _FOLDER = os.sep
+_join, _normal = os.path.join, os.path.normpath
 
 
 def _is_users(file):
     if file.startswith("<frozen") or not file:
         return False
-    path = os.path.abspath(file)
+    path = _absolute(file)
     if path.startswith((_OURS, _TORCH)):
         return False
     return not path.startswith(_LIBRARY) or path.startswith(_PACKAGES)
 
 
+def _absolute(file):
+    return _normal(_join(_FOLDER, file))
+
+
 def shown(file):
     if file.startswith("<"):
         return file
-    relative = os.path.relpath(file)
-    return os.path.abspath(file) if relative.startswith("..") else relative
+    path, folder = _absolute(file), _FOLDER.rstrip(os.sep) + os.sep
+    return path[len(folder):] if path.startswith(folder) else path
+
+
+def _source(file, line):
+    try:
+        return linecache.getline(file if file.startswith("<") else _absolute(file), line)
+    except Exception:    # the script has replaced what opens files
+        return ""
 
 
 def raised_at(error):
@@ -36,6 +53,18 @@ def raised_at(error):
             found = f"{shown(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}"
         at = at.tb_next
     return found
+
+
+def is_of_a_handler(error):
+    """Whether an exception that came while we worked was raised by a handler of signals: by a function of the script's that has a frame."""
+    at = error.__traceback__
+    while at is not None:
+        if _is_users(at.tb_frame.f_code.co_filename):
+            given = list(at.tb_frame.f_locals.values())
+            given += [v for g in given if isinstance(g, tuple) for v in g]
+            return any(isinstance(v, FrameType) for v in given)
+        at = at.tb_next
+    return False
 
 
 class Places:
@@ -70,13 +99,13 @@ class Places:
         if code is None:
             return ""
         lines = range(code.co_firstlineno, code.co_firstlineno + MAX_FRAMES)    # decorators come first
-        return self._line((code, next((n for n in lines if "def " in linecache.getline(code.co_filename, n)), lines[0])))
+        return self._line((code, next((n for n in lines if "def " in _source(code.co_filename, n)), lines[0])))
 
     def _line(self, place):
         text = self.lines.get(place)
         if text is None:
             code, line = place
-            source = linecache.getline(code.co_filename, line or 0).strip()
+            source = _source(code.co_filename, line or 0).strip()
             text = self.lines[place] = f"{shown(code.co_filename)}:{line} in {code.co_name}: {source}"
         return text
 
@@ -97,12 +126,19 @@ class Hooks:
             self.install()
 
 
+# Their forward pass in eval mode goes another way, whose result has other rows for padding, unless a function of a tensor is overridden.
+_FAST = tuple(getattr(torch.nn, name) for name in ("TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention")
+              if hasattr(torch.nn, name))
+
+
 class Modules(Hooks):
     """Follows which module runs, by hooks on all modules. The outermost one that is called gives the names."""
 
-    def __init__(self):
+    def __init__(self, fast_begins, fast_ends):
         self.stack = []      # (module, path)
         self.root, self.names = None, {}
+        self.fast = None     # a module that runs now, which computes something else where a mode of functions is
+        self.fast_begins, self.fast_ends = fast_begins, fast_ends
 
     @property
     def path(self):
@@ -139,8 +175,14 @@ class Modules(Hooks):
             self.stack.append((module, name))
         except Exception:    # a module with a hostile named_modules has no path
             self.stack.append((module, ""))
+        if isinstance(module, _FAST) and not module.training and self.fast is None:
+            self.fast = module
+            self.fast_begins()
 
     def _leave(self, module, inputs, output):
+        if module is self.fast:
+            self.fast = None
+            self.fast_ends()
         for i in range(len(self.stack) - 1, -1, -1):
             if self.stack[i][0] is module:
                 del self.stack[i:]

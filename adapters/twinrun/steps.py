@@ -1,6 +1,8 @@
 """What a training step is: it begins where the one before ended, and ends after the update."""
+import contextlib
 import gc
 import sys
+import threading
 import weakref
 
 import torch
@@ -16,9 +18,9 @@ def _with_subclasses(base):
 
 
 def _held(optimizer):
-    """Returns the parameters of an optimizer, also of one that wraps another and shows its groups."""
+    """Returns the parameters of an optimizer, also of one that wraps another and shows its groups; not those that have no memory."""
     try:
-        return [p for group in optimizer.param_groups for p in group["params"]]
+        return [p for group in optimizer.param_groups for p in group["params"] if type(p).__name__ != "FakeTensor"]
     except Exception:    # one that is not built yet, or has lost what it wraps
         return []
 
@@ -30,6 +32,9 @@ def _living():
     return [o for o in [o for o in gc.get_objects() if type(o) in kinds] if _held(o)]
 
 
+_plain = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)
+
+
 class Steps(Hooks):
     """Counts steps by hooks on all optimizers. `ends` is called after each that is complete.
 
@@ -39,10 +44,14 @@ class Steps(Hooks):
     after an optimizer that steps again (the others do not step each time, or never), and after one that did not step the last time. So
     it never ends between a backward pass and the update that this is for.
 
-    A loop that no optimizer updates is followed by its calls (`sees`, `enters`)."""
+    A loop that no optimizer updates is followed by its calls (`sees`, `enters`).
+
+    Modes see the calls of their thread alone, so only the steps of the thread that made this object count; `elsewhere` counts the others."""
 
     def __init__(self, ends):
-        self.ends, self.steps = ends, 0
+        self.ends, self.steps, self.elsewhere = ends, 0, 0
+        self.thread = threading.get_ident()
+        self.unstepped = 0        # steps of a loop that updated parameters which an optimizer holds that did not step
         self.inside = []          # (frame, whether it has a closure, whether all of it is PyTorch's) of the optimizers that step now, the outermost first
         self.stepped = set()      # ids of the parameters that were updated in this step
         self.expected = None
@@ -130,6 +139,8 @@ class Steps(Hooks):
         return len(self.inside) == 1 and self.inside[0][2]
 
     def _before(self, optimizer, args=(), kwargs=None):
+        if threading.get_ident() != self.thread:
+            return
         frame, running = sys._getframe(1), []
         while self.inside and frame.f_back is not None:
             frame = frame.f_back
@@ -139,6 +150,9 @@ class Steps(Hooks):
         self.inside.append((sys._getframe(1), closure, not closure and type(optimizer).__module__.startswith("torch.optim.")))
 
     def _after(self, optimizer, *_):
+        if threading.get_ident() != self.thread:
+            self.elsewhere += 1
+            return
         frame = sys._getframe(1)
         while self.inside and self.inside.pop()[0] is not frame:
             pass
@@ -146,12 +160,13 @@ class Steps(Hooks):
         if self.inside or self.manual:
             return
         self.loop = False
-        held = set(map(id, _held(optimizer)))
+        with _plain():    # a mode of the script's shall not see what is asked of parameters
+            held = set(map(id, _held(optimizer)))
+            if self.expected is None:
+                self.expected = {id(p) for o in _living() for p in _held(o) if p.requires_grad}
         again = not held.isdisjoint(self.stepped)
         self.stepped |= held
-        if self.expected is None:
-            self.expected = {id(p) for o in _living() for p in _held(o) if p.requires_grad}
-        if again or held.isdisjoint(self.expected) or self.stepped >= self.expected:
+        if held and (again or held.isdisjoint(self.expected) or self.stepped >= self.expected):
             self._end()
 
     def _keep(self, optimizer):
@@ -212,7 +227,12 @@ class Steps(Hooks):
             self._turns()
 
     def _turns(self):
-        if any(p.requires_grad for o in _living() for p in _held(o)):
-            self.loop = False    # the optimizer will step
-        else:
-            self._end()
+        with _plain():
+            living = any(p.requires_grad for o in _living() for p in _held(o))
+        if living:
+            # The optimizer will step. One that has not when its parameters are updated a second time sets the learning rate alone.
+            self.unstepped += self.updated
+            if self.unstepped < 2:
+                self.updated = False
+                return
+        self._end()

@@ -50,6 +50,7 @@ struct TensorView {
   const Array* estimate = nullptr;
   Element element = Element::kOther;
   bool changed_unseen = false;  // since its last use, without a recorded call
+  bool of_evaluation = false;   // computed by a call that was left out, of an evaluation
   bool parameter = false;
   bool on_device = false;  // in the memory of an accelerator
   uint64_t storage = 0;

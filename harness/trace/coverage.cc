@@ -111,6 +111,10 @@ void Coverage::compared(const Call& call, const TensorView& result, double value
 
 void Coverage::pass(const Call& call, bool judged) {
   follow_uncertain(call);
+  if (on_path(call)) {
+    const auto read = read_by(call);
+    of_evaluation_ += std::ranges::any_of(read, &TensorView::of_evaluation) ? 1 : 0;
+  }
   wide_.clear();
   if (not_finite_.call >= 0 || call.failed) return;
   const auto given = given_by(call);
@@ -225,12 +229,30 @@ void Coverage::finish(TraceVerdict& verdict) {
              s.backward ? "was" : "were"),
          "record whole steps: begin before the forward pass, and give more --steps", "");
   }
-  if (trace_.skipped_evaluation_used > 0) {
+  if (trace_.errors > 0) {
+    open(fmt::format("{} calls could not be recorded{}{}", trace_.errors,
+                     trace_.first_error.empty() ? "" : ", the first because of ",
+                     trace_.first_error),
+         "take what stopped the recorder out of the script, or report it", "");
+  }
+  if (trace_.steps_elsewhere > 0 && trace_.steps == 0) {
+    open(fmt::format("{} optimizer steps ran in other threads, and a recording has the calls of "
+                     "one thread",
+                     trace_.steps_elsewhere),
+         "call twinrun.watch in the thread that trains", "");
+  } else if (trace_.steps_asked > 0 && trace_.steps == 0 && !trace_.cut_short) {
+    open("no training step of the script was seen",
+         "call twinrun.watch around what trains, in its process, and next_step() after each step of "
+         "a loop that PyTorch's optimizers do not make",
+         "");
+  }
+  const int64_t of_evaluation = std::max(of_evaluation_, trace_.skipped_evaluation_used);
+  if (of_evaluation > 0) {
     open(
         "the step reads what the trained model computed in eval mode without gradients, which was "
         "taken for an evaluation and not recorded",
         "compute it with a copy of the model (copy.deepcopy), whose calls are recorded", "",
-        trace_.skipped_evaluation_used);
+        of_evaluation);
   }
   if (trace_.ranks > 1 && verdict.rank_traces < trace_.ranks) {
     open(fmt::format("{} of {} ranks were not judged with this one",

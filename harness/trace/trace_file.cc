@@ -33,7 +33,8 @@ __extension__ using Wide = __int128;
 constexpr std::string_view kMagic = "TWINTRC2", kFirstMagic = "TWINTRC1";
 constexpr size_t kFileHeader = 64, kRecordHeader = 24;
 constexpr int kMaxDepth = 16;                        // of lists in lists
-constexpr int64_t kMaxElements = int64_t{1} << 31;   // of one tensor
+constexpr int64_t kMaxElements = int64_t{1} << 31;   // of one tensor whose values are looked at
+constexpr int64_t kMaxReach = int64_t{1} << 40;      // of a tensor's elements, and of a stride
 constexpr int64_t kMaxArguments = int64_t{1} << 22;  // of all calls: a GiB of memory
 constexpr size_t kMaxText = size_t{1} << 28;  // bytes of all strings, as often as they are used
 
@@ -54,6 +55,20 @@ constexpr uint32_t kMaxGraphValues = 1U << 20;  // of one graph
 struct Malformed {
   std::string what;
 };
+
+// The number of elements of these sizes. Where some are 0, the others are limited too, so that no
+// product of some of them overflows.
+int64_t checked_count(const aten::Dims& dims, std::string_view what, int64_t most) {
+  const bool none = std::ranges::find(dims, 0) != dims.end();
+  int64_t others = 1;
+  for (const int64_t n : dims) {
+    if (n < 0 || __builtin_mul_overflow(others, std::max<int64_t>(n, 1), &others) ||
+        others > (none ? kMaxReach : most)) {
+      throw Malformed{fmt::format("a {} of more than {} elements", what, most)};
+    }
+  }
+  return none ? 0 : others;
+}
 
 // Reads little-endian values from a payload; throws Malformed past its end.
 class Cursor {
@@ -241,8 +256,13 @@ class Reader {
           trace_.exception = end["exception"].get<std::string>();
         if (end.contains("left_out") && end["left_out"].is_object())
           trace_.errors = count(end["left_out"], "error");
+        if (end.contains("left_out") && end["left_out"].is_object() &&
+            end["left_out"].contains("first_error") && end["left_out"]["first_error"].is_string())
+          trace_.first_error = end["left_out"]["first_error"].get<std::string>();
         trace_.skipped_evaluation = count(end, "skipped_evaluation");
         trace_.skipped_evaluation_used = count(end, "skipped_evaluation_used");
+        trace_.steps_elsewhere = count(end, "steps_elsewhere");
+        trace_.steps_asked = count(end, "steps_asked");
         if (end.contains("functions") && end["functions"].is_array()) {
           for (const Json& f : end["functions"])
             trace_.functions.push_back(
@@ -357,13 +377,8 @@ class Reader {
       throw Malformed{fmt::format("a value of unknown dtype {}", element)};
     r.is_tensor = element != 255;
     r.element = r.is_tensor ? static_cast<Element>(element) : Element::kOther;
-    int64_t elements = 1;
-    for (int d = 0; d < rank; ++d) {
-      const auto n = c.take<int64_t>();
-      if (n < 0 || n > kMaxElements || (elements *= n) > kMaxElements)
-        throw Malformed{fmt::format("a value of more than {} elements", kMaxElements)};
-      r.dims.push_back(n);
-    }
+    for (int d = 0; d < rank; ++d) r.dims.push_back(c.take<int64_t>());
+    checked_count(r.dims, "value", kMaxElements);
     return r;
   }
   // Gives a region's call its graph, if that is known.
@@ -470,6 +485,7 @@ class Reader {
     const auto flags = c.take<uint8_t>();
     t.parameter = (flags & 2) != 0;
     t.changed_unseen = (flags & 4) != 0;
+    t.of_evaluation = (flags & 8) != 0;
     const auto rank = c.take<uint8_t>();
     const auto offset = c.take<int64_t>();
     for (int d = 0; d < rank; ++d) t.dims.push_back(c.take<int64_t>());
@@ -479,14 +495,13 @@ class Reader {
   }
 
   void check(TensorView& t, uint64_t block, int64_t offset) {
-    int64_t elements = 1;
+    const int64_t elements = checked_count(t.dims, "tensor", kMaxReach);
     Wide last = 0;
     for (size_t d = 0; d < t.dims.size(); ++d) {
-      const int64_t n = t.dims[d];
-      if (n < 0 || n > kMaxElements || (elements *= n) > kMaxElements)
-        throw Malformed{fmt::format("a tensor of more than {} elements", kMaxElements)};
       if (t.strides[d] < 0) throw Malformed{"a tensor with a negative stride"};
-      last += static_cast<Wide>(std::max<int64_t>(n - 1, 0)) * t.strides[d];
+      last += static_cast<Wide>(std::max<int64_t>(t.dims[d] - 1, 0)) * t.strides[d];
+      if (t.strides[d] > kMaxReach || last > kMaxReach)
+        throw Malformed{fmt::format("a tensor that reaches over more than {} elements", kMaxReach)};
     }
     if (block == 0 || t.element == Element::kOther) return;
     const auto at = data_.find(block);
@@ -497,6 +512,7 @@ class Reader {
       throw Malformed{fmt::format("a tensor {} reaches beyond its block of {} bytes", t.type(),
                                   at->second.size())};
     }
+    if (elements > kMaxElements) return;  // one that is expanded: its values are not looked at
     t.data = at->second.data() + (elements > 0 ? offset : 0);
     if (elements == 0 && at->second.empty()) t.data = file_.data();
   }

@@ -48,9 +48,12 @@ struct TraceFile {
   int64_t given_ranks = 1;                // whose traces are judged together with this one
   std::vector<ScriptFunction> functions;  // of the watched steps
   int64_t skipped_evaluation = 0;  // calls of evaluations between the steps, which were left out
-  int64_t skipped_evaluation_used = 0;  // recorded calls that read what those computed
+  int64_t skipped_evaluation_used = 0;  // calls that read what those computed; of older traces
+  int64_t steps_asked = 0;              // of a script; 0: of no script
+  int64_t steps_elsewhere = 0;          // optimizer steps in other threads, which are not recorded
   std::string exception;                // with which the recorded script ended; "" if none did
   int64_t errors = 0;                   // calls that the recorder could not record
+  std::string first_error;              // why the first of them could not be
   std::string observer;  // whether recording changed the step's bits; "" if not examined
   std::shared_ptr<const MappedFile> file;
 };

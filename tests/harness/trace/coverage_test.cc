@@ -166,9 +166,27 @@ TEST(Coverage, ARankThatWasNotGivenIsAnOpenQuestion) {
 }
 
 TEST(Coverage, WhatAnEvaluationComputedAndTheStepReadsIsAnOpenQuestion) {
-  const TraceVerdict v = Step().judged([](Step& s) { s.made.trace.skipped_evaluation_used = 2; });
+  const TraceVerdict v = Step().judged([](Step& s) { s.y.of_evaluation = true; });
   expect_open(v, "what the trained model computed in eval mode");
-  EXPECT_EQ(v.open[0].times, 2);
+  EXPECT_EQ(v.open[0].times, 1);
+  const TraceVerdict metric = Step().judged([](Step& s) {
+    TensorView seen = s.x;
+    seen.of_evaluation = true;
+    s.made.call("aten.mul.Tensor", {seen, s.w}, {2, 4, 6});
+  });
+  EXPECT_EQ(metric.word(), "NOISE") << metric.headline();
+}
+
+TEST(Coverage, WhatWasNotRecordedIsAnOpenQuestion) {
+  expect_open(Step().judged([](Step& s) {
+    s.made.trace.errors = 3;
+    s.made.trace.first_error = "KeyError: 'x'";
+  }),
+              "3 calls could not be recorded, the first because of KeyError: 'x'");
+  expect_open(Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_elsewhere = 6; }),
+              "6 optimizer steps ran in other threads");
+  expect_open(Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_asked = 4; }),
+              "no training step of the script was seen");
 }
 
 TEST(Coverage, RightCallsThatMakeWeightsNaNAreAnotherProgram) {

@@ -13,16 +13,16 @@ import torch
 from . import launches, older
 from .children import Children, named, rank
 from .encode import COMPOSED, OPTIMIZER, Recorder, Skip, key_of
-from .file import PART, STEP, TraceFile
-from .places import Modules, Places, raised_at
+from .file import PART, STEP, TraceFile, parse_size
+from .messages import say
+from .places import Modules, Places, is_of_a_handler, raised_at
 from .modes import depth, hidden, is_on_top, modes, unnoticed
 from .regions import Regions, compiling, inside
 from .settings import loosest, nnpack_convolves, settings
 from .steps import Steps
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
-         "TIB": 1 << 40}
 UNKNOWN = -1
+READS = ("aten._local_scalar_dense.default", "aten.detach.default", "aten.is_nonzero.default")    # begin no training, whatever they read
 HOOKED = ("torch::autograd::AccumulateGrad", "AccumulateGrad", "CompiledFunctionBackward")    # nodes in which others' code runs
 
 _sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
@@ -39,18 +39,6 @@ def _in_child():
 os.register_at_fork(after_in_child=_in_child)
 
 
-def parse_size(text):
-    """Returns the bytes that "4GiB" means."""
-    if isinstance(text, (int, float)):
-        return int(text)
-    number = text.strip()
-    unit = number.lstrip("0123456789.").strip()
-    try:
-        return int(float(number[:len(number) - len(unit)] if unit else number) * UNITS[unit.upper()])
-    except (KeyError, ValueError):
-        raise ValueError(f"a budget of '{text}'; expected a number and B, KiB, MiB, GiB or TiB, such as 4GiB") from None
-
-
 class watch:
     """Records `steps` training steps, from step `first` on, into the file `path`. The code inside runs as it would without. `path` is
     the file's name once it is written: several ranks write `trace.rank0.twin` and so on, processes without a rank `trace.pid1234.twin`."""
@@ -59,7 +47,8 @@ class watch:
         if steps < 1 or first < 0:
             raise ValueError(f"steps={steps}, first={first}; expected steps of at least 1 and first of at least 0")
         self.path, self.steps, self.first, self.budget = path, steps, first, parse_size(budget)
-        self.given, self.child = path, child
+        self.given, self.child = os.path.abspath(path), child    # the script may go to another folder
+        self.of_script = script is not None    # which is to train
         self.script = script or (sys.argv[0] if sys.argv else "")
         self.after = after        # is called once, when the last watched step is complete
         self.on = False           # calls are recorded now
@@ -78,19 +67,19 @@ class watch:
     # Entering and leaving
 
     def __enter__(self):
-        self.settings = settings()
+        self.settings = self._settings()
         self.meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
-                     "script": os.path.basename(self.script), "threads": torch.get_num_threads(), "settings": self.settings}
+                     "script": os.path.basename(self.script).encode("utf-8", "replace").decode(), "threads": torch.get_num_threads(), "settings": self.settings}
         file = TraceFile(self._name(), self.meta)
         self.recorder = Recorder(file, self.budget, sees_all=not older.needed())
-        self.places, self.modules = Places(), Modules()
+        self.places, self.modules = Places(), Modules(self._put_away, self._put_back)
         self.counter = Steps(self._step_ends)
         self.counter.install()
         self.modules.install()
         self.regions = Regions(self, self._hide, self._show)
         self.regions.install()
         self.launches = launches.Launches(self._launched)
-        self.children = Children({"path": os.path.abspath(self.given), "steps": self.steps, "first": self.first, "budget": self.budget,
+        self.children = Children({"path": self.given, "steps": self.steps, "first": self.first, "budget": self.budget,
                                   "script": self.script, "stop": self.after is not None})
         self.children.install()
         self.depth = depth()
@@ -100,6 +89,11 @@ class watch:
         elif not older.needed():
             self._enter_modes()    # to count the steps of a loop that no optimizer updates
         return self
+
+    @staticmethod
+    def _settings():
+        with _plain() if _plain else hidden(), hidden():
+            return settings()
 
     def _name(self):
         """Returns the file's name, and notes the rank."""
@@ -115,7 +109,7 @@ class watch:
             self.counter.leaves_off()
         self.on = False
         self._remove()
-        self._unwind(leaving=True)
+        self._unwind()
         if self.recorder.file.fd is not None:
             self._finish(error)
         _watches.discard(self)
@@ -153,9 +147,9 @@ class watch:
             self.modes.append(mode)
         return True
 
-    def _unwind(self, leaving=False):
-        """Takes our modes off, if they lie on top."""
-        while self.modes and (leaving or is_on_top(self.modes[-1])):
+    def _unwind(self):
+        """Takes our modes off, if they lie on top; a mode that the script never leaves stays above them."""
+        while self.modes and is_on_top(self.modes[-1]):
             self.modes.pop().__exit__(None, None, None)
 
     def _finish(self, error=None):
@@ -166,7 +160,8 @@ class watch:
         end = {"calls": r.calls, "steps": self.complete, "bytes": r.file.size, "exception": text,
                "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
                "functions": [{"name": name, "place": place, "calls": len(numbers)} for name, place, numbers in self.functions.values()],
-               "skipped_evaluation": r.passed, "skipped_evaluation_used": r.used}
+               "skipped_evaluation": r.passed, "steps_elsewhere": self.counter.elsewhere,
+               "steps_asked": self.steps if self.of_script else 0}
         if r.error is not None:
             end["left_out"]["first_error"] = r.error
         if not self.complete and (self.child or self.children.started):
@@ -178,16 +173,16 @@ class watch:
             try:
                 finish()
             except OSError as e:
-                r.note(f"{r.file.path}: {e.strerror}; the trace is cut short")
+                r.note(f"{r.file.path}: {e.strerror}; " + ("the trace is cut short" if os.path.exists(name) else "nothing is kept"))
         self.path = r.file.path + ("" if r.file.published else PART)
         r.file.abandon()
         if keep:
-            print(f"twinrun: no step is complete, so {name} stays as it is; what was recorded is in {self.path}", file=sys.stderr)
+            say(f"no step is complete, so {name} stays as it is; what was recorded is in {self.path}")
         if r.error:
-            print(f"twinrun: while recording: {r.error}", file=sys.stderr)
+            say(f"while recording: {r.error}")
         if r.left_out["budget"]:
-            print(f"twinrun: {r.left_out['budget']} of {r.calls} calls are without some of their bytes, because the budget of "
-                  f"{self.budget} bytes was spent. Give a larger --budget, or watch more --steps: each keeps other calls.", file=sys.stderr)
+            say(f"{r.left_out['budget']} of {r.calls} calls are without some of their bytes, because a step's share of the budget of "
+                f"{self.budget} bytes was spent. Give a larger --budget, or watch more --steps: each keeps other calls.")
 
     # Compiled functions
 
@@ -195,15 +190,22 @@ class watch:
         """Dynamo takes over: it must not see our hooks, nor a function mode."""
         self.counter.hide()
         self.modules.hide()
-        self.put_away = None
-        if self.modes and is_on_top(self.modes[-1]):
-            self.put_away = self.modes.pop()
-            self.put_away.__exit__(None, None, None)
+        self._put_away()
 
     def _show(self):
         self.counter.show()
         if not self.done:
             self.modules.show()
+        self._put_back()
+
+    def _put_away(self):
+        """Takes the mode of functions off for a while, if it lies on top."""
+        self.put_away = None
+        if self.modes and is_on_top(self.modes[-1]):
+            self.put_away = self.modes.pop()
+            self.put_away.__exit__(None, None, None)
+
+    def _put_back(self):
         if self.put_away is not None:
             if not self.done:
                 self.put_away.__enter__()
@@ -256,7 +258,7 @@ class watch:
                 self._unwind()
             return
         if self.on:
-            self.settings = loosest(self.settings, settings())    # scripts change them after they were started
+            self.settings = loosest(self.settings, self._settings())    # scripts change them after they were started
             self.launches.install()
             with self.lock:
                 self._keep_step()
@@ -292,8 +294,12 @@ class watch:
     # Calls
 
     def _failed(self, error):
+        """A call cannot be recorded. What a handler of signals raised while we worked is the script's, and goes on."""
         r = self.recorder
         r.left_out["error"] += 1
+        if is_of_a_handler(error):
+            r.note(f"{type(error).__name__} of a handler of signals came in between")
+            raise error
         r.note(f"{type(error).__name__}: {error}")
 
     def looks(self, func, args, kwargs):
@@ -303,13 +309,19 @@ class watch:
         tensors = r.tensors([*args, *kwargs.values()], [])
         if counter.loop:
             counter.sees(key_of, node is not None, tensors, r.tensors(r.schema_of(func).written(args, kwargs), []))
-        return self.on and self.between and self._evaluates(tensors, node is not None)
+        if self.on and self.between and self._evaluates(tensors, node is not None, str(func)):
+            return True
+        # A metric of an evaluation may be computed and read at any time.
+        skipped = r.skipped
+        return bool(self.on and skipped and tensors and node is None and all(key_of(t) in skipped for t in tensors))
 
-    def _evaluates(self, tensors, backward=False):
+    def _evaluates(self, tensors, backward=False, name=""):
         """Whether a call between two steps is one of a trained model in eval mode, without gradients, or reads what such a call has
         computed. What another model computes (a target or a teacher) is a part of the step."""
         gradients = torch.is_grad_enabled()
-        if backward or gradients and any(t.requires_grad for t in tensors):
+        if name in READS:
+            pass
+        elif backward or gradients and any(t.requires_grad for t in tensors):
             self.between = False
             return False
         module = None if gradients else self.modules.outermost
@@ -343,7 +355,7 @@ class watch:
         with self.lock:
             try:
                 with _plain(), hidden():
-                    if self.between or self.counter.loop:
+                    if self.between or self.counter.loop or self.recorder.skipped:
                         left_out = self.looks(func, args, kwargs)
                     if self.on and not left_out:
                         before = self._before(func, args, kwargs)
