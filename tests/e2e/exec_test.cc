@@ -217,10 +217,10 @@ for line in sys.stdin:
 )");
   write_text(folder_ / "needed", "");
   const std::string engine = "exec:/usr/bin/python3 engine.py";
-  ASSERT_EQ(
-      twinrun(folder_, {"diagnose", "drill_mlp", "--quick", "--subject", engine, "-q", "-o", "out"})
-          .code,
-      20);
+  ASSERT_EQ(twinrun(folder_, {"diagnose", "drill_mlp", "--set", "train.steps=40", "--quick",
+                              "--subject", engine, "-q", "-o", "out"})
+                .code,
+            20);
   const Outcome made = twinrun(folder_, {"bundle", "out", "-o", "fault.zip", "-q"});
   EXPECT_EQ(made.code, 0) << made.err;
   EXPECT_TRUE(made.prints("packed: engine/engine.py, which is engine.py")) << made.out;
@@ -255,7 +255,8 @@ os.execv(sys.argv[1], sys.argv[1:])
                              "' serve --engine tpu --fault scale@dense1/kernel.grad,magnitude=1.5";
   const std::string results = secret / "results";
   ASSERT_EQ(twinrun(folder_,
-                    {"diagnose", "drill_mlp", "--quick", "--subject", engine, "-q", "-o", results})
+                    {"diagnose", "drill_mlp", "--set", "train.steps=40", "--quick", "--subject", engine,
+                     "-q", "-o", results})
                 .code,
             20);
   const auto packed = [&](const Words& more) {

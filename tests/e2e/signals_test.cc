@@ -153,7 +153,10 @@ TEST(Signals, TheSameCommandGoesOnWithAKilledResumption) {
   process.kill(SIGKILL);
   process.finish();
   // Another beginning does not take its place.
-  ASSERT_EQ(twinrun(folder, {"snapshot", "digits_mlp", "-o", "init.h5"}).code, 0);
+  ASSERT_EQ(twinrun(folder, {"snapshot", "digits_cnn", "--set", "seed=7", "--set",
+                             "optimizer.kind=adam", "-o", "init.h5"})
+                .code,
+            0);
   const Outcome other = twinrun(folder, train({"--init", "init.h5", "-o", "run.h5", "-q"}));
   EXPECT_EQ(other.code, 128) << other.err;
   EXPECT_TRUE(other.says("another beginning was given")) << other.err;
