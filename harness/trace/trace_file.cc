@@ -254,11 +254,12 @@ class Reader {
         }
         if (end.contains("exception") && end["exception"].is_string())
           trace_.exception = end["exception"].get<std::string>();
-        if (end.contains("left_out") && end["left_out"].is_object())
-          trace_.errors = count(end["left_out"], "error");
-        if (end.contains("left_out") && end["left_out"].is_object() &&
-            end["left_out"].contains("first_error") && end["left_out"]["first_error"].is_string())
-          trace_.first_error = end["left_out"]["first_error"].get<std::string>();
+        if (end.contains("left_out") && end["left_out"].is_object()) {
+          const Json& lost = end["left_out"];
+          trace_.errors = count(lost, "error");
+          if (lost.contains("first_error") && lost["first_error"].is_string())
+            trace_.first_error = lost["first_error"].get<std::string>();
+        }
         trace_.skipped_evaluation = count(end, "skipped_evaluation");
         trace_.skipped_evaluation_used = count(end, "skipped_evaluation_used");
         trace_.steps_elsewhere = count(end, "steps_elsewhere");
