@@ -429,6 +429,11 @@ class Steps(Case):
         self.assertEqual(collections.Counter(c.step for c in trace.calls if c.name == "aten.addmm.default"), {0: 2, 1: 2})
 
 
+def read_of_an_evaluation(trace):
+    """Returns the recorded calls that read what an evaluation computed, which was left out."""
+    return [c.name for c in trace.calls if any(t.flags & 8 for t in tensors(c.args))]
+
+
 TRAINING = """
 import torch
 torch.manual_seed(0)
@@ -582,18 +587,7 @@ for i in range(3):
 """, "--steps", "3", "--run-on")
         trace = Trace(self.path)
         self.assertGreater(trace.end["skipped_evaluation"], 0)
-        self.assertFalse(any(t.flags & 8 for c in trace.calls for t in tensors(c.args)))
-
-    def test_loops_whose_optimizer_never_steps(self):
-        self.both(TRAINING + """
-for i in range(4):
-    m(torch.ones(2, 4)).sum().backward()
-    with torch.no_grad():
-        for p in m.parameters():
-            p -= o.param_groups[0]["lr"] * p.grad
-            p.grad = None
-""", "--steps", "3", "--run-on")
-        self.assertEqual(Trace(self.path).end["steps"], 3)
+        self.assertFalse(read_of_an_evaluation(trace))
 
     def test_a_module_is_run_by_its_name(self):
         os.mkdir(os.path.join(self.folder, "pkg"))
