@@ -73,33 +73,52 @@ Reduction reduction_of(const Array& x, const Dims& dims, bool keep) {
 
 int64_t count(const Dims& dims) {
   int64_t n = 1;
-  for (const int64_t d : dims)
-    if (d < 0 || __builtin_mul_overflow(n, d, &n)) beyond_the_end();
-  return n;
+  bool none = false;
+  for (const int64_t d : dims) {
+    none = none || d == 0;
+    if (d < 0 || __builtin_mul_overflow(n, std::max<int64_t>(d, 1), &n)) beyond_the_end();
+  }
+  return none ? 0 : n;
 }
 
 namespace {
 thread_local int64_t most_elements = std::numeric_limits<int64_t>::max();
-size_t allowed(const Dims& dims) {
+thread_local double steps_left = std::numeric_limits<double>::max();
+}  // namespace
+
+int64_t allowed_count(const Dims& dims) {
   const int64_t n = count(dims);
   if (n > most_elements)
     throw Undefined(fmt::format("it needs {} numbers at once, for what was recorded at most {}", n,
                                 most_elements));
-  return static_cast<size_t>(n);
+  return n;
 }
-}  // namespace
 
-ArraysOfAtMost::ArraysOfAtMost(int64_t elements) : before_(most_elements) {
-  most_elements = std::min(before_, elements);
+void take_steps(double steps) {
+  if (steps > steps_left)
+    throw Undefined(fmt::format("it takes {:.3g} steps, too many for what was recorded", steps));
+  steps_left -= steps;
 }
-ArraysOfAtMost::~ArraysOfAtMost() { most_elements = before_; }
+
+ArraysOfAtMost::ArraysOfAtMost(int64_t elements)
+    : before_(most_elements), steps_before_(steps_left) {
+  most_elements = std::min(before_, elements);
+  // Of 256 elements for each that is recorded (most_elements_for) this is the square of what is
+  // recorded, and 2^28 where that is little.
+  const auto most = static_cast<double>(elements);
+  steps_ = steps_left = std::min(steps_before_, most * most * 0x1p-16);
+}
+ArraysOfAtMost::~ArraysOfAtMost() {
+  most_elements = before_;
+  steps_left = steps_before_ - (steps_ - steps_left);
+}
 
 Array empty_array(Dims dims, bool exact) {
-  const size_t n = allowed(dims);
+  const auto n = static_cast<size_t>(allowed_count(dims));
   return {std::move(dims), Plane(n), exact ? Plane() : Plane(n)};
 }
 Array filled(Dims dims, double value) {
-  const size_t n = allowed(dims);
+  const auto n = static_cast<size_t>(allowed_count(dims));
   return {std::move(dims), Plane(n, value), {}};
 }
 Array scalar(double value) { return filled({}, value); }
@@ -318,6 +337,9 @@ Array matmul(const Arithmetic& m, const Array& a, const Array& b, double added) 
   dims.push_back(rows);
   dims.push_back(columns);
   Array out = empty_array(dims);
+  // Each of the products takes some memory of its own.
+  take_steps(static_cast<double>(count(lead)) * 0x1p11 +
+             static_cast<double>(out.size()) * static_cast<double>(k));
   oracle::pin_blocking();
   oracle::Product product;
   product.m = rows, product.n = columns, product.k = k;

@@ -17,7 +17,11 @@ namespace twinrun::aten {
 
 using Plane = Checked<double, oracle::Plane::allocator_type>;
 
-int64_t count(const Dims& dims);  // product of the sizes
+// The product of the sizes. Undefined if it overflows, or would without sizes of 0: products of some
+// of the sizes that an array has never do.
+int64_t count(const Dims& dims);
+// The same; Undefined too if an array may not have so many elements (ArraysOfAtMost).
+int64_t allowed_count(const Dims& dims);
 
 struct Array {
   Dims dims;
@@ -36,7 +40,8 @@ struct Array {
   }
 };
 
-// As long as it lives, an array of this thread with more elements is Undefined.
+// As long as it lives, an array of this thread with more elements is Undefined, and so are more steps
+// than take_steps() gives.
 class ArraysOfAtMost {
  public:
   explicit ArraysOfAtMost(int64_t elements);
@@ -46,7 +51,13 @@ class ArraysOfAtMost {
 
  private:
   int64_t before_;
+  double steps_before_, steps_;
 };
+// Undefined where all steps together are many more than a call takes that was recorded whole, each of
+// whose results is computed from all numbers that were recorded at most. A multiplication in a
+// product of matrices counts as one, another operation on estimates as kStepsOfOne.
+void take_steps(double steps);
+constexpr double kStepsOfOne = 8;
 
 Array empty_array(Dims dims, bool exact = false);
 Array filled(Dims dims, double value);  // exact

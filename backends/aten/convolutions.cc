@@ -98,6 +98,10 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   } catch (const GraphError& e) {
     throw Undefined(e.what());
   }
+  Array out = empty_array(std::move(result));
+  if (out.size() == 0) return out;
+  take_steps(static_cast<double>(out.size()) * static_cast<double>(terms));
+  if (a.size() == 0 || b.size() == 0) return filled(out.dims, 0);  // sums of nothing
   const Capabilities wide;
   const auto run = [&](Part part) {
     const Checked<Tensor> in = {tensor_of(a, part), tensor_of(b, part)};
@@ -106,7 +110,6 @@ Array evaluate(const Arithmetic& m, OpKind kind, const Array& a, const Array& b,
   const Tensor value = run(Part::kValue), size = run(Part::kMagnitude);
   const bool exact = a.exact() && b.exact();
   const Tensor largest = exact ? size : run(Part::kLargest);
-  Array out = empty_array(std::move(result));
   // Each part is rounded when it is stored, and their sum with each addition; roundings to few bits
   // may go the same way each time (Rump, as for cumsum).
   const double added = static_cast<double>(parts) * s.half;
@@ -166,12 +169,14 @@ Array kernel_gradient(const Arithmetic& m, const Array& x, const Array& dy, cons
 Array unfolded(const Array& x, const Shape& s, int64_t positions) {
   const int64_t n = x.dims[0], c = x.dims[1], d = x.dims[2], plane = x.dims[3] * x.dims[4];
   Checked<int64_t> index;
-  index.reserve(static_cast<size_t>(n * positions * c * s.depth * plane));
+  index.reserve(static_cast<size_t>(allowed_count({n, positions, c, s.depth, plane})));
   for (int64_t i = 0; i < n * positions * c * s.depth; ++i) {
     const int64_t tap = i % s.depth, channel = i / s.depth % c, sample = i / s.depth / c;
     const int64_t from = sample % positions * s.stride - s.pad + tap * s.dilation;
-    const int64_t first = ((sample / positions * c + channel) * d + from) * plane;
-    for (int64_t p = 0; p < plane; ++p) index.push_back(from >= 0 && from < d ? first + p : -1);
+    const bool inside = from >= 0 && from < d;
+    const int64_t first =
+        inside ? ((sample / positions * c + channel) * d + from) * plane : int64_t{0};
+    for (int64_t p = 0; p < plane; ++p) index.push_back(inside ? first + p : -1);
   }
   return gathered(x, index, {n * positions, c * s.depth, x.dims[3], x.dims[4]});
 }
@@ -180,6 +185,8 @@ Array unfolded(const Array& x, const Shape& s, int64_t positions) {
 Array folded(const Arithmetic& m, const Array& x, const Shape& s, int64_t positions, Dims dims) {
   Array out = empty_array(std::move(dims));
   const int64_t c = out.dims[1], d = out.dims[2], plane = out.dims[3] * out.dims[4];
+  if (x.size() != count({out.dims[0], positions, c, s.depth, plane})) beyond_the_end();
+  take_steps(kStepsOfOne * static_cast<double>(out.size()) * static_cast<double>(s.depth));
   in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t at = i / plane % d, channel = i / plane / d % c, n = i / plane / d / c;

@@ -196,8 +196,10 @@ Expected ctc_loss_backward(const Arguments& a) {
   const Checked<Sample> samples = samples_of(a, 1, scores, blank);
   const Array loss = a.array(5, "neg_log_likelihood"), alpha = a.array(6, "log_alpha");
   const bool zero_infinity = a.flag(8, "zero_infinity", false);
-  if (dy.size() != std::ssize(samples) || loss.size() != dy.size() || alpha.dims.size() != 3)
+  if (dy.size() != std::ssize(samples) || loss.size() != dy.size() || alpha.dims.size() != 3 ||
+      alpha.dims[0] != dy.size()) {
     throw Undefined("a gradient of another shape");
+  }
   Array out = filled(scores.dims, 0);
   out.radius = Plane(out.value.size(), 0.0);
   std::optional<Array> given;
@@ -206,6 +208,8 @@ Expected ctc_loss_backward(const Arguments& a) {
   for (const Sample& s : samples) {
     const Estimate total = loss.at(s.index);
     if (zero_infinity && total.value == kInfinity) continue;
+    if (s.times > alpha.dims[1] || s.places() > alpha.dims[2])
+      throw Undefined("probabilities of another shape");
     Paths beta;
     for (int64_t t = s.times - 1; t >= 0; --t) {
       beta = backward(m, s, t, beta);
@@ -213,7 +217,6 @@ Expected ctc_loss_backward(const Arguments& a) {
       for (int64_t p = s.places() - 1; p >= 0; --p) {
         Estimate& sum = through[static_cast<size_t>(s.label(p))];
         const int64_t i = (s.index * alpha.dims[1] + t) * alpha.dims[2] + p;
-        if (i >= alpha.size()) throw Undefined("probabilities of another shape");
         const Estimate both = m.add(alpha.at(i), beta[static_cast<size_t>(p)]);
         sum = sum.value == -kInfinity ? both : log_sum<2>(m, {sum, both});
       }

@@ -34,6 +34,30 @@ double number_of(const Value& value, std::string_view name) {
   }
 }
 
+// A size, a step or a position is 2^31 at most, as the number of a tensor's elements whose values are
+// looked at: so the product of two does not overflow. Where three or more are multiplied, count()
+// finds what does.
+constexpr int64_t kFarthest = int64_t{1} << 31;
+void need_small_sizes(const std::vector<const TensorView*>& tensors) {
+  for (const TensorView* t : tensors)
+    if (std::ranges::any_of(t->dims, [](int64_t n) { return n > kFarthest; }))
+      throw Undefined("a tensor of a size beyond 2^31");
+}
+int64_t position_of(double x, std::string_view name) {
+  if (!(std::fabs(x) <= static_cast<double>(kFarthest)))
+    throw Undefined(fmt::format("argument '{}' is not a size or a position", name));
+  return static_cast<int64_t>(x);
+}
+
+std::vector<const TensorView*> tensors_of(const Call& call) {
+  std::vector<const TensorView*> tensors;
+  for (const Value& v : call.args) collect(v, tensors);
+  for (const auto& [name, v] : call.kwargs) collect(v, tensors);
+  collect(call.result, tensors);
+  for (const TensorView& w : call.written) tensors.push_back(&w);
+  return tensors;
+}
+
 const std::map<std::string_view, Define>& table() {
   static const std::map<std::string_view, Define> all = [] {
     std::map<std::string_view, Define> made;
@@ -179,7 +203,7 @@ Checked<int64_t> integers_of(const TensorView& view) {
   if (!numbers.exact()) throw Undefined("indices that are known up to a radius only");
   Checked<int64_t> out;
   out.reserve(numbers.value.size());
-  for (const double x : numbers.value) out.push_back(static_cast<int64_t>(x));
+  for (const double x : numbers.value) out.push_back(as_integer(x));
   return out;
 }
 
@@ -287,12 +311,10 @@ double Arguments::number(size_t position, std::string_view name, double otherwis
 int64_t Arguments::integer(size_t position, std::string_view name, int64_t otherwise) const {
   const Value* v = find(position, name);
   if (v == nullptr) return otherwise;
-  const double x = number_of(*v, name);
-  if (!(std::fabs(x) < 0x1p62)) {
-    if (v->kind == Value::Kind::kInteger) return v->integer;  // INT64_MAX as the end of a slice
-    throw Undefined(fmt::format("argument '{}' is not an integer", name));
-  }
-  return static_cast<int64_t>(x);
+  // INT64_MAX as the end of a slice: farther than any position.
+  if (v->kind == Value::Kind::kInteger && std::abs(v->integer / 2) >= int64_t{1} << 61)
+    return v->integer < 0 ? -kFarthest : kFarthest;
+  return position_of(number_of(*v, name), name);
 }
 bool Arguments::flag(size_t position, std::string_view name, bool otherwise) const {
   return number(position, name, otherwise ? 1 : 0) != 0;
@@ -306,7 +328,7 @@ Dims Arguments::integers(size_t position, std::string_view name, Dims otherwise)
   if (v == nullptr) return otherwise;
   if (v->kind != Value::Kind::kList) return {integer(position, name, 0)};
   Dims out;
-  for (const Value& item : v->items) out.push_back(as_integer(number_of(item, name)));
+  for (const Value& item : v->items) out.push_back(position_of(number_of(item, name), name));
   return out;
 }
 std::pair<int64_t, int64_t> Arguments::pair(size_t position, std::string_view name,
@@ -333,9 +355,10 @@ bool is_defined(std::string_view op) { return find(op).define != nullptr; }
 int64_t held_elements(const std::vector<const TensorView*>& tensors) {
   int64_t held = 0;
   for (const TensorView* t : tensors) {
+    if ((t->data == nullptr && t->estimate == nullptr) || t->elements() == 0) continue;
     int64_t last = 0;
     for (size_t d = 0; d < t->dims.size(); ++d) last += (t->dims[d] - 1) * t->strides[d];
-    if (t->data != nullptr || t->estimate != nullptr) held += std::max<int64_t>(0, last + 1);
+    held += std::max<int64_t>(0, last + 1);
   }
   return held;
 }
@@ -347,11 +370,8 @@ int64_t most_elements_for(int64_t held) {
 }
 
 Expected expected_of(const Call& call, const Arithmetic& arithmetic) try {
-  std::vector<const TensorView*> tensors;
-  for (const Value& v : call.args) collect(v, tensors);
-  for (const auto& [name, v] : call.kwargs) collect(v, tensors);
-  collect(call.result, tensors);
-  for (const TensorView& w : call.written) tensors.push_back(&w);
+  const std::vector<const TensorView*> tensors = tensors_of(call);
+  need_small_sizes(tensors);
   const ArraysOfAtMost limit(most_elements_for(held_elements(tensors)));
   const Found found = find(call.op);
   if (found.define == nullptr) throw Undefined("the operation has no definition here");
@@ -435,6 +455,7 @@ Expected expected_of_uncertain(const Call& call, const Arithmetic& arithmetic) {
       "aten.avg_pool2d",
       "aten.max_pool2d_with_indices_backward",
       "aten.embedding_dense_backward"};
+  need_small_sizes(tensors_of(call));
   std::string plain(without_overload(call.op));
   const bool each = plain.starts_with(kEach);
   if (each) plain = "aten." + plain.substr(kEach.size());

@@ -74,6 +74,7 @@ Expected distances(const Arguments& a, double p, bool by_products) {
     throw Undefined("distances of an order besides 1, 2, inf");
   Array out = empty_array(k.dims);
   if (out.size() == 0) return out;
+  take_steps(kStepsOfOne * static_cast<double>(out.size()) * static_cast<double>(k.d));
   in_ranges(a.m, out.size(), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t i = n / k.r, j = i / k.p * k.r + n % k.r;
@@ -103,6 +104,7 @@ Expected cdist_backward(const Arguments& a) {
   const Array dy = broadcast(a.array(0, "grad"), k.dims),
               at = broadcast(a.array(4, "cdist"), k.dims);
   Array out = empty_array(k.x.dims);
+  take_steps(kStepsOfOne * static_cast<double>(out.size()) * static_cast<double>(k.r));
   in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t i = n / k.d, c = n % k.d;

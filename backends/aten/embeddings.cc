@@ -50,7 +50,7 @@ Expected embedding_dense_backward(const Arguments& a) {
   if (std::ranges::any_of(index, [&](int64_t i) { return i != skip && (i < 0 || i >= rows); }))
     throw Undefined("an index out of range");
   Array out = empty_array({rows, width});  // first: it refuses sizes that the trace cannot hold
-  Checked<int64_t> uses(static_cast<size_t>(rows), 0);
+  Checked<int64_t> uses(static_cast<size_t>(allowed_count({rows})), 0);
   for (const int64_t i : index) {
     if (i != skip) ++uses[static_cast<size_t>(i)];
   }
@@ -93,6 +93,7 @@ Expected bag(const Arguments& a) {
   // Old kernels of half precision add into the result.
   const double half = half_unit(a.view(0, "weight").element);
   Array out = empty_array({bags, width});
+  take_steps(kStepsOfOne * static_cast<double>(n) * static_cast<double>(width));
   for (int64_t b = 0; b < bags; ++b) {
     const int64_t begin = offsets[static_cast<size_t>(b)];
     const int64_t end = offsets[static_cast<size_t>(b + 1)];
@@ -144,6 +145,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
   const int64_t width = dy.dims[1], bags = dy.dims[0];
   need_rows(index, rows);
   Array out = empty_array({rows, width});
+  take_steps(kStepsOfOne * static_cast<double>(index.size()) * static_cast<double>(width));
   Checked<Total> totals(static_cast<size_t>(rows * width));
   if (mode == kMax) {
     // Row b, column c: the index that gave the bag's maximum, -1 for none.
@@ -169,7 +171,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
         bag_of[i] = at - offsets.begin() - 1;
       }
     }
-    Checked<int64_t> uses(static_cast<size_t>(rows), 0);
+    Checked<int64_t> uses(static_cast<size_t>(allowed_count({rows})), 0);
     for (const int64_t i : index) ++uses[static_cast<size_t>(i)];
     for (size_t i = 0; i < index.size(); ++i) {
       if (index[i] == skip) continue;

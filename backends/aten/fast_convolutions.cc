@@ -92,7 +92,8 @@ struct Tiles {
 Plane inputs_of(const Tiles& tiles, const FastLayer& layer, const Array& x, int64_t sample,
                 int64_t first_channel, int64_t channels) {
   const int64_t h = x.dims[2], w = x.dims[3];
-  Plane out(static_cast<size_t>(tiles.count() * channels * tiles.side * tiles.side));
+  Plane out(static_cast<size_t>(
+      allowed_count({tiles.across[0], tiles.across[1], channels, tiles.side, tiles.side})));
   size_t at = 0;
   for (int64_t t = 0; t < tiles.count(); ++t) {
     const int64_t top = t / tiles.across[1] * tiles.step[0] - layer.pad[0];
@@ -232,6 +233,8 @@ Array nnpack_errors(const Arithmetic& m, const Array& x, const Array& w, const F
                     const Dims& result) {
   static const Winograd six(6, 3, {0, 1, -1, 2, -2, 0.5, -0.5});
   Array out = filled(result, 0);
+  if (out.size() == 0 || x.size() == 0 || w.size() == 0) return out;
+  take_steps(kStepsOfOne * static_cast<double>(out.size()) * static_cast<double>(w.dims[1]));
   const int64_t inputs = w.dims[1], outputs = quotient(result[1], layer.groups);
   const Plane weights = norms(w, w.dims[0] * inputs);
   const auto keep = [&](const Tiles& tiles, const Group& g, auto error_of) {
@@ -279,6 +282,7 @@ Array nnpack_errors(const Arithmetic& m, const Array& x, const Array& w, const F
 Array whole_sample_errors(const Arithmetic& m, const Array& x, const Array& w, int64_t groups) {
   const int64_t samples = x.dims[0], channels = x.dims[1], outputs = w.dims[0], inputs = w.dims[1];
   const double units = fourier_units(m, points_of(x), inputs);
+  if (x.size() == 0 || w.size() == 0) return filled({samples, outputs}, 0);
   const Plane images = norms(x, samples * channels, most_of(x));
   const Plane weights = norms(w, outputs * inputs);
   Array out = filled({samples, outputs}, 0);
@@ -297,6 +301,7 @@ Array whole_sample_errors_of_weights(const Arithmetic& m, const Array& x, const 
   const int64_t inputs = channels / groups;
   // Where samples are cut into tiles that overlap, no element is in more than two of each dimension.
   const double units = 2 * fourier_units(m, points_of(x), samples);
+  if (x.size() == 0 || dy.size() == 0) return filled({outputs, inputs}, 0);
   const Plane images = norms(x, samples * channels), gradients = norms(dy, samples * outputs);
   Array out = filled({outputs, inputs}, 0);
   for (int64_t i = 0; i < out.size(); ++i) {

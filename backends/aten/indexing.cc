@@ -34,7 +34,7 @@ Positions along(const Arithmetic& m, const Dims& of, int64_t axis, const Dims& o
                 const Positions* index) {
   const Dims dims = at_least_one(of), shape = at_least_one(over);
   if (shape.size() != dims.size()) throw Undefined("an index of another rank");
-  Positions out(static_cast<size_t>(count(shape)));
+  Positions out(static_cast<size_t>(allowed_count(shape)));
   in_ranges(m, std::ssize(out), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t flat = 0, step = 1, rest = i;
@@ -60,8 +60,9 @@ Selection slices(const Arithmetic& m, const Dims& of, int64_t dim, const TensorV
   Dims over = at_least_one(of);
   over[static_cast<size_t>(axis)] = static_cast<int64_t>(chosen.size());
   const int64_t inner = count(over.part(axis + 1));
+  const int64_t all = allowed_count(over);
   Positions each;
-  for (int64_t i = 0; i < count(over); ++i)
+  for (int64_t i = 0; i < all; ++i)
     each.push_back(chosen[static_cast<size_t>(i / inner % std::ssize(chosen))]);
   Selection s{along(m, of, axis, over, &each), over};
   if (of.empty()) s.dims = {};
@@ -324,6 +325,13 @@ Selection advanced(const Arguments& a, const Dims& dims) {
   if (last - first + 1 != indexed) first = 0;
   // The result is laid out as [before, common, after], each with its offsets into the array.
   Selection s;
+  Dims behind;
+  for (size_t d = 0; d < dims.size(); ++d)
+    if (!indices[d]) (d < first ? s.dims : behind).push_back(dims[d]);
+  s.dims.append(common);
+  s.dims.append(behind);
+  const int64_t all = allowed_count(s.dims);
+  if (all == 0) return s;
   Positions before{0}, after{0}, chosen(static_cast<size_t>(count(common)), 0);
   const auto extend = [](Positions& offsets, int64_t size, int64_t stride) {
     Positions longer;
@@ -332,7 +340,6 @@ Selection advanced(const Arguments& a, const Dims& dims) {
     }
     offsets = std::move(longer);
   };
-  Dims behind;
   for (size_t d = 0; d < dims.size(); ++d) {
     const int64_t stride = count(dims.part(static_cast<int64_t>(d) + 1));
     if (indices[d]) {
@@ -341,12 +348,9 @@ Selection advanced(const Arguments& a, const Dims& dims) {
         chosen[i] += index_of(as_integer(index.value[i]), dims[d]) * stride;
     } else {
       extend(d < first ? before : after, dims[d], stride);
-      (d < first ? s.dims : behind).push_back(dims[d]);
     }
   }
-  s.dims.insert(s.dims.end(), common.begin(), common.end());
-  s.dims.insert(s.dims.end(), behind.begin(), behind.end());
-  s.positions.reserve(static_cast<size_t>(count(s.dims)));
+  s.positions.reserve(static_cast<size_t>(all));
   for (const int64_t b : before) {
     for (const int64_t c : chosen) {
       for (const int64_t e : after) s.positions.push_back(b + c + e);
@@ -462,6 +466,7 @@ Expected repeated_indices(const Arguments& a) {
   Array out;
   for (size_t i = 0; i < repeats.size(); ++i) {
     if (repeats[i] < 0) throw Undefined("a negative number of repeats");
+    allowed_count({out.size() + repeats[i]});
     out.value.insert(out.value.end(), static_cast<size_t>(repeats[i]), static_cast<double>(i));
   }
   out.dims = {out.size()};

@@ -32,7 +32,7 @@ std::optional<Whole> whole_of(const Value& v) {
   if (v.kind != Value::Kind::kTensor || !is_integer(v.tensor.element) || v.tensor.data == nullptr)
     return std::nullopt;
   const TensorView& t = v.tensor;
-  Whole out{t.dims, Checked<int64_t>(static_cast<size_t>(t.elements()))};
+  Whole out{t.dims, Checked<int64_t>(static_cast<size_t>(allowed_count(t.dims)))};
   for (size_t i = 0; i < out.values.size(); ++i) {
     int64_t flat = static_cast<int64_t>(i), offset = 0;
     for (size_t d = t.dims.size(); d-- > 0; flat /= t.dims[d])

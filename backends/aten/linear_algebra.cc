@@ -45,6 +45,7 @@ Expected qr(const Arguments& a) {
   }
   if (!std::ranges::all_of(x.value, [](double v) { return finite(v); }))
     throw Undefined("a factorisation of infinite numbers or NaN");
+  take_steps(static_cast<double>(x.size() + q.size()) * static_cast<double>(inner + columns));
   const double units = static_cast<double>(std::max<int64_t>(1, std::min(rows, columns))) *
                        kReflection * (m.of_sum(rows) + 4 * m.unit);
   const auto dot = [](const Array& s, int64_t from, int64_t step, const Array& t, int64_t at,
@@ -113,6 +114,7 @@ Expected cholesky(const Arguments& a) {
     e.problem = "its factor has other dimensions";
     return e;
   }
+  take_steps(static_cast<double>(x.size()) * static_cast<double>(n));
   const auto at = [n, upper](int64_t i, int64_t j) {
     return static_cast<size_t>(upper ? j * n + i : i * n + j);
   };

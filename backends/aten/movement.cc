@@ -45,15 +45,11 @@ Array moved(const Arithmetic& m, const Array& x, const Dims& dims, F from) {
 
 // Sizes of which one may be -1: what the others leave.
 Dims inferred(Dims dims, int64_t elements) {
-  int64_t known = 1, unknown = -1;
-  for (size_t d = 0; d < dims.size(); ++d) {
-    if (dims[d] < 0) {
-      unknown = static_cast<int64_t>(d);
-    } else {
-      known *= dims[d];
-    }
-  }
-  if (unknown >= 0) size_at(dims, unknown) = known == 0 ? 0 : elements / known;
+  const auto unknown = std::ranges::find_if(dims, [](int64_t d) { return d < 0; });
+  if (unknown == dims.end()) return dims;
+  *unknown = 1;
+  const int64_t known = count(dims);
+  *unknown = known == 0 ? 0 : elements / known;
   return dims;
 }
 Array without_axis(Array x, int64_t axis) {
@@ -268,6 +264,12 @@ Expected stack(const Arguments& a) {
   for (Array& part : parts) part = with_axis(std::move(part), axis);
   return concatenated(parts, axis);
 }
+// Before memory is taken for so many results.
+void need_results(const Arguments& a, int64_t pieces) {
+  Checked<const TensorView*> given;
+  collect(a.call().result, given);
+  if (pieces > std::ssize(given)) throw Undefined("more pieces than the call returned");
+}
 Expected in_pieces(const Array& x, int64_t axis, const Dims& sizes) {
   Expected e;
   int64_t begin = 0;
@@ -277,8 +279,9 @@ Expected in_pieces(const Array& x, int64_t axis, const Dims& sizes) {
   }
   return e;
 }
-Dims pieces_of(int64_t n, int64_t size) {
+Dims pieces_of(const Arguments& a, int64_t n, int64_t size) {
   if (size < 1) return {n};
+  need_results(a, (n + size - 1) / size);
   Dims sizes;
   for (int64_t begin = 0; begin < std::max<int64_t>(n, 1); begin += size)
     sizes.push_back(std::min(size, n - begin));
@@ -291,7 +294,7 @@ Expected split(const Arguments& a) {
   if (x.dims.empty()) throw Undefined("a split of a scalar");
   if (size != nullptr && size->kind == Value::Kind::kList)
     return in_pieces(x, axis, a.integers(1, "split_size", {}));
-  return in_pieces(x, axis, pieces_of(size_at(x.dims, axis), a.integer(1, "split_size", 0)));
+  return in_pieces(x, axis, pieces_of(a, size_at(x.dims, axis), a.integer(1, "split_size", 0)));
 }
 Expected chunk(const Arguments& a) {
   const Array x = a.array(0, "self");
@@ -299,13 +302,15 @@ Expected chunk(const Arguments& a) {
   const int64_t chunks = a.integer(1, "chunks", 1);
   if (x.dims.empty() || chunks < 1) throw Undefined("a split of a scalar, or into no chunks");
   const int64_t n = size_at(x.dims, axis);
+  if (n == 0) need_results(a, chunks);
   if (n == 0) return in_pieces(x, axis, Dims(static_cast<size_t>(chunks), 0));
-  return in_pieces(x, axis, pieces_of(n, (n + chunks - 1) / chunks));
+  return in_pieces(x, axis, pieces_of(a, n, (n + chunks - 1) / chunks));
 }
 Expected unbind(const Arguments& a) {
   const Array x = a.array(0, "self");
   if (x.dims.empty()) throw Undefined("a selection from a scalar");
   const int64_t axis = axis_of(a.integer(1, "dim", 0), rank_of(x));
+  need_results(a, size_at(x.dims, axis));
   Expected e;
   for (int64_t i = 0; i < size_at(x.dims, axis); ++i) e.results.emplace_back(selected(x, axis, i));
   return e;

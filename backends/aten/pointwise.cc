@@ -181,9 +181,8 @@ Expected logical_xor(const Arguments& a) {
   return compare(a, [](double x, double y) { return (x != 0) != (y != 0); });
 }
 Expected bits(const Arguments& a, const std::function<int64_t(int64_t, int64_t)>& f) {
-  return exact_map(a, [&](double x, double y) {
-    return static_cast<double>(f(static_cast<int64_t>(x), static_cast<int64_t>(y)));
-  });
+  return exact_map(
+      a, [&](double x, double y) { return static_cast<double>(f(as_integer(x), as_integer(y))); });
 }
 Expected bitwise_and(const Arguments& a) { return bits(a, std::bit_and<int64_t>()); }
 Expected bitwise_or(const Arguments& a) { return bits(a, std::bit_or<int64_t>()); }

@@ -18,9 +18,9 @@ struct Planes {
   int64_t n = 0, h = 0, w = 0;
   explicit Planes(const Dims& dims) {
     if (dims.size() < 2) throw Undefined("planes of fewer than two dimensions");
+    count(dims);  // no product of them overflows
     h = dims[dims.size() - 2], w = dims.back();
-    n = 1;
-    for (size_t d = 0; d + 2 < dims.size(); ++d) n *= dims[d];
+    n = count(dims.part(0, -2));
   }
 };
 Dims with_planes(Dims dims, int64_t h, int64_t w) {
@@ -34,6 +34,7 @@ Expected max_over(const Arguments& a, const Spans& rows, const Spans& columns) {
   const Planes p(x.dims);
   const Dims dims = with_planes(x.dims, length(rows), length(columns));
   Array out = empty_array(dims, true), at = empty_array(dims, true);
+  take_steps(kStepsOfOne * static_cast<double>(out.size()) * most_read(rows) * most_read(columns));
   Checked<int64_t> given;
   if (a.has_result(1)) given = integers_of(a.result(1));
   if (a.has_result(1) && given.size() != at.value.size())
@@ -108,6 +109,9 @@ struct Average {
   Count count = Count::kInside;
   int64_t divisor = 0;
 
+  void allow(int64_t windows) const {
+    take_steps(kStepsOfOne * static_cast<double>(windows) * most_read(rows) * most_read(columns));
+  }
   Estimate divided(const Arithmetic& m, Estimate e, const Span& r, const Span& c) const {
     const int64_t height = r.end - r.begin, width = c.end - c.begin;
     int64_t by = count == Count::kPadded ? r.padded * c.padded : height * width;
@@ -121,6 +125,7 @@ struct Average {
     const Planes p(x.dims);
     Array out = empty_array(with_planes(x.dims, length(rows), length(columns)));
     const int64_t nr = length(rows), nc = length(columns);
+    allow(out.size());
     in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const Span& r = rows[static_cast<size_t>(i / nc % nr)];
@@ -139,7 +144,8 @@ struct Average {
   Array backward(const Arithmetic& m, const Array& dy, const Dims& dims, double half) const {
     const Planes p(dims);
     const int64_t nr = length(rows), nc = length(columns);
-    if (dy.size() != p.n * nr * nc) throw Undefined("a gradient of another shape");
+    if (dy.size() != aten::count({p.n, nr, nc})) throw Undefined("a gradient of another shape");
+    allow(dy.size());
     Totals totals = totals_of(dims);
     for (int64_t i = 0; i < dy.size(); ++i) {
       const Span& r = rows[static_cast<size_t>(i / nc % nr)];
@@ -253,7 +259,7 @@ Array spread(const Arithmetic& m, const Array& dy, const Dims& dims, const Taps&
              const Taps& columns, double half) {
   const Planes p(dims);
   const auto nr = static_cast<int64_t>(rows.size()), nc = static_cast<int64_t>(columns.size());
-  if (dy.size() != p.n * nr * nc) throw Undefined("a gradient of another shape");
+  if (dy.size() != count({p.n, nr, nc})) throw Undefined("a gradient of another shape");
   Totals totals = totals_of(dims);
   for (int64_t i = 0; i < dy.size(); ++i) {
     for (const Tap& r : rows[static_cast<size_t>(i / nc % nr)]) {
@@ -265,11 +271,19 @@ Array spread(const Arithmetic& m, const Array& dy, const Dims& dims, const Taps&
   return array_from(m, totals, dims, half);
 }
 
+// Before memory is taken for an interpolated or padded axis.
+void need_size(int64_t size, int64_t other = 1) {
+  if (size < 1 || other < 1 || allowed_count({size, other}) < 1)
+    throw Undefined("an axis without elements");
+}
+
 // Which input is nearest: kernels compute floor(o * scale) in binary32.
 Taps nearest(int64_t in, int64_t out, double factor, double shift) {
   const double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
   const auto scale = static_cast<float>(ratio);
+  need_size(out);
   Taps taps;
+  taps.reserve(static_cast<size_t>(out));
   for (int64_t o = 0; o < out; ++o) {
     const double v = (static_cast<double>(o) + shift) * ratio;
     const float f = (static_cast<float>(o) + static_cast<float>(shift)) * scale;
@@ -296,7 +310,7 @@ Taps linear(const Arithmetic& m, int64_t in, int64_t out, double factor, bool co
   for (int64_t o = 0; o < out; ++o) {
     const auto at = static_cast<double>(o);
     const double position = corners ? ratio * at : std::fmax(0, ratio * (at + 0.5) - 0.5);
-    const auto low = std::min(static_cast<int64_t>(position), in - 1);
+    const auto low = std::min(as_integer(position), in - 1);
     // The same size gives the same positions in every kernel.
     if (in == out && position != at) throw Undefined("a factor that does not fit the sizes");
     if (in == out) {
@@ -307,6 +321,7 @@ Taps linear(const Arithmetic& m, int64_t in, int64_t out, double factor, bool co
     const double part = std::fmin(position - static_cast<double>(low), 1);
     const auto weight = [&](double w) { return Estimate{w, slack + 2 * half * w}; };
     Checked<Tap> one;
+    one.reserve(2);
     if (low + 1 >= in) {
       one.push_back({low, {1, 2 * m.unit}});
       if (part <= slack && low > 0) one.push_back({low - 1, weight(0)});
@@ -345,9 +360,7 @@ Resize resize_of(const Arguments& a, const Dims& in, size_t scales_at) {
     r.h = as_integer(static_cast<double>(p.h) * r.by_h);
     r.w = as_integer(static_cast<double>(p.w) * r.by_w);
   }
-  constexpr int64_t kMost = int64_t{1} << 24;
-  if (r.h < 1 || r.w < 1 || r.h > kMost || r.w > kMost)
-    throw Undefined("an interpolation to nothing, or to too much");
+  need_size(r.h, r.w);
   return r;
 }
 Expected nearest2d(const Arguments& a, double shift) {
@@ -404,7 +417,9 @@ Expected upsample_bilinear2d_backward(const Arguments& a) {
 
 // Padding by elements of the input: each position of the result reads one.
 Taps padding(int64_t in, int64_t before, int64_t after, bool reflect) {
+  need_size(in), need_size(before + in + after);
   Taps taps;
+  taps.reserve(static_cast<size_t>(before + in + after));
   for (int64_t o = -before; o < in + after; ++o) {
     int64_t at = std::clamp<int64_t>(o, 0, in - 1);
     if (reflect && o < 0) at = -o;
@@ -427,6 +442,7 @@ Expected padded(const Arguments& a, bool back, bool reflect, bool flat) {
     x = reshaped(std::move(x), across);
   }
   const Planes p(dims);
+  if (!flat) need_size(p.h + pad[2] + pad[3], p.w + pad[0] + pad[1]);
   const Taps columns = padding(p.w, pad[0], pad[1], reflect);
   const Taps rows = flat ? Taps{{Tap{}}} : padding(p.h, pad[2], pad[3], reflect);
   if (back) return reshaped(spread(a.m, x, dims, rows, columns, half_unit(a)), own);
@@ -452,7 +468,7 @@ Expected shuffled(const Arguments& a, bool apart) {
   Dims dims = x.dims;
   const size_t rank = dims.size();
   if (apart) {
-    dims[rank - 3] = c * r * r, dims[rank - 2] = p.h / r, dims[rank - 1] = p.w / r;
+    dims[rank - 3] = count({c, r, r}), dims[rank - 2] = p.h / r, dims[rank - 1] = p.w / r;
     return reshaped(permuted(reshaped(x, {n, c, p.h / r, r, p.w / r, r}), {0, 1, 3, 5, 2, 4}),
                     dims);
   }
@@ -472,7 +488,8 @@ Checked<int64_t> columns_of(const Arguments& a, size_t first, const Planes& p) {
       windows(p.w, kernel.second, stride.second, pad.second, dilation.second, false);
   const int64_t across_all = length(across), positions = length(rows) * across_all;
   const int64_t taps = kernel.first * kernel.second;
-  Checked<int64_t> out(static_cast<size_t>(p.n * taps * positions));
+  Checked<int64_t> out(
+      static_cast<size_t>(allowed_count({p.n, kernel.first, kernel.second, positions})));
   in_ranges(a.m, std::ssize(out), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t at = i % positions, k = i / positions % taps, n = i / positions / taps;
@@ -492,7 +509,7 @@ Expected im2col(const Arguments& a) {
   const Planes p(x.dims);
   const auto kernel = a.pair(1, "kernel_size", 1);
   const Checked<int64_t> index = columns_of(a, 1, p);
-  const int64_t rows = p.n * kernel.first * kernel.second;
+  const int64_t rows = count({p.n, kernel.first, kernel.second});
   if (rows == 0) throw Undefined("columns of nothing");
   Dims dims = x.dims.part(0, -2);
   dims.back() *= kernel.first * kernel.second;

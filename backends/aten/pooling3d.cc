@@ -12,7 +12,8 @@ struct Volumes {
   std::array<int64_t, 3> size{};
   explicit Volumes(const Dims& dims) {
     if (dims.size() < 4) throw Undefined("volumes without channels");
-    for (size_t d = 0; d + 3 < dims.size(); ++d) n *= dims[d];
+    count(dims);  // no product of them overflows
+    n = count(dims.part(0, -3));
     for (size_t i = 0; i < 3; ++i) size[i] = dims[dims.size() - 3 + i];
   }
   int64_t elements() const { return size[0] * size[1] * size[2]; }
@@ -75,8 +76,12 @@ struct Box {
     for (const Span& s : spans) n *= std::max<int64_t>(0, s.end - s.begin);
     return n;
   }
-  int64_t padded() const { return spans[0].padded * spans[1].padded * spans[2].padded; }
+  int64_t padded() const { return count({spans[0].padded, spans[1].padded, spans[2].padded}); }
 };
+void allow(const Axes& axes, int64_t boxes) {
+  take_steps(kStepsOfOne * static_cast<double>(boxes) * most_read(axes[0]) * most_read(axes[1]) *
+             most_read(axes[2]));
+}
 
 // The largest of each window, and a position where it is: the call's own if that is right.
 Expected max_over(const Arguments& a, const Array& x, const Axes& axes) {
@@ -84,6 +89,7 @@ Expected max_over(const Arguments& a, const Array& x, const Axes& axes) {
   Array out = empty_array(pooled(x.dims, axes), true), at = empty_array(out.dims, true);
   const Checked<int64_t> given = integers_of(a.result(1));
   if (given.size() != at.value.size()) throw Undefined("indices of another shape");
+  allow(axes, out.size());
   for (int64_t i = 0; i < out.size(); ++i) {
     const Box box(axes, v, i);
     const auto u = static_cast<size_t>(i);
@@ -152,6 +158,7 @@ struct Average {
   Array forward(const Arithmetic& m, const Array& x, double half) const {
     const Volumes v(x.dims);
     Array out = empty_array(pooled(x.dims, axes));
+    allow(axes, out.size());
     in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const Box box(axes, v, i);
@@ -165,6 +172,7 @@ struct Average {
   Array backward(const Arithmetic& m, const Array& dy, const Dims& dims, double half) const {
     const Volumes v(dims);
     if (dy.dims != pooled(dims, axes)) throw Undefined("a gradient of another shape");
+    allow(axes, dy.size());
     Totals totals = totals_of(dims);
     for (int64_t i = 0; i < dy.size(); ++i) {
       const Box box(axes, v, i);

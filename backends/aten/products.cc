@@ -128,6 +128,7 @@ Expected grouped(const Arguments& a) {
   const auto groups = static_cast<int64_t>(ends.size());
   const Dims dims = a.result(0).dims;
   const bool terms = ra == 2 && rb == 2;
+  take_steps(0x1p10 * static_cast<double>(groups));  // each makes several arrays
   if ((ra == 3 ? left.dims[0] : rb == 3 ? right.dims[0] : groups) != groups)
     throw Undefined("groups of another number");
   Array out = filled(dims, 0);
@@ -200,10 +201,10 @@ Expected trilinear(const Arguments& a) {
     }
     return at;
   };
-  int64_t terms = 1;
-  for (const int64_t d : inner) terms *= all[static_cast<size_t>(d)];
-  Dims dims;
+  Dims dims, terms_of;
   for (const int64_t d : kept) dims.push_back(all[static_cast<size_t>(d)]);
+  for (const int64_t d : inner) terms_of.push_back(all[static_cast<size_t>(d)]);
+  const int64_t terms = allowed_count(terms_of);
   Checked<std::array<int64_t, 3>> steps;
   for (int64_t n = 0; n < terms; ++n) steps.push_back(places(n, inner));
   const int64_t unroll = a.integer(7, "unroll_dim", 1);
@@ -215,6 +216,7 @@ Expected trilinear(const Arguments& a) {
                           2 * m.operand + 5 * m.operand * m.operand;
   if (type == Element::kF16) throw Undefined("a product of three tensors of binary16");
   Array out = empty_array(dims);
+  take_steps(kStepsOfOne * static_cast<double>(out.size()) * static_cast<double>(terms));
   in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const std::array<int64_t, 3> first = places(n, kept);

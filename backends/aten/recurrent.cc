@@ -106,6 +106,8 @@ Layer layer_of(const Arguments& a, size_t reverse, size_t sizes, size_t mode, si
   Layer l;
   l.input = a.array(0, "input");
   if (l.input.dims.size() != 3) throw Undefined("a recurrent layer without a batch");
+  if (l.input.size() == 0) throw Undefined("a recurrent layer of no steps");
+  take_steps(0x1p12 * static_cast<double>(l.input.dims[0]));  // each step makes a hundred arrays
   l.of_input = a.array(1), l.of_hidden = a.array(2);
   l.hidden = a.array(5, "hx_"), l.cell = a.array(6);
   l.state = l.hidden.dims;

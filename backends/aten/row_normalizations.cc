@@ -107,7 +107,8 @@ Expected group_norm_backward(const Arguments& a) {
   b.dy = a.array(0, "grad_out"), b.x = a.array(1, "input");
   const int64_t groups = a.integer(8, "group", 1);
   b.weights = channels_of(b.x.dims);
-  if (b.x.size() == 0 || groups < 1) throw Undefined("an input without elements");
+  if (b.x.size() == 0) throw Undefined("an input without elements");
+  if (groups < 1 || b.weights.groups % groups != 0) throw Undefined("groups that do not divide");
   b.groups = {1, b.weights.outer * groups, b.x.size() / (b.weights.outer * groups)};
   b.mean = estimates_of(a.array(2, "mean")), b.rstd = estimates_of(a.array(3, "rstd"));
   b.weight = a.maybe(4, "weight");

@@ -323,6 +323,8 @@ Expected max_pool(const Arguments& a) {
   if (x.size() == 0 || oh * ow == 0 || count(dims) / (oh * ow) != x.size() / (h * w))
     throw Undefined("pooling to another number of planes");
   Array out = empty_array(dims), offsets = empty_array(dims);
+  take_steps(kStepsOfOne * static_cast<double>(out.size()) *
+             static_cast<double>(rows.kernel * columns.kernel));
   for (int64_t i = 0; i < out.size(); ++i) {
     const int64_t plane = i / (oh * ow) * h * w;
     Estimate best{-kInfinity, 0};
@@ -363,9 +365,10 @@ Expected pool_indices(const Arguments& a) {
   const int64_t oh = offsets.dims[offsets.dims.size() - 2], ow = offsets.dims.back();
   for (int64_t i = 0; i < offsets.size(); ++i) {
     const auto k = as_integer(offsets.value[static_cast<size_t>(i)]);
+    if (k < 0 || k >= rows.kernel * columns.kernel) throw Undefined("an offset out of its window");
     const int64_t y = rows.at(i / ow % oh, k / columns.kernel);
     const int64_t z = columns.at(i % ow, k % columns.kernel);
-    if (k < 0 || y < 0 || y >= size.first || z < 0 || z >= size.second)
+    if (y < 0 || y >= size.first || z < 0 || z >= size.second)
       throw Undefined("an offset out of its window");
     offsets.value[static_cast<size_t>(i)] = static_cast<double>(y * size.second + z);
   }
@@ -466,10 +469,10 @@ Expected converted_to(const Arguments& a) {
 Expected iota(const Arguments& a) {
   const int64_t n = a.integer(0, "length", 0);
   if (n < 0 || n != count(a.result(0).dims)) throw Undefined("a length of another size");
-  const int64_t start = a.integer(SIZE_MAX, "start", 0), step = a.integer(SIZE_MAX, "step", 1);
+  const double start = a.number(SIZE_MAX, "start", 0), step = a.number(SIZE_MAX, "step", 1);
   Array out = empty_array({n}, true);
   for (int64_t i = 0; i < n; ++i)
-    out.value[static_cast<size_t>(i)] = static_cast<double>(start + i * step);
+    out.value[static_cast<size_t>(i)] = start + static_cast<double>(i) * step;
   return out;
 }
 

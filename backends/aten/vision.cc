@@ -56,7 +56,8 @@ Regions regions_of(const Arguments& a, Dims image, size_t rois_at, size_t first,
       axis.bin = size / static_cast<double>(bins);
       if (!finite(axis.start) || !finite(axis.bin)) throw Undefined("a region that is not finite");
       const double samples = std::ceil(axis.bin);
-      if (ratio <= 0 && samples > 4096) throw Undefined("a region of very many samples");
+      if (ratio > 4096 || (ratio <= 0 && samples > 4096))
+        throw Undefined("a region of very many samples");
       axis.grid = ratio > 0 ? ratio : as_integer(std::fmax(samples, 0));
       const double off =
           8 * a.m.unit * (std::fabs(low) + std::fabs(end)) / static_cast<double>(bins);
@@ -83,6 +84,14 @@ Between between(Estimate at, int64_t size) {
   b.high = std::min(b.low + 1, size - 1);
   b.weight = b.low == b.high ? 0 : x - static_cast<double>(b.low);
   return b;
+}
+// Of all regions' bins, in each channel.
+void take_samples(const Regions& r, int64_t channels) {
+  double samples = 0;
+  for (const auto& [down, across] : r.axes)
+    samples += static_cast<double>(down.grid) * static_cast<double>(across.grid);
+  take_steps(4 * kStepsOfOne * samples * static_cast<double>(channels) *
+             static_cast<double>(r.high) * static_cast<double>(r.wide));
 }
 // Calls f(y, x, error of the position, open) for each sample of a region's bin.
 template <typename F>
@@ -121,6 +130,7 @@ Expected roi_align(const Arguments& a) {
   const int64_t c = x.dims[1], h = x.dims[2], w = x.dims[3];
   const auto regions = static_cast<int64_t>(r.of.size());
   Array out = empty_array({regions, c, r.high, r.wide});
+  take_samples(r, c);
   in_ranges(m, out.size(), [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o) {
       const auto k = static_cast<size_t>(o / r.wide / r.high / c);
@@ -161,9 +171,10 @@ Expected roi_align_backward(const Arguments& a) {
   const Regions r = regions_of(a, image, 1, 2, 9);
   if (is_half(a.view(0, "grad").element)) throw Undefined("regions of half precision");
   const int64_t c = image[1], h = image[2], w = image[3];
-  if (dy.size() != static_cast<int64_t>(r.of.size()) * c * r.high * r.wide || count(image) < 0)
+  if (dy.size() != count({std::ssize(r.of), c, r.high, r.wide}))
     throw Undefined("a gradient of another shape");
   Array out = empty_array(image);
+  take_samples(r, c);
   Checked<Total> totals(out.value.size());
   for (int64_t o = 0; o < dy.size(); ++o) {
     const auto k = static_cast<size_t>(o / r.wide / r.high / c);
@@ -197,6 +208,7 @@ Expected nms(const Arguments& a) {
   const double threshold = a.number(2, "iou_threshold", 0);
   const int64_t n = scores.size();
   if (boxes.size() != 4 * n) throw Undefined("boxes of another shape");
+  take_steps(kStepsOfOne * static_cast<double>(n) * static_cast<double>(n) / 2);
   const double unit =
       is_half(a.view(0, "dets").element) ? half_unit(a.view(0, "dets").element) : a.m.unit;
   Checked<int64_t> order(static_cast<size_t>(n));

@@ -10,7 +10,9 @@
 namespace twinrun::aten {
 
 using Totals = Checked<Total>;
-inline Totals totals_of(const Dims& dims) { return Totals(static_cast<size_t>(count(dims))); }
+inline Totals totals_of(const Dims& dims) {
+  return Totals(static_cast<size_t>(allowed_count(dims)));
+}
 inline void add(Totals& totals, int64_t i, Estimate e) { totals[static_cast<size_t>(i)].add(e); }
 inline Array array_from(const Arithmetic& m, const Totals& totals, Dims dims, double half) {
   Array out = empty_array(std::move(dims));
@@ -34,6 +36,7 @@ inline Spans windows(int64_t in, int64_t kernel, int64_t stride, int64_t pad, in
   // The last window has to begin within the input or the padding before it.
   if (ceil && (out - 1) * stride >= in + pad) --out;
   Spans spans;
+  spans.reserve(static_cast<size_t>(allowed_count({out})));
   for (int64_t o = 0; o < out; ++o) {
     Span s;
     const int64_t first = o * stride - pad;
@@ -47,10 +50,17 @@ inline Spans windows(int64_t in, int64_t kernel, int64_t stride, int64_t pad, in
 }
 inline Spans adaptive(int64_t in, int64_t out) {
   Spans spans;
+  spans.reserve(static_cast<size_t>(allowed_count({out})));
   for (int64_t o = 0; o < out; ++o)
     spans.push_back({o * in / out, ((o + 1) * in + out - 1) / out, 1, 0});
   return spans;
 }
 inline int64_t length(const Spans& s) { return static_cast<int64_t>(s.size()); }
+// The most inputs that an output reads.
+inline double most_read(const Spans& spans) {
+  int64_t most = 0;
+  for (const Span& s : spans) most = std::max(most, (s.end - s.begin + s.step - 1) / s.step);
+  return static_cast<double>(most);
+}
 
 }  // namespace twinrun::aten
