@@ -158,7 +158,8 @@ def _verify(args, threads, environment, cores):
         try:
             _trace(path, args, threads, environment, cores)
         except NoTrace as e:
-            return {"outcome": "unavailable", "headline": "the step did not run"}, str(e).splitlines()[-1]
+            lines = str(e).splitlines()
+            return {"outcome": "unavailable", "headline": "the step did not run"}, ([s for s in lines if not s.startswith("twinrun: ")] or lines)[-1]
         done = subprocess.run([program(), "verify", args.known, "--trace", path, "--json", "-q"], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE)
     if not done.stdout:

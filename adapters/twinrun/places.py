@@ -50,7 +50,7 @@ def raised_at(error):
     found, at = "", error.__traceback__
     while at is not None:
         if _is_users(at.tb_frame.f_code.co_filename):
-            found = f"{shown(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}"
+            found = f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}"
         at = at.tb_next
     return found
 

@@ -6,7 +6,7 @@ import sys
 import unittest
 
 NOTHING = 77
-MORE = {"watch": ["loops_test"]}
+MORE = {"watch": ["loops_test", "surroundings_test"]}
 
 
 def main():

@@ -1,0 +1,119 @@
+"""Scripts that do what recorders do not expect, to threads, signals, folders and streams: they run as without recording."""
+import os
+import pathlib
+import subprocess
+import sys
+
+from reader import Trace
+from watch_test import ROOT, Case, read_of_an_evaluation
+
+TRAINING = """
+import torch
+torch.manual_seed(0)
+m = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+def step():
+    o.zero_grad(); m(torch.randn(3, 4)).pow(2).mean().backward(); o.step()
+"""
+
+
+class Surroundings(Case):
+    def both(self, text, *options, args=()):
+        """Returns a script's results as `python SCRIPT` and as `watch` run it: they print the same, and end alike."""
+        done = self.script(text, *options, args=args)
+        plain = subprocess.run([sys.executable, "-W", "ignore", os.path.join(self.folder, "script.py"), *args], capture_output=True, text=True,
+                               cwd=self.folder)
+        self.assertEqual((done.returncode, done.stdout), (plain.returncode, plain.stdout), done.stderr + plain.stderr)
+        return done
+
+    def test_what_a_script_sees_of_itself(self):
+        self.both("""
+import atexit, os, pickle, sys
+print(os.path.isabs(__file__), __name__, __package__, __spec__, "torch" in sys.modules, sys.argv.pop(0) and sys.argv)
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+print(torch.get_num_threads())
+class Mine: pass
+atexit.register(lambda: print(type(pickle.loads(pickle.dumps(Mine()))).__name__))
+sys.argv.clear()
+""" + TRAINING + "step(), step()\n", "--steps", "2", "--run-on", args=("--lr", "1"))
+        self.assertEqual(Trace(self.path).end["steps"], 2)
+
+    def test_exceptions_of_handlers_of_signals_are_the_scripts(self):
+        done = self.both(TRAINING + """
+import signal
+class Timeout(Exception): pass
+def late(number, frame): raise Timeout
+signal.signal(signal.SIGALRM, late)
+for i in range(20):
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        while True: step()
+    except Timeout: pass
+print("all came")
+""", "--steps", "100000", "--run-on")
+        self.assertIn("all came", done.stdout)
+
+    def test_folders_and_descriptors_that_go(self):
+        os.mkdir(os.path.join(self.folder, "gone"))
+        self.both(TRAINING + """
+import os
+step()
+os.makedirs("gone", exist_ok=True); os.chdir("gone"); os.rmdir(os.getcwd())
+os.path.abspath = os.path.relpath = None
+step()
+""", "--steps", "2", "--run-on")
+        end = Trace(self.path).end
+        self.assertEqual((end["steps"], end["left_out"]["error"]), (2, 0))
+
+    def test_steps_of_other_threads_are_not_taken_for_recorded_ones(self):
+        done = self.both(TRAINING + """
+import threading
+t = threading.Thread(target=lambda: [step() for _ in range(6)])
+t.start(); t.join(); print("done")
+""", "--steps", "2")
+        self.assertIn("6 steps of an optimizer ran in other threads", done.stderr)
+        end = Trace(self.path).end
+        self.assertEqual((end["steps"], end["steps_elsewhere"]), (0, 6))
+
+    def test_an_evaluation_computes_the_same_and_may_be_printed(self):
+        self.both("""
+import torch
+torch.manual_seed(0)
+m = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 1)
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+padded = torch.tensor([[False, False, True], [False, True, True]])
+for i in range(3):
+    x = torch.randn(2, 3, 8)
+    o.zero_grad(); loss = m(x).pow(2).mean(); loss.backward(); o.step()
+    m.eval()
+    with torch.no_grad(): y = m(x, src_key_padding_mask=padded)
+    print(loss.item().hex(), y.mean().item().hex())
+    m.train()
+""", "--steps", "3", "--run-on")
+        trace = Trace(self.path)
+        self.assertGreater(trace.end["skipped_evaluation"], 0)
+        self.assertFalse(read_of_an_evaluation(trace))
+
+    def test_a_module_is_run_by_its_name(self):
+        os.mkdir(os.path.join(self.folder, "pkg"))
+        pathlib.Path(self.folder, "pkg", "__init__.py").write_text("")
+        pathlib.Path(self.folder, "pkg", "other.py").write_text(TRAINING)
+        pathlib.Path(self.folder, "pkg", "train.py").write_text("import sys\nfrom .other import step\nprint(__package__, sys.argv[1:])\nstep(), step()\n")
+        done = self.run_script("pkg.train", "--steps", "2", "-m", args=("--lr", "1"))
+        self.assertEqual((done.returncode, done.stdout), (0, "pkg ['--lr', '1']\n"), done.stderr)
+        self.assertEqual(Trace(self.path).end["steps"], 2)
+        self.assertIn("there is no module 'nothing'", self.run_script("nothing", "-m").stderr)
+
+    def test_a_closed_standard_output_is_not_taken_for_the_trace(self):
+        path = os.path.join(self.folder, "script.py")
+        pathlib.Path(path).write_text(TRAINING + """
+import os
+try: os.write(1, b"not for the trace")
+except OSError: pass
+step(), step()
+""")
+        done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "twinrun", "watch", "-o", self.path, "--steps", "2", path],
+                              capture_output=True, cwd=self.folder, env={**os.environ, "PYTHONPATH": str(ROOT / "adapters")})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(Trace(self.path).end["steps"], 2)
