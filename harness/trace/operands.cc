@@ -58,7 +58,9 @@ std::string along(const TensorView& t, Dims index, size_t dim) {
   return n > kMaxValues ? fmt::format("{}, … ({} values)", out, n) : out;
 }
 
-std::string range(const TensorView& t, ThreadPool* pool) {
+std::string range(const TensorView& t, ThreadPool* pool) try {
+  // The definition may not have looked at this argument, however far it is expanded.
+  const aten::ArraysOfAtMost limit(aten::most_elements_for(aten::held_elements({&t})));
   const aten::Array all = aten::array_of(t, pool);
   double low = INFINITY, high = -INFINITY;
   int64_t others = 0;
@@ -73,6 +75,8 @@ std::string range(const TensorView& t, ThreadPool* pool) {
   std::string out = low <= high ? fmt::format("all from {:.6g} to {:.6g}", low, high) : "";
   if (others > 0) out += fmt::format("{}{} not finite", out.empty() ? "" : ", ", others);
   return out;
+} catch (const aten::Undefined&) {
+  return "";
 }
 
 // The factors of mm, addmm, bmm and baddbmm, which are the last two of their tensors.

@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_set>
+#include <utility>
 
 namespace twinrun {
 namespace {
@@ -72,12 +73,16 @@ Digest digest_of(const TensorView& view) {
     dense *= view.dims[u];
   }
   if (contiguous || n == 0) return digest_bytes(view.data, static_cast<size_t>(n * size));
-  std::vector<std::byte> row_major(static_cast<size_t>(n * size));
+  // In pieces: a tensor that is expanded has many more elements than bytes.
+  std::array<std::byte, 1 << 14> piece;  // whose size is a multiple of every element's
+  size_t filled = 0;
+  DigestBuilder row_major;
   Dims at(view.dims.size(), 0);
   int64_t from = 0;
   for (int64_t i = 0; i < n; ++i) {
-    std::memcpy(&row_major[static_cast<size_t>(i * size)], view.data + from * size,
-                static_cast<size_t>(size));
+    std::memcpy(&piece[filled], view.data + from * size, static_cast<size_t>(size));
+    filled += static_cast<size_t>(size);
+    if (filled == piece.size()) row_major.add_bytes(piece.data(), std::exchange(filled, 0));
     for (int64_t d = rank - 1; d >= 0; --d) {
       const auto u = static_cast<size_t>(d);
       from += view.strides[u];
@@ -86,7 +91,8 @@ Digest digest_of(const TensorView& view) {
       at[u] = 0;
     }
   }
-  return digest_bytes(row_major.data(), row_major.size());
+  row_major.add_bytes(piece.data(), filled);
+  return row_major.finish();
 }
 
 std::string base_name(std::string_view op) {
