@@ -376,8 +376,7 @@ Expected functional_nll(const Arguments& a) {
 // log_softmax over the classes.
 Array log_probabilities(const Arithmetic& m, const Classes& k) {
   Array out = empty_array(k.scores.dims);
-  if (out.size() == 0) return out;
-  in_ranges(m, k.cells(), [&](int64_t begin, int64_t end) {
+  in_ranges(m, out.size() == 0 ? 0 : k.cells(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       double top = -kInfinity, all = 0, error = 0;
       for (int64_t c = 0; c < k.classes; ++c)

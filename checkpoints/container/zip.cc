@@ -55,8 +55,8 @@ bool plainly_packed(archive* a) {
 
 // Reads the current member's content; `left` is how many bytes the archive may still yield,
 // `declared` how many the member says that it has.
-Status read_content(archive* a, const std::string& place, uint64_t& left,
-                    uint64_t declared, std::vector<std::byte>& out) {
+Status read_content(archive* a, const std::string& place, uint64_t& left, uint64_t declared,
+                    std::vector<std::byte>& out) {
   const auto too_much = [&] {
     return Error{"unpacks to more than any array file of this size would", place,
                  "it is a zip bomb, or larger than 8 GiB compressed: save it uncompressed"};
@@ -128,8 +128,9 @@ Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const 
                      place, "write it again, deflated or uncompressed"};
       }
       const la_int64_t size = archive_entry_size_is_set(entry) != 0 ? archive_entry_size(entry) : 0;
-      TWINRUN_RETURN_IF_ERROR(read_content(
-          a.get(), place, left, static_cast<uint64_t>(std::max<la_int64_t>(size, 0)), member.bytes));
+      TWINRUN_RETURN_IF_ERROR(read_content(a.get(), place, left,
+                                           static_cast<uint64_t>(std::max<la_int64_t>(size, 0)),
+                                           member.bytes));
       member.read = true;
     }
     members.push_back(std::move(member));

@@ -286,8 +286,8 @@ Result<int> train_verb(const Args& args) {
   };
   // Periodic checkpoints are written to disk at once, with the losses so far, beside the run file,
   // so that a crash does not lose the run.
-  UnfinishedWriter unfinished(
-      path, start && start->in_place ? std::optional(start->step) : std::nullopt);
+  UnfinishedWriter unfinished(path,
+                              start && start->in_place ? std::optional(start->step) : std::nullopt);
   o.ranks = ranks();
   if (first_rank()) o.spill_folder = std::filesystem::path(path).parent_path().string();
   o.on_checkpoint = [&](const RunFile& so_far, const Checkpoint& c) {

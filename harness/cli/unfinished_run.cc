@@ -84,8 +84,7 @@ Result<std::optional<RunFile>> left_unfinished(
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return std::optional<RunFile>();
   const auto kind = file_kind(path);
-  const auto run =
-      kind && *kind == "run" ? read_with_earlier(path) : Result<RunFile>(Error{});
+  const auto run = kind && *kind == "run" ? read_with_earlier(path) : Result<RunFile>(Error{});
   if (!run || run->checkpoints.empty()) {
     if (restart && kind && *kind == "checkpoint") return std::optional<RunFile>();
     // Another process may have finished the same run meanwhile.

@@ -241,10 +241,11 @@ void Coverage::finish(TraceVerdict& verdict) {
                      trace_.steps_elsewhere),
          "call twinrun.watch in the thread that trains", "");
   } else if (trace_.steps_asked > 0 && trace_.steps == 0 && !trace_.cut_short) {
-    open("no training step of the script was seen",
-         "call twinrun.watch around what trains, in its process, and next_step() after each step of "
-         "a loop that PyTorch's optimizers do not make",
-         "");
+    open(
+        "no training step of the script was seen",
+        "call twinrun.watch around what trains, in its process, and next_step() after each step of "
+        "a loop that PyTorch's optimizers do not make",
+        "");
   }
   const int64_t of_evaluation = std::max(of_evaluation_, trace_.skipped_evaluation_used);
   if (of_evaluation > 0) {

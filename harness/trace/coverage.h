@@ -46,7 +46,7 @@ class Coverage {
   std::vector<OpenQuestion> open_;
   NotFinite not_finite_;
   int64_t by_parts_ = 0;
-  int64_t of_evaluation_ = 0;  // calls on the path that read what an evaluation computed
+  int64_t of_evaluation_ = 0;   // calls on the path that read what an evaluation computed
   std::vector<uint64_t> wide_;  // storages of the call's results that have no correct digit
   std::unordered_set<uint64_t> uncertain_;
   std::set<std::pair<uint64_t, int32_t>> uncertain_updates_;  // a parameter's storage and the step

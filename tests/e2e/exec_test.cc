@@ -254,9 +254,8 @@ os.execv(sys.argv[1], sys.argv[1:])
                              TWINRUN_BINARY +
                              "' serve --engine tpu --fault scale@dense1/kernel.grad,magnitude=1.5";
   const std::string results = secret / "results";
-  ASSERT_EQ(twinrun(folder_,
-                    {"diagnose", "drill_mlp", "--set", "train.steps=40", "--quick", "--subject", engine,
-                     "-q", "-o", results})
+  ASSERT_EQ(twinrun(folder_, {"diagnose", "drill_mlp", "--set", "train.steps=40", "--quick",
+                              "--subject", engine, "-q", "-o", results})
                 .code,
             20);
   const auto packed = [&](const Words& more) {

@@ -183,8 +183,9 @@ TEST(Coverage, WhatWasNotRecordedIsAnOpenQuestion) {
     s.made.trace.first_error = "KeyError: 'x'";
   }),
               "3 calls could not be recorded, the first because of KeyError: 'x'");
-  expect_open(Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_elsewhere = 6; }),
-              "6 optimizer steps ran in other threads");
+  expect_open(
+      Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_elsewhere = 6; }),
+      "6 optimizer steps ran in other threads");
   expect_open(Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_asked = 4; }),
               "no training step of the script was seen");
 }

@@ -162,9 +162,10 @@ TEST_F(TraceFileTest, TheFirstFormIsRead) {
     uint64_t size;
     std::memcpy(&kind, &bytes[at], sizeof kind);
     std::memcpy(&size, &bytes[at + 8], sizeof size);
-    const auto crc = static_cast<uint32_t>(
-        kind == 3 ? 0
-                  : crc32(0, reinterpret_cast<const Bytef*>(&bytes[at + 24]), static_cast<uInt>(size)));
+    const auto crc =
+        static_cast<uint32_t>(kind == 3 ? 0
+                                        : crc32(0, reinterpret_cast<const Bytef*>(&bytes[at + 24]),
+                                                static_cast<uInt>(size)));
     std::memcpy(&bytes[at + 4], &crc, sizeof crc);
     at += 24 + (size + 7) / 8 * 8;
   }
@@ -227,7 +228,8 @@ TEST_F(TraceFileTest, TensorsStayWithinTheirBlocks) {
   EXPECT_NE(error(with(Writer::tensor(1, 4, -4))).find("reaches beyond"), std::string::npos);
   EXPECT_NE(error(with(Writer::tensor(1, 4, 0, INT64_MAX))).find("reaches over more than"),
             std::string::npos);
-  EXPECT_EQ(error(with(Writer::tensor(1, int64_t{1} << 36, 0, 0))), "no error");  // one that is expanded
+  EXPECT_EQ(error(with(Writer::tensor(1, int64_t{1} << 36, 0, 0))),
+            "no error");  // one that is expanded
   EXPECT_NE(error(with(Writer::tensor(1, INT64_MAX))).find("elements"), std::string::npos);
   EXPECT_NE(error(with(Writer::tensor(1, -1))).find("elements"), std::string::npos);
   EXPECT_NE(error(with(Writer::tensor(7, 4))).find("block 7 is not in the file"),
