@@ -175,6 +175,8 @@ class Modules(Hooks):
             self.stack.append((module, name))
         except Exception:    # a module with a hostile named_modules has no path
             self.stack.append((module, ""))
+        if self.fast is not None and all(m is not self.fast for m, _ in self.stack):    # it ended with an exception
+            self._leave(self.fast, None, None)
         if isinstance(module, _FAST) and not module.training and self.fast is None:
             self.fast = module
             self.fast_begins()

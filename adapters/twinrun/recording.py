@@ -61,7 +61,7 @@ class watch:
         self.lock = threading.RLock()
         self.nodes, self.sequence, self.last = {}, 0, None
         self.alone = None         # what of PyTorch's the last call was a part of
-        self.modes, self.put_away = [], None
+        self.modes, self.put_away = [], []
         self.message = None
 
     # Entering and leaving
@@ -69,7 +69,8 @@ class watch:
     def __enter__(self):
         self.settings = self._settings()
         self.meta = {"framework": "torch", "version": str(torch.__version__).split("+")[0], "python": sys.version.split()[0],
-                     "script": os.path.basename(self.script).encode("utf-8", "replace").decode(), "threads": torch.get_num_threads(), "settings": self.settings}
+                     "script": os.path.basename(self.script).encode("utf-8", "replace").decode(), "threads": torch.get_num_threads(),
+                     "settings": self.settings}
         file = TraceFile(self._name(), self.meta)
         self.recorder = Recorder(file, self.budget, sees_all=not older.needed())
         self.places, self.modules = Places(), Modules(self._put_away, self._put_back)
@@ -200,17 +201,18 @@ class watch:
 
     def _put_away(self):
         """Takes the mode of functions off for a while, if it lies on top."""
-        self.put_away = None
-        if self.modes and is_on_top(self.modes[-1]):
-            self.put_away = self.modes.pop()
-            self.put_away.__exit__(None, None, None)
+        mode = self.modes[-1] if self.modes else None
+        if mode is None or not isinstance(mode, getattr(torch.overrides, "TorchFunctionMode", ())) or not is_on_top(mode):
+            self.put_away.append(None)
+            return
+        self.put_away.append(self.modes.pop())
+        mode.__exit__(None, None, None)
 
     def _put_back(self):
-        if self.put_away is not None:
-            if not self.done:
-                self.put_away.__enter__()
-                self.modes.append(self.put_away)
-            self.put_away = None
+        mode = self.put_away.pop() if self.put_away else None
+        if mode is not None and not self.done:
+            mode.__enter__()
+            self.modes.append(mode)
 
     def region_begins(self, schema, args, kwargs):
         with self.lock:
