@@ -70,9 +70,9 @@ constexpr double kMostOfTheUpdate = 0.5;
 Coverage::Coverage(const TraceFile& trace) : trace_(trace), path_(update_path(trace)) {}
 
 void Coverage::open(std::string what, std::string how, const std::string& place, int64_t times) {
-  const auto same = std::ranges::find(open_, what, &OpenQuestion::what);
-  if (same != open_.end()) {
-    same->times += times;
+  const auto [same, is_new] = at_.try_emplace(what, open_.size());
+  if (!is_new) {
+    open_[same->second].times += times;
     return;
   }
   open_.push_back({std::move(what), std::move(how), innermost(place), times});

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -44,6 +45,7 @@ class Coverage {
   UpdatePath path_;
   std::map<std::pair<std::string, std::string>, UnjudgedCalls> unjudged_;
   std::vector<OpenQuestion> open_;
+  std::unordered_map<std::string, size_t> at_;  // where a question stands in open_
   NotFinite not_finite_;
   int64_t by_parts_ = 0;
   int64_t of_evaluation_ = 0;   // calls on the path that read what an evaluation computed
