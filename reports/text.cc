@@ -190,11 +190,11 @@ std::string escaped(std::string_view document) {
   std::string out;
   out.reserve(document.size());
   while (!document.empty()) {
-    const std::string_view before = document;
     const char32_t c = take(document);
     const auto value = static_cast<uint32_t>(c);
-    if (c == '\n' || c == '\t' || c == '\r' || !is_hidden(c)) {
-      out += before.substr(0, before.size() - document.size());
+    const bool ends_line = c == '\r' && document.starts_with('\n');
+    if (c == '\n' || c == '\t' || ends_line || !is_hidden(c)) {
+      append(out, c);
     } else if (c < 0x10000) {
       out += fmt::format("\\u{:04X}", value);
     } else if (json) {

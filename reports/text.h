@@ -87,7 +87,7 @@ std::string clean(std::string_view raw, bool unicode = true);
 // back byte for byte.
 std::string printable(std::string_view raw, bool colored = false);
 // JSON or TOML with the same value: what `printable` would replace is written as an escape (\u0085),
-// which only strings can hold; all else stays byte for byte.
+// which only strings can hold; broken UTF-8 reads as U+FFFD. All else stays byte for byte.
 std::string escaped(std::string_view document);
 // clean() for several lines; no lines for an empty text.
 std::vector<std::string> clean_lines(std::string_view raw, bool unicode = true);

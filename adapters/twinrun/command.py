@@ -124,16 +124,17 @@ def watch_script(words):
         return _observe(words, args)
     messages.keep()
     silent, told, repeatable = (os.environ.pop(f"TWINRUN_{name}", None) for name in ("OBSERVE_ONLY", "OBSERVE", "REPEATABLE"))
-    stack, counters = contextlib.ExitStack(), []
+    stack, counter = contextlib.ExitStack(), None    # of the steps; it is there once PyTorch is
 
     def complete():
         if told:
             with open(told, "w") as file:
-                file.write(digest(counters[0].parameters()))
+                file.write(digest(counter.parameters()))
         if args.stop:
             stop()
 
     def begin():
+        nonlocal counter
         if repeatable:
             from .known import make_repeatable
             make_repeatable()
@@ -142,12 +143,12 @@ def watch_script(words):
             from .steps import Steps
 
             def ends():
-                if counters[0].steps == args.first + args.steps:
+                if counter.steps == args.first + args.steps:
                     complete()
-            counters.append(Steps(ends))
-            counters[0].install()
+            counter = Steps(ends)
+            counter.install()
             # The other run counts steps of compiled optimizers so, too.
-            Regions(Uncounted(counters[0]), counters[0].hide, counters[0].show).install()
+            Regions(Uncounted(counter), counter.hide, counter.show).install()
             return
         from .recording import watch
         watched = watch(args.output, args.steps, args.first, args.budget, script=args.script, after=complete if told or args.stop else None)
@@ -157,7 +158,7 @@ def watch_script(words):
         except OSError as e:
             messages.say(str(e))
             raise SystemExit(2) from None
-        counters.append(watched.counter)
+        counter = watched.counter
 
     def report(watched):
         if watched.recorder is None or watched.done or watched.children.started:
@@ -171,11 +172,11 @@ def watch_script(words):
     try:
         with stack:
             _run(args)
-        if not counters:
+        if counter is None:
             messages.say("the script did not import torch, so nothing was recorded")
-    except (_Stop, KeyboardInterrupt, SystemExit) as error:
-        if isinstance(error, _Stop):
-            return 0
+    except _Stop:
+        return 0
+    except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:    # shown as `python SCRIPT` shows it, without the frames around the script
         frame = error.__traceback__

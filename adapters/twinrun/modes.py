@@ -26,6 +26,7 @@ class Hidden:
 
 
 hidden = Hidden if hasattr(torch._C, "_DisableTorchDispatch") else contextlib.nullcontext
+plain = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)    # the same, of functions
 
 
 @contextlib.contextmanager

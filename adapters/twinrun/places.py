@@ -2,6 +2,7 @@
 import linecache
 import os
 import sys
+import traceback
 from types import FrameType
 
 import torch
@@ -45,25 +46,27 @@ def _source(file, line):
         return ""
 
 
+def _users_frames(error):
+    """Yields (frame, line) of the user's that an exception passed, the outermost first."""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if _is_users(frame.f_code.co_filename):
+            yield frame, line
+
+
 def raised_at(error):
     """Returns the file and line of the user's that an exception passed last; "" if it passed none."""
-    found, at = "", error.__traceback__
-    while at is not None:
-        if _is_users(at.tb_frame.f_code.co_filename):
-            found = f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}"
-        at = at.tb_next
+    found = ""
+    for frame, line in _users_frames(error):
+        found = f"{os.path.basename(frame.f_code.co_filename)}:{line}"
     return found
 
 
 def is_of_a_handler(error):
     """Whether an exception that came while we worked was raised by a handler of signals: by a function of the script's that has a frame."""
-    at = error.__traceback__
-    while at is not None:
-        if _is_users(at.tb_frame.f_code.co_filename):
-            given = list(at.tb_frame.f_locals.values())
-            given += [v for g in given if isinstance(g, tuple) for v in g]
-            return any(isinstance(v, FrameType) for v in given)
-        at = at.tb_next
+    for frame, _ in _users_frames(error):
+        given = list(frame.f_locals.values())
+        given += [v for g in given if isinstance(g, tuple) for v in g]
+        return any(isinstance(v, FrameType) for v in given)
     return False
 
 

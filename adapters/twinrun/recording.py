@@ -16,7 +16,7 @@ from .encode import COMPOSED, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile, parse_size
 from .messages import say
 from .places import Modules, Places, is_of_a_handler, raised_at
-from .modes import depth, hidden, is_on_top, modes, unnoticed
+from .modes import depth, hidden, is_on_top, modes, plain, unnoticed
 from .regions import Regions, compiling, inside
 from .settings import loosest, nnpack_convolves, settings
 from .steps import Steps
@@ -27,7 +27,6 @@ HOOKED = ("torch::autograd::AccumulateGrad", "AccumulateGrad", "CompiledFunction
 
 _sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
 _node = getattr(torch._C, "_current_autograd_node", None)
-_plain = getattr(torch._C, "DisableTorchFunction", None)
 _watches = weakref.WeakSet()
 
 
@@ -93,7 +92,7 @@ class watch:
 
     @staticmethod
     def _settings():
-        with _plain() if _plain else hidden(), hidden():
+        with plain(), hidden():
             return settings()
 
     def _name(self):
@@ -217,7 +216,7 @@ class watch:
     def region_begins(self, schema, args, kwargs):
         with self.lock:
             try:
-                with _plain(), hidden():
+                with plain(), hidden():
                     self.between = False
                     before = self.recorder.begin(schema, args, kwargs)
                     self._locate(before)
@@ -233,7 +232,7 @@ class watch:
         r = self.recorder
         with self.lock:
             try:
-                with _plain(), hidden():
+                with plain(), hidden():
                     r.refused = False
                     results = [] if raised else list(out)
                     r.wrote(r.tensors(written, []))
@@ -314,16 +313,13 @@ class watch:
         if self.on and self.between and self._evaluates(tensors, node is not None, str(func)):
             return True
         # A metric of an evaluation may be computed and read at any time.
-        skipped = r.skipped
-        return bool(self.on and skipped and tensors and node is None and all(key_of(t) in skipped for t in tensors))
+        return bool(self.on and r.skipped and tensors and node is None and all(key_of(t) in r.skipped for t in tensors))
 
     def _evaluates(self, tensors, backward=False, name=""):
         """Whether a call between two steps is one of a trained model in eval mode, without gradients, or reads what such a call has
         computed. What another model computes (a target or a teacher) is a part of the step."""
         gradients = torch.is_grad_enabled()
-        if name in READS:
-            pass
-        elif backward or gradients and any(t.requires_grad for t in tensors):
+        if name not in READS and (backward or gradients and any(t.requires_grad for t in tensors)):
             self.between = False
             return False
         module = None if gradients else self.modules.outermost
@@ -345,7 +341,7 @@ class watch:
         r = self.recorder
         with self.lock:
             try:
-                with _plain(), hidden():
+                with plain(), hidden():
                     before = r.begin(launches.Schema, (), {})
                     self._locate(before)
                     r.finish(before, f"triton.{name}", None, [], (before.place, before.module, before.node, before.forward, 0), False)
@@ -356,7 +352,7 @@ class watch:
         before, left_out = None, False
         with self.lock:
             try:
-                with _plain(), hidden():
+                with plain(), hidden():
                     if self.between or self.counter.loop or self.recorder.skipped:
                         left_out = self.looks(func, args, kwargs)
                     if self.on and not left_out:
@@ -367,7 +363,7 @@ class watch:
                 self._failed(e)
         if left_out:
             out = func(*args, **kwargs)
-            with self.lock, _plain(), hidden():
+            with self.lock, plain(), hidden():
                 self.recorder.pass_over(self.recorder.schema_of(func), args, kwargs, out)
             return out
         if before is None:
@@ -448,7 +444,7 @@ class watch:
             return
         with self.lock:
             try:
-                with _plain(), hidden():
+                with plain(), hidden():
                     r = self.recorder
                     number = r.calls
                     r.end(before, args, kwargs, out, (before.place, before.module, before.node, before.forward, self._flags(before)), raised)
@@ -466,7 +462,7 @@ class watch:
         r = self.recorder
         with self.lock:
             try:
-                with _plain(), hidden():
+                with plain(), hidden():
                     given = spec.named(args, kwargs)
                     tensors = r.tensors(list(given.values()), [])
                     if self.between and self._evaluates(tensors):
@@ -491,7 +487,7 @@ class watch:
             if self.on:
                 with self.lock:
                     try:
-                        with _plain(), hidden():
+                        with plain(), hidden():
                             r.refused = False
                             written = [t for t, v in zip(tensors, versions) if r.version_of(t) != v]
                             r.finish(before, spec.name, out, written, (before.place, before.module, 0, UNKNOWN, COMPOSED), raised)

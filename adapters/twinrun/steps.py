@@ -1,5 +1,4 @@
 """What a training step is: it begins where the one before ended, and ends after the update."""
-import contextlib
 import gc
 import sys
 import threading
@@ -7,6 +6,7 @@ import weakref
 
 import torch
 
+from .modes import plain
 from .places import Hooks
 
 
@@ -30,9 +30,6 @@ def _living():
     # By the type: isinstance would ask every object for its __class__, which some answer with a warning.
     kinds = _with_subclasses(torch.optim.Optimizer)
     return [o for o in [o for o in gc.get_objects() if type(o) in kinds] if _held(o)]
-
-
-_plain = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)
 
 
 class Steps(Hooks):
@@ -160,7 +157,7 @@ class Steps(Hooks):
         if self.inside or self.manual:
             return
         self.loop = False
-        with _plain():    # a mode of the script's shall not see what is asked of parameters
+        with plain():    # a mode of the script's shall not see what is asked of parameters
             held = set(map(id, _held(optimizer)))
             if self.expected is None:
                 self.expected = {id(p) for o in _living() for p in _held(o) if p.requires_grad}
@@ -227,7 +224,7 @@ class Steps(Hooks):
             self._turns()
 
     def _turns(self):
-        with _plain():
+        with plain():
             living = any(p.requires_grad for o in _living() for p in _held(o))
         if living:
             # The optimizer will step. One that has not when its parameters are updated a second time sets the learning rate alone.

@@ -59,7 +59,8 @@ Status read_content(archive* a, const std::string& place, uint64_t& left, uint64
                     std::vector<std::byte>& out) {
   const auto too_much = [&] {
     return Error{"unpacks to more than any array file of this size would", place,
-                 "it is a zip bomb, or larger than 8 GiB compressed: save it uncompressed"};
+                 "it is a zip bomb, or packed far more tightly than weights are: save it "
+                 "uncompressed"};
   };
   if (declared > left) return too_much();
   out.reserve(declared);

@@ -178,6 +178,7 @@ TEST(Text, PrintableKeepsLinesAndIsTheSameForCleanText) {
 TEST(Text, EscapedKeepsWhatADocumentSays) {
   EXPECT_EQ(escaped("{\"a\": \"é\\n\"}\n"), "{\"a\": \"é\\n\"}\n");
   EXPECT_EQ(escaped("[\"\u202E\x7f\U000E0001\"]"), R"(["\u202E\u007F\uDB40\uDC01"])");
+  EXPECT_EQ(escaped("a\r\nb\rc\x9b"), "a\r\nb\\u000Dc\uFFFD");
   EXPECT_EQ(escaped("a = \"\u0085\U000E0001\""), R"(a = "\u0085\U000E0001")");
 }
 
