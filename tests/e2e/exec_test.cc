@@ -14,6 +14,15 @@ std::string served(const std::string& engine, const std::string& more = "") {
 
 class Exec : public testing::Test {
  protected:
+  // Where no known program explains an engine, the search for one costs what many steps cost.
+  void write_small() const {
+    write_text(folder_ / "small.toml", R"(data = { train = 32, eval = 16 }
+model.layers = [{ kind = "flatten" }, { kind = "dense", units = 10 }]
+optimizer = { kind = "sgd", lr = 0.05 }
+train = { batch = 8, steps = 6 }
+tpu.cores = 2
+)");
+  }
   nlohmann::json train(const std::string& scenario, const std::string& engine,
                        const std::string& cores) {
     const Outcome r = twinrun(folder_, {"train", scenario, "--engine", engine, "--cores", cores,
@@ -123,11 +132,12 @@ for line in sys.stdin:
 
 // A fault in only one of sixty steps must be found, with its step.
 TEST_F(Exec, AFaultOfOneStepIsFoundWithItsStep) {
-  const Words longer = {"--set", "train.steps=60", "--set", "tpu.cores=2", "--quick"};
+  write_small();
+  const Words longer = {"--set", "train.steps=60", "--quick"};
   const auto diagnosed = [&](const std::string& subject) {
     const Outcome r = twinrun(
-        folder_,
-        with({"diagnose", "drill_mlp", "--subject", subject, "--json", "-q", "-o", "out"}, longer));
+        folder_, with({"diagnose", "small.toml", "--subject", subject, "--json", "-q", "-o", "out"},
+                      longer));
     EXPECT_EQ(r.code, 20) << r.out.substr(0, 2000) << r.err;
     return json_of(r.out);
   };
@@ -216,9 +226,10 @@ for line in sys.stdin:
     print(engine.stdout.readline(), end="", flush=True)
 )");
   write_text(folder_ / "needed", "");
+  write_small();
   const std::string engine = "exec:/usr/bin/python3 engine.py";
-  ASSERT_EQ(twinrun(folder_, {"diagnose", "drill_mlp", "--set", "train.steps=40", "--quick",
-                              "--subject", engine, "-q", "-o", "out"})
+  ASSERT_EQ(twinrun(folder_,
+                    {"diagnose", "small.toml", "--quick", "--subject", engine, "-q", "-o", "out"})
                 .code,
             20);
   const Outcome made = twinrun(folder_, {"bundle", "out", "-o", "fault.zip", "-q"});
@@ -247,6 +258,7 @@ for line in sys.stdin:
 // Nothing in a default bundle says where its maker keeps files, and it is replayed all the same.
 TEST_F(Exec, ABundleDoesNotSayWhereFilesLie) {
   const Folder secret;  // outside of the current folder
+  write_small();
   write_text(secret / "engine.py", R"(import os, sys
 os.execv(sys.argv[1], sys.argv[1:])
 )");
@@ -254,8 +266,8 @@ os.execv(sys.argv[1], sys.argv[1:])
                              TWINRUN_BINARY +
                              "' serve --engine tpu --fault scale@dense1/kernel.grad,magnitude=1.5";
   const std::string results = secret / "results";
-  ASSERT_EQ(twinrun(folder_, {"diagnose", "drill_mlp", "--set", "train.steps=40", "--quick",
-                              "--subject", engine, "-q", "-o", results})
+  ASSERT_EQ(twinrun(folder_,
+                    {"diagnose", "small.toml", "--quick", "--subject", engine, "-q", "-o", results})
                 .code,
             20);
   const auto packed = [&](const Words& more) {
