@@ -122,8 +122,8 @@ def diagnosed(case, python, program, folder, seconds):
             seconds,
         )
         # Whatever became of the script afterwards: a trace that is not complete is refused. The exit
-        # status of judge tells the verdict.
-        _, judged = called([program, "judge", "trace.twin", "-o", "judged", "-q"], variables, folder, seconds)
+        # status of diagnose tells the verdict.
+        _, judged = called([program, "diagnose", "trace.twin", "-o", "judged", "-q"], variables, folder, seconds)
         said += judged
     else:
         status, said = called([python, "-W", "ignore", case.script, *args], variables, folder, seconds)
@@ -141,12 +141,7 @@ def diagnosed(case, python, program, folder, seconds):
 
 
 def verdict_of(report):
-    verdict = report["verdict"]
-    return (
-        (verdict["class"], verdict.get("headline", ""))
-        if isinstance(verdict, dict)
-        else (verdict, report.get("headline", ""))
-    )
+    return report["verdict"]["class"], report["verdict"].get("headline", "")
 
 
 def named(report):

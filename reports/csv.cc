@@ -118,6 +118,20 @@ std::string losses(const Report& report) {
   return out;
 }
 
+std::string rows_of(const DetailTable& table) {
+  std::vector<std::string> titles;
+  for (const DetailTable::Column& c : table.columns) titles.push_back(cell(c.key));
+  std::string out;
+  add_line(out, titles);
+  for (const auto& row : table.rows) {
+    std::vector<std::string> cells;
+    for (const DetailValue& value : row)
+      cells.push_back(std::visit([](const auto& one) { return cell(one); }, value));
+    add_line(out, cells);
+  }
+  return out;
+}
+
 std::string seeds(const Report& report) {
   std::string out;
   for (const TrajectoryRow& row : report.trajectories) {
@@ -147,6 +161,8 @@ std::vector<ReportFile> to_csv(const Report& report) {
                                    {"differences.csv", seeds(report)},
                                    {"ensembles.csv", table_of(report.ensembles)},
                                    {"controls.csv", table_of(report.controls)}};
+  for (const DetailTable& table : report.details)
+    files.push_back({table.id + ".csv", rows_of(table)});
   std::erase_if(files, [](const ReportFile& file) { return file.content.empty(); });
   return files;
 }

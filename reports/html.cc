@@ -12,6 +12,7 @@
 #include "reports/html_parts.h"
 #include "reports/html_text.h"
 #include "reports/report.h"
+#include "reports/svg.h"
 #include "reports/tables.h"
 #include "reports/text.h"
 
@@ -47,8 +48,18 @@ class Document {
   }
 
   std::string render() {
+    add("asked", tables::answers(r_));
+    add("open", tables::open_questions(r_));
     sections_.add("corners", "The experiment", html::corners(r_));
     sections_.add("findings", "Findings", html::findings(r_));
+    if (r_.figure) sections_.add("close", "How close to the bounds", figure());
+    std::vector<tables::Section> details = tables::details(r_);
+    for (size_t i = 0; i < details.size(); ++i) {
+      details[i].title = html::text(details[i].title, 80);
+      for (tables::Column& c : details[i].tables.front().columns)
+        c.layout.title = html::text(c.layout.title, 80);
+      add(r_.details[i].id, details[i]);
+    }
     sections_.add("loss", "Loss", html::loss_figure(r_) + html::drift_figure(r_));
     add("drift", tables::drift(r_));
     add("matter", tables::trajectories(r_));
@@ -69,7 +80,7 @@ class Document {
                   r_.program_excerpt.empty() ? "" : html::block(r_.program_excerpt));
     sections_.add("commands", "Commands", html::commands(r_));
     add("environment", tables::environment(r_));
-    sections_.add("words", "Words", words());
+    if (r_.kind == "scenario") sections_.add("words", "Words", words());
     const std::string head = header();
     sections_.add("docs", "Documentation named here", html::docs_of(head + sections_.body()));
     const std::string library =
@@ -88,16 +99,40 @@ class Document {
     sections_.add(id, section.title, html::tables_of(section));
   }
 
+  std::string figure() const {
+    html::DotPlot plot{.title = r_.figure->title, .x_label = r_.figure->x_label};
+    for (const DotFigure::Row& row : r_.figure->rows) {
+      std::vector<double> values;
+      for (const double v : row.values) {
+        if (v >= 0) values.push_back(v);
+      }
+      if (values.empty()) continue;
+      plot.rows.push_back(
+          {row.name, values,
+           fmt::format("{}, largest {}", text::plural(static_cast<int64_t>(values.size()), "call"),
+                       text::number(*std::ranges::max_element(values)))});
+    }
+    plot.description = r_.figure->description;
+    if (plot.rows.empty()) return html::paragraph(plot.description);
+    return fmt::format(
+        "<figure>\n<figcaption>{}</figcaption>\n<div class=\"scroll\" tabindex=\"0\" "
+        "role=\"region\" aria-label=\"{}\">\n{}</div>\n</figure>\n",
+        html::text(plot.description), html::text(plot.title), to_svg(plot));
+  }
+
   std::string header() const {
     std::string scenario = html::code(r_.scenario_name, 120);
     if (!r_.scenario_description.empty())
       scenario += " – " + html::text(r_.scenario_description, 300);
+    const bool by_scenario = r_.kind == "scenario";
     std::string out = fmt::format(
-        "<header>\n<p class=\"about\">twinrun on {}<br>subject: {}</p>\n"
+        "<header>\n<p class=\"about\">twinrun on {}<br>{}: {}</p>\n"
         "<h1><span class=\"badge v-{}\"><span aria-hidden=\"true\">{}</span> {}</span> {}</h1>\n",
-        scenario, html::code(text::engine_name(r_.subject), 200), to_string(r_.verdict),
-        sign_of(r_.verdict), to_string(r_.verdict), text::meaning(r_.verdict));
-    if (!r_.headline.empty())
+        scenario, by_scenario ? "subject" : html::text(r_.kind),
+        html::code(text::engine_name(r_.subject), 400), to_string(r_.verdict), sign_of(r_.verdict),
+        to_string(r_.verdict),
+        by_scenario ? std::string(text::meaning(r_.verdict)) : html::prose(r_.headline));
+    if (by_scenario && !r_.headline.empty())
       out += fmt::format("<p class=\"headline\">{}</p>\n", html::prose(r_.headline));
     const auto remark = [&](const std::string& words) {
       if (!words.empty()) out += fmt::format("<p class=\"remark\">{}</p>\n", html::prose(words));
@@ -109,7 +144,7 @@ class Document {
     const std::string rest =
         answer("Why", why()) + answer("How sure", sure()) + answer("What next", next());
     const std::string runs = html::runs_named(out + matter + place + rest);
-    return out + "<dl class=\"answer\">\n" + answer("Does it matter", matter) +
+    return out + "<dl class=\"answer\">\n" + (by_scenario ? answer("Does it matter", matter) : "") +
            answer("The cure", cures()) + answer("Where", place + runs) + rest +
            "</dl>\n</header>\n";
   }
@@ -129,8 +164,11 @@ class Document {
           out += fmt::format(" ({})", html::text(lead_->op_kind, 120));
       }
       if (!lead_->elements.empty()) out += ", " + html::text(lead_->elements);
+      if (!lead_->place.empty())
+        out += "<br>" + html::code(lead_->place.substr(0, lead_->place.find('\n')), 400);
     }
     if (lead_ != nullptr && !lead_->op.empty()) return out;
+    if (r_.kind != "scenario") return out;
     // No single op is known: list where the loss curves diverge.
     std::string parts;
     for (const text::DriftRow& row : text::drift_of(r_)) {

@@ -48,6 +48,8 @@ class Writer {
       Writer in;
       json::keys(in, value);
       return in.take();
+    } else if constexpr (std::is_same_v<T, DetailValue>) {
+      return std::visit([](const auto& one) { return json_of(one); }, value);
     } else if constexpr (std::is_floating_point_v<T>) {
       return number(value);
     } else if constexpr (std::is_same_v<T, char>) {

@@ -125,6 +125,59 @@ void keys(A& a, Of<A, Finding>& f) {
   a("evidence", f.evidence);
   a("reproduce", f.reproduce);
   a("picture", f.picture);
+  a("call", f.call);
+  a("place", f.place);
+  a("module", f.module);
+  a("outside", f.outside);
+  a("composed", f.composed);
+}
+
+template <typename A>
+void keys(A& a, Of<A, Answer>& x) {
+  a("outcome", x.outcome);
+  a("what", x.what);
+}
+
+template <typename A>
+void keys(A& a, Of<A, Answers>& x) {
+  for (const Question& q : questions()) a(q.key.data(), x.*q.answer);
+}
+
+template <typename A>
+void keys(A& a, Of<A, OpenQuestion>& q) {
+  a("what", q.what);
+  a("how", q.how);
+  a("place", q.place);
+  a("times", q.times);
+}
+
+template <typename A>
+void keys(A& a, Of<A, DetailTable::Column>& c) {
+  a("key", c.key);
+  a("title", c.title);
+}
+
+template <typename A>
+void keys(A& a, Of<A, DetailTable>& t) {
+  a("id", t.id);
+  a("title", t.title);
+  a("note", t.note);
+  a("columns", t.columns);
+  a("rows", t.rows);
+}
+
+template <typename A>
+void keys(A& a, Of<A, DotFigure::Row>& r) {
+  a("name", r.name);
+  a("values", r.values);
+}
+
+template <typename A>
+void keys(A& a, Of<A, DotFigure>& f) {
+  a("title", f.title);
+  a("description", f.description);
+  a("x_label", f.x_label);
+  a("rows", f.rows);
 }
 
 template <typename A>
@@ -272,8 +325,10 @@ void keys(A& a, Of<A, ChecklistRow>& c) {
 // Every key but `schema`, which comes first.
 template <typename A>
 void keys(A& a, Of<A, Report>& r) {
+  a("kind", r.kind);
   a.group("verdict", [&](A& in) {
     in("class", r.verdict);
+    in("side", r.side);
     in("row", r.verdict_row);
     in("effect", r.effect);
     in("metric", r.effect_metric);
@@ -283,6 +338,8 @@ void keys(A& a, Of<A, Report>& r) {
     in.derived("exit_code", exit_code(r.verdict, r.effect));
     in("headline", r.headline);
   });
+  a("answers", r.answers);
+  a("open", r.open);
   a.group("scenario", [&](A& in) {
     in("name", r.scenario_name);
     in("description", r.scenario_description);
@@ -320,6 +377,10 @@ void keys(A& a, Of<A, Report>& r) {
   a("next_steps", r.next_steps);
   a("notes", r.notes);
   a("program", r.program_excerpt);
+  a("counts", r.counts);
+  a("numbers", r.numbers);
+  a("details", r.details);
+  a("figure", r.figure);
   a("environment", r.environment);
   a("directory", r.directory);
 }

@@ -33,19 +33,53 @@ int64_t count(const std::vector<Gate>& gates, std::string_view element) {
   return n;
 }
 
+std::string suite(std::string_view name, size_t tests, int64_t failures, int64_t errors,
+                  int64_t skipped, const std::string& rest) {
+  const std::string counts =
+      fmt::format("name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\"{}", name,
+                  tests, failures, errors, skipped, rest);
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {}>\n  <testsuite {}>\n", counts,
+      counts);
+}
+
 }  // namespace
+
+// A question is a test case: "no" is a failure, what is open an error, what was not asked skipped.
+std::string to_junit(const Report& report) {
+  using enum Answer::Outcome;
+  int64_t failures = 0, errors = 0, skipped = 0;
+  std::string body;
+  for (const Question& q : questions()) {
+    const Answer& a = report.answers.*q.answer;
+    // An effect is no failure of its own.
+    const bool no = a.outcome == kNo && q.key != "effect";
+    const bool open = a.outcome == kOpen && q.key != "effect";
+    const bool passed = a.outcome == kYes || (a.outcome == kNo && !no);
+    failures += no;
+    errors += open;
+    skipped += !no && !open && !passed;
+    const std::string what = escaped(a.what);
+    body += fmt::format("    <testcase classname=\"twinrun.{}\" name=\"{}\">\n",
+                        escaped(report.scenario_name), escaped(q.words));
+    body += passed ? fmt::format("      <system-out>{}</system-out>\n", what)
+            : no   ? fmt::format("      <failure type=\"{}\" message=\"{}\">{}</failure>\n",
+                                 to_string(report.verdict), what, escaped(report.headline))
+            : open ? fmt::format("      <error type=\"{}\" message=\"{}\"/>\n",
+                                 to_string(report.verdict), what)
+                   : fmt::format("      <skipped message=\"{}\"/>\n", what);
+    body += "    </testcase>\n";
+  }
+  return suite("twinrun diagnose", questions().size(), failures, errors, skipped, "") + body +
+         "  </testsuite>\n</testsuites>\n";
+}
 
 std::string to_junit(const std::vector<Gate>& gates) {
   double seconds = 0;
   for (const Gate& gate : gates) seconds += gate.seconds;
-  const std::string counts = fmt::format(
-      "name=\"twinrun verify\" tests=\"{}\" failures=\"{}\" errors=\"{}\" "
-      "skipped=\"{}\" time=\"{:.3f}\"",
-      gates.size(), count(gates, "failure"), count(gates, "error"), count(gates, "skipped"),
-      seconds);
   std::string out =
-      fmt::format("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {}>\n  <testsuite {}>\n",
-                  counts, counts);
+      suite("twinrun verify", gates.size(), count(gates, "failure"), count(gates, "error"),
+            count(gates, "skipped"), fmt::format(" time=\"{:.3f}\"", seconds));
   for (const Gate& gate : gates) {
     out += fmt::format("    <testcase classname=\"twinrun.{}\" name=\"{}\" time=\"{:.3f}\">\n",
                        escaped(gate.scenario.empty() ? "golden" : gate.scenario),

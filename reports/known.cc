@@ -20,29 +20,27 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr int kKnownSchema = 1;
 
-std::string shown_place(const KnownVerdict::Where& w) {
-  std::string out = fmt::format("step {}, call {}: {}", w.step, w.call, w.op);
-  if (!w.module.empty()) out += fmt::format(", module {}", w.module);
-  if (!w.place.empty()) out += fmt::format(", {}", w.place.substr(0, w.place.find('\n')));
-  out += fmt::format("\n    {}, {}", w.type, text::plural(w.elements, "element"));
-  if (!w.judged) return out + ", not judged\n";
-  if (w.outside > 0) return out + fmt::format(", {} outside their bound\n", text::count(w.outside));
-  return out +
-         fmt::format(", within its bound (largest error / bound {})\n", text::number(w.worst));
-}
-
-Json known_where(const std::optional<KnownVerdict::Where>& w) {
-  if (!w) return nullptr;
-  return {{"call", w->call},
-          {"step", w->step},
-          {"op", w->op},
-          {"module", w->module},
-          {"place", w->place},
-          {"type", w->type},
-          {"elements", w->elements},
-          {"judged", w->judged},
-          {"outside", w->outside},
-          {"worst_ratio", std::isfinite(w->worst) ? Json(w->worst) : Json("inf")}};
+Finding finding_of(const KnownVerdict::Where& w, VerdictClass verdict) {
+  Finding f;
+  f.verdict = verdict;
+  f.cause = verdict == VerdictClass::kEngineBug ? "engine:" + w.op : "other_bits";
+  f.step = w.step;
+  f.call = w.call;
+  f.op = w.op;
+  f.module = w.module;
+  f.place = w.place;
+  if (w.judged) f.outside = w.outside;
+  f.level = ' ';
+  f.elements = fmt::format("{}, {}", w.type, text::plural(w.elements, "element"));
+  const std::string bounds =
+      !w.judged ? "not judged"
+      : w.outside > 0
+          ? fmt::format("{} outside their bound", text::count(w.outside))
+          : fmt::format("within its bound (largest error / bound {})", text::number(w.worst));
+  f.sentence = fmt::format("{}{}: {}, {}", w.op,
+                           w.place.empty() ? "" : " at " + w.place.substr(0, w.place.find('\n')),
+                           f.elements, bounds);
+  return f;
 }
 
 }  // namespace
@@ -131,32 +129,36 @@ Result<KnownStep> read_known(const std::string& path) {
   }
 }
 
-std::string to_text(const KnownVerdict& v) {
-  std::string out = fmt::format("{}  {}\n", to_string(v.verdict), v.headline);
-  if (v.wrong) out += "  outside: " + shown_place(*v.wrong);
-  if (v.first) out += "  first that differs: " + shown_place(*v.first);
-  for (const auto& c : v.changed)
-    out += fmt::format("  {}: {} when it was recorded, {} now\n", c.name, c.then, c.now);
-  std::string clean;
-  for (const std::string& line : text::clean_lines(out)) clean += line + "\n";
-  return clean;
-}
-
-std::string to_json(const KnownVerdict& v) {
-  Json j = {{"schema", 1},
-            {"kind", "known_verdict"},
-            {"verdict", std::string(to_string(v.verdict))},
-            {"exit_code", exit_code(v.verdict)},
-            {"headline", v.headline},
-            {"calls", v.calls},
-            {"differing", v.differing},
-            {"calls_outside", v.outside_calls},
-            {"first_difference", known_where(v.first)},
-            {"first_outside", known_where(v.wrong)}};
-  j["changed"] = Json::array();
-  for (const auto& c : v.changed)
-    j["changed"].push_back({{"name", c.name}, {"then", c.then}, {"now", c.now}});
-  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+Report report_of(const KnownVerdict& v) {
+  using Outcome = Answer::Outcome;
+  Report r;
+  r.kind = "known step";
+  r.verdict = v.verdict;
+  r.headline = v.headline;
+  const auto answer = [&](VerdictClass no) {
+    return v.verdict == no                            ? Outcome::kNo
+           : v.verdict == VerdictClass::kInconclusive ? Outcome::kOpen
+                                                      : Outcome::kYes;
+  };
+  r.answers.repeats = {v.verdict == VerdictClass::kIdentical ? Outcome::kYes : Outcome::kNotAsked,
+                       "held against the recorded step"};
+  r.answers.operations = {answer(VerdictClass::kEngineBug), v.headline};
+  r.answers.program = {v.verdict == VerdictClass::kProgram ? Outcome::kNo : Outcome::kYes,
+                       "the calls are those of the recorded step, and read the same inputs"};
+  if (v.verdict == VerdictClass::kProgram) r.answers.program.what = v.headline;
+  r.answers.sharding = {Outcome::kNotAsked, "one process"};
+  r.answers.effect = {Outcome::kNotAsked, "a few steps do not say what the model learns"};
+  if (v.wrong) r.findings.push_back(finding_of(*v.wrong, VerdictClass::kEngineBug));
+  if (v.first) r.findings.push_back(finding_of(*v.first, v.verdict));
+  r.counts = {{"calls", v.calls}, {"differing", v.differing}, {"calls_outside", v.outside_calls}};
+  DetailTable t{"changed",
+                "Settings that changed",
+                "",
+                {{"name", "setting"}, {"then", "when it was recorded"}, {"now", "now"}},
+                {}};
+  for (const auto& c : v.changed) t.rows.push_back({c.name, c.then, c.now});
+  if (!t.rows.empty()) r.details.push_back(std::move(t));
+  return r;
 }
 
 }  // namespace twinrun

@@ -61,7 +61,6 @@ struct KnownVerdict {
   };
   std::vector<Changed> changed;
 };
-std::string to_text(const KnownVerdict& verdict);
-std::string to_json(const KnownVerdict& verdict);
+Report report_of(const KnownVerdict& verdict);
 
 }  // namespace twinrun

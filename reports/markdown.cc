@@ -33,7 +33,16 @@ class Page {
 
   std::string render() {
     verdict();
+    section(tables::answers(r_));
+    section(tables::open_questions(r_));
     what_happened();
+    for (tables::Section& s : tables::details(r_)) {
+      s.title = md_.prose(s.title, 80);
+      s.before = md_.prose(s.before, 800);
+      for (tables::Column& c : s.tables.front().columns)
+        c.layout.title = md_.prose(c.layout.title, 80);
+      section(s);
+    }
     program();
     first_step();
     bounds();
@@ -93,26 +102,28 @@ class Page {
     const std::string headline = md_.prose(r_.headline, 1200);
     out_ += fmt::format("**{}{}{}**\n\n", to_string(r_.verdict), headline.empty() ? "" : ": ",
                         headline);
-    out_ += fmt::format("{} means: {}. Effect on what the model learns: {}.\n\n",
-                        to_string(r_.verdict), text::meaning(r_.verdict), to_string(r_.effect));
+    const bool scenario = r_.kind == "scenario";
+    if (scenario)
+      out_ += fmt::format("{} means: {}. Effect on what the model learns: {}.\n\n",
+                          to_string(r_.verdict), text::meaning(r_.verdict), to_string(r_.effect));
     const auto remark = [&](const std::string& words) {
       if (!words.empty()) out_ += md_.prose(words, 600) + "\n\n";
     };
     remark(r_.injected);
     for (size_t i = 0; i < std::min(r_.controls.size(), md_.rows(16)); ++i)
       remark(text::failure_of(r_.controls[i]));
-    out_ += "- effect: " + md_.prose(text::effect_of(r_), 800) + "\n";
+    if (scenario) out_ += "- effect: " + md_.prose(text::effect_of(r_), 800) + "\n";
     for (size_t i = 0; i < std::min<size_t>(r_.cures.size(), 4); ++i)
       out_ += "- cure: " + md_.prose(text::cured(r_.cures[i]), 400) + "\n";
-    if (!r_.confidence.empty()) out_ += "- confidence: " + md_.prose(r_.confidence, 800) + "\n";
-    if (!r_.subject.empty())
-      out_ += "- subject: " + md_.code(text::engine_name(r_.subject), 400) + "\n";
-    std::string scenario = md_.code(r_.scenario_name, 200);
-    if (!r_.scenario_description.empty())
-      scenario += ": " + md_.prose(r_.scenario_description, 600);
-    if (!r_.scenario_digest.empty())
-      scenario += " (digest " + md_.code(r_.scenario_digest, 64) + ")";
-    if (!scenario.empty()) out_ += "- scenario: " + scenario + "\n";
+    const auto fact = [&](std::string_view label, const std::string& value) {
+      if (!value.empty()) out_ += fmt::format("- {}: {}\n", label, value);
+    };
+    fact(scenario ? "confidence" : "judged", md_.prose(r_.confidence, 800));
+    fact(scenario ? "subject" : "with", md_.code(text::engine_name(r_.subject), 400));
+    std::string what = md_.code(r_.scenario_name, 200);
+    if (!r_.scenario_description.empty()) what += ": " + md_.prose(r_.scenario_description, 600);
+    if (!r_.scenario_digest.empty()) what += " (digest " + md_.code(r_.scenario_digest, 64) + ")";
+    fact(md_.prose(r_.kind, 40), what);
     if (!r_.smallest_effect.empty()) {
       out_ += "- smallest effect that this diagnosis could have detected: " +
               md_.prose(r_.smallest_effect, 600) + "\n";
@@ -244,10 +255,12 @@ class Page {
                        r_.directory.find_first_not_of(
                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                            "0123456789._-/") == std::string::npos;
-    files += fmt::format(
-        "\nGitHub does not accept `.h5` files: `zip -r case.zip {}` packs the folder into one file "
-        "to attach.\n",
-        plain ? r_.directory : "DIR");
+    if (r_.kind == "scenario")
+      files += fmt::format(
+          "\nGitHub does not accept `.h5` files: `zip -r case.zip {}` packs the folder into one "
+          "file "
+          "to attach.\n",
+          plain ? r_.directory : "DIR");
     section("Attachments", files);
   }
 
@@ -266,6 +279,7 @@ class Page {
   }
 
   void words() {
+    if (r_.kind != "scenario") return;
     std::string body;
     for (const std::string& line : text::glossary()) body += fmt::format("- {}\n", line);
     section("Words", body);

@@ -1,62 +1,89 @@
-// Renders the verdict of a compiled module as text and as JSON.
+// Makes the report of a compiled module.
 #include "reports/module_verdict.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "reports/json_number.h"
 #include "reports/text.h"
 
 namespace twinrun {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Outcome = Answer::Outcome;
 
-Json json_of(const ModuleResult& r) {
-  Json worst = nullptr;
-  if (r.worst) {
-    worst = {{"index", r.worst->index},
-             {"found", json::number(r.worst->found)},
-             {"expected", json::number(r.worst->expected)},
-             {"radius", json::number(r.worst->radius)}};
-  }
-  return {{"index", r.index},
-          {"elements", r.elements},
-          {"outside", r.outside},
-          {"why", r.why},
-          {"worst", worst},
-          {"largest_ratio", json::number(r.largest_ratio)},
-          {"median_relative_radius", json::number(r.median_relative_radius)},
-          {"pattern", r.pattern},
-          {"likely", r.likely},
-          {"unknown", r.unknown},
-          {"replaces", r.replaces},
-          {"moved", r.moved},
-          {"undecided", r.undecided}};
+std::string index_of(const ModuleResult::Worst& worst) {
+  return fmt::format("[{}]", fmt::join(worst.index, ","));
 }
 
-std::string describe(const ModuleResult& r) {
-  std::string out = fmt::format("result {}, {}: {} of {} elements outside", r.index, r.type,
-                                r.outside, r.elements);
-  if (!r.pattern.empty()) out += ": " + r.pattern;
-  out += "\n";
-  if (r.unknown > 0)
-    out += fmt::format("  {} elements have no finite bound: {}\n", r.unknown, r.why);
-  if (r.unknown == r.elements) return out;
-  if (r.worst && r.largest_ratio > 1)
-    out += fmt::format("  worst at [{}]: {:.9g}, expected {:.9g} within {:.3g}\n",
-                       fmt::join(r.worst->index, ","), r.worst->found, r.worst->expected,
-                       r.worst->radius);
-  else
-    out += fmt::format("  the largest difference is {:.3g} of its radius\n", r.largest_ratio);
-  out += fmt::format("  radii{}: median {:.2g} of the largest value\n",
-                     r.likely ? ", of likely values" : "", r.median_relative_radius);
-  if (r.replaces >= 0)
-    out += fmt::format("  of its change they leave {:.2g} of the norm undecided\n", r.undecided);
-  return out;
+Finding finding_of(const ModuleResult& r) {
+  Finding f;
+  f.verdict = VerdictClass::kEngineBug;
+  f.cause = "module";
+  f.level = ' ';
+  f.op = fmt::format("result {}", r.index);
+  f.sentence = fmt::format("result {}, {}: {} of {} elements outside", r.index, r.type,
+                           text::count(r.outside), text::count(r.elements));
+  f.elements = fmt::format("{} of {} elements{}", text::count(r.outside), text::count(r.elements),
+                           r.pattern.empty() ? "" : ": " + r.pattern);
+  if (r.worst) {
+    f.elements += ", worst at " + index_of(*r.worst);
+    f.number = std::fabs(r.worst->found - r.worst->expected);
+    f.bound = r.worst->radius;
+    f.number_text = fmt::format("{:.9g}, expected {:.9g} within {:.3g}", r.worst->found,
+                                r.worst->expected, r.worst->radius);
+    f.bound_source = "docs/method/bounds.md";
+  }
+  return f;
+}
+
+DetailTable results_of(const ModuleVerdict& v) {
+  DetailTable t{"results",
+                "Results",
+                "Radii are those of what rounding and legal rewriting may make.",
+                {{"index", "result"},
+                 {"type", "type"},
+                 {"elements", "elements"},
+                 {"outside", "outside"},
+                 {"unknown", "without a bound"},
+                 {"why", "why"},
+                 {"pattern", "which are outside"},
+                 {"worst_at", "worst at"},
+                 {"found", "found"},
+                 {"expected", "expected"},
+                 {"radius", "radius"},
+                 {"largest_ratio", "largest difference in radii"},
+                 {"median_relative_radius", "median radius of the largest value"},
+                 {"likely", "of likely values"},
+                 {"replaces", "new value of argument"},
+                 {"moved", "elements that move"},
+                 {"undecided", "of its change undecided"}},
+                {}};
+  for (const ModuleResult& r : v.results)
+    t.rows.push_back({r.index, r.type, r.elements, r.outside, r.unknown, r.why, r.pattern,
+                      r.worst ? index_of(*r.worst) : "", r.worst ? r.worst->found : NAN,
+                      r.worst ? r.worst->expected : NAN, r.worst ? r.worst->radius : NAN,
+                      r.largest_ratio, r.median_relative_radius,
+                      std::string(r.likely ? "yes" : "no"), r.replaces, r.moved, r.undecided});
+  return t;
+}
+
+std::string headline_of(const ModuleVerdict& v) {
+  if (v.outside() > 0)
+    return fmt::format("no rounding and no legal rewriting of {} explains {}", v.module,
+                       text::plural(v.outside(), "element"));
+  if (v.unlikely() > 0)
+    return fmt::format(
+        "{} of {} are farther off than rounding is likely to explain, which proves nothing",
+        text::plural(v.unlikely(), "element"), v.module);
+  if (v.judged() == 0) return fmt::format("no element of {} could be judged", v.module);
+  if (v.verdict() != VerdictClass::kNoise)
+    return fmt::format(
+        "the bounds leave {:.2g} of the change that {} makes undecided, so they say nothing of it",
+        v.undecided(), v.module);
+  return fmt::format("all {} judged elements of {} are within what rounding explains",
+                     text::count(v.judged()), v.module);
 }
 
 }  // namespace
@@ -85,49 +112,36 @@ double ModuleVerdict::undecided() const {
   }
   return all > 0 ? std::sqrt(open / all) : 0;
 }
-std::string ModuleVerdict::word() const {
-  if (outside() > 0) return "ENGINE_BUG";
+VerdictClass ModuleVerdict::verdict() const {
+  if (outside() > 0) return VerdictClass::kEngineBug;
   const bool is_open = undecided() * undecided() >= 0.5;
-  return judged() > 0 && unlikely() == 0 && !is_open ? "NOISE" : "INCONCLUSIVE";
+  return judged() > 0 && unlikely() == 0 && !is_open ? VerdictClass::kNoise
+                                                     : VerdictClass::kInconclusive;
 }
 
-std::string module_text(const ModuleVerdict& v) {
-  std::string out = v.word() + "  ";
-  if (v.outside() > 0) {
-    out += fmt::format("no rounding and no legal rewriting of {} explains {} elements", v.module,
-                       v.outside());
-  } else if (v.unlikely() > 0) {
-    out += fmt::format(
-        "{} elements of {} are farther off than rounding is likely to explain, which "
-        "proves nothing",
-        v.unlikely(), v.module);
-  } else if (v.judged() > 0 && v.word() != "NOISE") {
-    out += fmt::format(
-        "the bounds leave {:.2g} of the change that {} makes undecided, so they say nothing of it",
-        v.undecided(), v.module);
-  } else if (v.judged() > 0) {
-    out += fmt::format("all {} judged elements of {} are within what rounding explains", v.judged(),
-                       v.module);
-  } else {
-    out += fmt::format("no element of {} could be judged", v.module);
+Report report_of(const ModuleVerdict& v) {
+  Report r;
+  r.kind = "module";
+  r.scenario_name = v.module;
+  r.verdict = v.verdict();
+  r.headline = headline_of(v);
+  r.answers.repeats = {Outcome::kNotAsked, "one set of results was given"};
+  r.answers.operations = {r.verdict == VerdictClass::kEngineBug ? Outcome::kNo
+                          : r.verdict == VerdictClass::kNoise   ? Outcome::kYes
+                                                                : Outcome::kOpen,
+                          r.headline};
+  r.answers.program = {Outcome::kNotAsked, "the module is taken as it is written"};
+  r.answers.sharding = {Outcome::kNotAsked, "the module is taken as it is written"};
+  r.answers.effect = {Outcome::kNotAsked, "one step does not say what the model learns"};
+  for (const ModuleResult& result : v.results) {
+    if (result.outside > 0 && !result.likely) r.findings.push_back(finding_of(result));
   }
-  out += "\n\n";
-  for (const ModuleResult& r : v.results) out += describe(r);
-  for (const std::string& note : v.notes) out += fmt::format("note: {}\n", note);
-  std::string clean;
-  for (const std::string& line : text::clean_lines(out)) clean += line + "\n";
-  return clean;
-}
-
-std::string module_json(const ModuleVerdict& v) {
-  Json results = Json::array();
-  for (const ModuleResult& r : v.results) results.push_back(json_of(r));
-  const Json j = {{"verdict", v.word()},
-                  {"results", results},
-                  {"undecided", v.undecided()},
-                  {"refused", v.refused},
-                  {"notes", v.notes}};
-  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  r.details.push_back(results_of(v));
+  r.notes = v.notes;
+  r.counts = {{"judged", v.judged()}, {"outside", v.outside()}, {"unlikely", v.unlikely()}};
+  r.numbers["undecided"] = v.undecided();
+  r.confidence = fmt::format("of the step's change {:.2g} is undecided", v.undecided());
+  return r;
 }
 
 }  // namespace twinrun

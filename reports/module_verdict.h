@@ -1,11 +1,12 @@
-// What `twinrun judge --module` tells about the results of a compiled module: plain structs, text
-// and JSON.
+// What is found of the results of a compiled module: plain structs, and the Report that they make.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "reports/report.h"
 
 namespace twinrun {
 
@@ -47,15 +48,11 @@ struct ModuleVerdict {
   // The part of the step that is undecided: of the squared changes of the results that replace
   // arguments, each in units of its result's norm and weighted by its elements that move.
   double undecided() const;
-  // "ENGINE_BUG", "NOISE", or "INCONCLUSIVE" where nothing was judged, results are only unlikely, or
+  // kEngineBug, kNoise, or kInconclusive where nothing was judged, results are only unlikely, or
   // more of the step is undecided than decided.
-  std::string word() const;
+  VerdictClass verdict() const;
 };
 
-std::string module_text(const ModuleVerdict& verdict);
-// {"verdict", "results": [{"index", "elements", "outside", "why", "worst": {"index", "found",
-// "expected", "radius"} or null, "largest_ratio", "median_relative_radius", "pattern", "likely", "unknown",
-// "replaces", "moved", "undecided"}], "undecided", "refused", "notes"}.
-std::string module_json(const ModuleVerdict& verdict);
+Report report_of(const ModuleVerdict& verdict);
 
 }  // namespace twinrun

@@ -98,6 +98,17 @@ class Reader {
       using enum VerdictClass;
       word(found, place, value,
            {kIdentical, kNoise, kSharding, kProgram, kEngineBug, kNondeterministic, kInconclusive});
+    } else if constexpr (std::is_same_v<T, Answer::Outcome>) {
+      using enum Answer::Outcome;
+      word(found, place, value, {kYes, kNo, kOpen, kNotAsked, kNotApplicable});
+    } else if constexpr (std::is_same_v<T, DetailValue>) {
+      if (found.is_number_integer()) {
+        read(found, place, value.template emplace<int64_t>());
+      } else if (found.is_number() || found == "nan" || found == "inf" || found == "-inf") {
+        read(found, place, value.template emplace<double>());
+      } else {
+        read(found, place, value.template emplace<std::string>());
+      }
     } else if constexpr (std::is_same_v<T, Effect>) {
       using enum Effect;
       word(found, place, value, {kNoneDetected, kWithinMargin, kHarmful, kBeneficial, kUndecided});
@@ -231,12 +242,27 @@ Result<Report> report_from_json(std::string_view text, const std::string& file) 
                              shown(schema), kReportSchema),
                  at("schema"),
                  "use the twinrun that wrote it; environment.twinrun names its version"};
+  if (!all["verdict"].is_object())
+    return Error{"this is the judgement of a trace or module by an older twinrun", file,
+                 "diagnose it again"};
   TWINRUN_ASSIGN(const bool has_checksum, check_checksum(text, file));
   Report report;
   std::optional<Error> error;
   Reader reader(all, "", error);
   json::keys(reader, report);
   if (error) return Error{error->what, at(error->where), error->fix};
+  for (const DetailTable& t : report.details) {
+    // It names a file and an anchor.
+    if (t.id.empty() || t.id.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
+      return Error{fmt::format("found {}; allowed: small letters and _", shown(t.id)),
+                   at("details"), ""};
+    for (const auto& row : t.rows) {
+      if (row.size() != t.columns.size())
+        return Error{fmt::format("a row of {} values; the table has {} columns", row.size(),
+                                 t.columns.size()),
+                     at("details"), ""};
+    }
+  }
   if (!has_checksum) report.notes.push_back(fmt::format("report.json {}", kNoChecksum));
   return report;
 }

@@ -101,10 +101,11 @@ int exit_code(VerdictClass verdict, Effect effect) {
 }
 
 std::span<const ReportFormat> report_formats() {
-  static constexpr std::array<ReportFormat, 3> kFormats = {{
+  static constexpr std::array<ReportFormat, 4> kFormats = {{
       {"json", "report.json", to_json},
       {"markdown", "report.md", to_markdown},
       {"html", "report.html", to_html},
+      {"junit", "junit.xml", to_junit},
   }};
   return kFormats;
 }

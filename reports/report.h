@@ -1,6 +1,7 @@
-// The result of a diagnosis, as plain structs. The harness fills them and the formats below render
-// them; nothing here computes. Last stage of the pipeline: verdict -> Report -> report.json,
-// report.md, report.html, terminal.
+// What every answer of twinrun is, whatever was diagnosed: a scenario, a recorded step, two sides, a
+// compiled module, a known step. The harness fills the structs and the formats below render them;
+// nothing here computes. Last stage of the pipeline: verdict -> Report -> report.json, report.md,
+// report.html, terminal.
 //
 //   std::string json = to_json(report);         // schema: docs/reference/report-schema.md
 //   std::string text = to_terminal(report, {.width = 80, .color = true});
@@ -12,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "program/base/result.h"
@@ -19,7 +21,7 @@
 
 namespace twinrun {
 
-inline constexpr int kReportSchema = 2;
+inline constexpr int kReportSchema = 3;
 
 enum class VerdictClass : uint8_t {
   kIdentical,
@@ -39,6 +41,40 @@ std::string_view to_string(Effect effect);  // "none detected" "within the margi
 // 0 0 10 15 20 30 125, in the order of the classes; 0 also for kSharding whose effect lies inside a
 // margin that the user has declared.
 int exit_code(VerdictClass verdict, Effect effect = Effect::kUndecided);
+
+// One of the five questions about a training step, and what came out of it.
+struct Answer {
+  enum class Outcome : uint8_t { kYes, kNo, kOpen, kNotAsked, kNotApplicable };
+  Outcome outcome = Outcome::kNotAsked;
+  std::string what;  // what shows it, or why it was not asked; without a full stop
+};
+std::string_view to_string(Answer::Outcome outcome);  // "yes" "no" "open" "not asked" "-"
+
+// Whoever diagnoses fills what it can.
+struct Answers {
+  Answer repeats;     // Does it repeat?
+  Answer operations;  // Is every operation right?
+  Answer program;     // Is it the program that it claims to be?
+  Answer sharding;    // Does sharding mean the same?
+  Answer effect;      // Does it matter?
+};
+struct Question {
+  std::string_view key, words;  // "repeats", "does it repeat?"
+  Answer Answers::*answer;
+};
+std::span<const Question> questions();  // in this order
+// The verdict that the answers give: the gravest "no"; without one, kInconclusive if a question is
+// open or no operation was asked about.
+VerdictClass classify(const Answers& answers);
+
+// Something that the answer depends on and that was not examined. Any makes the verdict
+// INCONCLUSIVE.
+struct OpenQuestion {
+  std::string what;   // a sentence without a full stop
+  std::string how;    // what to do so that it is examined: the same
+  std::string place;  // the first line of the user's source that is concerned; "" if none is
+  int64_t times = 1;
+};
 
 // What paired seeds show of a difference. A diagnosis gives kIdentical or one of the words of
 // Effect; `compare` gives kIdentical or one of the last three.
@@ -95,6 +131,34 @@ struct Finding {
   std::string reproduce;  // command line
   // Of the first wrong result, on the core where it was seen.
   std::optional<TensorPicture> picture;
+  // Of a recorded call: its number in the trace, the lines of the source that made it, innermost
+  // first, and the module of the model.
+  std::optional<int64_t> call;
+  std::string place, module;
+  std::optional<int64_t> outside;  // elements outside of their bounds
+  bool composed = false;           // a function made of several calls
+};
+
+// A table that only this kind of report has, such as the operations of a trace.
+using DetailValue = std::variant<std::string, int64_t, double>;
+struct DetailTable {
+  struct Column {
+    std::string key, title;  // "worst", "largest error / bound"
+  };
+  std::string id, title;  // "operations", "Operations"
+  std::string note;       // a paragraph before the rows; ""
+  std::vector<Column> columns;
+  std::vector<std::vector<DetailValue>> rows;  // a value for each column
+};
+
+// Dots on a line of powers of ten for each row, and a line at 1.
+struct DotFigure {
+  struct Row {
+    std::string name;
+    std::vector<double> values;
+  };
+  std::string title, description, x_label;
+  std::vector<Row> rows;
 };
 
 struct RunSummary {
@@ -328,6 +392,9 @@ struct ChecklistRow {
 };
 
 struct Report {
+  std::string kind = "scenario";  // or "recorded step", "two sides", "module", "known step"
+  Answers answers;
+  std::vector<OpenQuestion> open;
   std::string scenario_name, scenario_description, scenario_digest, scenario_toml;
   std::string subject;  // "tpu, 8 cores, precision default"
   std::string command;  // as typed
@@ -335,6 +402,7 @@ struct Report {
   // Faults injected into the subject on purpose, and whether they changed a bit.
   std::string injected;
   VerdictClass verdict = VerdictClass::kInconclusive;
+  std::string side;  // of two sides, the one that the verdict is about: "A", "B", "A and B"; ""
   Effect effect = Effect::kUndecided;
   // Metric that the effect rests on: "held-out loss"; "" where there is none.
   std::string effect_metric;
@@ -365,6 +433,11 @@ struct Report {
   std::vector<ChecklistRow> checklist;  // before filing; empty in reports of older versions
   std::vector<std::string> notes;
   std::string program_excerpt;  // text form of the ops that matter
+  // Of a kind without runs: "calls", "judged", ...; "undecided", "update", ...
+  std::map<std::string, int64_t> counts;
+  std::map<std::string, double> numbers;
+  std::vector<DetailTable> details;
+  std::optional<DotFigure> figure;
   std::map<std::string, std::string> environment;
   std::string directory;  // results folder
 };
@@ -373,6 +446,8 @@ struct TerminalOptions {
   int width = 80;       // columns; below 40 counts as 40
   bool color = false;   // no escape sequence without it
   bool unicode = true;  // false: ASCII only, for terminals and logs without UTF-8
+  bool whole = true;    // false: the answer alone, in about 25 lines
+  std::string exit;     // what the last line says of the exit code; "": the verdict's
 };
 
 std::string to_json(const Report& report);  // one document, schema versioned
@@ -384,6 +459,7 @@ std::string to_markdown(const Report& report);  // under 60 KB, to paste into a 
 // One page that loads nothing from elsewhere; readable without script, in print and on a phone.
 std::string to_html(const Report& report);
 std::string to_terminal(const Report& report, const TerminalOptions& options);
+std::string to_junit(const Report& report);  // a test case for each question
 
 // A new format is a file in this folder and a line in the table of report.cc.
 struct ReportFormat {

@@ -318,10 +318,61 @@ Table losses(const Report& r, size_t most_curves, size_t most_steps) {
   return t;
 }
 
+Section answers(const Report& r) {
+  Table t{.columns = {left("question"), left("answer"), wraps("what shows it")},
+          .limits = {.terminal = 5}};
+  for (const Question& q : questions()) {
+    const Answer& a = r.answers.*q.answer;
+    const Mark mark = a.outcome == Answer::Outcome::kYes                       ? Mark::kPassed
+                      : a.outcome == Answer::Outcome::kNo && q.key != "effect" ? Mark::kBad
+                                                                               : Mark::kNone;
+    Cell outcome(std::string{to_string(a.outcome)});
+    outcome.mark = mark;
+    t.add({Cell(tables::capitalized(std::string(q.words))), outcome, words(a.what, 300)});
+  }
+  return {"What was asked, and what came out", {std::move(t)}};
+}
+
+Section open_questions(const Report& r) {
+  Section s{"Not examined, but needed"};
+  Table t{.columns = {wraps("what"), right("times"), left("where"), wraps("how to examine it")}};
+  for (const OpenQuestion& q : r.open)
+    t.add({words(q.what, 300), text::count(q.times), code(q.place, 200), words(q.how, 300)});
+  if (!t.rows.empty()) s.tables.push_back(std::move(t));
+  return s;
+}
+
+std::vector<Section> details(const Report& r) {
+  std::vector<Section> out;
+  for (const DetailTable& d : r.details) {
+    Table t{.limits = {.terminal = 8, .markdown = 24, .html = 400}};
+    for (size_t i = 0; i < d.columns.size(); ++i) {
+      const bool numbers = !d.rows.empty() && d.rows.front()[i].index() != 0;
+      t.columns.push_back(numbers ? right(d.columns[i].title) : wraps(d.columns[i].title));
+    }
+    for (const auto& row : d.rows) {
+      std::vector<Cell> cells;
+      for (const DetailValue& value : row) {
+        if (const auto* number = std::get_if<double>(&value)) {
+          cells.emplace_back(std::isnan(*number) ? "" : text::number(*number));
+        } else if (const auto* whole = std::get_if<int64_t>(&value)) {
+          cells.emplace_back(text::count(*whole));
+        } else {
+          cells.push_back(words(std::get<std::string>(value), 300));
+        }
+      }
+      t.add(std::move(cells));
+    }
+    out.push_back({d.title, {std::move(t)}, d.note});
+  }
+  return out;
+}
+
 std::vector<Fact> facts_of(const Finding& f) {
   const std::string op = f.op_kind.empty() ? f.op : fmt::format("{} ({})", f.op, f.op_kind);
   std::vector<Fact> out = {
       {"where", words(text::place_of(f))},  {"op", code(f.op.empty() ? "" : op, 300)},
+      {"line", code(f.place, 2000)},        {"module", code(f.module, 300)},
       {"elements", prose(f.elements, 300)}, {"looks like", words(f.fingerprint, 300)},
       {"bits", code(f.hex, 400)},           {"number", prose(text::number_of(f), 300)},
       {"bound", prose(f.bound_source, 400)}};

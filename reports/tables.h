@@ -96,6 +96,9 @@ struct Section {
 };
 
 // Empty (no tables) where the report has nothing to show.
+Section answers(const Report& report);  // the five questions, and what came out
+Section open_questions(const Report& report);
+std::vector<Section> details(const Report& report);  // titles are not cleaned; one table each
 Section runs(const Report& report);
 Section drift(const Report& report);
 Section trajectories(const Report& report);

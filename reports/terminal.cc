@@ -48,8 +48,15 @@ class Screen {
   }
 
   std::string render() {
+    if (!o_.whole) return answer();
     verdict();
+    asked();
     findings();
+    for (tables::Section& s : tables::details(r_)) {
+      s.title = clean(s.title, 40);
+      for (tables::Column& c : s.tables.front().columns) c.layout.title = clean(c.layout.title, 40);
+      section(s);
+    }
     runs();
     section(tables::drift(r_));
     section(tables::trajectories(r_));
@@ -160,8 +167,81 @@ class Screen {
     return o_.color ? paint(badge_of(r_.verdict), fmt::format(" {} ", name)) : std::string(name);
   }
 
+  // Headline, where, why, what to do, effect, what was asked, files.
+  std::string answer() {
+    constexpr int kColumn = 16;
+    headline();
+    const size_t before = out_.size();
+    line();
+    const Finding* lead = text::first_divergence(r_);
+    if (lead == nullptr && !r_.findings.empty()) lead = &r_.findings.front();
+    if (lead != nullptr) {
+      std::string where = text::place_of(*lead);
+      for (const std::string& part :
+           {lead->op, lead->place.substr(0, lead->place.find('\n')), lead->module})
+        if (!part.empty()) where += (where.empty() ? "" : ", ") + part;
+      labelled("where", clean(where, 200), kIndent, kColumn);
+      if (r_.headline.find(lead->sentence) == std::string::npos)
+        labelled("why", clean(lead->sentence, 300), kIndent, kColumn);
+      labelled("number", clean(text::number_of(*lead), 160), kIndent, kColumn);
+      labelled("looks like", clean(lead->fingerprint, 160), kIndent, kColumn);
+    }
+    for (size_t i = 0; i < std::min<size_t>(r_.cures.size(), 2); ++i)
+      labelled("cure", clean(text::cured(r_.cures[i]), 300), kIndent, kColumn);
+    std::string_view label = "what to do";
+    for (size_t i = 0; i < std::min<size_t>(r_.next_steps.size(), 3); ++i) {
+      labelled(label, clean(r_.next_steps[i], 300), kIndent, kColumn);
+      label = "";
+    }
+    constexpr size_t kOpen = 3;
+    label = "not examined";
+    for (size_t i = 0; i < std::min(r_.open.size(), kOpen); ++i) {
+      const OpenQuestion& q = r_.open[i];
+      labelled(label,
+               clean(fmt::format("{}{}. To examine it: {}", q.what,
+                                 q.place.empty() ? "" : " at " + q.place, q.how),
+                     400),
+               kIndent, kColumn);
+      label = "";
+    }
+    if (r_.open.size() > kOpen) more(r_.open.size() - kOpen);
+    if (out_.size() > before + 1) line();
+    for (const Question& q : questions()) {
+      const Answer& a = r_.answers.*q.answer;
+      const std::string outcome = a.outcome == Answer::Outcome::kNotApplicable
+                                      ? ""
+                                      : fmt::format("{}: ", to_string(a.outcome));
+      labelled(q.key, outcome + clean(a.what, 240), kIndent, kColumn);
+    }
+    line();
+    if (!r_.directory.empty())
+      labelled("files",
+               clean(fmt::format("{}: report.html to read, report.md to paste, report.json for "
+                                 "programs",
+                                 r_.directory)),
+               kIndent, kColumn);
+    labelled("more", "-v prints all findings, tables and notes", kIndent, kColumn);
+    last_line();
+    return std::move(out_);
+  }
+
+  void asked() {
+    line();
+    tables::Section s = tables::answers(r_);
+    paragraph(s.title + ":", kIndent);
+    table(s.tables.front());
+  }
+
   void verdict() {
-    const std::string_view meaning = text::meaning(r_.verdict);
+    headline();
+    line();
+    facts();
+  }
+
+  void headline() {
+    const bool scenario = r_.kind == "scenario";
+    const std::string meaning =
+        scenario ? std::string(text::meaning(r_.verdict)) : clean(r_.headline, 400);
     const std::string badge = verdict_name() + (o_.color ? "" : ":");
     if (text::display_width(badge) + 1 + text::display_width(meaning) <= width_) {
       line(badge + " " + paint(kBold, meaning));
@@ -169,7 +249,7 @@ class Screen {
       line(badge);
       paragraph(meaning, kIndent);
     }
-    if (!r_.headline.empty()) {
+    if (scenario && !r_.headline.empty()) {
       line();
       paragraph(clean(r_.headline), 0);
     }
@@ -179,8 +259,16 @@ class Screen {
     remark(r_.injected);
     for (size_t i = 0; i < std::min<size_t>(r_.controls.size(), 8); ++i)
       remark(text::failure_of(r_.controls[i]));
-    line();
+  }
+
+  void facts() {
     constexpr int kColumn = 15;
+    if (r_.kind != "scenario") {
+      labelled("judged", clean(r_.confidence), kIndent, kColumn);
+      labelled("with", clean(r_.subject), kIndent, kColumn);
+      labelled("what", clean(r_.scenario_name), kIndent, kColumn);
+      return;
+    }
     labelled("effect", clean(text::effect_of(r_)), kIndent, kColumn);
     for (size_t i = 0; i < std::min<size_t>(r_.cures.size(), 4); ++i)
       labelled("cure", clean(text::cured(r_.cures[i])), kIndent, kColumn);
@@ -326,6 +414,7 @@ class Screen {
       title(name);
       bullets(items, most);
     };
+    section(tables::open_questions(r_));
     list("Ruled out", r_.ruled_out, 6);
     list("Notes", r_.notes, 6);
     list("What next", r_.next_steps, 8);
@@ -344,9 +433,15 @@ class Screen {
       if (!r_.runs.empty()) labelled("runs/*.h5", "losses, checkpoints, digests", kIndent, kColumn);
     }
     line();
+    last_line();
+  }
+
+  void last_line() {
     // The last line repeats the result, because the rest may have scrolled away.
-    const std::string code = fmt::format("exit code {}", exit_code(r_.verdict, r_.effect));
-    const std::string both = fmt::format("effect {}, {}", to_string(r_.effect), code);
+    const std::string code =
+        o_.exit.empty() ? fmt::format("exit code {}", exit_code(r_.verdict, r_.effect)) : o_.exit;
+    const std::string both =
+        r_.kind == "scenario" ? fmt::format("effect {}, {}", to_string(r_.effect), code) : code;
     const bool fits = text::display_width(verdict_name()) + 2 + text::display_width(both) <= width_;
     line(fmt::format("{}  {}", verdict_name(), paint(kDim, fits ? both : code)));
   }

@@ -1,4 +1,4 @@
-// Renders the verdict of a trace as text and as JSON.
+// Makes the report of a recorded step.
 #include "reports/trace_verdict.h"
 
 #include <fmt/format.h>
@@ -6,79 +6,244 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "reports/text.h"
 
 namespace twinrun {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr size_t kShown = 5;  // findings in the text
+using Outcome = Answer::Outcome;
 
 std::string innermost(const std::string& place) { return place.substr(0, place.find('\n')); }
 
-template <typename T>
-std::string located(const T& f) {
-  std::string out = fmt::format("step {}, call {}: {} ({})\n", f.step, f.call, f.op,
-                                f.node.empty() ? f.phase : f.phase + ", " + f.node);
-  if (!f.place.empty())
-    out += fmt::format("  {} {}\n", f.phase == "backward" ? "of the forward call at" : "at",
-                       innermost(f.place));
-  if (!f.module.empty()) out += fmt::format("  in module {}\n", f.module);
-  return out;
+std::string of_result(const std::string& result, const std::string& type) {
+  return result.empty() ? type : result + ", " + type;
 }
 
-std::string describe(const IllConditioned& f) {
-  return located(f) +
-         fmt::format(
-             "  {}{}: errors up to {:.3g}, expected values up to {:.3g}, bounds up to {:.3g}{}\n",
-             f.result.empty() ? "" : f.result + ", ", f.type, f.error, f.expected, f.bound,
-             f.times > 1 ? fmt::format("; in {} calls", f.times) : "");
+std::string right(const TraceVerdict& v) {
+  return fmt::format("every result of the {} judged calls is within its bound",
+                     text::count(v.judged));
 }
 
-std::string describe_loss(const IllConditioned& f) {
-  return located(f) + fmt::format("  {}{}: about {:.1f} decimal digits are right{}\n",
-                                  f.result.empty() ? "" : f.result + ", ", f.type, f.digits,
-                                  f.times > 1 ? fmt::format("; in {} calls", f.times) : "");
+std::string first_open(const TraceVerdict& v) {
+  const auto more = static_cast<int64_t>(v.open.size()) - 1;
+  return v.open.front().what +
+         (more > 0 ? fmt::format(" (and {} more)", text::plural(more, "open question")) : "");
 }
 
-std::string describe(const CallFinding& f) {
-  std::string out = located(f);
-  if (!f.problem.empty()) return out + fmt::format("  {}\n", f.problem);
-  out += fmt::format("  {}{}: {} of {} elements are outside their bound{}\n",
-                     f.result.empty() ? "" : f.result + ", ", f.type, f.outside, f.elements,
-                     f.pattern.empty() ? "" : ": " + f.pattern);
-  out += fmt::format("  worst at {}: {:.9g}, expected {:.9g} within {:.3g}\n", f.worst_index, f.got,
-                     f.expected, f.bound);
-  if (!f.signature.empty()) out += fmt::format("  of the wrong elements: {}\n", f.signature);
+Answer operations(const TraceVerdict& v) {
+  if (v.outside_calls > 0)
+    return {Outcome::kNo, fmt::format("{} of {} judged calls have results outside their bounds",
+                                      text::count(v.outside_calls), text::count(v.judged))};
+  if (v.judged == 0) return {Outcome::kOpen, "no call could be judged"};
+  if (v.judged <= v.unrecorded)
+    return {Outcome::kOpen, fmt::format("{} calls were judged and {} could not be recorded",
+                                        text::count(v.judged), text::count(v.unrecorded))};
+  if (!v.open.empty()) return {Outcome::kOpen, first_open(v)};
+  return {Outcome::kYes, right(v)};
+}
+
+Answer program(const TraceVerdict& v) {
+  if (!v.not_finite.weights) return {Outcome::kNotAsked, std::string(kProgramNotAsked)};
+  const std::string from =
+      v.not_finite.call < 0 ? ""
+      : v.not_finite.from_input
+          ? ": a NaN comes from outside of the recorded calls"
+          : fmt::format(": {} returns the first NaN, rightly", v.not_finite.op);
+  // A call that was not examined may have made it.
+  return {v.open.empty() ? Outcome::kNo : Outcome::kOpen,
+          "the weights become NaN or infinite" + from};
+}
+
+Answer sharding(const TraceVerdict& v) {
+  if (v.ranks <= 1) return {Outcome::kNotApplicable, "one process"};
+  return {Outcome::kNotAsked,
+          fmt::format("{} of {} ranks were judged, one by one", v.rank_traces, v.ranks)};
+}
+
+Finding finding_of(const CallFinding& f) {
+  Finding out;
+  out.verdict = VerdictClass::kEngineBug;
+  out.cause = "engine:" + f.op;
+  out.level = ' ';
+  out.step = f.step;
+  out.phase = f.phase;
+  out.op = f.op;
+  out.call = f.call;
+  out.place = f.place;
+  out.module = f.module;
+  out.composed = f.composed;
+  const std::string at =
+      f.place.empty()
+          ? ""
+          : fmt::format("{} {}", f.phase == "backward" ? ", of the forward call at" : " at",
+                        innermost(f.place));
+  if (!f.problem.empty()) {
+    out.sentence = fmt::format("{}{}: {}", f.op, at, f.problem);
+  } else {
+    out.sentence = fmt::format("{}{}: {} of {} elements are outside their bound", f.op, at,
+                               text::count(f.outside), text::count(f.elements));
+    out.elements = fmt::format("{} of {} elements of {}{}, worst at {}", text::count(f.outside),
+                               text::count(f.elements), of_result(f.result, f.type),
+                               f.pattern.empty() ? "" : ": " + f.pattern, f.worst_index);
+    out.outside = f.outside;
+    out.fingerprint = f.signature;
+    out.number = std::fabs(f.got - f.expected);
+    out.bound = f.bound;
+    out.number_text =
+        fmt::format("{:.9g}, expected {:.9g} within {:.3g}", f.got, f.expected, f.bound);
+    out.bound_source = "docs/method/calls.md";
+  }
   if (f.made_by.size() > 1)
-    out += fmt::format("  the compiled code makes it by {}\n", fmt::join(f.made_by, ", "));
+    out.evidence.push_back(
+        fmt::format("the compiled code makes it by {}", fmt::join(f.made_by, ", ")));
   if (f.composed)
-    out +=
-        "  the function as a whole differs from its documented definition, although the calls "
-        "that it is made of may each be right\n";
+    out.evidence.emplace_back(
+        "the function as a whole differs from its documented definition, although the calls that "
+        "it is made of may each be right");
+  if (!f.node.empty()) out.evidence.push_back("node of autograd: " + f.node);
+  for (const CallOperand& o : f.operands)
+    out.evidence.push_back(
+        fmt::format("{}{}: {}", o.name, o.type.empty() ? "" : " " + o.type, o.values));
   return out;
 }
 
-template <typename T>
-Json located_json(const T& f) {
-  return {{"step", f.step}, {"call", f.call},   {"op", f.op},        {"phase", f.phase},
-          {"node", f.node}, {"place", f.place}, {"module", f.module}};
+DetailTable precision_losses(const TraceVerdict& v) {
+  DetailTable t{"precision_losses",
+                "Losses of precision",
+                "Outside of the bounds of kernels that add in float32, within those of kernels "
+                "that keep their sums in half precision.",
+                {{"op", "operation"},
+                 {"place", "place"},
+                 {"module", "module"},
+                 {"result", "result"},
+                 {"times", "calls"},
+                 {"digits", "right digits"}},
+                {}};
+  for (const IllConditioned& f : v.precision_losses)
+    t.rows.push_back(
+        {f.op, innermost(f.place), f.module, of_result(f.result, f.type), f.times, f.digits});
+  return t;
+}
+
+DetailTable ill_conditioned(const TraceVerdict& v) {
+  DetailTable t{"ill_conditioned",
+                "Results without a correct digit",
+                "Within their bounds, but nothing is left of them except rounding error: the "
+                "true value is 0, or the terms cancel. The gradient of a bias before a batch norm "
+                "is such a result, and harmless.",
+                {{"op", "operation"},
+                 {"place", "place"},
+                 {"module", "module"},
+                 {"result", "result"},
+                 {"times", "calls"},
+                 {"error", "largest error"},
+                 {"expected", "largest expected value"},
+                 {"bound", "largest bound"}},
+                {}};
+  for (const IllConditioned& f : v.ill_conditioned)
+    t.rows.push_back({f.op, innermost(f.place), f.module, of_result(f.result, f.type), f.times,
+                      f.error, f.expected, f.bound});
+  return t;
+}
+
+using Ops = std::vector<std::pair<const std::string*, const TraceOp*>>;
+
+DetailTable operations_table(const Ops& ops) {
+  DetailTable t{"operations",
+                "Operations",
+                "The largest error / bound first.",
+                {{"op", "operation"},
+                 {"calls", "calls"},
+                 {"judged", "judged"},
+                 {"outside", "outside"},
+                 {"elements", "elements"},
+                 {"median", "error / bound: median of calls"},
+                 {"worst", "largest"}},
+                {}};
+  for (const auto& [name, op] : ops)
+    t.rows.push_back({*name, op->calls, op->judged, op->outside, op->elements, op->median(),
+                      op->ratios.empty() ? NAN : op->worst});
+  return t;
+}
+
+DetailTable not_judged(const TraceVerdict& v) {
+  DetailTable t{"not_judged",
+                "Seen, not judged",
+                "",
+                {{"op", "operation"},
+                 {"calls", "calls"},
+                 {"on_path", "that an update depends on"},
+                 {"why", "why"}},
+                {}};
+  for (const auto& [key, u] : v.unjudged)
+    t.rows.push_back({key.first, u.calls, u.on_path, key.second});
+  return t;
+}
+
+std::optional<DotFigure> figure_of(const Ops& ops) {
+  constexpr size_t kDrawn = 40;
+  DotFigure figure{"Error over bound of each call, by operation",
+                   "A dot is a judged call: the largest of |result - expected| / bound over its "
+                   "elements. What is right of the bound is wrong.",
+                   "largest error / bound of a call",
+                   {}};
+  int64_t exact = 0, more = 0;
+  for (const auto& [name, op] : ops) {
+    if (op->ratios.empty()) continue;
+    if (op->worst == 0) {
+      ++exact;
+    } else if (figure.rows.size() == kDrawn) {
+      ++more;
+    } else {
+      figure.rows.push_back({name->starts_with("aten.") ? name->substr(5) : *name, op->ratios});
+    }
+  }
+  if (exact > 0)
+    figure.description +=
+        fmt::format(" Not drawn: {}, exact in every call.", text::plural(exact, "operation"));
+  if (more > 0)
+    figure.description += fmt::format(" {} are in the table only.", text::plural(more, "other"));
+  return figure.rows.empty() ? std::nullopt : std::optional(figure);
+}
+
+// The first NaN, where it matters or can be explained.
+std::string describe(const NotFinite& n) {
+  return fmt::format(
+      "The first NaN: step {}, call {}, {} ({}){}. {} {}", n.step, n.call, n.op, n.phase,
+      n.place.empty() ? "" : " at " + innermost(n.place),
+      n.from_input ? "It read a NaN that no recorded call had made." : "What it read has no NaN.",
+      n.weights ? "After the last step some weights are not finite."
+                : "After the last step the weights are finite.");
+}
+
+std::vector<std::string> notes_of(const TraceVerdict& v) {
+  std::vector<std::string> notes;
+  if (v.not_finite.call >= 0) notes.push_back(describe(v.not_finite));
+  if (v.outside_calls > static_cast<int64_t>(v.findings.size()))
+    notes.push_back(fmt::format("{} more calls are outside their bounds and not listed.",
+                                v.outside_calls - static_cast<int64_t>(v.findings.size())));
+  if (v.precision_loss_results > 0)
+    notes.push_back(fmt::format("{} with a loss of precision.",
+                                text::plural(v.precision_loss_results, "result")));
+  if (v.ill_conditioned_results > 0)
+    notes.push_back(fmt::format(
+        "{} without a correct digit, for which the terms cancel. An optimizer that divides by the "
+        "gradient's size makes them steps of full size{}.",
+        text::plural(v.ill_conditioned_results, "result"),
+        v.uncertain_update > 0
+            ? fmt::format(": up to {:.2g} % of the update's norm", 100 * v.uncertain_update)
+            : ""));
+  if (v.without_update)
+    notes.emplace_back("No update of a weight is in the trace, so every call counts.");
+  notes.insert(notes.end(), v.notes.begin(), v.notes.end());
+  if (!v.observer.empty()) notes.push_back(v.observer);
+  return notes;
 }
 
 }  // namespace
 
-std::string TraceVerdict::word() const {
-  if (outside_calls > 0) return "ENGINE_BUG";
-  if (judged <= unrecorded || !open.empty()) return "INCONCLUSIVE";
-  return not_finite.weights ? "PROGRAM" : "NOISE";
-}
-
-int TraceVerdict::exit_code() const {
-  const std::string w = word();
-  return w == "ENGINE_BUG" ? 20 : w == "PROGRAM" ? 15 : w == "NOISE" ? 0 : 125;
-}
+VerdictClass TraceVerdict::verdict() const { return classify(answers_of(*this)); }
 
 std::string TraceVerdict::headline() const {
   if (outside_calls > 0) {
@@ -86,32 +251,10 @@ std::string TraceVerdict::headline() const {
     return fmt::format("{} computes something else than its definition, first at step {}, call {}",
                        f.op, f.step, f.call);
   }
-  if (judged == 0) return "no call could be judged";
-  if (judged <= unrecorded)
-    return fmt::format("{} calls were judged and {} could not be recorded", judged, unrecorded);
-  const std::string right =
-      fmt::format("every result of the {} judged calls is within its bound", judged);
-  if (!open.empty()) {
-    return fmt::format(
-        "{}{}; {}", open.front().what,
-        open.size() > 1
-            ? fmt::format(" (and {} more)",
-                          text::plural(static_cast<int64_t>(open.size()) - 1, "open question"))
-            : "",
-        right);
-  }
-  if (not_finite.weights)
-    return fmt::format("the weights become NaN or infinite{}, and {}",
-                       not_finite.call < 0 ? std::string()
-                       : not_finite.from_input
-                           ? ": a NaN comes from outside of the recorded calls"
-                           : fmt::format(": {} returns the first NaN, rightly", not_finite.op),
-                       right);
-  return fmt::format("{}{}", right,
-                     ill_conditioned_results > 0 ? ", some without a correct digit" : "") +
-         (precision_loss_results > 0 ? fmt::format("; {} with a loss of precision",
-                                                   text::plural(precision_loss_results, "result"))
-                                     : "");
+  if (judged <= unrecorded) return operations(*this).what;
+  if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
+  if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
+  return right(*this);
 }
 
 double CallFinding::ratio() const {
@@ -127,186 +270,56 @@ double TraceOp::median() const {
   return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-// The first NaN, where it matters or can be explained.
-std::string describe(const NotFinite& n) {
-  if (n.call < 0) return "";
-  return fmt::format("the first NaN: {}", located(n)) +
-         (n.from_input ? "  it read a NaN that no recorded call had made\n"
-                       : "  what it read has no NaN\n") +
-         (n.weights ? "  after the last step some weights are not finite\n"
-                    : "  after the last step the weights are finite\n");
+Answers answers_of(const TraceVerdict& v) {
+  Answers out;
+  out.repeats = {Outcome::kNotAsked, "the steps were recorded once"};
+  out.operations = operations(v);
+  out.program = program(v);
+  out.sharding = sharding(v);
+  out.effect = {Outcome::kNotAsked, "a few steps do not say what the model learns"};
+  return out;
 }
 
-std::string trace_text(const TraceVerdict& v, bool all_ops) {
-  std::string out = fmt::format("{}  {}\n\n", v.word(), v.headline());
-  for (size_t i = 0; i < v.findings.size() && i < kShown; ++i)
-    out += describe(v.findings[i]) + "\n";
-  if (v.findings.size() > kShown)
-    out += fmt::format("and {} more, which --json lists\n\n",
-                       v.outside_calls - static_cast<int64_t>(kShown));
-  if (!v.open.empty()) {
-    out += "not examined, though the new weights depend on it:\n";
-    for (size_t i = 0; i < v.open.size() && i < kShown; ++i) {
-      const OpenQuestion& q = v.open[i];
-      out +=
-          fmt::format("  - {}{}\n", q.what, q.times > 1 ? fmt::format(" ({} times)", q.times) : "");
-      if (!q.place.empty()) out += fmt::format("    at {}\n", q.place);
-      out += fmt::format("    to examine it: {}\n", q.how);
-    }
-    if (v.open.size() > kShown)
-      out += fmt::format("  and {} more, which --json lists\n", v.open.size() - kShown);
-    out += "\n";
-  }
-  if (v.not_finite.call >= 0) out += describe(v.not_finite) + "\n";
-  if (!v.precision_losses.empty()) {
-    out += fmt::format(
-        "{} with a loss of precision: outside of the bounds of kernels that add in float32, and "
-        "within those "
-        "of kernels that keep their sums in half precision\n\n",
-        text::plural(v.precision_loss_results, "result"));
-    for (size_t i = 0; i < v.precision_losses.size() && i < kShown; ++i)
-      out += describe_loss(v.precision_losses[i]) + "\n";
-  }
-  if (!v.ill_conditioned.empty()) {
-    out += fmt::format(
-        "{} result{} within bounds but without a correct digit: the terms cancel, and what is left "
-        "is "
-        "rounding error. An optimizer that divides by the gradient's size makes it steps of full "
-        "size.\n\n",
-        v.ill_conditioned_results, v.ill_conditioned_results == 1 ? "" : "s");
-    for (size_t i = 0; i < v.ill_conditioned.size() && i < kShown; ++i)
-      out += describe(v.ill_conditioned[i]) + "\n";
-    if (v.ill_conditioned.size() > kShown)
-      out += fmt::format("and at {} more places, which --json lists\n\n",
-                         v.ill_conditioned.size() - kShown);
-  }
-  out += fmt::format("{}{}: {} step{}, {} calls, of which {} judged; {} elements compared",
-                     v.framework, v.script.empty() ? "" : ", " + v.script, v.steps,
-                     v.steps == 1 ? "" : "s", v.calls, v.judged, v.elements);
-  if (v.untestable > 0) out += fmt::format(", {} of them without a finite bound", v.untestable);
-  out += "\n";
-  out += v.without_update ? "no update of a weight is in the trace, so every call counts\n"
-                          : fmt::format("the new weights depend on {} of the calls\n", v.on_path);
-  if (v.uncertain_update > 0)
-    out += fmt::format(
-        "up to {:.2g} % of the update's norm belongs to parameters whose gradient has no correct "
-        "digit\n",
-        100 * v.uncertain_update);
-  std::string off;
-  for (const auto& [key, u] : v.unjudged) {
-    if (u.calls > u.on_path)
-      off += fmt::format("  {:>5}  {}: {}\n", u.calls - u.on_path, key.first, key.second);
-  }
-  if (!off.empty()) out += "not judged, and without effect on the new weights:\n" + off;
-  for (const std::string& note : v.notes) out += fmt::format("note: {}\n", note);
-  if (!v.observer.empty()) out += fmt::format("note: {}\n", v.observer);
-  out += fmt::format("\n{}\n", kNotAsked);
-  if (all_ops) {
-    out += "\n  calls  judged  outside  worst/bound  operation\n";
-    for (const auto& [name, op] : v.ops)
-      out += fmt::format("  {:>5}  {:>6}  {:>7}  {:>11.3g}  {}\n", op.calls, op.judged, op.outside,
-                         op.worst, name);
-  }
-  std::string clean;
-  for (const std::string& line : text::clean_lines(out)) clean += line + "\n";
-  return clean;
-}
-
-std::string trace_json(const TraceVerdict& v) {
-  Json j = {{"schema", 1},
-            {"kind", "trace"},
-            {"verdict", v.word()},
-            {"headline", v.headline()},
-            {"trace", v.trace},
-            {"framework", v.framework},
-            {"script", v.script},
-            {"steps", v.steps},
-            {"calls", v.calls},
-            {"judged", v.judged},
-            {"calls_outside", v.outside_calls},
-            {"elements", v.elements},
-            {"untestable", v.untestable},
-            {"exit_code", v.exit_code()},
-            {"on_path", v.on_path},
-            {"without_update", v.without_update},
-            {"uncertain_update", v.uncertain_update},
-            {"judged_by_parts", v.by_parts},
-            {"rank", v.rank},
-            {"ranks", v.ranks}};
-  j["open"] = Json::array();
-  for (const OpenQuestion& q : v.open)
-    j["open"].push_back({{"what", q.what}, {"how", q.how}, {"place", q.place}, {"times", q.times}});
-  j["not_asked"] = kNotAsked;
-  if (v.not_finite.call >= 0 || v.not_finite.weights) {
-    Json n = located_json(v.not_finite);
-    n.update({{"weights", v.not_finite.weights},
-              {"judged", v.not_finite.judged},
-              {"from_input", v.not_finite.from_input}});
-    j["not_finite"] = std::move(n);
-  }
-  j["findings"] = Json::array();
-  for (const CallFinding& f : v.findings) {
-    Json one = located_json(f);
-    one["composed"] = f.composed;
-    if (f.forward >= 0) one["forward_call"] = f.forward;
-    if (!f.problem.empty()) {
-      one["problem"] = f.problem;
-    } else {
-      one.update({{"result", f.result},
-                  {"type", f.type},
-                  {"elements", f.elements},
-                  {"outside", f.outside},
-                  {"pattern", f.pattern},
-                  {"worst_index", f.worst_index},
-                  {"got", fmt::format("{:.17g}", f.got)},
-                  {"expected", fmt::format("{:.17g}", f.expected)},
-                  {"bound", fmt::format("{:.17g}", f.bound)},
-                  {"signature", f.signature},
-                  {"made_by", f.made_by}});
-      one["operands"] = Json::array();
-      for (const CallOperand& o : f.operands)
-        one["operands"].push_back({{"name", o.name}, {"type", o.type}, {"values", o.values}});
-    }
-    j["findings"].push_back(std::move(one));
-  }
-  j["precision_loss_results"] = v.precision_loss_results;
-  j["precision_losses"] = Json::array();
-  for (const IllConditioned& f : v.precision_losses) {
-    Json one = located_json(f);
-    one.update({{"result", f.result}, {"type", f.type}, {"times", f.times}, {"digits", f.digits}});
-    j["precision_losses"].push_back(std::move(one));
-  }
-  j["ill_conditioned_results"] = v.ill_conditioned_results;
-  j["ill_conditioned"] = Json::array();
-  for (const IllConditioned& f : v.ill_conditioned) {
-    Json one = located_json(f);
-    one.update({{"result", f.result},
-                {"type", f.type},
-                {"times", f.times},
-                {"largest_error", fmt::format("{:.17g}", f.error)},
-                {"largest_expected", fmt::format("{:.17g}", f.expected)},
-                {"largest_bound", fmt::format("{:.17g}", f.bound)}});
-    j["ill_conditioned"].push_back(std::move(one));
-  }
-  j["ops"] = Json::array();
-  for (const auto& [name, op] : v.ops) {
-    j["ops"].push_back({{"op", name},
-                        {"calls", op.calls},
-                        {"judged", op.judged},
-                        {"outside", op.outside},
-                        {"elements", op.elements},
-                        {"median_ratio", fmt::format("{:.6g}", op.median())},
-                        {"worst_ratio", fmt::format("{:.6g}", op.worst)}});
-  }
-  j["not_judged"] = Json::array();
-  for (const auto& [key, u] : v.unjudged)
-    j["not_judged"].push_back(
-        {{"op", key.first}, {"why", key.second}, {"calls", u.calls}, {"on_path", u.on_path}});
-  j["notes"] = v.notes;
-  j["settings"] = Json::object();
-  for (const auto& [key, value] : v.settings) j["settings"][key] = value;
-  j["observer"] = v.observer;
-  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+Report report_of(const TraceVerdict& v) {
+  Report r;
+  r.kind = "recorded step";
+  r.scenario_name = v.script.empty() ? v.trace : v.script;
+  r.subject = v.framework;
+  r.answers = answers_of(v);
+  r.verdict = v.verdict();
+  r.headline = v.headline();
+  r.open = v.open;
+  for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
+  r.notes = notes_of(v);
+  r.counts = {{"steps", v.steps},
+              {"calls", v.calls},
+              {"judged", v.judged},
+              {"calls_outside", v.outside_calls},
+              {"elements", v.elements},
+              {"untestable", v.untestable},
+              {"on_path", v.on_path},
+              {"judged_by_parts", v.by_parts},
+              {"rank", v.rank},
+              {"ranks", v.ranks},
+              {"ill_conditioned_results", v.ill_conditioned_results},
+              {"precision_loss_results", v.precision_loss_results}};
+  r.numbers["uncertain_update"] = v.uncertain_update;
+  r.confidence =
+      fmt::format("{} of {} in {}, {} compared{}; the new weights depend on {} of the calls",
+                  text::count(v.judged), text::plural(v.calls, "call"),
+                  text::plural(v.steps, "step"), text::plural(v.elements, "element"),
+                  v.untestable > 0 ? text::unbounded(v.untestable) : "", text::count(v.on_path));
+  Ops ops;
+  for (const auto& [name, op] : v.ops) ops.emplace_back(&name, &op);
+  std::ranges::stable_sort(
+      ops, [](const auto& a, const auto& b) { return a.second->worst > b.second->worst; });
+  r.details = {precision_losses(v), ill_conditioned(v), operations_table(ops), not_judged(v)};
+  std::erase_if(r.details, [](const DetailTable& t) { return t.rows.empty(); });
+  r.figure = figure_of(ops);
+  for (const auto& [key, value] : v.settings) r.environment[key] = value;
+  r.environment["framework"] = v.framework;
+  r.environment["trace"] = v.trace;
+  return r;
 }
 
 }  // namespace twinrun

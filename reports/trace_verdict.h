@@ -1,4 +1,4 @@
-// What `twinrun judge` tells about a trace, as plain structs, and its text, JSON and page.
+// What is found of a recorded step, as plain structs, and the Report that they make.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "reports/report.h"
 
 namespace twinrun {
 
@@ -55,15 +57,6 @@ struct TraceOp {
   double median() const;  // of `ratios`; NaN without any
 };
 
-// Something that the new weights depend on and that was not examined. Any makes the verdict
-// INCONCLUSIVE.
-struct OpenQuestion {
-  std::string what;   // a sentence without a full stop
-  std::string how;    // what to do so that it is examined: the same
-  std::string place;  // the first line of the user's source that is concerned; "" if none is
-  int64_t times = 1;
-};
-
 // The calls of one operation that were not judged for one reason.
 struct UnjudgedCalls {
   int64_t calls = 0, on_path = 0;  // on_path: those that an update depends on
@@ -106,24 +99,18 @@ struct TraceVerdict {
   std::vector<std::pair<std::string, std::string>> settings;  // of the framework
   std::string observer;  // whether recording changed what the script computes; "" if not examined
 
-  // "ENGINE_BUG"; "INCONCLUSIVE" where something that the new weights depend on was not examined;
-  // "PROGRAM" where right calls make weights that are not finite; otherwise "NOISE".
-  std::string word() const;
-  int exit_code() const;
+  // kEngineBug; kInconclusive where something that the new weights depend on was not examined;
+  // kProgram where right calls make weights that are not finite; otherwise kNoise.
+  VerdictClass verdict() const;
   std::string headline() const;  // a sentence without a full stop
 };
 
-// What `judge` does not ask, whatever it finds.
-inline constexpr std::string_view kNotAsked =
-    "Asked: is every operation right? Not asked: is the step the program that you mean? That is, "
-    "are the gradients the derivative of the loss, is the optimizer its published formula, does "
-    "the "
-    "forward pass read the present weights and the right batch, and do micro-batches and ranks add "
-    "up "
-    "to the whole batch?";
+// What is not asked of a recorded step, whatever is found.
+inline constexpr std::string_view kProgramNotAsked =
+    "whether the gradient is the derivative of the loss, the optimizer its published formula, and "
+    "the weights and the batch that are read the present ones";
 
-std::string trace_text(const TraceVerdict& verdict, bool all_ops);
-std::string trace_json(const TraceVerdict& verdict);
-std::string trace_html(const TraceVerdict& verdict);  // trace_page.cc
+Answers answers_of(const TraceVerdict& verdict);
+Report report_of(const TraceVerdict& verdict);
 
 }  // namespace twinrun

@@ -13,15 +13,10 @@
 #include "program/base/input_file.h"
 #include "program/base/json_checksum.h"
 #include "program/base/json_text.h"
-#include "reports/html_page.h"
-#include "reports/html_text.h"
-#include "reports/json_number.h"
 #include "reports/text.h"
 
 namespace twinrun {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // The gravest first.
 constexpr std::array kGravity = {VerdictClass::kEngineBug,    VerdictClass::kNondeterministic,
@@ -31,41 +26,10 @@ constexpr std::array kGravity = {VerdictClass::kEngineBug,    VerdictClass::kNon
 
 auto gravity(VerdictClass v) { return std::ranges::find(kGravity, v) - kGravity.begin(); }
 
-Json json_of(const SideReport& r) {
-  return {{"name", r.name},
-          {"verdict", std::string(to_string(r.verdict))},
-          {"headline", r.headline},
-          {"cause", r.cause},
-          {"sentence", r.sentence}};
-}
-
 // The verdict is that of the values: graver than both sides'.
 bool values_decide(const TwoReports& both) {
   return both.values && gravity(both.values->verdict) < gravity(both.a.verdict) &&
          gravity(both.values->verdict) < gravity(both.b.verdict);
-}
-
-Json json_of(const ValuesApart& v) {
-  Json results = Json::array();
-  for (const ResultApart& r : v.results)
-    results.push_back({{"name", r.name},
-                       {"side", r.side},
-                       {"step", r.step},
-                       {"elements", r.elements},
-                       {"outside", r.outside},
-                       {"likely", r.likely},
-                       {"on_path", r.on_path},
-                       {"relative", json::number(r.relative)},
-                       {"ratio", json::number(r.ratio)},
-                       {"factor", json::number(r.factor)}});
-  return {{"verdict", std::string(to_string(v.verdict))},
-          {"headline", v.headline},
-          {"steps", v.steps},
-          {"update_relative", json::number(v.update)},
-          {"undecided", json::number(v.undecided)},
-          {"other_inputs", v.inputs},
-          {"results", results},
-          {"notes", v.notes}};
 }
 
 std::string headline(const TwoReports& both) {
@@ -169,65 +133,90 @@ std::string TwoReports::side() const {
   return verdict() == a.verdict ? "A" : "B";
 }
 
-std::string two_reports_text(const TwoReports& both) {
-  std::string out = fmt::format("{}  {}\n\n", to_string(both.verdict()), headline(both));
-  for (const auto& [side, r] : {std::pair{"A", &both.a}, std::pair{"B", &both.b}}) {
-    out +=
-        fmt::format("  {}  {}: {}\n     {}\n", side, to_string(r->verdict), r->headline, r->name);
-    if (!r->cause.empty()) out += fmt::format("     {}: {}\n", r->cause, r->sentence);
+Report report_of(const TwoReports& both) {
+  using Outcome = Answer::Outcome;
+  Report r;
+  r.kind = "two sides";
+  r.scenario_name = both.a.name;
+  r.subject = fmt::format("A: {}; B: {}", both.a.name, both.b.name);
+  r.verdict = both.verdict();
+  r.side = both.side();
+  r.headline = headline(both);
+  const std::string sides = fmt::format("each side's own diagnosis: A {}, B {}",
+                                        to_string(both.a.verdict), to_string(both.b.verdict));
+  const auto answer = [&](VerdictClass no) {
+    return r.verdict == no                            ? Outcome::kNo
+           : r.verdict == VerdictClass::kInconclusive ? Outcome::kOpen
+                                                      : Outcome::kYes;
+  };
+  r.answers.repeats = {
+      r.verdict == VerdictClass::kNondeterministic ? Outcome::kNo : Outcome::kNotAsked, sides};
+  r.answers.operations = {answer(VerdictClass::kEngineBug), sides};
+  r.answers.program =
+      both.values ? Answer{answer(VerdictClass::kProgram), both.values->headline}
+                  : Answer{Outcome::kNotAsked,
+                           "a side left no values, so those of the two sides were not compared"};
+  r.answers.sharding = {r.verdict == VerdictClass::kSharding ? Outcome::kNo : Outcome::kNotAsked,
+                        sides};
+  r.answers.effect = {Outcome::kNotAsked, "a few steps do not say what the model learns"};
+  DetailTable each{"sides",
+                   "Each side by itself",
+                   "",
+                   {{"side", "side"},
+                    {"name", "command or report"},
+                    {"verdict", "verdict"},
+                    {"headline", "headline"},
+                    {"cause", "cause"},
+                    {"sentence", "first finding"}},
+                   {}};
+  for (const auto& [side, one] : {std::pair{"A", &both.a}, std::pair{"B", &both.b}}) {
+    each.rows.push_back({std::string(side), one->name, std::string(to_string(one->verdict)),
+                         one->headline, one->cause, one->sentence});
+    if (!one->has_checksum)
+      r.notes.push_back(fmt::format("the report of {} {}", side, kNoChecksum));
+    if (one->cause.empty() || one->verdict != r.verdict) continue;
+    Finding f;
+    f.verdict = one->verdict;
+    f.cause = one->cause;
+    f.sentence = fmt::format("Side {}: {}", side, one->sentence);
+    f.level = ' ';
+    r.findings.push_back(std::move(f));
   }
-  for (const auto& [side, r] : {std::pair{"A", &both.a}, std::pair{"B", &both.b}}) {
-    if (!r->has_checksum) out += fmt::format("note: the report of {} {}\n", side, kNoChecksum);
+  r.details.push_back(std::move(each));
+  if (!both.values) return r;
+  const ValuesApart& v = *both.values;
+  DetailTable values{"values",
+                     "What the other side's program does not give",
+                     v.headline,
+                     {{"name", "result"},
+                      {"side", "side"},
+                      {"step", "step"},
+                      {"outside", "elements outside"},
+                      {"elements", "of"},
+                      {"relative", "of the norm"},
+                      {"ratio", "in bounds"},
+                      {"factor", "side B's over side A's"}},
+                     {}};
+  for (const ResultApart& apart : v.results) {
+    values.rows.push_back({apart.name, apart.side, apart.step, apart.outside, apart.elements,
+                           apart.relative, apart.ratio, apart.factor});
+    if (v.verdict != r.verdict || r.verdict != VerdictClass::kProgram) continue;
+    Finding f;
+    f.verdict = VerdictClass::kProgram;
+    f.cause = "other_values";
+    f.sentence = apart.sentence();
+    f.step = apart.step;
+    f.level = ' ';
+    r.findings.push_back(std::move(f));
   }
-  if (!both.values) {
-    out += "note: a side left no values, so those of the two sides were not compared\n";
-  } else {
-    const ValuesApart& v = *both.values;
-    if (!values_decide(both)) out += fmt::format("values: {}\n", v.headline);
-    for (const std::string& line : v.inputs) out += fmt::format("Not the same: {}\n", line);
-    for (const ResultApart& r : v.results) out += fmt::format("  - {}\n", r.sentence());
-    for (const std::string& note : v.notes) out += fmt::format("note: {}\n", note);
-  }
-  std::string clean;
-  for (const std::string& line : text::clean_lines(out)) clean += line + "\n";
-  return clean;
-}
-
-std::string two_reports_json(const TwoReports& both) {
-  Json j = {{"schema", 1},
-            {"kind", "two_reports"},
-            {"verdict", std::string(to_string(both.verdict()))},
-            {"exit_code", exit_code(both.verdict())},
-            {"side", both.side()},
-            {"headline", headline(both)},
-            {"a", json_of(both.a)},
-            {"b", json_of(both.b)}};
-  j["values"] = both.values ? json_of(*both.values) : Json(nullptr);
-  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string two_reports_html(const TwoReports& both) {
-  const std::string word(to_string(both.verdict()));
-  html::Table t("Both diagnoses",
-                {{"side"}, {"verdict"}, {"headline"}, {"first finding"}, {"command or report"}});
-  for (const auto& [side, r] : {std::pair{"A", &both.a}, std::pair{"B", &both.b}})
-    t.add({side, std::string(to_string(r->verdict)), html::text(r->headline),
-           html::text(r->cause.empty() ? "" : r->cause + ": " + r->sentence),
-           html::code(r->name, 300)});
-  html::Table values("Values of both sides", {{"what differs"}});
-  if (both.values) {
-    for (const std::string& line : both.values->inputs) values.add({html::text(line)});
-    for (const ResultApart& r : both.values->results) values.add({html::text(r.sentence())});
-    if (both.values->inputs.empty() && both.values->results.empty())
-      values.add({html::text(both.values->headline)});
-  }
-  return html::page({.title = word,
-                     .styles = {"page.css"},
-                     .body = fmt::format("<header>\n<p class=\"about\">twinrun diagnose</p>\n<h1>"
-                                         "<span class=\"badge v-{}\">{}</span> {}</h1>\n</header>\n"
-                                         "<main>\n{}</main>\n",
-                                         word, word, html::text(headline(both)),
-                                         t.str() + (both.values ? values.str() : ""))});
+  for (const std::string& line : v.inputs) r.notes.push_back("Not the same: " + line);
+  r.notes.insert(r.notes.end(), v.notes.begin(), v.notes.end());
+  r.counts["steps"] = v.steps;
+  r.numbers = {{"update", v.update}, {"undecided", v.undecided}};
+  r.confidence = fmt::format("the updates differ by {} of their norm; the bounds leave {} open",
+                             text::number(v.update), text::number(v.undecided));
+  if (!values.rows.empty()) r.details.push_back(std::move(values));
+  return r;
 }
 
 }  // namespace twinrun

@@ -69,8 +69,6 @@ struct TwoReports {
   VerdictClass verdict() const;
   std::string side() const;  // "A", "B", "A and B": whose verdict that is; "" that of the values
 };
-std::string two_reports_text(const TwoReports& both);
-std::string two_reports_json(const TwoReports& both);
-std::string two_reports_html(const TwoReports& both);
+Report report_of(const TwoReports& both);
 
 }  // namespace twinrun

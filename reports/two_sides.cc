@@ -1,143 +1,180 @@
-// Renders the comparison of two traces as text and as JSON.
+// Makes the report of a comparison of two traces.
 #include "reports/two_sides.h"
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "reports/text.h"
 
 namespace twinrun {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr size_t kShownOfEach = 5;
+using Outcome = Answer::Outcome;
 
 std::string first_line(const std::string& place) { return place.substr(0, place.find('\n')); }
 
-std::string where(const SideCall& s) {
-  std::string out = fmt::format("step {}, call {}: {} ({})", s.step, s.call, s.op, s.phase);
-  if (!s.module.empty()) out += fmt::format(", module {}", s.module);
-  if (!s.place.empty()) out += fmt::format(", {}", first_line(s.place));
-  return out;
-}
-
 std::string bounds_of(const SideCall& s) {
   if (!s.judged) return "not judged";
-  if (s.outside > 0) return fmt::format("{} elements outside their bound", s.outside);
-  return fmt::format("within its bound (largest error / bound {})", text::number(s.worst));
+  if (s.outside > 0) return fmt::format("{} elements outside", text::count(s.outside));
+  return "within, " + text::number(s.worst);
 }
 
-std::string times_bound(double ratio) {
-  if (std::isnan(ratio)) return "no bound is known";
-  if (std::isinf(ratio)) return "the result has no rounding of its own";
-  return text::number(ratio) + " of both bounds together";
+void add_differences(DetailTable& t, std::string_view role,
+                     const std::vector<SideDifference>& all) {
+  for (const SideDifference& d : all)
+    t.rows.push_back({std::string(role), d.a.op, d.b.op,
+                      d.a.module.empty() ? d.b.module : d.a.module, first_line(d.a.place),
+                      int64_t{d.a.step}, d.a.call, d.b.call, bounds_of(d.a), bounds_of(d.b),
+                      d.differing, d.elements, d.relative, d.ratio,
+                      std::string(d.same_inputs ? "yes" : "no"), d.by});
+}
+void add_differences(DetailTable& t, std::string_view role,
+                     const std::optional<SideDifference>& one) {
+  if (one) add_differences(t, role, std::vector{*one});
 }
 
-std::string describe(const SideDifference& d) {
-  std::string out = fmt::format("  A  {}\n     {}\n", where(d.a), bounds_of(d.a));
-  out += fmt::format("  B  {}\n     {}\n", where(d.b), bounds_of(d.b));
-  return out + fmt::format(
-                   "  {}: {} of {} elements differ, by at most {} ({} of the largest value; "
-                   "{}); {}\n",
-                   d.type, text::count(d.differing), text::count(d.elements),
-                   text::number(d.largest), text::number(d.relative), times_bound(d.ratio),
-                   d.same_inputs ? "both read the same bits" : "what they read differs");
+DetailTable differences(const TwoSides& s) {
+  DetailTable t{"differences",
+                "Where the sides differ",
+                "The first difference, the largest in units of the bounds, what is outside of its "
+                "bounds, what is not explained because a side could not be judged, and how the "
+                "difference grows.",
+                {{"role", "which"},
+                 {"a_op", "operation of A"},
+                 {"b_op", "of B"},
+                 {"module", "module"},
+                 {"place", "place"},
+                 {"step", "step"},
+                 {"a_call", "call of A"},
+                 {"b_call", "of B"},
+                 {"a_bound", "error / bound of A"},
+                 {"b_bound", "of B"},
+                 {"differing", "elements that differ"},
+                 {"elements", "of"},
+                 {"relative", "of the largest value"},
+                 {"ratio", "of both bounds"},
+                 {"same_inputs", "same inputs"},
+                 {"by", "aligned by"}},
+                {}};
+  add_differences(t, "first", s.first);
+  add_differences(t, "largest", s.largest);
+  add_differences(t, "outside on A", s.of_a);
+  add_differences(t, "outside on B", s.of_b);
+  add_differences(t, "not explained", s.unexplained);
+  add_differences(t, "growth", s.growth);
+  return t;
 }
 
-std::string finding_of(const char* side, const TraceVerdict& v,
-                       const std::optional<SideDifference>& other) {
-  if (v.findings.empty()) return "";
-  const CallFinding& f = v.findings.front();
-  std::string out = fmt::format("Side {}: step {}, call {}: {} ({})\n", side, f.step, f.call, f.op,
-                                f.node.empty() ? f.phase : f.phase + ", " + f.node);
-  if (!f.place.empty()) out += fmt::format("  at {}\n", first_line(f.place));
-  if (!f.module.empty()) out += fmt::format("  in module {}\n", f.module);
-  if (!f.problem.empty()) {
-    out += fmt::format("  {}\n", f.problem);
-  } else {
-    out += fmt::format("  {}: {} of {} elements are outside their bound{}\n", f.type, f.outside,
-                       f.elements, f.pattern.empty() ? "" : ": " + f.pattern);
-    out += fmt::format("  worst at {}: {:.9g}, expected {:.9g} within {:.3g}\n", f.worst_index,
-                       f.got, f.expected, f.bound);
-    if (!f.signature.empty()) out += fmt::format("  of the wrong elements: {}\n", f.signature);
-  }
+constexpr std::array kKinds = {"tensor", "draw",      "number",   "arguments",
+                               "type",   "operation", "gradient", "update"};
+
+DetailTable inputs(const TwoSides& s) {
+  DetailTable t{"inputs",
+                "Not the same on both sides",
+                "",
+                {{"kind", "what"},
+                 {"sentence", "how"},
+                 {"a_place", "place"},
+                 {"a_has", "A has"},
+                 {"b_has", "B has"},
+                 {"differing", "elements that differ"},
+                 {"relative", "relative"}},
+                {}};
+  for (const OtherInput& o : s.inputs)
+    t.rows.push_back({std::string(kKinds[static_cast<size_t>(o.kind)]), o.sentence(),
+                      first_line(o.a.place), o.a_has, o.b_has, o.differing, o.relative});
+  return t;
+}
+
+DetailTable steps(const TwoSides& s) {
+  DetailTable t{"steps",
+                "Each step",
+                "Norms of differences over norms. What rounding explains of the gradients is the "
+                "sum of both sides' bounds.",
+                {{"step", "step"},
+                 {"aligned", "aligned results"},
+                 {"differing", "that differ"},
+                 {"optimizer", "after the optimizer, of the largest value"},
+                 {"update", "the updates"},
+                 {"gradients", "the gradients"},
+                 {"explained", "of which rounding explains"}},
+                {}};
+  for (const StepGrowth& g : s.steps)
+    t.rows.push_back(
+        {int64_t{g.step}, g.aligned, g.differing, g.relative, g.update, g.gradients, g.explained});
+  return t;
+}
+
+DetailTable unaligned(const TwoSides& s) {
+  DetailTable t{"unaligned",
+                "Only on one side",
+                "",
+                {{"side", "side"}, {"op", "operation"}, {"calls", "calls"}},
+                {}};
+  for (const auto& [op, n] : s.unaligned_a) t.rows.push_back({std::string("A"), op, n});
+  for (const auto& [op, n] : s.unaligned_b) t.rows.push_back({std::string("B"), op, n});
+  return t;
+}
+
+DetailTable both(const TwoSides& s) {
+  DetailTable t{"sides",
+                "Each side by itself",
+                "",
+                {{"side", "side"},
+                 {"framework", "framework"},
+                 {"name", "command or trace"},
+                 {"verdict", "verdict"},
+                 {"judged", "judged calls"},
+                 {"calls", "of"},
+                 {"outside", "outside"}},
+                {}};
+  for (const auto& [side, v, name] :
+       {std::tuple{"A", &s.a, &s.a_name}, std::tuple{"B", &s.b, &s.b_name}})
+    t.rows.push_back({std::string(side), v->framework, *name, std::string(to_string(v->verdict())),
+                      v->judged, v->calls, v->outside_calls});
+  return t;
+}
+
+Answers answers_of(const TwoSides& s) {
+  Answers out;
+  out.repeats = {Outcome::kNotAsked, "each side was recorded once"};
+  const Answers a = answers_of(s.a), b = answers_of(s.b);
+  const auto outcome = [&](Outcome o) {
+    return a.operations.outcome == o || b.operations.outcome == o;
+  };
+  out.operations = {outcome(Outcome::kNo)     ? Outcome::kNo
+                    : outcome(Outcome::kOpen) ? Outcome::kOpen
+                                              : Outcome::kYes,
+                    fmt::format("side A: {}; side B: {}", a.operations.what, b.operations.what)};
+  out.program = s.verdict == VerdictClass::kProgram ? Answer{Outcome::kNo, s.headline}
+                : s.verdict == VerdictClass::kNoise || s.verdict == VerdictClass::kIdentical
+                    ? Answer{Outcome::kYes, "both sides compute the same update"}
+                    : Answer{Outcome::kOpen, s.headline};
+  out.sharding = {Outcome::kNotApplicable, "the sides are held against each other"};
+  out.effect = {Outcome::kNotAsked, "a few steps do not say what the model learns"};
+  return out;
+}
+
+// The first finding of a side, and the same result on the other side.
+void add_finding(Report& r, const char* side, const TraceVerdict& v,
+                 const std::optional<SideDifference>& other) {
+  const Report alone = report_of(v);
+  if (alone.findings.empty()) return;
+  Finding f = alone.findings.front();
+  f.sentence = fmt::format("Side {}: {}", side, f.sentence);
   if (other) {
-    const SideCall& there = side[0] == 'A' ? other->b : other->a;
-    out += fmt::format("  the same result on side {}: call {}, {}\n", side[0] == 'A' ? "B" : "A",
-                       there.call, bounds_of(there));
+    const bool on_a = side[0] == 'A';
+    const SideCall& there = on_a ? other->b : other->a;
+    f.evidence.push_back(fmt::format("the same result on side {}: call {}, {}", on_a ? "B" : "A",
+                                     there.call, bounds_of(there)));
   }
-  if (v.outside_calls > 1) out += fmt::format("  and {} more of this side\n", v.outside_calls - 1);
-  return out + "\n";
+  if (v.outside_calls > 1)
+    f.evidence.push_back(fmt::format("and {} more of this side", v.outside_calls - 1));
+  r.findings.push_back(std::move(f));
 }
 
-std::string unaligned_text(const char* side, const std::map<std::string, int64_t>& calls) {
-  if (calls.empty()) return "";
-  int64_t all = 0;
-  for (const auto& [op, n] : calls) all += n;
-  std::string out = fmt::format("only on side {}: {}\n", side, text::plural(all, "call"));
-  for (const auto& [op, n] : calls) out += fmt::format("  {:>5}  {}\n", n, op);
-  return out;
-}
-
-Json number(double x) {
-  if (std::isnan(x)) return nullptr;
-  return std::isinf(x) ? Json("inf") : Json(x);
-}
-Json json_of(const SideCall& s) {
-  return {{"call", s.call},      {"step", s.step},
-          {"op", s.op},          {"place", s.place},
-          {"module", s.module},  {"phase", s.phase},
-          {"judged", s.judged},  {"worst_ratio", number(s.worst)},
-          {"outside", s.outside}};
-}
-Json json_of(const SideDifference& d) {
-  return {{"a", json_of(d.a)},
-          {"b", json_of(d.b)},
-          {"type", d.type},
-          {"aligned_by", d.by},
-          {"same_inputs", d.same_inputs},
-          {"elements", d.elements},
-          {"differing", d.differing},
-          {"largest", number(d.largest)},
-          {"relative", number(d.relative)},
-          {"ratio", number(d.ratio)}};
-}
-Json json_of(const OtherInput& o) {
-  static constexpr const char* kWords[] = {"tensor", "draw",      "number",   "arguments",
-                                           "type",   "operation", "gradient", "update"};
-  return {{"kind", kWords[static_cast<size_t>(o.kind)]},
-          {"sentence", o.sentence()},
-          {"a", json_of(o.a)},
-          {"b", json_of(o.b)},
-          {"a_has", o.a_has},
-          {"b_has", o.b_has},
-          {"elements", o.elements},
-          {"differing", o.differing},
-          {"relative", number(o.relative)},
-          {"explained", number(o.explained)}};
-}
-Json json_of(const StepGrowth& s) {
-  return {{"step", s.step},
-          {"aligned", s.aligned},
-          {"differing", s.differing},
-          {"optimizer_relative", number(s.relative)},
-          {"update_relative", number(s.update)},
-          {"gradient_relative", number(s.gradients)},
-          {"explained_relative", number(s.explained)}};
-}
-
-template <typename T>
-Json json_of(const std::optional<T>& d) {
-  return d ? json_of(*d) : Json(nullptr);
-}
-template <typename T>
-Json json_of(const std::vector<T>& all) {
-  Json out = Json::array();
-  for (const T& one : all) out.push_back(json_of(one));
-  return out;
-}
 }  // namespace
 
 std::string OtherInput::sentence() const {
@@ -186,71 +223,52 @@ std::string OtherInput::sentence() const {
   return "";
 }
 
-std::string two_sides_text(const TwoSides& s) {
-  std::string out = fmt::format("{}  {}\n\n", to_string(s.verdict), s.headline);
-  out +=
-      fmt::format("  A  {}, {}\n  B  {}, {}\n\n", s.a.framework, s.a_name, s.b.framework, s.b_name);
-  out += finding_of("A", s.a, s.of_a) + finding_of("B", s.b, s.of_b);
-  for (size_t i = 0; i < std::min(s.inputs.size(), kShownOfEach); ++i)
-    out += fmt::format("Not the same: {}\n", s.inputs[i].sentence());
-  if (s.inputs.size() > kShownOfEach)
-    out += fmt::format("and {} more, which --json lists\n", s.inputs.size() - kShownOfEach);
-  if (!s.inputs.empty() && s.inputs.front().kind == OtherInput::Kind::kDraw)
-    out +=
-        "Seed both sides alike. Releases and devices may draw in another order: leave out dropout, "
-        "or draw outside of the step.\n";
-  if (!s.inputs.empty()) out += "\n";
-  if (s.first) out += "First difference\n" + describe(*s.first) + "\n";
-  if (s.largest) out += "Largest difference in units of the bounds\n" + describe(*s.largest) + "\n";
-  for (size_t i = 0; i < std::min(s.unexplained.size(), kShownOfEach); ++i)
-    out += "Not explained\n" + describe(s.unexplained[i]) + "\n";
-  for (const StepGrowth& g : s.steps) {
-    out += fmt::format("step {}: {} of {} aligned results differ", g.step, g.differing, g.aligned);
-    if (g.relative > 0)
-      out += fmt::format("; after the optimizer by at most {} of the largest value",
-                         text::number(g.relative));
-    if (g.update > 0)
-      out += fmt::format("; the updates by {} of their norm", text::number(g.update));
-    if (g.gradients == g.gradients)
-      out += fmt::format("; the gradients by {}, of which rounding explains {}",
-                         text::number(g.gradients), text::number(g.explained));
-    out += "\n";
+Report report_of(const TwoSides& s) {
+  Report r;
+  r.kind = "two sides";
+  r.scenario_name = s.a.script.empty() ? s.a_name : s.a.script;
+  r.subject = fmt::format("A: {}, {}; B: {}, {}", s.a.framework, s.a_name, s.b.framework, s.b_name);
+  r.verdict = s.verdict;
+  r.side = s.side;
+  r.headline = s.headline;
+  r.answers = answers_of(s);
+  r.open = s.a.open;
+  r.open.insert(r.open.end(), s.b.open.begin(), s.b.open.end());
+  add_finding(r, "A", s.a, s.of_a);
+  add_finding(r, "B", s.b, s.of_b);
+  if (s.verdict == VerdictClass::kProgram) {
+    for (const OtherInput& o : s.inputs) {
+      Finding f;
+      f.verdict = VerdictClass::kProgram;
+      f.cause = fmt::format("other_{}", kKinds[static_cast<size_t>(o.kind)]);
+      f.sentence = o.sentence();
+      f.step = o.a.step;
+      f.phase = o.a.phase;
+      f.op = o.a.op;
+      f.call = o.a.call;
+      f.place = o.a.place;
+      f.module = o.a.module;
+      f.level = ' ';
+      r.findings.push_back(std::move(f));
+    }
   }
-  out += fmt::format("aligned: {} by their bits, {} by their values, {} by module and order\n",
-                     s.by_bits, s.by_values, s.by_order);
-  out += unaligned_text("A", s.unaligned_a) + unaligned_text("B", s.unaligned_b);
-  for (const auto& [side, v] : {std::pair{"A", &s.a}, std::pair{"B", &s.b}})
-    out += fmt::format("judged on side {}: {} of {} calls\n", side, v->judged, v->calls);
-  for (const std::string& note : s.notes) out += fmt::format("note: {}\n", note);
-  std::string clean;
-  for (const std::string& line : text::clean_lines(out)) clean += line + "\n";
-  return clean;
-}
-
-std::string two_sides_json(const TwoSides& s) {
-  Json j = {{"schema", 1},
-            {"kind", "two_sides"},
-            {"verdict", std::string(to_string(s.verdict))},
-            {"exit_code", exit_code(s.verdict)},
-            {"side", s.side},
-            {"headline", s.headline},
-            {"differing", s.differing},
-            {"aligned", {{"bits", s.by_bits}, {"values", s.by_values}, {"order", s.by_order}}}};
-  j["first_difference"] = json_of(s.first);
-  j["largest_difference"] = json_of(s.largest);
-  j["growth"] = json_of(s.growth);
-  j["steps"] = json_of(s.steps);
-  j["unexplained"] = json_of(s.unexplained);
-  j["other_inputs"] = json_of(s.inputs);
-  j["finding_of_a"] = json_of(s.of_a);
-  j["finding_of_b"] = json_of(s.of_b);
-  j["unaligned"] = {{"a", Json(s.unaligned_a)}, {"b", Json(s.unaligned_b)}};
-  j["notes"] = s.notes;
-  j["a"] = Json::parse(trace_json(s.a));
-  j["a"]["name"] = s.a_name;
-  j["b"] = Json::parse(trace_json(s.b));
-  j["b"]["name"] = s.b_name;
-  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (!s.inputs.empty() && s.inputs.front().kind == OtherInput::Kind::kDraw)
+    r.next_steps.emplace_back(
+        "Seed both sides alike. Releases and devices may draw in another order: leave out "
+        "dropout, or draw outside of the step.");
+  r.notes = s.notes;
+  r.counts = {{"differing", s.differing},         {"aligned_by_bits", s.by_bits},
+              {"aligned_by_values", s.by_values}, {"aligned_by_order", s.by_order},
+              {"judged_a", s.a.judged},           {"calls_a", s.a.calls},
+              {"judged_b", s.b.judged},           {"calls_b", s.b.calls}};
+  r.confidence = fmt::format(
+      "{} and {} calls were judged; {} results aligned by their bits, {} by their values, {} by "
+      "module and order; {} differ",
+      text::count(s.a.judged), text::count(s.b.judged), text::count(s.by_bits),
+      text::count(s.by_values), text::count(s.by_order), text::count(s.differing));
+  r.details = {both(s), inputs(s), differences(s), steps(s), unaligned(s)};
+  std::erase_if(r.details, [](const DetailTable& t) { return t.rows.empty(); });
+  return r;
 }
 
 }  // namespace twinrun

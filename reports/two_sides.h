@@ -1,5 +1,4 @@
-// What `twinrun diagnose --a --b` tells about two traces of one script, as plain structs, and its
-// text, JSON and page.
+// What is found of two traces of one script, as plain structs, and the Report that they make.
 #pragma once
 
 #include <cmath>
@@ -86,8 +85,6 @@ struct TwoSides {
   std::vector<std::string> notes;
 };
 
-std::string two_sides_text(const TwoSides& sides);
-std::string two_sides_json(const TwoSides& sides);
-std::string two_sides_html(const TwoSides& sides);  // two_sides_page.cc; links a/ and b/report.html
+Report report_of(const TwoSides& sides);
 
 }  // namespace twinrun

@@ -23,7 +23,7 @@ USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N
        python -m twinrun verify known.json SCRIPT ARGS...           does each device here compute the same?
        python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]
        python -m twinrun environment --releases PACKAGE
-       python -m twinrun VERB ...     any verb of the program twinrun, such as judge"""
+       python -m twinrun VERB ...     any verb of the program twinrun, such as diagnose"""
 
 
 def program():

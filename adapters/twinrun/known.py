@@ -129,14 +129,9 @@ def verify_script(words):
         found, said = _verify(args, threads, environment, cores)
         rows.append({"device": name, **found})
         print(f"{rows[-1]['outcome']:14} {name}: {rows[-1]['headline']}{said and ': ' + said}", flush=True)
-        for key in ("first_outside", "first_difference"):
-            where = rows[-1].get(key)
-            if where:
-                bounds = f"{where['outside']} of {where['elements']} elements outside their bound" if where["outside"] else \
-                    f"{where['elements']} elements, within their bounds" if where["judged"] else "not judged"
-                print(f"               {key.replace('_', ' ')}: step {where['step']}, {where['op']}"
-                      + (f", module {where['module']}" if where["module"] else "") + f": {bounds}")
-                break
+        for where in rows[-1].get("findings", [])[:1]:
+            print(f"               step {where['step']}, call {where['call']}: {where['sentence']}"
+                  + (f", module {where['module']}" if where["module"] else ""))
     if not rows:
         rows.append({"device": "cuda", "outcome": "unavailable", "headline": "the step was recorded on an accelerator, and none is here"})
         print(f"unavailable    {rows[0]['headline']}")
@@ -165,4 +160,5 @@ def _verify(args, threads, environment, cores):
     if not done.stdout:
         return {"outcome": "unavailable", "headline": "the trace could not be judged"}, done.stderr.decode("utf-8", "replace").strip()
     found = json.loads(done.stdout.decode("utf-8"))
-    return {"outcome": OUTCOMES[found["verdict"]], **{k: v for k, v in found.items() if k not in ("schema", "kind", "exit_code")}}, ""
+    return {"outcome": OUTCOMES[found["verdict"]["class"]], "headline": found["verdict"]["headline"],
+            **{key: found[key] for key in ("verdict", "answers", "findings", "counts", "details")}}, ""

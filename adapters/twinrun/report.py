@@ -26,6 +26,21 @@ class Report:
         # means.
         if meaning and self.verdict not in ("ENGINE_BUG", "NONDETERMINISTIC"):
             self._say_meaning(meaning)
+        if meaning:
+            self._answer_sharding(meaning)
+
+    def _answer_sharding(self, meaning):
+        """Has report.json say of the sharding what this object says."""
+        outcome, what = (
+            ("open", meaning["refused"]) if meaning.get("refused")
+            else ("no" if self.verdict == "SHARDING" else "open", self.headline) if meaning["differs"]
+            else ("yes", "one step is the whole batch's, in binary64")
+        )  # fmt: skip
+        self.data["answers"]["sharding"] = {"outcome": outcome, "what": what}
+        self.data["verdict"].update({"class": self.verdict, "headline": self.headline})
+        known = [f["sentence"] for f in self.data["findings"]]
+        told = [dict(f, **{"class": self.verdict}) for f in self.findings if f["sentence"] not in known]
+        self.data["findings"] = told + self.data["findings"]
 
     def _say_meaning(self, meaning):
         if meaning.get("refused"):
@@ -102,6 +117,15 @@ def forget(folder):
     """Removes an earlier answer from the folder, so that it is not taken for the one of this run."""
     for name in ("report.json", "report.html", "meaning.json"):
         (Path(folder) / name).unlink(missing_ok=True)
+
+
+def save(folder, data):
+    """Writes report.json, and has the program make its pages."""
+    (Path(folder) / "report.json").write_text(checksum.dumps(data, default=str))
+    command = [binary(), "report", str(folder), "--format", "html,markdown,junit"]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, universal_newlines=True)
+    if done.returncode:
+        raise Refused(f"the pages of {folder} could not be made: {done.stderr.strip()}")
 
 
 def run_program(program, folder, subject, precision, faults, settings):

@@ -14,7 +14,7 @@ import torch
 from .capture import capture
 from .meaning import compare
 from .refused import Refused, Unasked
-from .report import Report, forget, run_program
+from .report import Report, forget, run_program, save
 from .stablehlo import write
 
 
@@ -88,4 +88,7 @@ def diagnose(
         (folder / "meaning.json").write_text(json.dumps(meaning, indent=1))
     data = run_program(str(folder / program), folder, subject, precision, faults, settings)
     _check_loss(data, own, folder / program)
-    return Report(folder, data, meaning, notes)
+    report = Report(folder, data, meaning, notes)
+    if meaning:
+        save(folder, report.data)
+    return report

@@ -13,19 +13,22 @@ from .refused import Refused
 
 
 class Judged:
-    """verdict: the class; headline, findings (dicts, the earliest first), open (what the weights depend on and was not examined: dicts
-    with what, how, place, times), calls and judged (how many), path (the page); data: all of report.json."""
+    """verdict: the class; headline, findings (dicts, the earliest first: sentence, step, call, op, place, ..), open (what the weights
+    depend on and was not examined: dicts with what, how, place, times), calls and judged (how many), path (the page); data: all of
+    report.json."""
 
     def __init__(self, path, data):
         self.path, self.data = path, data
-        self.verdict, self.headline, self.findings = data["verdict"], data["headline"], data["findings"]
-        self.open, self.calls, self.judged = data["open"], data["calls"], data["judged"]
+        self.verdict, self.headline, self.findings = data["verdict"]["class"], data["verdict"]["headline"], data["findings"]
+        self.open, self.calls, self.judged = data["open"], data["counts"]["calls"], data["counts"]["judged"]
+
+    def rows(self, table):
+        """Returns the rows of a table of report.json, such as "operations", as dicts."""
+        return rows(self.data, table)
 
     def _sentences(self):
         for f in self.findings[:5]:
-            what = f.get("problem") or f"{f['outside']} of {f['elements']} elements are outside their bound"
-            place = f["place"].split("\n")[0]
-            yield f"step {f['step']}, call {f['call']}: {f['op']}" + (f" at {place}" if place else "") + f": {what}"
+            yield f"step {f['step']}, call {f['call']}: {f['sentence']}"
         if len(self.findings) > 5:
             yield f"and {len(self.findings) - 5} more"
         for question in self.open[:5]:
@@ -37,17 +40,26 @@ class Judged:
     __repr__ = __str__
 
     def _repr_html_(self):
-        rows = "".join(f"<li>{html.escape(s)}</li>" for s in self._sentences())
+        listed = "".join(f"<li>{html.escape(s)}</li>" for s in self._sentences())
         return (f"<h3>{html.escape(self.verdict)}</h3><p>{html.escape(self.headline)}; {self.judged} of {self.calls} calls were judged</p>"
-                f'<ul>{rows}</ul><p><a href="{html.escape(self.path)}">{html.escape(self.path)}</a></p>')
+                + (f"<ul>{listed}</ul>" if listed else "")
+                + f'<p><a href="{html.escape(self.path)}">{html.escape(self.path)}</a></p>')
+
+
+def rows(data, table):
+    for one in data["details"]:
+        if one["id"] == table:
+            keys = [column["key"] for column in one["columns"]]
+            return [dict(zip(keys, row)) for row in one["rows"]]
+    return []
 
 
 def judge(path, out=None, threads=None):
-    """Judges every call of the trace at `path`; writes report.html and report.json into the folder `out` (default: `path` without its
-    ending, and -judged)."""
+    """Judges every call of the trace at `path`; writes the report into the folder `out` (default: `path` without its ending, and
+    -judged)."""
     path = os.fspath(path)
     out = os.fspath(out) if out is not None else os.path.splitext(path)[0] + "-judged"
-    command = [program(), "judge", path, "--out", out, "--json", "--quiet"] + (["--threads", str(threads)] if threads else [])
+    command = [program(), "diagnose", path, "--out", out, "--json", "--quiet"] + (["--threads", str(threads)] if threads else [])
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if not done.stdout:
         raise Refused("twinrun could not judge the trace: " + done.stderr.decode("utf-8", "replace").strip())

@@ -84,10 +84,10 @@ ScriptAnswer judge_recorded(const ScriptOptions& options, const std::string& tra
   std::error_code ignored;
   fs::create_directories(report, ignored);
   // The search does not depend on the pages.
-  (void)write_file_atomically((report / "report.json").string(),
-                              with_checksum(trace_json(verdict)));
-  (void)write_file_atomically((report / "report.html").string(), trace_html(verdict));
-  return {verdict.word(), verdict.headline(), 0};
+  const Report found = report_of(verdict);
+  for (const ReportFormat& format : report_formats())
+    (void)write_file_atomically((report / format.file).string(), format.render(found));
+  return {std::string(to_string(found.verdict)), found.headline, 0};
 }
 
 ScriptAnswer answer_of_exit(const CommandResult& ran, const std::string& last) {

@@ -44,7 +44,6 @@ std::span<const Term> exit_codes();  // manual.cc
 std::span<const Term> environment_variables();
 
 Result<int> diagnose_verb(const Args& args);
-Result<int> judge_verb(const Args& args);
 Result<int> snapshot_verb(const Args& args);
 Result<int> train_verb(const Args& args);
 Result<int> report_verb(const Args& args);
@@ -74,8 +73,8 @@ Status check_output(const std::string& path);
 // Creates a folder. Errors: it exists already; its parent does not exist.
 Status new_folder(const std::string& path);
 
-// Writes report.html and report.json, with its checksum, into a folder, which is made.
-Status write_pages(const std::string& folder, const std::string& html, const std::string& json);
+// Writes a report in all its formats into a folder, which is made.
+Status write_report(const std::string& folder, const Report& report);
 
 // The command line as typed, quoted for a shell.
 std::string command_line();
@@ -98,6 +97,7 @@ bool use_color();      // wanted, and stdout is a terminal
 int terminal_width();  // of stdout, at most 120; 80 if it is no terminal
 // False only if the first of LC_ALL, LC_CTYPE and LANG that is set does not name UTF-8.
 bool unicode_wanted();
-void print_report(const Report& report);  // to_terminal with the settings of this terminal
+TerminalOptions terminal_options();       // of this terminal
+void print_report(const Report& report);  // to_terminal with these
 
 }  // namespace twinrun::cli

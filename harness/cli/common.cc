@@ -95,12 +95,14 @@ Status new_folder(const std::string& path) {
                path, "name a new folder inside an existing one", kind_of_failure(error.value())};
 }
 
-Status write_pages(const std::string& folder, const std::string& html, const std::string& json) {
+Status write_report(const std::string& folder, const Report& report) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) return Error{failed.message(), folder, "name a folder that can be made"};
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(folder + "/report.json", with_checksum(json)));
-  return write_file_atomically(folder + "/report.html", html);
+  for (const ReportFormat& format : report_formats())
+    TWINRUN_RETURN_IF_ERROR(
+        write_file_atomically(fmt::format("{}/{}", folder, format.file), format.render(report)));
+  return Ok{};
 }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
@@ -127,8 +129,11 @@ bool unicode_wanted() {
   }
   return true;
 }
+TerminalOptions terminal_options() {
+  return {.width = terminal_width(), .color = use_color(), .unicode = unicode_wanted()};
+}
 void print_report(const Report& report) {
-  print_text(to_terminal(report, {terminal_width(), use_color(), unicode_wanted()}), Colors::kOwn);
+  print_text(to_terminal(report, terminal_options()), Colors::kOwn);
 }
 
 }  // namespace twinrun::cli

@@ -66,12 +66,13 @@ Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::strin
   const KnownVerdict verdict = verify_known(then, trace, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
   TWINRUN_RETURN_IF_ERROR(unchanged(trace));
+  const Report report = report_of(verdict);
   if (parsed.get<bool>("json")) {
-    print_document(to_json(verdict));
+    print_document(to_json(report));
   } else {
-    print_text(to_text(verdict));
+    print_report(report);
   }
-  return exit_code(verdict.verdict);
+  return exit_code(report.verdict);
 }
 
 }  // namespace twinrun::cli

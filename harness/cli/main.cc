@@ -40,11 +40,10 @@ namespace {
 
 constexpr std::array kVerbs = {
     Verb{"diagnose",
-         "train on the reference and on the engine, compare, give a verdict",
+         "is a step right? of a script, a trace, a scenario, a compiled step",
          diagnose_verb,
          {},
          /*on_ranks=*/true},
-    Verb{"judge", "hold every call of a recorded PyTorch step against its definition", judge_verb},
     Verb{"report", "render a finished diagnosis in other formats", report_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
     Verb{"train", "train once on one engine", train_verb, {}, /*on_ranks=*/true},

@@ -75,7 +75,26 @@ Help help_of(const Verb& verb) {
   return help;
 }
 
-Options::Options() : description_(std::make_shared<po::options_description>("options")) {}
+Options::Options() : description_(std::make_shared<po::options_description>("options")) {
+  groups_.push_back(description_);
+}
+
+void Options::group(const std::string& title) {
+  description_ = std::make_shared<po::options_description>("options of " + title);
+  groups_.push_back(description_);
+}
+
+bool Options::takes_value(const std::string& word) const {
+  for (const auto& group : groups_) {
+    for (const auto& option : group->options()) {
+      const std::string letter =
+          option->canonical_display_name(po::command_line_style::allow_dash_for_short);
+      if (word == "--" + option->long_name() || word == letter)
+        return option->semantic()->max_tokens() > 0;
+    }
+  }
+  return false;
+}
 
 void Options::takes(const std::string& name, Values values) {
   values_[long_name(name)] = std::move(values);
@@ -147,9 +166,9 @@ template Words Parsed::get(const std::string&) const;
 Result<Parsed> parse(const Args& args, const char* usage, const char* example, Options options,
                      const std::vector<std::string>& positional) {
   Parsed parsed{std::make_shared<po::variables_map>()};
-  po::options_description& visible = *options.description_;
-  visible.add_options()("help,h", "this text");
-  po::options_description all, hidden;
+  options.groups_.front()->add_options()("help,h", "this text");
+  po::options_description visible, all, hidden;
+  for (const auto& group : options.groups_) visible.add(*group);
   all.add(visible);
   po::positional_options_description order;
   for (const auto& name : positional) {
@@ -225,6 +244,20 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
   return parsed;
 }
 
+size_t script_at(const Args& args, const Options& options) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].starts_with("-")) {
+      i += options.takes_value(args[i]) ? 1 : 0;
+      continue;
+    }
+    const std::string name = args[i].substr(args[i].rfind('/') + 1);
+    return name.ends_with(".py") || name.starts_with("python") || name.starts_with("pypy")
+               ? i
+               : args.size();
+  }
+  return args.size();
+}
+
 void add_scenario_options(Options& options) {
   add_key_option(options, "set",
                  "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
@@ -234,7 +267,7 @@ void add_common_options(Options& options) {
   options.number<int>("threads", "host threads (default: all cores); never changes a bit");
   options.flag("json", "print one JSON document on stdout, and nothing else there");
   options.flag("quiet,q", "print no progress");
-  options.flag("verbose,v", "print a line every train.log_every steps");
+  options.flag("verbose,v", "print a line every train.log_every steps; at the end everything");
 }
 
 Result<Overrides> overrides_of(const Parsed& parsed, const std::string& option) {

@@ -77,11 +77,16 @@ class Options {
   // arguments named SCENARIO are those of the library, too.
   void takes(const std::string& name, Values values);
   void axes(std::span<const Verb> axes);  // listed by --help
+  void group(const std::string& title);   // of the options that are added from now on
+  // Whether a word "--name" or "-n" is followed by its value.
+  bool takes_value(const std::string& word) const;
 
  private:
   friend Result<Parsed> parse(const Args&, const char*, const char*, Options,
                               const std::vector<std::string>&);
   std::shared_ptr<boost::program_options::options_description> description_;
+  // Each with a title; the first has those without.
+  std::vector<std::shared_ptr<boost::program_options::options_description>> groups_;
   std::map<std::string, Values> values_;  // by long name, or name of an argument
   std::span<const Verb> axes_;
 };
@@ -99,6 +104,9 @@ struct Parsed {
 Result<Parsed> parse(const Args& args, const char* usage, const char* example, Options options,
                      const std::vector<std::string>& positional);
 std::vector<std::string> split_commas(const std::string& text);
+// The place of the first argument that is a Python script or interpreter: what follows is the
+// script's. args.size(): there is none.
+size_t script_at(const Args& args, const Options& options);
 
 // Options that several verbs share.
 void add_scenario_options(Options& options);  // --set

@@ -46,12 +46,12 @@ void add_program_options(Options& options) {
   add_program_files(options);
 }
 
-Result<ProgramFiles> program_files_of(const Parsed& parsed) {
+Result<ProgramFiles> program_files_of(const Parsed& parsed, const std::string& program) {
   ProgramFiles files;
-  files.program = text_of(parsed, "program");
+  files.program = program.empty() ? text_of(parsed, "program") : program;
   for (const FileOption& option : kFileOptions) {
     files.*option.member = text_of(parsed, option.name);
-    if (parsed.has(option.name) && !parsed.has("program"))
+    if (parsed.has(option.name) && files.program.empty())
       return Error{"applies only to an imported program", fmt::format("--{}", option.name),
                    "give --program FILE as well"};
   }

@@ -22,7 +22,8 @@ void add_program_of_run(Options& options);
 
 // The files that --program and its options name; program is "" without --program. Errors: --state
 // and the like without --program.
-Result<ProgramFiles> program_files_of(const Parsed& parsed);
+// `program`: in place of --program.
+Result<ProgramFiles> program_files_of(const Parsed& parsed, const std::string& program = "");
 // What the scenario argument or --program names. Errors: neither, or both.
 Result<ExperimentSource> source_of(const Parsed& parsed, const std::string& argument = "?SCENARIO");
 // The same, opened, with --set.

@@ -8,7 +8,7 @@
 
 #include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/options.h"
+#include "harness/cli/diagnose_what.h"
 #include "harness/foreign/tensorboard.h"
 #include "program/base/names.h"
 #include "reports/csv.h"
@@ -111,6 +111,12 @@ Status tell(const std::string& name, const Report& report, const fs::path& folde
 }
 
 }  // namespace
+
+Result<int> show_report(const std::string& path, const Parsed& parsed) {
+  TWINRUN_ASSIGN(const Report report,
+                 read_report(is_folder(path) ? fs::path(path) / "report.json" : fs::path(path)));
+  return answer(report, parsed);
+}
 
 Result<int> report_verb(const Args& args) {
   Options options;

@@ -326,6 +326,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
         excerpt(diagnosis.programs["S"], diagnosis.experiment.forward.couplings, j.findings);
   r.checklist = checklist(diagnosis, r);
   r.many_cores = many_cores(diagnosis, r);
+  r.answers = answers_of(diagnosis, r);
   return r;
 }
 

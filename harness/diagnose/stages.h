@@ -90,6 +90,8 @@ Status compare_trajectories(DiagnosisState& diagnosis);  // paired seeds
 // Trains again with the causes undone and measures what is left of the drift.
 Status apply_cures(DiagnosisState& diagnosis);
 Report make_report(DiagnosisState& diagnosis, const Judgement& judgement);
+// `report` is complete but for these.
+Answers answers_of(const DiagnosisState& diagnosis, const Report& report);
 Status write_results(const DiagnosisState& diagnosis, const Report& report);
 
 }  // namespace twinrun

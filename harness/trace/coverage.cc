@@ -258,7 +258,7 @@ void Coverage::finish(TraceVerdict& verdict) {
   if (trace_.ranks > 1 && verdict.rank_traces < trace_.ranks) {
     open(fmt::format("{} of {} ranks were not judged with this one",
                      trace_.ranks - verdict.rank_traces, trace_.ranks),
-         "give the traces of all ranks: twinrun judge NAME.rank*.twin", "");
+         "give the traces of all ranks: twinrun diagnose NAME.rank*.twin", "");
   }
   if (verdict.uncertain_update > kMostOfTheUpdate) {
     open(fmt::format(

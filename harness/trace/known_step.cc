@@ -233,7 +233,7 @@ Result<KnownStep> know(const TraceFile& trace, const TraceFile* again, ThreadPoo
   const TraceVerdict judged = judge_trace(trace, pool, stop, progress);
   if (judged.outside_calls > 0)
     return Error{judged.headline(), trace.path,
-                 "record on a machine that computes rightly: twinrun judge names the call",
+                 "record on a machine that computes rightly: twinrun diagnose names the call",
                  Error::Kind::kRun};
   return known;
 }

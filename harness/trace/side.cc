@@ -1,7 +1,8 @@
-// Runs the command of a side, or finds its file.
+// Runs a script and has its steps recorded.
 #include "harness/trace/side.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,14 +10,12 @@
 #include <fstream>
 #include <vector>
 
-#include "backends/exec/exec_backend.h"
 #include "harness/host/command.h"
 
 namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kExec = "exec:";
 
 // The folder of the Python package `twinrun`: of a checkout, or of the environment that this
 // program is installed in. "" if there is none: then the interpreter must have its own.
@@ -25,11 +24,11 @@ std::string package_folder() {
   const fs::path self = fs::read_symlink("/proc/self/exe", failed);
   if (failed) return "";
   const fs::path checkout = self.parent_path() / "../../adapters/twinrun";
-  if (fs::exists(checkout / "watch.py", failed)) return fs::canonical(checkout).string();
+  if (fs::exists(checkout / "__main__.py", failed)) return fs::canonical(checkout).string();
   for (const auto& version :
        fs::directory_iterator(self.parent_path().parent_path() / "lib", failed)) {
     const fs::path installed = version.path() / "site-packages/twinrun";
-    if (fs::exists(installed / "watch.py", failed)) return fs::canonical(installed).string();
+    if (fs::exists(installed / "__main__.py", failed)) return fs::canonical(installed).string();
   }
   return "";
 }
@@ -63,8 +62,10 @@ bool is_python(const std::string& word) {
   return name.starts_with("python") || name.starts_with("pypy");
 }
 
-Result<RecordedSide> run_side(const std::string& text, const SideOptions& o) {
-  std::vector<std::string> words = command_words(text.substr(kExec.size()));
+}  // namespace
+
+Result<RecordedSide> record_side(const std::vector<std::string>& words, const SideOptions& o) {
+  const std::string text = fmt::format("{}", fmt::join(words, " "));
   // What starts the interpreter may come before it: env, taskset, numactl. The script is the first
   // word after it that is no option of it.
   const auto python = std::ranges::find_if(words, is_python);
@@ -74,16 +75,22 @@ Result<RecordedSide> run_side(const std::string& text, const SideOptions& o) {
     script += words[script] == "-W" || words[script] == "-X" ? 2 : 1;
   std::error_code ignored;
   if (script >= words.size() || !fs::is_regular_file(words[script], ignored)) {
-    return Error{
-        "the command of a side is a Python and a script: exec:PYTHON SCRIPT ARGS", text,
-        "or record it with `python -m twinrun watch -o a.twin SCRIPT`, and give the trace"};
+    return script < words.size() && python != words.end()
+               ? Error{"no such file", words[script], "check the script's name"}
+               : Error{"this is not a Python and a script", text, "give [PYTHON] SCRIPT ARGS"};
   }
-  RecordedSide side{text, o.folder + "/trace.twin", ""};
+  const std::string& interpreter = *python;
+  if (interpreter.find('/') != std::string::npos && !fs::exists(interpreter, ignored))
+    return Error{"no such file", interpreter, "give the path of a Python"};
+  RecordedSide side{text, o.trace, ""};
   CommandOptions command;
   command.log = o.folder + "/log";
   command.on_kill = o.folder;
   std::vector<std::string> before = {"env", "PYTHONPATH=" + python_path(o.folder)};
-  before.push_back("TWINRUN_OUT=" + o.folder + "/diagnosis");
+  const std::string diagnosis = o.report.empty() ? o.folder + "/diagnosis" : o.report;
+  const std::string report = diagnosis + "/report.json";
+  fs::remove(report, ignored);  // an earlier run's
+  before.push_back("TWINRUN_OUT=" + diagnosis);
   const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
   if (!ignored) before.push_back("TWINRUN=" + self.string());
   const auto run = [&](const std::vector<std::string>& watch) {
@@ -108,7 +115,6 @@ Result<RecordedSide> run_side(const std::string& text, const SideOptions& o) {
   if (ran.ended == CommandResult::Ended::kInterrupted)
     return Error{"interrupted", text, "", Error::Kind::kInterrupted};
   // A script that has diagnosed itself may say so by its exit status.
-  const std::string report = o.folder + "/diagnosis/report.json";
   if (fs::exists(report, ignored)) return RecordedSide{text, "", report};
   if (ran.ended != CommandResult::Ended::kExit || ran.code != 0) {
     return Error{fmt::format("the command failed ({}){}", ran.text(), last_lines(command.log)),
@@ -121,15 +127,6 @@ Result<RecordedSide> run_side(const std::string& text, const SideOptions& o) {
         text, "docs/guides/two-environments.md", Error::Kind::kForeignEngine};
   }
   return side;
-}
-
-}  // namespace
-
-Result<RecordedSide> side_of(const std::string& text, const SideOptions& options) {
-  if (text.starts_with(kExec)) return run_side(text, options);
-  std::error_code ignored;
-  if (fs::is_directory(text, ignored)) return RecordedSide{text, "", text + "/report.json"};
-  return text.ends_with(".json") ? RecordedSide{text, "", text} : RecordedSide{text, text, ""};
 }
 
 }  // namespace twinrun

@@ -1,12 +1,12 @@
-// One side of a comparison of two installations: a trace that exists, or a command that is run
-// under `python -m twinrun watch` and writes one. A script that has no PyTorch to watch but calls
+// Runs a Python script under `python -m twinrun watch`, which records its steps. A script that has no PyTorch to watch but calls
 // twinrun.diagnose gives the report of that diagnosis.
 //
-//   TWINRUN_ASSIGN(const RecordedSide a, side_of("exec:env-a/bin/python step.py", options));
+//   TWINRUN_ASSIGN(const RecordedSide a, record_side({"env-a/bin/python", "step.py"}, options));
 //   a.trace;    // "" if only a.report is there
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "harness/host/progress.h"
 #include "program/base/result.h"
@@ -19,13 +19,15 @@ struct RecordedSide {
 };
 
 struct SideOptions {
-  std::string folder;  // where a command's files go
+  std::string folder;  // where files go that are not kept
+  std::string trace;   // the file to write
+  std::string report;  // the folder for what the script diagnoses itself; "": inside of `folder`
   int steps = 2, first = 0;
   const StopFlag* stop = nullptr;
   Progress* progress = nullptr;
 };
-// Errors: no such file; the command is no Python with a script, failed, or left neither a trace nor
-// a report. The end of what it printed is part of the message.
-Result<RecordedSide> side_of(const std::string& text, const SideOptions& options);
+// Errors: the command is no Python with a script, failed, or left neither a trace nor a report. The
+// end of what it printed is part of the message.
+Result<RecordedSide> record_side(const std::vector<std::string>& words, const SideOptions& options);
 
 }  // namespace twinrun

@@ -91,7 +91,7 @@ TEST(Completion, BashOffersValues) {
       {"report DIR --format json,ma", {"json,markdown"}},
       {"compare digits_mlp --a-fault drop_c", {"drop_core@"}},
       {"check digits_mlp --fail-on ''", {"error", "note", "warning"}},
-      {"judge trace.twin --threads ''", {}},
+      {"diagnose trace.twin --threads ''", {}},
       {"scenarios show digits_m", {"digits_mlp"}},
   };
   for (const auto& [words, expected] : cases)

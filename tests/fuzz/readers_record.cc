@@ -268,7 +268,9 @@ void check_trace(std::string_view bytes) {
   if (!accepted(whole)) return;
   require(accepted(part), "a whole trace is refused as a part");
   const TraceVerdict verdict = judge_trace(*whole, nullptr);
-  require(!trace_json(verdict).empty() && !trace_text(verdict, true).empty(), "no report");
+  const Report report = report_of(verdict);
+  require(!to_terminal(report, {}).empty() && !to_markdown(report).empty(), "no report");
+  must(report_from_json(to_json(report), "report.json"), "its report is refused");
 }
 
 }  // namespace

@@ -96,6 +96,12 @@ inline EngineProbe probe(double worst, int64_t outside) {
 inline Report noise() {
   Report r = base();
   r.verdict = VerdictClass::kNoise;
+  using enum Answer::Outcome;
+  r.answers = {{kYes, "reference and engine give the same bits again"},
+               {kYes, "41,200,000 elements of 61 ops are within their bounds"},
+               {kYes, "the engine ran the requested program, op by op"},
+               {kYes, "proven over a prime field: the sharded step is the whole batch's"},
+               {kOpen, "undecided"}};
   r.loss_band = {"least and largest of 5 seeds of R", curve(40, -0.03125f), curve(40, 0.046875f)};
   r.headline =
       "tpu on 8 cores differs from the CPU reference by no more than its bfloat16 matrix units "
@@ -143,6 +149,7 @@ inline Report noise() {
 inline Report sharding() {
   Report r = base();
   r.verdict = VerdictClass::kSharding;
+  r.answers.sharding = {Answer::Outcome::kNo, "the gradient on 8 cores is 8 times the reference's"};
   r.headline =
       "The gradient on 8 cores is 8 times the reference's: the loss is averaged per core and the "
       "cores are summed.";
@@ -223,6 +230,7 @@ inline Report sharding() {
 inline Report engine_bug() {
   Report r = base();
   r.verdict = VerdictClass::kEngineBug;
+  r.answers.operations = {Answer::Outcome::kNo, "conv1/kernel.grad is wrong on core 5"};
   r.headline =
       "tpu computes conv1/kernel.grad wrongly on core 5 from step 3 on: 12 of 4608 elements lie "
       "up to 4130 times outside what its declared arithmetic can produce.";
@@ -368,9 +376,58 @@ inline std::string poison() {
          std::string(1, '\0') + std::string(200, 'x');
 }
 
+// Of a recorded step.
+inline Report recorded() {
+  Report r;
+  r.kind = "recorded step";
+  r.scenario_name = "train.py";
+  r.subject = "torch 2.15.0";
+  r.verdict = VerdictClass::kInconclusive;
+  r.headline =
+      "aten.nextafter.default has no definition here; every result of the 98 judged calls "
+      "is within its bound";
+  r.confidence = "98 of 99 calls in 1 step, 12,288 elements compared";
+  r.answers.operations = {Answer::Outcome::kOpen, "aten.nextafter.default has no definition here"};
+  r.answers.sharding = {Answer::Outcome::kNotApplicable, "one process"};
+  r.open = {{"aten.nextafter.default has no definition here", "add one (CONTRIBUTING.md)",
+             "train.py:31 in step: x = torch.nextafter(x, y)", 1}};
+  Finding f;
+  f.verdict = VerdictClass::kEngineBug;
+  f.cause = "engine:aten.mm.default";
+  f.sentence = "aten.mm.default at train.py:31: 2 of 640 elements are outside their bound";
+  f.step = 0;
+  f.call = 40;
+  f.op = "aten.mm.default";
+  f.place = "train.py:31 in forward: x = self.fc(x)\ntrain.py:52 in <module>: loss = f(x)";
+  f.module = "fc";
+  f.outside = 2;
+  f.level = ' ';
+  f.evidence = {"argument 0 float32[64, 10]: 0.25 at [3,7]"};
+  r.findings = {f};
+  r.counts = {{"calls", 99}, {"judged", 98}};
+  r.numbers = {{"uncertain_update", 0.25}};
+  r.details = {{"operations",
+                "Operations",
+                "The largest error / bound first.",
+                {{"op", "operation"}, {"calls", "calls"}, {"worst", "largest"}},
+                {{"aten.mm.default", int64_t{9}, 0.25},
+                 {"aten.relu.default", int64_t{3}, std::numeric_limits<double>::quiet_NaN()}}}};
+  r.figure = {"Error over bound", "A dot is a call.", "largest", {{"mm.default", {0.25, 0.5, 2}}}};
+  r.notes = {"No update of a weight is in the trace, so every call counts."};
+  r.directory = "twinrun-results/train";
+  return r;
+}
+
 inline Report hostile() {
   Report r = engine_bug();
   const std::string p = poison();
+  r.kind = r.side = p;
+  for (const Question& q : questions()) r.answers.*q.answer = {Answer::Outcome::kOpen, p};
+  r.open = {{p, p, p, -1}};
+  r.counts = {{p, -1}};
+  r.numbers = {{p, 1e300}};
+  r.details = {{"hostile", p, p, {{p, p}, {p, p}}, {{p, int64_t{-1}}, {1e300, p}}}};
+  r.figure = {p, p, p, {{p, {1e300, -1, std::numeric_limits<double>::quiet_NaN()}}, {p, {}}}};
   r.scenario_name = r.scenario_description = r.scenario_digest = r.scenario_toml = p;
   r.injected = p;
   r.subject = r.command = r.headline = r.confidence = r.smallest_effect = p;
@@ -396,6 +453,8 @@ inline Report hostile() {
     f.cause = f.sentence = f.phase = f.op = f.op_kind = f.elements = f.fingerprint = p;
     f.number_text = f.bound_source = f.hex = f.reproduce = p;
     f.evidence = {p, p, p, p, p};
+    f.place = f.module = p;
+    f.call = -1;
     f.picture = {{-1, 0}, 7, {p, "", "<script>"}};
     f.level = '\xff';
     f.number = -std::numeric_limits<double>::infinity();

@@ -26,22 +26,34 @@ using Keys = std::vector<std::string>;
 TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
-  EXPECT_EQ(keys_of(j), (Keys{"schema",      "verdict",        "scenario",        "command",
-                              "asked",       "injected",       "findings",        "runs",
-                              "loss_band",   "state_partings", "weight_drift",    "step_coverage",
-                              "controls",    "probes",         "module",          "switches",
-                              "proofs",      "many_cores",     "trajectories",    "cures",
-                              "ensembles",   "unexplained",    "smallest_effect", "ruled_out",
-                              "checklist",   "next_steps",     "notes",           "program",
-                              "environment", "directory",      "checksum"}));
-  EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "row", "effect", "metric", "effect_text",
+  EXPECT_EQ(keys_of(j), (Keys{"schema",         "kind",
+                              "verdict",        "answers",
+                              "open",           "scenario",
+                              "command",        "asked",
+                              "injected",       "findings",
+                              "runs",           "loss_band",
+                              "state_partings", "weight_drift",
+                              "step_coverage",  "controls",
+                              "probes",         "module",
+                              "switches",       "proofs",
+                              "many_cores",     "trajectories",
+                              "cures",          "ensembles",
+                              "unexplained",    "smallest_effect",
+                              "ruled_out",      "checklist",
+                              "next_steps",     "notes",
+                              "program",        "counts",
+                              "numbers",        "details",
+                              "figure",         "environment",
+                              "directory",      "checksum"}));
+  EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "side", "row", "effect", "metric", "effect_text",
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
   EXPECT_EQ(keys_of(j["findings"][0]),
             (Keys{"class",        "cause",   "sentence", "step",      "phase",
                   "op",           "op_kind", "core",     "elements",  "fingerprint",
                   "share",        "level",   "number",   "bound",     "number_text",
-                  "bound_source", "hex",     "evidence", "reproduce", "picture"}));
+                  "bound_source", "hex",     "evidence", "reproduce", "picture",
+                  "call",         "place",   "module",   "outside",   "composed"}));
   EXPECT_EQ(keys_of(j["runs"][0]),
             (Keys{"name", "engine", "settings", "meaning", "root_digest", "steps", "train_loss",
                   "train_loss_hex", "eval_loss", "eval_loss_hex", "eval_accuracy", "seconds",

@@ -81,10 +81,11 @@ struct Wrong {
 
 TEST(ReadJson, ErrorsNameKeyFoundAndAllowed) {
   const std::vector<Wrong> all = {
-      {"/schema", 3, "report.json: schema: schema 3 is of a later twinrun"},
-      {"/schema", "1", "report.json: schema: found \"1\"; allowed: 2"},
+      {"/schema", 4, "report.json: schema: schema 4 is of a later twinrun"},
+      {"/schema", "1", "report.json: schema: found \"1\"; allowed: 3"},
       {"/schema", 0, "found 0"},
-      {"/verdict", 3, "report.json: verdict: found 3; allowed: an object"},
+      {"/verdict", 3, "by an older twinrun"},
+      {"/answers/sharding/outcome", "maybe", "answers.sharding.outcome: found \"maybe\""},
       {"/verdict/class", "NOISY", "did you mean 'NOISE'?"},
       {"/verdict/class", nullptr, "verdict.class: found null; allowed: IDENTICAL, NOISE"},
       {"/findings/0/step", "three",

@@ -3,6 +3,7 @@
 // commit it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -24,7 +25,8 @@ std::vector<Example> all_examples() {
   return {{"noise", examples::noise()},
           {"sharding", examples::sharding()},
           {"engine_bug", examples::engine_bug()},
-          {"inconclusive", examples::inconclusive()}};
+          {"inconclusive", examples::inconclusive()},
+          {"recorded", examples::recorded()}};
 }
 
 void expect_golden(const std::string& file, const std::string& actual) {
@@ -98,6 +100,10 @@ Report absurd() {
 TEST(Golden, Terminal) {
   for (const Example& example : all_examples()) {
     expect_golden(example.name + ".txt", to_terminal(example.report, {.width = 80}));
+    // What a diagnosis prints without -v.
+    const std::string answer = to_terminal(example.report, {.width = 80, .whole = false});
+    expect_golden(example.name + ".answer.txt", answer);
+    EXPECT_LE(std::ranges::count(answer, '\n'), 32) << answer;
   }
 }
 
@@ -117,7 +123,7 @@ TEST(Tables, EveryRowHasACellForEachColumn) {
     for (const tables::Section& s :
          {tables::runs(r), tables::drift(r), tables::trajectories(r), tables::ensembles(r),
           tables::ablations(r), tables::probes(r, 4), tables::controls(r), tables::environment(r),
-          tables::other_findings(r)}) {
+          tables::other_findings(r), tables::answers(r), tables::open_questions(r)}) {
       for (const tables::Table& t : s.tables) {
         for (const auto& row : t.rows) EXPECT_EQ(row.cells.size(), t.columns.size()) << s.title;
       }
@@ -253,7 +259,7 @@ TEST(Markdown, StaysBelowTheLimitHoweverMuchThereIs) {
       grow(all, n);
       const std::string text = to_markdown(one);
       EXPECT_LT(text.size(), 60000U);
-      EXPECT_NE(text.find("## Words"), std::string::npos) << "it ends with its last section";
+      EXPECT_NE(text.find("## Attachments"), std::string::npos) << "it ends with its last section";
     }
     const std::string text = to_markdown(all);
     EXPECT_LT(text.size(), 60000U);
@@ -349,6 +355,7 @@ TEST(Sentences, TheReportNamesOnlyWhatExists) {
   for (const Example& example : all_examples()) {
     const std::string text = to_markdown(example.report);
     EXPECT_FALSE(has(text, "twinrun bundle")) << example.name;
+    if (example.report.kind != "scenario") continue;
     EXPECT_TRUE(has(text, "`zip -r case.zip twinrun-results/")) << example.name;
     EXPECT_EQ(lines_of(text.substr(text.find("## Words"))).size(), 7U) << "a title and five lines";
     EXPECT_FALSE(has(text, "only 0 is allowed")) << example.name;

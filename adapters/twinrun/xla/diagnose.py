@@ -13,9 +13,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from .. import checksum
 from ..refused import Refused
-from ..report import Report, forget, run_program
+from ..report import Report, forget, run_program, save
 from . import files
 from .arguments import find, flat_results
 from .compat import MESHES, is_key, key_data, loaded, wrap_key, key_impl
@@ -158,15 +157,13 @@ def diagnose(
     seen = {
         "what": what, "versions": loaded(), "devices": len(jax.devices()) if several else 1,
         "platform": jax.default_backend(), "equations": len(list(program.everything())), "steps": len(batches),
-        "flags": os.environ.get("XLA_FLAGS", ""), "notes": notes,
+        "flags": os.environ.get("XLA_FLAGS", ""), "notes": notes, "repeats": run.repeats,
     }  # fmt: skip
     _investigate(form, meant, program, run, folder, begun + seconds, seen, say)
     seen["seconds"] = round(time.monotonic() - begun, 1)
     data = outcome(seen)
     report = Report(folder, data, meaning, data["lines"])
-    data["verdict"].update({"class": report.verdict, "headline": report.headline})
-    (folder / "report.json").write_text(checksum.dumps(data, default=str))
-    (folder / "report.html").write_text("<!doctype html><meta charset='utf-8'>" + report._repr_html_())
+    save(folder, data)
     return report
 
 
@@ -186,7 +183,7 @@ def _meaning(step, state, batches, whole, folder, notes, say):
 
 
 def _values(form, run, folder):
-    """Leaves every step's arguments and results for `twinrun diagnose --a --b`; returns what report.json says of them."""
+    """Leaves every step's arguments and results for `twinrun diagnose A --against B`; returns what report.json says of them."""
     size = sum(np.asarray(x).nbytes for before, results in run.steps for x in [*before, *results])
     names = [f"step.{i}.safetensors" for i in range(len(run.steps))] if size <= _LARGEST_VALUES else []
     if any(write_values(folder / name, *step) for name, step in zip(names, run.steps)):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..command import program as binary
+from ..trace_report import rows
 from .arguments import shape_of
 from .compat import is_key, key_data, key_impl, text_of, wrap_key
 from .equations import run
@@ -93,7 +94,7 @@ def _number(x):
 
 
 def products():
-    """Returns how products may round on the devices of this process: a word of `twinrun judge --precision`."""
+    """Returns how products may round on the devices of this process: a word of `twinrun diagnose --precision`."""
     # By default JAX multiplies in bfloat16 on a TPU and in TF32 on a GPU.
     asked = str(getattr(jax.config, "jax_default_matmul_precision", None) or "default").lower()
     full = asked in ("highest", "float32", "f32_f32_f32")
@@ -105,7 +106,7 @@ def products():
 
 
 def write_values(path, arguments, results):
-    """Writes what `twinrun judge --module` reads; returns why it cannot be written, or ""."""
+    """Writes what `twinrun diagnose MODULE --values` reads; returns why it cannot be written, or ""."""
     named = {f"argument/{i}": _array(a) for i, a in enumerate(arguments)}
     named.update((f"result/{i}", np.asarray(r)) for i, r in enumerate(results))
     unknown = sorted({a.dtype.name for a in named.values() if a.dtype.name not in _TYPES})
@@ -125,7 +126,7 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120, follow
     refused = write_values(values, arguments, results)
     if refused:
         return Answer({"refused": refused}, labels)
-    command = [binary(), "judge", "--module", str(module), "--values", str(values), "--json", "--precision", products()]
+    command = [binary(), "diagnose", str(module), "--values", str(values), "--json", "--precision", products()]
     if following:
         command += ["--next", ",".join("-" if n is None else str(n) for n in following)]
     try:
@@ -136,10 +137,21 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120, follow
     except subprocess.TimeoutExpired:
         return Answer({"refused": f"it was not judged within {timeout:.0f} s"}, labels)
     try:
-        return Answer(json.loads(done.stdout), labels)
+        return Answer(_found(json.loads(done.stdout)), labels)
     except ValueError:
         said = (done.stderr or done.stdout).strip()
         return Answer({"refused": said or f"judge ended with {done.returncode}"}, labels)
+
+
+def _found(report):
+    """Returns the results of a report as Answer takes them."""
+    results = rows(report, "results")
+    for r in results:
+        r["likely"] = r["likely"] == "yes"
+        worst = {key: r.pop(key) for key in ("found", "expected", "radius")}
+        index = r.pop("worst_at")
+        r["worst"] = {"index": json.loads(index), **worst} if index else None
+    return {"results": results, "notes": report["notes"], "undecided": report["numbers"]["undecided"]}
 
 
 def text_of_function(function, arguments):

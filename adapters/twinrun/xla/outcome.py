@@ -65,7 +65,7 @@ def outcome(seen):
     if verdict == "NOISE":
         lines.append(
             "not asked: whether the gradient is the derivative of the loss, and whether the optimizer is its formula; the "
-            "step's own equations are the definition here. Another release asks it: twinrun diagnose --a --b"
+            "step's own equations are the definition here. Another release asks it: twinrun diagnose A --against B"
         )
     lines += [n for n in (culprit.notes if culprit else [])]
     lines += seen["notes"]
@@ -77,9 +77,14 @@ def outcome(seen):
         + f"; {seen['seconds']} s"
     )
     return {
-        "schema_version": 1,
-        "verdict": {"class": verdict, "effect": "", "headline": headline},
-        "findings": findings,
+        "schema": 3,
+        "kind": "JAX step",
+        "verdict": {"class": verdict, "effect": "undecided", "headline": headline, "subject": seen["versions"]},
+        "answers": _answers(seen, verdict, headline, several),
+        "open": [],
+        "scenario": {"name": seen["what"]},
+        "findings": [dict(f, **{"class": verdict, "level": " "}) for f in findings],
+        "notes": lines,
         "lines": lines,
         "triggered": seen["triggered"],
         "group": culprit.group if culprit else [],
@@ -92,6 +97,20 @@ def outcome(seen):
         "versions": seen["versions"], "devices": seen["devices"], "platform": seen["platform"],
         "seconds": seen["seconds"],
     }  # fmt: skip
+
+
+def _answers(seen, verdict, headline, several):
+    """Returns what came out of each question, as report.json has it."""
+    operations = {"ENGINE_BUG": "no", "INCONCLUSIVE": "open"}.get(verdict, "yes")
+    answers = {
+        "repeats": ("yes" if seen["repeats"] else "no", "the step ran twice on the same numbers"),
+        "operations": (operations, headline),
+        "program": ("no", headline) if verdict == "PROGRAM"
+        else ("not asked", "is the gradient the derivative of the loss, and the optimizer its formula?"),
+        "sharding": ("not asked", "no step on one device was given") if several else ("-", "one device"),
+        "effect": ("not asked", "a few steps do not say what the model learns"),
+    }  # fmt: skip
+    return {question: {"outcome": outcome, "what": what} for question, (outcome, what) in answers.items()}
 
 
 def _makes_nan(seen):

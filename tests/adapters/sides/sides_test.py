@@ -1,4 +1,4 @@
-"""`twinrun diagnose --a --b` and `python -m twinrun record, verify` on scripts: planted faults are named on their side, healthy sides are
+"""`twinrun diagnose A --against B` and `python -m twinrun record, verify` on scripts: planted faults are named on their side, healthy sides are
 not accused, and other inputs are told. Environment: TWINRUN, the binary; TWINRUN_TORCH_PYTHON, an interpreter that has PyTorch (default:
 this one); TWINRUN_NEWER_TORCH_PYTHON, one with another release; TWINRUN_TORCH17_PYTHON, TWINRUN_TORCH110_PYTHON and
 TWINRUN_TORCH112_PYTHON, ones with 1.7.1, 1.10.0 and 1.12.0."""
@@ -13,6 +13,7 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import forks  # noqa: E402
+from answers import rows  # noqa: E402
 
 CASES = HERE.parent / "watch" / "cases"
 COMPILED = HERE.parent / "watch" / "compiled" / "models.py"
@@ -29,31 +30,40 @@ def needs(python, what):
 
 def steps(python, *words, before=""):
     python = WARM if python == PYTHON else python
-    return f"exec:{before}{python} {HERE / 'steps.py'} " + " ".join(words)
+    return f"{before}{python} {HERE / 'steps.py'} " + " ".join(words)
 
 
-def diagnosed(a, b, *words):
-    done = subprocess.run([os.environ["TWINRUN"], "diagnose", "--a", a, "--b", b, "--json", "-q", *map(str, words)], env=ENVIRONMENT,
-                          capture_output=True, text=True)
-    if not done.stdout:
-        raise AssertionError(done.stderr)
-    report = json.loads(done.stdout)
-    assert report["exit_code"] == done.returncode, done.returncode
-    return report
+def diagnosed(a, b, folder=None):
+    with tempfile.TemporaryDirectory() as made:
+        out = pathlib.Path(folder or made)
+        done = subprocess.run([os.environ["TWINRUN"], "diagnose", "--against", b, "--json", "-q", "--steps", "2", "-o", str(out), *a.split()],
+                              env=ENVIRONMENT, capture_output=True, text=True)
+        if not done.stdout:
+            raise AssertionError(done.stderr)
+        report = json.loads(done.stdout)
+        assert report["verdict"]["exit_code"] == done.returncode, done.returncode
+        for side in ("a", "b"):    # by itself
+            if (out / side / "report.json").exists():
+                report[side] = json.loads((out / side / "report.json").read_text())
+        return report
+
+
+def difference(report, role):
+    return next((row for row in rows(report, "differences") if row["role"] == role), None)
 
 
 class Case(unittest.TestCase):
     def expect(self, report, verdict, status):
-        self.assertEqual((report["verdict"], report["exit_code"]), (verdict, status), report["headline"])
+        self.assertEqual((report["verdict"]["class"], report["verdict"]["exit_code"]), (verdict, status), report["verdict"]["headline"])
         return report
 
     def noise(self, a, b):
         report = self.expect(diagnosed(a, b), "NOISE", 0)
-        self.assertEqual((report["a"]["findings"], report["b"]["findings"], report["other_inputs"]), ([], [], []))
-        first = report["first_difference"]
-        self.assertTrue(first["a"]["judged"] and first["b"]["judged"], first)
+        self.assertEqual((report["a"]["findings"], report["b"]["findings"], rows(report, "inputs")), ([], [], []))
+        first = difference(report, "first")
+        self.assertNotIn("not judged", (first["a_bound"], first["b_bound"]), first)
         # Eager and compiled code round bfloat16 at other places, so not all keep half of their digits.
-        self.assertGreater(report["aligned"]["bits"] + report["aligned"]["values"], report["aligned"]["order"])
+        self.assertGreater(report["counts"]["aligned_by_bits"] + report["counts"]["aligned_by_values"], report["counts"]["aligned_by_order"])
         return report
 
 
@@ -61,33 +71,33 @@ class Case(unittest.TestCase):
 class OneInstallation(Case):
     def test_the_same_script_is_identical(self):
         report = self.expect(diagnosed(steps(PYTHON, "lstm"), steps(PYTHON, "lstm")), "IDENTICAL", 0)
-        self.assertEqual((report["differing"], report["unaligned"]), (0, {"a": {}, "b": {}}))
+        self.assertEqual((report["counts"]["differing"], rows(report, "unaligned")), (0, []))
 
     def test_a_planted_kernel_is_named_on_its_side(self):
         for plant, side, op in (("mm_in_bfloat16", "B", "aten.mm.default"), ("second_moment_stale", "A", "aten.addcmul_.default")):
             with self.subTest(plant), tempfile.TemporaryDirectory() as folder:
                 wrong, right = steps(PYTHON, "accumulation", "--plant", plant), steps(PYTHON, "accumulation")
                 a, b = (wrong, right) if side == "A" else (right, wrong)
-                report = self.expect(diagnosed(a, b, "-o", folder), "ENGINE_BUG", 20)
-                self.assertEqual(report["side"], side)
+                report = self.expect(diagnosed(a, b, folder), "ENGINE_BUG", 20)
+                self.assertEqual(report["verdict"]["side"], side)
                 mine, other = (report[k] for k in (side.lower(), "ab".replace(side.lower(), "")))
                 self.assertEqual({f["op"] for f in mine["findings"] if not f["composed"]}, {op})
                 self.assertEqual(other["findings"], [])
                 self.assertIn("steps.py:", mine["findings"][0]["place"])
                 self.assertGreater(mine["findings"][0]["outside"], 0)
                 if plant == "mm_in_bfloat16":
-                    there = report["finding_of_b"]
-                    self.assertEqual((there["a"]["outside"], there["a"]["judged"], there["same_inputs"]), (0, True, True))
-                    self.assertEqual(mine["findings"][0]["module"], there["a"]["module"])
+                    there = difference(report, "outside on B")
+                    self.assertEqual((there["a_bound"].split(",")[0], there["same_inputs"]), ("within", "yes"))
+                    self.assertEqual(mine["findings"][0]["module"], there["module"])
                     # What follows from the wrong result is not told as something else that differs.
-                    self.assertEqual(report["other_inputs"], [])
+                    self.assertEqual(rows(report, "inputs"), [])
                 for page in ("report.html", "report.json", "a/report.html", "b/report.html"):
                     self.assertTrue((pathlib.Path(folder) / page).stat().st_size > 1000, page)
                 self.assertIn(op, (pathlib.Path(folder) / "report.html").read_text())
 
     def test_both_sides_can_be_wrong(self):
         wrong = steps(PYTHON, "accumulation", "--plant", "mm_in_bfloat16")
-        self.assertEqual(self.expect(diagnosed(wrong, wrong), "ENGINE_BUG", 20)["side"], "A and B")
+        self.assertEqual(self.expect(diagnosed(wrong, wrong), "ENGINE_BUG", 20)["verdict"]["side"], "A and B")
 
     def test_other_inputs_are_told(self):
         for words, kind, what in ((("--seed", "12"), "draw", "aten.uniform_"), (("--second-seed", "5"), "draw", "aten.randn"),
@@ -97,8 +107,8 @@ class OneInstallation(Case):
             with self.subTest(words):
                 report = diagnosed(steps(PYTHON, "accumulation"), steps(PYTHON, "accumulation", *words))
                 self.expect(report, "PROGRAM", 15)
-                self.assertEqual(report["other_inputs"][0]["kind"], kind)
-                self.assertIn(what, report["headline"])
+                self.assertEqual(rows(report, "inputs")[0]["kind"], kind)
+                self.assertIn(what, report["verdict"]["headline"])
 
     def test_a_batch_from_outside_is_told(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -108,14 +118,15 @@ class OneInstallation(Case):
                               "x = torch.frombuffer(numbers, dtype=torch.float32).view(6, 4)\n"
                               "torch.manual_seed(0)\nnet = torch.nn.Linear(4, 2)\no = torch.optim.SGD(net.parameters(), 0.1)\n"
                               "for _ in range(2):\n    o.zero_grad(); net(x).square().mean().backward(); o.step()\n")
-            report = diagnosed(*(f"exec:{WARM} {script} {change}" for change in ("0", "1e-6")))
+            report = diagnosed(*(f"{WARM} {script} {change}" for change in ("0", "1e-6")))
         self.expect(report, "PROGRAM", 15)
-        first = report["other_inputs"][0]
-        self.assertEqual((first["kind"], first["differing"], first["elements"]), ("tensor", 1, 24))
+        first = rows(report, "inputs")[0]
+        self.assertEqual((first["kind"], first["differing"], "of 24 elements" in first["sentence"]), ("tensor", 1, True))
 
     def test_a_side_that_fails_says_why(self):
-        sides = ["--a", steps(PYTHON, "cnn", "--nothing"), "--b", steps(PYTHON, "cnn")]
-        done = subprocess.run([os.environ["TWINRUN"], "diagnose", *sides, "-q"], env=ENVIRONMENT, capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([os.environ["TWINRUN"], "diagnose", "--against", steps(PYTHON, "cnn", "--nothing"), "-q", "-o", folder,
+                                   *steps(PYTHON, "cnn").split()], env=ENVIRONMENT, capture_output=True, text=True)
         self.assertEqual(done.returncode, 125, done.stderr)
         self.assertIn("unrecognized arguments: --nothing", done.stderr)
 
@@ -138,8 +149,8 @@ class OneInstallation(Case):
             status, said = run("verify", known, "--report", report, script, "cnn", "--plant", "mm_in_bfloat16")
             self.assertEqual(status, 20, said)
             wrong = json.loads(report.read_text())["devices"][0]
-            self.assertEqual((wrong["outcome"], wrong["first_outside"]["op"]), ("wrong", "aten.mm.default"))
-            self.assertGreater(wrong["first_outside"]["outside"], 0)
+            self.assertEqual((wrong["outcome"], wrong["findings"][0]["op"]), ("wrong", "aten.mm.default"))
+            self.assertGreater(wrong["findings"][0]["outside"], 0)
             status, said = run("verify", known, script, "cnn", "--seed", "4")
             self.assertEqual(status, 15, said)
             status, said = run("verify", known, "--report", report, "--machine", "rack 7", script, "cnn", "--nothing")
@@ -166,7 +177,7 @@ class Reports(Case):
                     {"verdict": {"class": verdict, "headline": f"side {side}"}, "findings": findings}))
             report = diagnosed(str(folder / "a"), str(folder / "b" / "report.json"))
             self.expect(report, "ENGINE_BUG", 20)
-            self.assertEqual((report["side"], report["b"]["cause"]), ("B", "fusion"))
+            self.assertEqual((report["verdict"]["side"], report["findings"][0]["cause"]), ("B", "fusion"))
 
 
 @unittest.skipUnless(HAS_TORCH, f"{PYTHON} has no PyTorch")
@@ -176,7 +187,7 @@ class Releases(Case):
         for name in ("cnn", "transformer", "lstm", "accumulation"):
             with self.subTest(name):
                 report = self.noise(steps(PYTHON, name), steps(NEWER, name))
-                self.assertLess(max(s["update_relative"] for s in report["steps"]), 0.5)
+                self.assertLess(max(s["update"] for s in rows(report, "steps")), 0.5)
 
     @needs(NEWER, "TWINRUN_NEWER_TORCH_PYTHON")
     def test_eager_and_compiled_are_noise(self):
@@ -184,35 +195,35 @@ class Releases(Case):
             with self.subTest(name):
                 words = (name, "--no-dropout")
                 report = self.noise(steps(NEWER, *words), steps(NEWER, *words, "--compile"))
-                self.assertIn("torch.compile.inductor", {row["op"] for row in report["b"]["ops"]})
+                self.assertIn("torch.compile.inductor", {row["op"] for row in rows(report["b"], "operations")})
 
     @needs(NEWER, "TWINRUN_NEWER_TORCH_PYTHON")
     def test_a_wrong_compiler_is_named(self):
         for plant in ("element", "weight", "bfloat16"):
             with self.subTest(plant):
-                right, wrong = (f"exec:{NEWER} {COMPILED} cnn{more}" for more in ("", f" --plant {plant}"))
+                right, wrong = (f"{NEWER} {COMPILED} cnn{more}" for more in ("", f" --plant {plant}"))
                 report = self.expect(diagnosed(right, wrong), "ENGINE_BUG", 20)
-                self.assertEqual((report["side"], report["b"]["findings"][0]["op"]), ("B", "torch.compile.inductor"))
+                self.assertEqual((report["verdict"]["side"], report["b"]["findings"][0]["op"]), ("B", "torch.compile.inductor"))
 
     @needs(NEWER, "TWINRUN_NEWER_TORCH_PYTHON")
     def test_a_plant_is_named_across_releases(self):
         report = diagnosed(steps(PYTHON, "accumulation", "--plant", "mm_in_bfloat16"), steps(NEWER, "accumulation"))
-        self.assertEqual(self.expect(report, "ENGINE_BUG", 20)["side"], "A")
+        self.assertEqual(self.expect(report, "ENGINE_BUG", 20)["verdict"]["side"], "A")
 
     @needs(OLD110 and OLD112, "TWINRUN_TORCH110_PYTHON or TWINRUN_TORCH112_PYTHON")
     def test_label_smoothing_is_wrong_in_1_10(self):
-        a, b = (f"exec:{python} {CASES / 'label_smoothing.py'} " for python in (OLD110, OLD112))
+        a, b = (f"{python} {CASES / 'label_smoothing.py'} " for python in (OLD110, OLD112))
         report = self.expect(diagnosed(a + "4", b + "4"), "ENGINE_BUG", 20)
-        self.assertEqual((report["side"], report["a"]["findings"][0]["op"]), ("A", "torch.nn.functional.cross_entropy"))
-        self.assertEqual((report["finding_of_a"]["same_inputs"], report["finding_of_a"]["b"]["outside"]), (True, 0))
-        self.assertIn(diagnosed(a + "0", b + "0")["verdict"], ("IDENTICAL", "NOISE"))
+        self.assertEqual((report["verdict"]["side"], report["a"]["findings"][0]["op"]), ("A", "torch.nn.functional.cross_entropy"))
+        self.assertEqual((difference(report, "outside on A")["same_inputs"], difference(report, "outside on A")["b_bound"].split(",")[0]), ("yes", "within"))
+        self.assertIn(diagnosed(a + "0", b + "0")["verdict"]["class"], ("IDENTICAL", "NOISE"))
 
     @needs(OLD17 and OLD110, "TWINRUN_TORCH17_PYTHON or TWINRUN_TORCH110_PYTHON")
     def test_depthwise_gradient_is_wrong_in_1_7(self):
-        a, b = (f"exec:{python} {CASES / 'depthwise.py'} " for python in (OLD17, OLD110))
+        a, b = (f"{python} {CASES / 'depthwise.py'} " for python in (OLD17, OLD110))
         report = self.expect(diagnosed(a + "24", b + "24"), "ENGINE_BUG", 20)
-        self.assertEqual((report["side"], report["a"]["findings"][0]["op"]), ("A", "aten.convolution_backward.default"))
-        self.assertIn(diagnosed(a + "23", b + "23")["verdict"], ("IDENTICAL", "NOISE"))
+        self.assertEqual((report["verdict"]["side"], report["a"]["findings"][0]["op"]), ("A", "aten.convolution_backward.default"))
+        self.assertIn(diagnosed(a + "23", b + "23")["verdict"]["class"], ("IDENTICAL", "NOISE"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bugs of real versions of PyTorch, named by `twinrun watch` and `twinrun judge` in scripts as users write them (cases/ of this
+"""Bugs of real versions of PyTorch, named by `twinrun watch` and `twinrun diagnose` in scripts as users write them (cases/ of this
 repository), each with a healthy control. Environment: TWINRUN, the binary; TWINRUN_TORCH17_PYTHON and TWINRUN_TORCH110_PYTHON, interpreters with PyTorch 1.7.1 and
 1.10.0; TWINRUN_TORCH_PYTHON, one with a newer PyTorch (default: this one)."""
 import os
@@ -74,7 +74,7 @@ def line_of(script, text):
 
 class Cases(unittest.TestCase):
     def named(self, report, op, script, text):
-        self.assertEqual(report["verdict"], "ENGINE_BUG")
+        self.assertEqual(report["verdict"]["class"], "ENGINE_BUG")
         self.assertEqual({f["op"] for f in report["findings"]}, {op})
         self.assertEqual({f["step"] for f in report["findings"]}, {0, 1})
         for finding in report["findings"]:
@@ -82,7 +82,7 @@ class Cases(unittest.TestCase):
 
     def healthy(self, report):
         self.assertEqual(report["findings"], [])
-        self.assertGreater(report["judged"], 0.8 * report["calls"])
+        self.assertGreater(report["counts"]["judged"], 0.8 * report["counts"]["calls"])
 
     def observed(self, python):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""`twinrun judge` on traces of this folder's scripts: healthy ones are not accused, and of each plant the operation,
+"""`twinrun diagnose` on traces of this folder's scripts: healthy ones are not accused, and of each plant the operation,
 the step and the line are named. Environment: TWINRUN, the binary; TWINRUN_TORCH_PYTHON, an interpreter that has PyTorch
 (default: this one); TWINRUN_TEST_ALL=1, for all combinations of compiled regions."""
 import json
@@ -12,6 +12,7 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import forks  # noqa: E402
+from answers import rows  # noqa: E402
 
 PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or sys.executable
 VERSION = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True,
@@ -34,12 +35,12 @@ def run(*words):
 
 
 def judged(trace):
-    told = subprocess.run([os.environ["TWINRUN"], "judge", "--json", str(trace)], capture_output=True, text=True)
+    told = subprocess.run([os.environ["TWINRUN"], "diagnose", "--json", str(trace), "-o", str(trace) + ".found"], capture_output=True, text=True)
     if told.returncode not in (0, 15, 20, 125):
         raise AssertionError(told.stderr)
     report = json.loads(told.stdout)
-    if report["exit_code"] != told.returncode:
-        raise AssertionError(f"exit status {told.returncode}, and {report['exit_code']} in the report")
+    if report["verdict"]["exit_code"] != told.returncode:
+        raise AssertionError(f"exit status {told.returncode}, and {report['verdict']['exit_code']} in the report")
     return report
 
 
@@ -117,8 +118,8 @@ class Wild(unittest.TestCase):
                     script = pathlib.Path(folder) / "script.py"
                     script.write_text(LOOP.format(setup=setup, step=step))
                     report = watched(script)
-                    self.assertEqual(report["verdict"], verdict, report["headline"])
-                    self.assertIn(part, " ".join([report["headline"], *(q["what"] for q in report["open"])]))
+                    self.assertEqual(report["verdict"]["class"], verdict, report["verdict"]["headline"])
+                    self.assertIn(part, " ".join([report["verdict"]["headline"], *(q["what"] for q in report["open"])]))
 
 
 @unittest.skipUnless(VERSION, f"{PYTHON} has no PyTorch")
@@ -132,15 +133,15 @@ class Judge(unittest.TestCase):
                     report = watched(script, "--steps", 2, *extra, steps=1 if script.stem == "resnet18" else 2)
                     self.assertEqual(report["findings"], [])
                     # All but a handful are judged, and the rest is listed.
-                    self.assertGreater(report["judged"], 0.9 * report["calls"])
-                    listed = sum(row["calls"] for row in report["not_judged"])
-                    self.assertEqual(report["judged"] + listed + report["judged_by_parts"], report["calls"])
+                    self.assertGreater(report["counts"]["judged"], 0.9 * report["counts"]["calls"])
+                    listed = sum(row["calls"] for row in rows(report, "not_judged"))
+                    self.assertEqual(report["counts"]["judged"] + listed + report["counts"]["judged_by_parts"], report["counts"]["calls"])
 
     @unittest.skipUnless(COMPILES, "PyTorch 1 has no such kernels for binary16 on CPUs")
     def test_numbers_that_half_precision_does_not_hold_accuse_nobody(self):
         report = watched(HERE / "half_numbers.py")
         self.assertEqual(report["findings"], [])
-        self.assertEqual(report["judged"], report["calls"])
+        self.assertEqual(report["counts"]["judged"], report["counts"]["calls"])
 
     @unittest.skipUnless(COMPILES, "no attention under autocast")
     def test_other_algorithms_and_casts_accuse_nobody(self):
@@ -148,7 +149,7 @@ class Judge(unittest.TestCase):
             with self.subTest(name):
                 report = watched(HERE / "formulas.py", name)
                 self.assertEqual(report["findings"], [])
-                self.assertEqual(report["judged"], report["calls"])
+                self.assertEqual(report["counts"]["judged"], report["counts"]["calls"])
 
     def test_a_formula_that_holds_under_conditions_is_named_where_they_do_not_hold(self):
         found = watched(HERE / "formulas.py", "scores")["findings"]
@@ -157,12 +158,12 @@ class Judge(unittest.TestCase):
 
     def test_a_result_without_a_correct_digit_is_told_apart(self):
         report = watched(HERE.parents[2] / "cases" / "one_element_norm" / "script.py")
-        self.assertEqual(report["verdict"], "NOISE")
-        found = [f for f in report["ill_conditioned"] if f["op"] == "aten.native_layer_norm_backward.default"]
+        self.assertEqual(report["verdict"]["class"], "NOISE")
+        found = [f for f in rows(report, "ill_conditioned") if f["op"] == "aten.native_layer_norm_backward.default"]
         self.assertTrue(found)
-        self.assertEqual(float(found[0]["largest_expected"]), 0)
-        self.assertGreater(float(found[0]["largest_error"]), 0)
-        self.assertLess(float(found[0]["largest_error"]), float(found[0]["largest_bound"]))
+        self.assertEqual(float(found[0]["expected"]), 0)
+        self.assertGreater(float(found[0]["error"]), 0)
+        self.assertLess(float(found[0]["error"]), float(found[0]["bound"]))
 
     @unittest.skipUnless(COMPILES, "no torch.compile")
     def test_compiled_regions_are_not_accused(self):
@@ -173,11 +174,11 @@ class Judge(unittest.TestCase):
                         continue
                     report = watched(HERE / "compiled" / "models.py", name, *extra)
                     self.assertEqual(report["findings"], [])
-                    regions = [row for row in report["ops"] if row["op"] == "torch.compile.inductor"]
+                    regions = [row for row in rows(report, "operations") if row["op"] == "torch.compile.inductor"]
                     # A forward and a backward region a step: the script ran compiled, and each was judged.
                     self.assertEqual([(row["calls"], row["judged"]) for row in regions], [(4, 4)])
         report = watched(HERE / "compiled" / "models.py", "optimizer")
-        self.assertEqual((report["findings"], report["steps"]), ([], 2))
+        self.assertEqual((report["findings"], report["counts"]["steps"]), ([], 2))
 
     @unittest.skipUnless(COMPILES, "no torch.compile")
     def test_a_count_that_the_radii_leave_open_accuses_nobody(self):
@@ -188,9 +189,9 @@ class Judge(unittest.TestCase):
         script = HERE / "compiled" / "models.py"
         wrong = float(run(script, "bytes", "--steps", 1).split()[-1]) > 1e-3    # in this version, on this processor
         report = watched(script, "bytes")
-        self.assertEqual(report["verdict"], "ENGINE_BUG" if wrong else "NOISE")
+        self.assertEqual(report["verdict"]["class"], "ENGINE_BUG" if wrong else "NOISE")
         if wrong:
-            self.assertIn("aten.amin.default", report["findings"][0]["made_by"])
+            self.assertIn("aten.amin.default", str(report["findings"][0]["evidence"]))
 
     @unittest.skipUnless(COMPILES, "no torch.compile")
     def test_planted_regions_are_named(self):
@@ -198,7 +199,7 @@ class Judge(unittest.TestCase):
             for name in ("cnn", "transformer") if ALL else ("cnn",):    # which is compiled once
                 with self.subTest(plant=plant, name=name):
                     report = watched(HERE / "compiled" / "models.py", name, "--plant", plant)
-                    self.assertEqual(report["verdict"], "ENGINE_BUG")
+                    self.assertEqual(report["verdict"]["class"], "ENGINE_BUG")
                     first = report["findings"][0]
                     self.assertEqual((first["op"], first["phase"], first["step"]), ("torch.compile.inductor", phase, 0))
                     self.assertIn("loss = F.cross_entropy(model(x), y)", first["place"])
@@ -207,7 +208,7 @@ class Judge(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             run(HERE / "changed.py", name)
             report = judged(pathlib.Path(name) / "healthy.twin")
-            self.assertEqual((report["findings"], report["not_judged"]), ([], []))
+            self.assertEqual((report["findings"], rows(report, "not_judged")), ([], []))
             traces = [t for t in pathlib.Path(name).glob("*.twin") if t.stem != "healthy"]
             self.assertGreater(len(traces), 20)
             for trace in traces:
@@ -222,7 +223,7 @@ class Judge(unittest.TestCase):
             for trace in sorted(folder.glob("healthy-*.twin")):
                 with self.subTest(trace.name):
                     report = judged(trace)
-                    self.assertEqual((report["verdict"], report["findings"]), ("NOISE", []))
+                    self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []))
             plants = json.loads((folder / "expected.json").read_text())
             self.assertGreaterEqual(len(plants), 30)
             for plant, expected in plants.items():
@@ -237,15 +238,15 @@ class Judge(unittest.TestCase):
             for kernel, op in json.loads((folder / "expected.json").read_text()).items():
                 with self.subTest(kernel):
                     on_gpu, on_cpu = (judged(folder / f"{kernel}-{device}.twin") for device in ("gpu", "cpu"))
-                    self.assertEqual((on_gpu["verdict"], on_gpu["findings"]), ("NOISE", []))
-                    self.assertGreater(on_gpu["judged"], 100)
+                    self.assertEqual((on_gpu["verdict"]["class"], on_gpu["findings"]), ("NOISE", []))
+                    self.assertGreater(on_gpu["counts"]["judged"], 100)
                     self.assertEqual({f["op"] for f in on_cpu["findings"] if not f["composed"]}, {op})
             wrong = judged(folder / "wrong-gpu.twin")
             self.assertEqual({f["op"] for f in wrong["findings"]}, {"aten.mm.default"})
 
     def check(self, report, expected):
         """Compares the findings of one plant with its row of expected.json."""
-        self.assertEqual(report["verdict"], "ENGINE_BUG")
+        self.assertEqual(report["verdict"]["class"], "ENGINE_BUG")
         findings = [f for f in report["findings"] if not f["composed"]]
         first = findings[0]
         self.assertEqual((first["op"], first["step"]), (expected["op"], expected["step"]), first)

@@ -25,6 +25,7 @@ import numpy as np
 import twinrun
 from twinrun import command
 from twinrun.refused import Refused
+from twinrun.trace_report import rows
 from twinrun.xla import culprit, repro, singles
 from twinrun.xla.arguments import find
 from twinrun.xla.equations import trace
@@ -396,41 +397,41 @@ print(twinrun.diagnose(step, jnp.zeros(4, jnp.float32), batches))
 
 
 class TwoSides(unittest.TestCase):
-    """`twinrun diagnose --a --b` of a script that has itself diagnosed."""
+    """`twinrun diagnose A --against B` of a script that has itself diagnosed."""
 
     def diagnosed(self, a, b):
         where = pathlib.Path(folder())
         (where / "step.py").write_text(_SIDE)
         environment = dict(os.environ, PYTHONPATH=str(HERE.parents[2] / "adapters"))
-        sides = [f"exec:{sys.executable} {where / 'step.py'} {words}" for words in (a, b)]
-        done = subprocess.run([command.program(), "diagnose", "--a", sides[0], "--b", sides[1], "--json", "--quiet"],
+        sides = [f"{sys.executable} {where / 'step.py'} {words}" for words in (a, b)]
+        done = subprocess.run([command.program(), "diagnose", "--against", sides[1], "--json", "--quiet", *sides[0].split()],
                               env=environment, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)  # fmt: skip
         self.assertIn("{", done.stdout, done.stderr)
         report = json.loads(done.stdout)
-        self.assertEqual(report["exit_code"], done.returncode)
+        self.assertEqual(report["verdict"]["exit_code"], done.returncode)
         return report
 
     def test_another_derivative_is_another_program(self):
         report = self.diagnosed("8 0 0", "1 0 0")
-        self.assertEqual((report["verdict"], report["a"]["verdict"], report["b"]["verdict"]), ("PROGRAM", "NOISE", "NOISE"), report)
-        worst = report["values"]["results"][0]
+        self.assertEqual([report["verdict"]["class"], *(row["verdict"] for row in rows(report, "sides"))], ["PROGRAM", "NOISE", "NOISE"], report)
+        worst = rows(report, "values")[0]
         self.assertEqual((worst["name"], worst["outside"]), ("new value", 4))
         self.assertAlmostEqual(worst["factor"], 0.125)
-        self.assertIn("0.875 of the norm", report["headline"])
+        self.assertIn("0.875 of the norm", report["verdict"]["headline"])
 
     def test_the_same_step_is_noise(self):
         report = self.diagnosed("8 0 0", "8 0 0")
-        self.assertEqual((report["verdict"], report["values"]["steps"]), ("NOISE", 2), report)
+        self.assertEqual((report["verdict"]["class"], report["counts"]["steps"]), ("NOISE", 2), report)
 
     def test_a_change_below_half_of_the_digits_is_told_and_not_accused(self):
         report = self.diagnosed("8 0 0", "8 3e-5 0")
-        self.assertEqual(report["verdict"], "NOISE", report)
-        self.assertTrue(report["values"]["results"])
+        self.assertEqual(report["verdict"]["class"], "NOISE", report)
+        self.assertTrue(rows(report, "values"))
 
     def test_other_batches_are_other_inputs(self):
         report = self.diagnosed("8 0 0", "8 0 1")
-        self.assertEqual(report["verdict"], "PROGRAM", report)
-        self.assertIn("do not get the same inputs: x of step 0", report["headline"])
+        self.assertEqual(report["verdict"]["class"], "PROGRAM", report)
+        self.assertIn("do not get the same inputs: x of step 0", report["verdict"]["headline"])
 
 
 class Script(unittest.TestCase):

@@ -1,4 +1,4 @@
-// Tests `judge --module` on the training steps that JAX exported: what JAX returned is inside, what
+// Tests `diagnose MODULE --values` on the training steps that JAX exported: what JAX returned is inside, what
 // conforming engines return at every step is inside, and one changed element is outside.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -145,7 +145,7 @@ TEST(Module, ResultsOfJaxAreInside) {
       const auto v = judge_module({kFixtures + name + ending, values.path}, nullptr);
       ASSERT_TRUE(v) << v.error().message();
       EXPECT_EQ(v->refused, "");
-      EXPECT_EQ(v->word(), "NOISE") << name << module_text(*v);
+      EXPECT_EQ(to_string(v->verdict()), "NOISE") << name << to_json(report_of(*v));
       EXPECT_EQ(v->results.size(), results.size());
     }
   }
@@ -159,17 +159,19 @@ TEST(Module, OneChangedElementIsOutsideAndNamed) {
   values.write();
   const auto v = judge_module({kFixtures + "forms.mlir", values.path}, nullptr);
   ASSERT_TRUE(v) << v.error().message();
-  EXPECT_EQ(v->word(), "ENGINE_BUG");
+  EXPECT_EQ(to_string(v->verdict()), "ENGINE_BUG");
   EXPECT_EQ(v->outside(), 1);
-  const auto j = nlohmann::json::parse(module_json(*v));
-  for (const auto& r : j["results"]) {
-    EXPECT_EQ(r["outside"], r["index"] == 10 ? 1 : 0) << r;
-    if (r["index"] != 10) continue;
-    EXPECT_EQ(r["worst"]["index"], (std::vector<int>{0, 0, 0, 5}));
-    EXPECT_NE(r["pattern"], "");
-    EXPECT_GT(r["largest_ratio"], 1.0);
+  const auto j = nlohmann::json::parse(to_json(report_of(*v)));
+  for (const auto& row : j["details"][0]["rows"]) {
+    const int64_t index = row[0];
+    EXPECT_EQ(row[3], index == 10 ? 1 : 0) << row;
+    if (index != 10) continue;
+    EXPECT_EQ(row[7], "[0,0,0,5]");
+    EXPECT_NE(row[6], "");
+    EXPECT_GT(row[11], 1.0);
   }
-  EXPECT_NE(module_text(*v).find("worst at [0,0,0,5]"), std::string::npos) << module_text(*v);
+  EXPECT_NE(j["findings"][0]["elements"].get<std::string>().find("worst at [0,0,0,5]"),
+            std::string::npos);
 }
 
 // The first losses that JAX computed. Intervals around the transformer's loss are 0.012 of it, those
@@ -207,7 +209,7 @@ TEST(Module, WhatCannotBeImportedIsRefusedWithAllReasons) {
   ASSERT_TRUE(v) << v.error().message();
   EXPECT_NE(v->refused.find("f32[0]"), std::string::npos) << v->refused;
   EXPECT_NE(v->refused.find("Mine"), std::string::npos) << v->refused;
-  EXPECT_EQ(v->word(), "INCONCLUSIVE");
+  EXPECT_EQ(to_string(v->verdict()), "INCONCLUSIVE");
   EXPECT_TRUE(v->results.empty());
 }
 

@@ -35,8 +35,8 @@ TraceVerdict plain() {
 }
 
 void expect_open(const TraceVerdict& v, const std::string& what) {
-  EXPECT_EQ(v.word(), "INCONCLUSIVE") << v.headline();
-  EXPECT_EQ(v.exit_code(), 125);
+  EXPECT_EQ(to_string(v.verdict()), "INCONCLUSIVE") << v.headline();
+  EXPECT_EQ(exit_code(v.verdict()), 125);
   ASSERT_FALSE(v.open.empty());
   EXPECT_NE(v.open[0].what.find(what), std::string::npos) << v.open[0].what;
   EXPECT_FALSE(v.open[0].how.empty());
@@ -44,7 +44,7 @@ void expect_open(const TraceVerdict& v, const std::string& what) {
 
 TEST(Coverage, AStepOfRightCallsIsNoise) {
   const TraceVerdict v = plain();
-  EXPECT_EQ(v.word(), "NOISE") << v.headline();
+  EXPECT_EQ(to_string(v.verdict()), "NOISE") << v.headline();
   EXPECT_FALSE(v.without_update);
   EXPECT_EQ(v.on_path, 4);
 }
@@ -59,7 +59,7 @@ TEST(Coverage, ACallWithoutADefinitionOnThePathIsAnOpenQuestion) {
 TEST(Coverage, AMetricWithoutADefinitionChangesNothing) {
   const TraceVerdict v =
       Step().judged([](Step& s) { s.made.call("mine.metric.default", {s.y}, {1}); });
-  EXPECT_EQ(v.word(), "NOISE") << v.headline();
+  EXPECT_EQ(to_string(v.verdict()), "NOISE") << v.headline();
   ASSERT_EQ(v.unjudged.size(), 1U);
   EXPECT_EQ(v.unjudged.begin()->second.calls, 1);
   EXPECT_EQ(v.unjudged.begin()->second.on_path, 0);
@@ -95,7 +95,7 @@ TEST(Coverage, MemoryThatACallFilledIsKnown) {
     fill.result = Made::value(fill.written[0]);
     s.y = s.made.call("aten.add.Tensor", {fill.written[0], s.y}, {2, 4, 6});
   });
-  EXPECT_EQ(v.word(), "NOISE") << v.headline();
+  EXPECT_EQ(to_string(v.verdict()), "NOISE") << v.headline();
 }
 
 TEST(Coverage, ValuesThatChangeWithoutACallWereChangedByAKernel) {
@@ -119,7 +119,7 @@ TEST(Coverage, TheNextBatchInTheSameMemoryIsNoKernel) {
   s.x.changed_unseen = false;
   s.made.update(w, s.made.backward("aten.mul.Tensor", {ones, s.x}, {3, 3, 3}), 0.5F);
   const TraceVerdict v = judge_trace(s.made.trace, nullptr);
-  EXPECT_EQ(v.word(), "NOISE") << v.headline();
+  EXPECT_EQ(to_string(v.verdict()), "NOISE") << v.headline();
 }
 
 TEST(Coverage, AFunctionWhoseCallsWereJudgedNeedsNoDefinition) {
@@ -129,7 +129,7 @@ TEST(Coverage, AFunctionWhoseCallsWereJudgedNeedsNoDefinition) {
     whole.composed = true;
     whole.result = Made::value(s.y);
   });
-  EXPECT_EQ(v.word(), "NOISE") << v.headline();
+  EXPECT_EQ(to_string(v.verdict()), "NOISE") << v.headline();
   EXPECT_EQ(v.by_parts, 1);
   EXPECT_TRUE(v.unjudged.empty());
 }
@@ -144,13 +144,13 @@ TEST(Coverage, AnOptimizerThatCallsItsClosureMakesTheWholeStep) {
   Step s;
   static_cast<void>(s.judged([](Step&) {}));
   for (Call& call : s.made.trace.calls) call.optimizer = true;
-  EXPECT_EQ(judge_trace(s.made.trace, nullptr).word(), "NOISE");
+  EXPECT_EQ(to_string(judge_trace(s.made.trace, nullptr).verdict()), "NOISE");
 }
 
 TEST(Coverage, AFormulaOfTheScriptIsAnOpenQuestion) {
   Step s;
   s.made.trace.functions = {{"torch.utils.checkpoint.CheckpointFunction", "", 1}};
-  EXPECT_EQ(s.judged([](Step&) {}).word(), "NOISE");
+  EXPECT_EQ(to_string(s.judged([](Step&) {}).verdict()), "NOISE");
   Step t;
   t.made.trace.functions = {{"__main__.Swish", "train.py:3 in forward: y", 2}};
   expect_open(t.judged([](Step&) {}), "the backward pass of __main__.Swish");
@@ -162,7 +162,7 @@ TEST(Coverage, ARankThatWasNotGivenIsAnOpenQuestion) {
   expect_open(s.judged([](Step&) {}), "1 of 2 ranks");
   Step t;
   t.made.trace.ranks = t.made.trace.given_ranks = 2;
-  EXPECT_EQ(t.judged([](Step&) {}).word(), "NOISE");
+  EXPECT_EQ(to_string(t.judged([](Step&) {}).verdict()), "NOISE");
 }
 
 TEST(Coverage, WhatAnEvaluationComputedAndTheStepReadsIsAnOpenQuestion) {
@@ -174,7 +174,7 @@ TEST(Coverage, WhatAnEvaluationComputedAndTheStepReadsIsAnOpenQuestion) {
     seen.of_evaluation = true;
     s.made.call("aten.mul.Tensor", {seen, s.w}, {2, 4, 6});
   });
-  EXPECT_EQ(metric.word(), "NOISE") << metric.headline();
+  EXPECT_EQ(to_string(metric.verdict()), "NOISE") << metric.headline();
 }
 
 TEST(Coverage, WhatWasNotRecordedIsAnOpenQuestion) {
@@ -199,8 +199,8 @@ TEST(Coverage, RightCallsThatMakeWeightsNaNAreAnotherProgram) {
       m.backward("aten.mul.Tensor", {m.call("aten.ones_like.default", {z}, {1, 1}), y}, {NAN, 0});
   m.update(w, g, 0.5F);
   const TraceVerdict v = judge_trace(m.trace, nullptr);
-  EXPECT_EQ(v.word(), "PROGRAM") << v.headline();
-  EXPECT_EQ(v.exit_code(), 15);
+  EXPECT_EQ(to_string(v.verdict()), "PROGRAM") << v.headline();
+  EXPECT_EQ(exit_code(v.verdict()), 15);
   EXPECT_EQ(v.not_finite.op, "aten.log.default");
   EXPECT_FALSE(v.not_finite.from_input);
 }
@@ -227,7 +227,7 @@ TEST(Coverage, AnUpdateWithoutACorrectDigitIsAnOpenQuestion) {
   static_cast<void>(y);
   const TraceVerdict v = judge_trace(m.trace, nullptr);
   EXPECT_EQ(v.uncertain_update, 1);
-  EXPECT_EQ(v.word(), "INCONCLUSIVE") << v.headline();
+  EXPECT_EQ(to_string(v.verdict()), "INCONCLUSIVE") << v.headline();
 }
 
 TEST(Coverage, WithoutAnUpdateEveryCallCounts) {
@@ -236,7 +236,7 @@ TEST(Coverage, WithoutAnUpdateEveryCallCounts) {
   m.call("aten.neg.default", {m.tensor({1})}, {-1});
   const TraceVerdict v = judge_trace(m.trace, nullptr);
   EXPECT_TRUE(v.without_update);
-  EXPECT_EQ(v.word(), "INCONCLUSIVE");
+  EXPECT_EQ(to_string(v.verdict()), "INCONCLUSIVE");
 }
 
 }  // namespace

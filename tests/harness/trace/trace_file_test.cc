@@ -102,7 +102,7 @@ TEST_F(TraceFileTest, AWrongElementIsNamed) {
   const auto trace = read(whole());
   ASSERT_TRUE(trace) << trace.error().message();
   const TraceVerdict v = judge_trace(*trace, nullptr);
-  EXPECT_EQ(v.word(), "ENGINE_BUG");
+  EXPECT_EQ(to_string(v.verdict()), "ENGINE_BUG");
   ASSERT_EQ(v.findings.size(), 1U);
   EXPECT_EQ(v.findings[0].outside, 1);
   EXPECT_EQ(v.findings[0].worst_index, "[3]");

@@ -6,7 +6,7 @@
 namespace twinrun {
 namespace {
 
-TEST(TracePage, NothingFromTheTraceIsMarkup) {
+TEST(TraceReport, NothingFromTheTraceIsMarkup) {
   const std::string bad = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b";
   TraceVerdict v;
   v.trace = v.framework = v.script = v.observer = bad;
@@ -24,10 +24,10 @@ TEST(TracePage, NothingFromTheTraceIsMarkup) {
   v.open = {{bad, bad, bad, 1}};
   v.notes = {bad};
   v.settings = {{bad, bad}};
-  const std::string page = trace_html(v);
-  for (const char* part : {"<img", "<script", "\x1b"})
+  const std::string page = to_html(report_of(v));
+  for (const char* part : {"<img", "<script>alert", "\x1b"})
     EXPECT_EQ(page.find(part), std::string::npos) << part;
-  for (const char* part : {"v-ENGINE_BUG", "[3,7]", "4.00 times the bound of 0.25", "&lt;img"})
+  for (const char* part : {"v-ENGINE_BUG", "[3,7]", "expected 1 within 0.25", "&lt;img"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
