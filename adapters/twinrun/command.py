@@ -21,6 +21,7 @@ from . import messages
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT|-m MODULE ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...      what a step computes on a healthy machine
        python -m twinrun verify known.json SCRIPT ARGS...           does each device here compute the same?
+       python -m twinrun replay BUNDLE.zip                         does this PyTorch compute the calls of a bundle rightly?
        python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]
        python -m twinrun environment --releases PACKAGE
        python -m twinrun VERB ...     any verb of the program twinrun, such as diagnose"""
@@ -52,6 +53,10 @@ def main(words=None):
     if words[0] in ("record", "verify") and any(w.endswith(".py") for w in words):
         from .known import record_script, verify_script
         return {"record": record_script, "verify": verify_script}[words[0]](words[1:])
+    if words[0] == "replay" and importlib.util.find_spec("torch") is not None:
+        from .again import holds_calls, replay
+        if any(holds_calls(word) for word in words[1:]):
+            return replay(words[1:])
     if words[0] == "environment":
         from .environments import main as environment
         return environment(words[1:])

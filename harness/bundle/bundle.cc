@@ -18,6 +18,7 @@
 #include "harness/bundle/own_program.h"
 #include "harness/bundle/private_paths.h"
 #include "harness/bundle/recorded_runs.h"
+#include "harness/bundle/step_bundle.h"
 #include "harness/experiment/engines.h"
 #include "harness/experiment/experiment.h"
 #include "harness/experiment/imported.h"
@@ -176,6 +177,10 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   const std::string report_json(reinterpret_cast<const char*>(report_bytes.data()),
                                 report_bytes.size());
   TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
+  if (original.kind == "recorded step") return bundle_step(original, results, path, options);
+  if (original.kind != "scenario")
+    return Error{fmt::format("is of {}", original.kind), report_path,
+                 "bundle the folder a/ or b/ of a side, which is a recorded step"};
   if (original.asked.subject.empty())
     return Error{"does not record how the diagnosis was run: it is from an older twinrun",
                  report_path, "diagnose again"};

@@ -104,6 +104,7 @@ Manifest read(const Json& json, const std::string& where) {
         fmt::format("is a bundle of schema {}; this twinrun reads {}", schema, kBundleSchema),
         where, "replay it with the twinrun that made it"};
   Manifest m;
+  if (r.has("kind")) m.kind = r.get<std::string>("kind");
   m.twinrun = r.get<std::string>("twinrun");
   m.headline = r.get<std::string>("headline");
   const Reader asked = r.object("asked");
@@ -119,6 +120,7 @@ Manifest read(const Json& json, const std::string& where) {
   m.finding.phase = f.get<std::string>("phase");
   m.finding.step = f.maybe<int64_t>("step");
   m.finding.core = f.maybe<int>("core");
+  if (f.has("elements")) m.finding.elements = f.get<std::string>("elements");
   const auto level = f.get<std::string>("level");
   if (level.size() != 1) f.fail(fmt::format("level '{}' is not a letter", level.substr(0, 60)));
   m.finding.level = level[0];
@@ -179,6 +181,7 @@ std::string to_json(const Manifest& m) {
   for (const EngineFile& file : m.engine_files)
     engine_files.push_back({{"word", file.word}, {"member", file.member}});
   const Json json = {{"schema", kBundleSchema},
+                     {"kind", m.kind},
                      {"twinrun", m.twinrun},
                      {"headline", m.headline},
                      {"asked",
@@ -196,6 +199,7 @@ std::string to_json(const Manifest& m) {
                          {"phase", m.finding.phase},
                          {"step", or_null(m.finding.step)},
                          {"core", or_null(m.finding.core)},
+                         {"elements", m.finding.elements},
                          {"level", std::string(1, m.finding.level)}}},
                        {"runs", runs}}},
                      {"reduction", m.reduction},

@@ -25,7 +25,7 @@ inline constexpr std::string_view kManifest = "manifest.json", kScenario = "scen
                                   kInitial = "init.h5", kBefore = "before.h5",
                                   kProgram = "program.txt", kReadMe = "REPRODUCE.txt",
                                   kOriginalJson = "original/report.json",
-                                  kOriginalText = "original/report.md";
+                                  kOriginalText = "original/report.md", kTrace = "trace.twin";
 
 struct BundledFile {
   std::string name;
@@ -41,11 +41,12 @@ struct ExpectedRun {
 };
 
 struct Manifest {
-  std::string twinrun;  // version and contract of the twinrun that made it
+  std::string kind = "scenario";  // of the report: this, or "recorded step"
+  std::string twinrun;            // version and contract of the twinrun that made it
   std::string headline;
   AskedOf asked;
   bool own_data = false;  // data.npz is inside
-  Finding finding;        // class, cause, op, phase, core, step, level
+  Finding finding;        // class, cause, op, phase, core, step, level; of a call, elements
   VerdictClass verdict = VerdictClass::kInconclusive;
   std::vector<ExpectedRun> runs;
   std::vector<std::string> reduction;

@@ -13,6 +13,7 @@
 #include "harness/bundle/own_program.h"
 #include "harness/bundle/private_paths.h"
 #include "harness/bundle/reduce.h"
+#include "harness/bundle/step_bundle.h"
 #include "harness/experiment/engines.h"
 #include "harness/host/environment.h"
 #include "program/base/json_checksum.h"
@@ -23,8 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
-constexpr std::string_view kNames[] = {kManifest, kScenario, kOwnData,      kInitial,     kBefore,
-                                       kProgram,  kReadMe,   kOriginalJson, kOriginalText};
+constexpr std::string_view kNames[] = {kManifest, kScenario, kOwnData,      kInitial,      kBefore,
+                                       kProgram,  kReadMe,   kOriginalJson, kOriginalText, kTrace};
 
 struct Opened {
   Manifest manifest;
@@ -71,6 +72,10 @@ Result<Opened> open(const std::string& path) {
   }
   if (out.manifest.files.size() + 1 != out.members.size())
     return Error{"has members that its manifest does not name", path, kDamaged};
+  if (out.manifest.kind == "recorded step") {
+    if (out.find(kTrace) == nullptr) return Error{fmt::format("has no {}", kTrace), path, kDamaged};
+    return out;
+  }
   if (out.find(kScenario) == nullptr || (out.manifest.own_data && out.find(kOwnData) == nullptr))
     return Error{fmt::format("has no {}", out.find(kScenario) == nullptr ? kScenario : kOwnData),
                  path, kDamaged};
@@ -179,6 +184,12 @@ void compare(const Manifest& m, const Report& report, Replay& out) {
   }
 }
 
+void note_differences(const Manifest& m, Replay& out) {
+  if (!m.has_checksum) out.notes.push_back(fmt::format("{} {}", kManifest, kNoChecksum));
+  if (version_text() != m.twinrun)
+    out.notes.push_back(fmt::format("made by {}; this is {}", m.twinrun, version_text()));
+}
+
 }  // namespace
 
 bool Replay::reproduced() const {
@@ -195,6 +206,13 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
                       const StopFlag* stop) {
   TWINRUN_ASSIGN(const Opened opened, open(path));
   const Manifest& m = opened.manifest;
+  if (m.kind == "recorded step") {
+    const std::string trace = (fs::path(options.folder) / kTrace).string();
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically(trace, opened.find(kTrace)->bytes));
+    TWINRUN_ASSIGN(Replay out, replay_step(m, trace, options.threads, stop));
+    note_differences(m, out);
+    return out;
+  }
   for (const std::string& engine : {m.asked.baseline, m.asked.subject}) {
     if (is_foreign_engine(engine) && !options.allow_exec)
       return Error{
@@ -230,9 +248,7 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
                  Error::Kind::kForeignEngine};
   }
   if (!out.interrupted) compare(m, out.report, out);
-  if (!m.has_checksum) out.notes.push_back(fmt::format("{} {}", kManifest, kNoChecksum));
-  if (version_text() != m.twinrun)
-    out.notes.push_back(fmt::format("made by {}; this is {}", m.twinrun, version_text()));
+  note_differences(m, out);
   return out;
 }
 

@@ -1,0 +1,138 @@
+// Packs the accused calls of a recorded step, and judges them again.
+#include "harness/bundle/step_bundle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "checkpoints/container/atomic_file.h"
+#include "checkpoints/container/zip.h"
+#include "harness/bundle/private_paths.h"
+#include "harness/host/environment.h"
+#include "harness/trace/cut_trace.h"
+#include "harness/trace/judge_trace.h"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr size_t kMostCalls = 8;
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  std::vector<std::byte> out(text.size());
+  std::memcpy(out.data(), text.data(), text.size());
+  return out;
+}
+
+// The first call of each operation that is accused.
+std::vector<int64_t> accused_calls(const Report& report) {
+  std::vector<int64_t> calls;
+  std::set<std::string> ops;
+  for (const Finding& f : report.findings) {
+    if (f.call && f.verdict == VerdictClass::kEngineBug && calls.size() < kMostCalls &&
+        ops.insert(f.op).second)
+      calls.push_back(*f.call);
+  }
+  std::ranges::sort(calls);
+  return calls;
+}
+
+// Beside the report, where a script was recorded; else where it was when it was diagnosed.
+std::string trace_of(const Report& report, const std::string& results) {
+  std::error_code ignored;
+  const std::string beside = (fs::path(results) / kTrace).string();
+  if (fs::exists(beside, ignored)) return beside;
+  const auto at = report.environment.find("trace");
+  return at == report.environment.end() ? beside : at->second;
+}
+
+std::string read_me(const Manifest& m, size_t calls) {
+  return fmt::format(
+      "{}\n\nclass {}, {}\nmade by {}\n\n"
+      "To judge the recorded call{} again:\n\n"
+      "  twinrun replay BUNDLE.zip\n\n"
+      "To compute {} here, with the PyTorch of this Python, and judge that:\n\n"
+      "  python -m twinrun replay BUNDLE.zip\n\n"
+      "trace.twin     {} with all that {} read and returned (docs/reference/trace-format.md)\n"
+      "original/      the diagnosis\n"
+      "manifest.json  digests of these files, and the finding that must be reproduced\n",
+      m.headline, to_string(m.verdict), m.finding.sentence, m.twinrun, calls == 1 ? "" : "s",
+      calls == 1 ? "it" : "them",
+      calls == 1 ? "the call" : fmt::format("the first call of each of {} operations", calls),
+      calls == 1 ? "it" : "they");
+}
+
+}  // namespace
+
+Result<Bundle> bundle_step(const Report& report, const std::string& results,
+                           const std::string& path, const BundleOptions& options) {
+  const std::vector<int64_t> calls = accused_calls(report);
+  if (calls.empty())
+    return Error{fmt::format("no call is accused: the verdict is {}", to_string(report.verdict)),
+                 results, "a bundle of a recorded step is of wrong calls; else attach the trace"};
+  TWINRUN_ASSIGN(const TraceFile trace, read_trace(trace_of(report, results), false));
+  TWINRUN_ASSIGN(const std::string cut, cut_trace(trace, calls));
+  TWINRUN_RETURN_IF_ERROR(unchanged(trace));
+  for (const int64_t call : calls) {
+    const auto of = std::ranges::find(report.findings, call,
+                                      [](const Finding& f) { return f.call.value_or(-1); });
+    if (of->op != trace.calls[static_cast<size_t>(call)].op)
+      return Error{fmt::format("is not the trace of this report: call {} is {}", call,
+                               trace.calls[static_cast<size_t>(call)].op),
+                   trace.path, "diagnose it again"};
+  }
+  const PrivatePaths paths = PrivatePaths::of_this_process();
+  const Report packed = options.with_paths ? report : paths.report(report);
+  Manifest m;
+  m.kind = report.kind;
+  m.twinrun = version_text();
+  m.headline = packed.headline;
+  m.verdict = report.verdict;
+  m.finding = packed.findings.front();
+  m.finding.step = 0;  // of the trace that is packed
+  std::vector<ZipMember> members;
+  const auto add = [&](std::string_view name, std::vector<std::byte> bytes) {
+    m.files.push_back({std::string(name), bytes.size(), digest_bytes(bytes.data(), bytes.size())});
+    members.push_back({std::string(name), std::move(bytes), true});
+  };
+  add(kReadMe, bytes_of(read_me(m, calls.size())));
+  add(kTrace, bytes_of(cut));
+  if (!options.anonymise) {
+    add(kOriginalJson, bytes_of(to_json(packed)));
+    add(kOriginalText, bytes_of(to_markdown(packed)));
+  }
+  members.insert(members.begin(), {std::string(kManifest), bytes_of(to_json(m)), true});
+  TWINRUN_ASSIGN(const auto zipped, to_zip(members, path, ZipPacking::kDeflated));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, zipped));
+  Bundle out;
+  out.bytes = zipped.size();
+  for (const ZipMember& member : members) out.members.push_back(member.name);
+  out.notes.push_back(fmt::format("{} of {} calls, {} of {} bytes of the trace", calls.size(),
+                                  trace.calls.size(), cut.size(), trace.bytes));
+  return out;
+}
+
+Result<Replay> replay_step(const Manifest& manifest, const std::string& trace, int threads,
+                           const StopFlag* stop) {
+  TWINRUN_ASSIGN(const TraceFile read, read_trace(trace, false));
+  ThreadPool pool(threads);
+  Replay out;
+  out.manifest = manifest;
+  out.report = report_of(judge_trace(read, &pool, stop));
+  out.interrupted = stop != nullptr && stop->load();
+  const Finding found = out.report.findings.empty() ? Finding{} : out.report.findings.front();
+  const auto row = [&](const char* what, std::string expected, std::string here) {
+    const bool same = expected == here;
+    out.rows.push_back({what, std::move(expected), std::move(here), same});
+  };
+  row("verdict", std::string(to_string(manifest.verdict)),
+      std::string(to_string(out.report.verdict)));
+  row("operation", manifest.finding.op, found.op);
+  row("elements", manifest.finding.elements, found.elements);
+  return out;
+}
+
+}  // namespace twinrun

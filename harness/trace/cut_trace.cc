@@ -1,0 +1,156 @@
+// Copies the records that some calls of a trace use.
+#include "harness/trace/cut_trace.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+
+#include "program/base/json_text.h"
+
+namespace twinrun {
+namespace {
+
+using aten::Call;
+using aten::TensorView;
+using aten::Value;
+using Bytes = std::span<const std::byte>;
+
+// docs/reference/trace-format.md
+enum Kind : uint32_t { kPadding, kMeta, kString, kData, kCall, kEnd, kGraph, kStep };
+constexpr size_t kFileHeader = 64, kHeader = 24, kAlignment = 64;
+constexpr size_t kForwardAt = 16, kStepAt = 24;  // in the payload of a call
+
+struct Used {
+  std::set<std::string> texts;
+  std::set<const std::byte*> data;
+  bool region = false;
+
+  void add(const TensorView& view) {
+    if (view.data != nullptr) data.insert(view.data);
+  }
+  void add(const Value& value) {
+    texts.insert(value.text);
+    std::vector<const TensorView*> views;
+    collect(value, views);
+    for (const TensorView* view : views) add(*view);
+    for (const Value& item : value.items) add(item);
+  }
+  void add(const Call& call) {
+    for (const std::string* text : {&call.op, &call.place, &call.module, &call.node})
+      texts.insert(*text);
+    for (const Value& argument : call.args) add(argument);
+    for (const auto& [name, value] : call.kwargs) {
+      texts.insert(name);
+      add(value);
+    }
+    add(call.result);
+    for (const TensorView& written : call.written) add(written);
+    region = region || call.graph != nullptr;
+  }
+  bool holds(Bytes block) const {
+    const auto at = data.lower_bound(block.data());
+    return at != data.end() && *at < block.data() + std::max<size_t>(block.size(), 1);
+  }
+};
+
+class Writer {
+ public:
+  Writer() { out_ = std::string("TWINTRC2") + std::string(kFileHeader - 8, '\0'); }
+
+  void record(uint32_t kind, uint64_t id, std::string_view payload) {
+    const size_t begin = out_.size() + kHeader;
+    if (kind == kData && begin % kAlignment != 0) {
+      // A record of padding takes a header, too.
+      const size_t size = (2 * kAlignment - (begin + kHeader) % kAlignment) % kAlignment;
+      plain(kPadding, 0, std::string(size, '\0'));
+    }
+    plain(kind, id, payload);
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  void plain(uint32_t kind, uint64_t id, std::string_view payload) {
+    char header[kHeader] = {};
+    const uint64_t size = payload.size();
+    std::memcpy(header, &kind, 4);
+    std::memcpy(header + 8, &size, 8);
+    std::memcpy(header + 16, &id, 8);
+    uLong crc = crc_of(crc_of(0, {header, 4}), {header + 8, 16});
+    const auto checksum = static_cast<uint32_t>(crc_of(crc, payload));
+    std::memcpy(header + 4, &checksum, 4);
+    out_.append(header, kHeader).append(payload);
+    out_.append((8 - out_.size() % 8) % 8, '\0');
+  }
+  static uLong crc_of(uLong crc, std::string_view bytes) {
+    return crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  }
+
+  std::string out_;
+};
+
+// The end record of the cut trace: the settings of the whole one.
+Result<std::string> end_of(std::string_view payload, size_t calls) {
+  TWINRUN_ASSIGN(auto end, parse_json_text(payload));
+  nlohmann::json out = {{"calls", calls},
+                        {"steps", 1},
+                        {"exception", nullptr},
+                        {"left_out", {{"budget", 0}, {"error", 0}}}};
+  if (end.contains("settings")) out["settings"] = end["settings"];
+  return out.dump();
+}
+
+}  // namespace
+
+Result<std::string> cut_trace(const TraceFile& trace, const std::vector<int64_t>& calls) {
+  Used used;
+  for (const int64_t number : calls) {
+    if (number < 0 || number >= static_cast<int64_t>(trace.calls.size()))
+      return Error{fmt::format("has no call {}", number), trace.path, "diagnose the trace again"};
+    const Call& call = trace.calls[static_cast<size_t>(number)];
+    if (call.left_out)
+      return Error{fmt::format("bytes of call {} were left out of the trace", number), trace.path,
+                   "record with a larger --budget"};
+    used.add(call);
+  }
+  const Bytes file = trace.file->bytes();
+  Writer out;
+  uint64_t number = 0, kept = 0;
+  std::string end = R"({"calls": 0, "steps": 1})";
+  for (size_t at = kFileHeader; at + kHeader <= file.size();) {
+    uint32_t kind;
+    uint64_t size, id;
+    std::memcpy(&kind, file.data() + at, 4);
+    std::memcpy(&size, file.data() + at + 8, 8);
+    std::memcpy(&id, file.data() + at + 16, 8);
+    if (size > file.size() - at - kHeader) break;  // it was cut short
+    const Bytes bytes = file.subspan(at + kHeader, size);
+    const std::string_view payload(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    at += kHeader + (size + 7) / 8 * 8;
+    if (kind == kMeta || (kind == kGraph && used.region) ||
+        (kind == kString && (used.region || used.texts.contains(std::string(payload)))) ||
+        (kind == kData && used.holds(bytes))) {
+      out.record(kind, id, payload);
+    } else if (kind == kCall) {
+      if (!std::ranges::binary_search(calls, static_cast<int64_t>(number++))) continue;
+      std::string call(payload);
+      constexpr int64_t kNone = -1;
+      constexpr int32_t kFirst = 0;
+      std::memcpy(call.data() + kForwardAt, &kNone, sizeof kNone);
+      std::memcpy(call.data() + kStepAt, &kFirst, sizeof kFirst);
+      out.record(kCall, kept++, call);
+    } else if (kind == kEnd) {
+      end = payload;
+    }
+  }
+  out.record(kStep, 1, "");
+  TWINRUN_ASSIGN(end, end_of(end, calls.size()));
+  out.record(kEnd, 0, end);
+  return out.take();
+}
+
+}  // namespace twinrun

@@ -1,0 +1,120 @@
+"""`twinrun diagnose WHAT` of a user's script, trace, folder of ranks, two sides: each ends in one kind of report, which `report`, `bundle`,
+`replay`, --fail-on and --json take. (Scenarios and modules: tests/e2e.)
+
+python3 door_test.py        # TWINRUN=path of the binary; exit status 77 without PyTorch
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from answers import rows  # noqa: E402
+
+TWINRUN = os.environ["TWINRUN"]
+PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or "/usr/bin/python3"
+HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
+PLANT = ("accumulation", "--plant", "mm_in_bfloat16")
+STEPS = HERE / "steps.py"
+QUESTIONS = ["repeats", "operations", "program", "sharding", "effect"]
+
+
+@unittest.skipUnless(HAS_TORCH, f"{PYTHON} has no PyTorch")
+class Door(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.made = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.made.name)
+        cls.good, cls.wrong = cls.run_in(cls, STEPS, "accumulation"), cls.run_in(cls, "-o", "wrong", STEPS, *PLANT)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.made.cleanup()
+
+    def run_in(self, *words, verb="diagnose"):
+        """Runs a verb as a user does: in the folder of the script, with the package found by the program."""
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        environment.update(TWINRUN_PYTHON=PYTHON, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+        return subprocess.run([TWINRUN, verb, *map(str, words)], cwd=self.folder, env=environment, capture_output=True, text=True)
+
+    def report(self, folder):
+        return json.loads((self.folder / folder / "report.json").read_text())
+
+    def test_a_script_is_recorded_judged_and_answered(self):
+        self.assertEqual(self.good.returncode, 0, self.good.stderr)
+        self.assertIn("steps.py accumulation: a Python script", self.good.stderr.splitlines()[0])
+        self.assertLess(len(self.good.stdout.splitlines()), 26, self.good.stdout)
+        self.assertTrue(self.good.stdout.startswith("NOISE: every result of the "), self.good.stdout)
+        report = self.report("twinrun-results/steps")
+        self.assertEqual((report["kind"], list(report["answers"]), report["counts"]["steps"]), ("recorded step", QUESTIONS, 2))
+        self.assertEqual(report["answers"]["program"]["outcome"], "not asked")
+        self.assertEqual(self.wrong.returncode, 20, self.wrong.stderr)
+        self.assertIn("aten.mm.default", self.wrong.stdout)
+        self.assertIn("steps.py:", self.wrong.stdout)
+
+    def test_what_a_diagnosis_leaves_is_shown_again_in_every_format(self):
+        again = self.run_in("wrong")
+        self.assertEqual((again.returncode, again.stdout), (20, self.wrong.stdout))
+        for name in ("markdown", "html", "junit", "json", "csv"):
+            self.assertEqual(self.run_in("wrong", "--format", name, "-o", "formats", verb="report").returncode, 0, name)
+        failures = xml.etree.ElementTree.parse(self.folder / "formats" / "junit.xml").getroot().attrib
+        self.assertEqual((failures["tests"], failures["failures"]), ("5", "1"))
+        self.assertIn("aten.mm.default", (self.folder / "formats" / "csv" / "operations.csv").read_text())
+        self.assertIn("mm_in_bfloat16", (self.folder / "wrong" / "report.md").read_text())
+
+    def test_fail_on_and_json(self):
+        accepted = self.run_in("--fail-on", "program", "-o", "accepted", "wrong/trace.twin")
+        self.assertEqual(accepted.returncode, 0)
+        self.assertIn("exit code 0 (20 without --fail-on)", accepted.stdout)
+        told = self.run_in("--json", "-o", "json", "wrong/trace.twin")
+        self.assertEqual((told.returncode, json.loads(told.stdout)["verdict"]["class"]), (20, "ENGINE_BUG"))
+        self.assertEqual(self.report("json")["findings"], json.loads(told.stdout)["findings"])
+
+    def test_a_bundle_is_proved_elsewhere(self):
+        made = self.run_in("wrong", "-o", "fault.zip", verb="bundle")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertLess((self.folder / "fault.zip").stat().st_size, (self.folder / "wrong" / "trace.twin").stat().st_size / 10)
+        with tempfile.TemporaryDirectory() as elsewhere:
+            bundle = shutil.copy(self.folder / "fault.zip", elsewhere)
+            again = self.run_in(bundle, verb="replay")
+            self.assertEqual((again.returncode, "reproduced: aten.mm.default" in again.stdout), (0, True), again.stdout + again.stderr)
+            # This machine's own kernel is right, so the fault is of the machine where it was recorded.
+            environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2] / "adapters")}
+            here = subprocess.run([PYTHON, "-m", "twinrun", "replay", bundle], env=environment, capture_output=True, text=True)
+            self.assertIn("NOISE: every result of the 1 judged calls is within its bound", here.stdout, here.stderr)
+        nothing = self.run_in("twinrun-results/steps", "-o", "none.zip", verb="bundle")
+        self.assertEqual((nothing.returncode, "no call is accused" in nothing.stderr), (128, True), nothing.stderr)
+
+    def test_another_side(self):
+        sides = self.run_in("--against", "wrong/trace.twin", "-o", "sides", "twinrun-results/steps/trace.twin")
+        self.assertEqual(sides.returncode, 20, sides.stderr)
+        report = self.report("sides")
+        self.assertEqual((report["kind"], report["verdict"]["side"]), ("two sides", "B"))
+        self.assertEqual([row["verdict"] for row in rows(report, "sides")], ["NOISE", "ENGINE_BUG"])
+        self.assertEqual(self.report("sides/b")["kind"], "recorded step")
+        self.assertEqual(self.run_in("sides/b", "-o", "side.zip", verb="bundle").returncode, 0)
+        same = self.run_in("--against", PYTHON, "--steps", "1", "-o", "same", STEPS, "cnn")
+        self.assertEqual((same.returncode, self.report("same")["verdict"]["class"]), (0, "IDENTICAL"), same.stderr)
+
+    def test_what_cannot_be_diagnosed_says_what_to_type(self):
+        (self.folder / "empty").mkdir(exist_ok=True)
+        (self.folder / "some.zip").write_bytes(b"PK\x03\x04")
+        (self.folder / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+        (self.folder / "known.json").write_text('{"schema": 1, "kind": "known_step"}')
+        for what, says in (("nothing.py", "no such file"), ("empty", "neither a report.json nor traces"), ("some.zip", "twinrun replay some.zip"),
+                           ("run.h5", "twinrun inspect run.h5"), ("known.json", "python -m twinrun verify known.json SCRIPT")):
+            done = self.run_in(what)
+            self.assertEqual((done.returncode, says in done.stderr), (128, True), done.stderr)
+
+
+if __name__ == "__main__":
+    if not HAS_TORCH:
+        print(f"SKIPPED: {PYTHON} has no PyTorch")
+        sys.exit(77)
+    unittest.main()
