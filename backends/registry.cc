@@ -53,7 +53,7 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
   std::vector<std::string> names = backend_names();
   names.insert(names.end(), {"honest:SEED", "xla", "exec:COMMAND"});
   return Error{"unknown engine '" + std::string(name) + "' (known: " + join(names, ", ") + ")", "",
-               "did you mean '" + nearest(name, names) + "'?"};
+               did_you_mean(name, names)};
 }
 
 }  // namespace twinrun

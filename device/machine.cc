@@ -27,7 +27,7 @@ Result<Generation> find_generation(std::string_view name) {
   }
   return Error{
       "TPU generation '" + std::string(name) + "' is not known; known: " + join(names, ", "), "",
-      "did you mean " + nearest(name, names) + "?"};
+      did_you_mean(name, names)};
 }
 
 }  // namespace twinrun::tpu

@@ -211,9 +211,7 @@ class Reader {
       known.emplace_back(to_string(v));
     }
     refuse(found, place, join(known, ", "),
-           found.is_string() ? fmt::format("did you mean '{}'?",
-                                           nearest(found.get<std::string>().substr(0, 40), known))
-                             : "");
+           found.is_string() ? did_you_mean(found.get<std::string>().substr(0, 40), known) : "");
   }
 
   const AnyJson& object_;

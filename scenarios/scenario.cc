@@ -161,7 +161,7 @@ Status check_keys_of_program(const Overrides& overrides) {
     if (std::ranges::find(known, key) == known.end())
       return Error{fmt::format("'{}' has no meaning for an imported program (allowed: {})", key,
                                join(known, ", ")),
-                   "--set", fmt::format("did you mean '{}'?", nearest(key, known))};
+                   "--set", did_you_mean(key, known)};
   }
   return Ok{};
 }

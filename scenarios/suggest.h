@@ -1,5 +1,4 @@
-// "Did you mean" suggestions for likely typos only. nearest() of program/base/names.h always
-// returns a name.
+// "Did you mean" suggestions in the words of TOML.
 //
 //   did_you_mean("bacth", {"batch", "steps"});    // "did you mean \"batch\"?"
 //   did_you_mean("zebra", {"batch", "steps"});    // ""
@@ -11,8 +10,7 @@
 
 namespace twinrun {
 
-// Suggests the candidate with the least edit distance, if that is at most a third of the longer
-// word's length (at least 1); case is ignored. Else "".
+// meant() of program/base/names.h, or "".
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace twinrun

@@ -41,7 +41,7 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value,
   const std::vector<std::string> known = {"core", "step", "from", "every", "magnitude", "rate"};
   if (std::ranges::find(known, key) == known.end()) {
     return bad(text, "unknown key '" + std::string(key) + "' (allowed: " + join(known, ", ") + ")",
-               "did you mean '" + nearest(key, known) + "'?");
+               did_you_mean(key, known));
   }
   const std::string said = std::string(key) + " '" + std::string(value) + "'";
   if (key == "magnitude" || key == "rate") {
@@ -179,7 +179,7 @@ Result<FaultSpec> parse_fault(std::string_view text) {
     return bad(text,
                "unknown kind '" + name + "' (--fault help lists all " +
                    std::to_string(catalogue().size()) + ")",
-               "did you mean '" + nearest(name, fault_kinds()) + "'?");
+               did_you_mean(name, fault_kinds()));
   }
   std::string_view rest = text.substr(at + 1);
   spec.glob = rest.substr(0, rest.find(','));

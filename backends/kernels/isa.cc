@@ -97,7 +97,7 @@ Status check_isa_request() {
   for (Isa isa : kNamed) known.emplace_back(to_string(isa));
   return Error{
       "unknown instruction set '" + std::string(name) + "' (known: " + join(known, ", ") + ")",
-      "TWINRUN_ISA", "did you mean '" + nearest(name, known) + "'? Unset: the best there is"};
+      "TWINRUN_ISA", did_you_mean(name, known) + " Unset: the best there is"};
 }
 
 std::string_view amx_refusal() {

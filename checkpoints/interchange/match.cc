@@ -106,13 +106,12 @@ class Identifier {
     for (const auto& [ours, entry] : map_.entries) {
       const std::string place = fmt::format("{}: \"{}\"", map_.file, ours);
       if (!initial_.tensors.contains(ours)) {
-        return Error{"the model has no such tensor", place,
-                     fmt::format("did you mean '{}'?", nearest(ours, outline_.names))};
+        return Error{"the model has no such tensor", place, did_you_mean(ours, outline_.names)};
       }
       const auto it = std::ranges::find(theirs_.arrays, entry.theirs, &NamedArray::name);
       if (it == theirs_.arrays.end()) {
         return Error{fmt::format("{} has no array '{}'", where_, entry.theirs), place,
-                     fmt::format("did you mean '{}'?", nearest(entry.theirs, their_names(false)))};
+                     did_you_mean(entry.theirs, their_names(false))};
       }
       take(ours, static_cast<size_t>(it - theirs_.arrays.begin()), "map");
     }
@@ -349,7 +348,7 @@ Result<ForeignWeights> export_weights(const Checkpoint& checkpoint, const ModelO
   for (const auto& [ours, entry] : map.entries) {
     if (checkpoint.tensors.contains(ours)) continue;
     return Error{"the checkpoint has no such tensor", fmt::format("{}: \"{}\"", map.file, ours),
-                 fmt::format("did you mean '{}'?", nearest(ours, outline.names))};
+                 did_you_mean(ours, outline.names)};
   }
   ForeignWeights out;
   out.format = format;

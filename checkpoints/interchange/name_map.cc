@@ -77,7 +77,7 @@ Result<NameMapEntry> entry_of(const Json& json, const std::string& where) {
   for (const auto& [key, value] : json.items()) {
     if (std::ranges::count(entry_keys(), key) != 0) continue;
     return Error{fmt::format("unknown key '{}' (known: {})", key, join(entry_keys(), ", ")), where,
-                 fmt::format("did you mean '{}'?", nearest(key, entry_keys()))};
+                 did_you_mean(key, entry_keys())};
   }
   NameMapEntry entry;
   if (!json.contains("name") || !json["name"].is_string()) {

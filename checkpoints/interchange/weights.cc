@@ -78,7 +78,7 @@ Result<WeightsFormat> parse_weights_format(std::string_view name) {
   if (it != kNames.end()) return static_cast<WeightsFormat>(it - kNames.begin());
   return Error{
       fmt::format("unknown format '{}' (known: {})", name, join(weights_format_names(), ", ")),
-      "--to", fmt::format("did you mean '{}'?", nearest(name, weights_format_names()))};
+      "--to", did_you_mean(name, weights_format_names())};
 }
 
 std::optional<WeightsFormat> format_of_name(std::string_view path) {

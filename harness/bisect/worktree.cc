@@ -80,7 +80,7 @@ Result<std::string> Repository::commit(const std::string& revision) const {
       git({"rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}"});
   if (name.ok() && !name->empty()) return name->substr(0, name->find('\n'));
   const auto refs = git({"for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"});
-  const std::string near = refs.ok() ? nearest(revision, lines_of(*refs)) : "";
+  const std::string near = refs.ok() ? meant(revision, lines_of(*refs)) : "";
   return Error{fmt::format("'{}' is not a commit", revision), top_,
                near.empty() ? "give a branch, a tag, or the name of a commit"
                             : fmt::format("did you mean {}?", near)};

@@ -123,7 +123,7 @@ Result<Severity> find_severity(const std::string& word) {
   const auto it = std::ranges::find(words, word);
   if (it != words.end()) return static_cast<Severity>(it - words.begin());
   return Error{fmt::format("'{}' is not a severity; accepted: {}", word, join(words, ", ")),
-               "--fail-on", fmt::format("did you mean '{}'?", nearest(word, words))};
+               "--fail-on", did_you_mean(word, words)};
 }
 
 std::span<const Rule> rules() { return check::kRules; }

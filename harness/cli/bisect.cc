@@ -134,7 +134,7 @@ Result<int> bisect_verb(const Args& args) {
   std::vector<std::string> names;
   for (const Verb& axis : kBisectAxes) names.emplace_back(axis.name);
   return Error{fmt::format("unknown axis '{}' (known: {})", args[0], join(names, ", ")), "",
-               fmt::format("did you mean '{}'?", nearest(args[0], names))};
+               did_you_mean(args[0], names)};
 }
 
 }  // namespace twinrun::cli

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <optional>
@@ -67,20 +68,52 @@ constexpr std::array kVerbs = {
     Verb{"profile", "show where the time of a step goes, on a modelled TPU or on this machine",
          profile_verb},
     Verb{"doctor", "check this machine, this build and an engine", doctor_verb},
-    Verb{"drill", "inject faults and causes, diagnose blind, count what was found", drill_verb},
-    Verb{"merge", "join the shards of a drill or a comparison (--shard), and make their tables",
-         merge_verb},
-    Verb{"serve", "run one of twinrun's engines behind the engine protocol", serve_verb},
+    Verb{"drill",
+         "inject faults and causes, diagnose blind, count what was found",
+         drill_verb,
+         {},
+         false,
+         /*aside=*/true},
+    Verb{"merge",
+         "join the shards of a drill or a comparison (--shard), and make their tables",
+         merge_verb,
+         {},
+         false,
+         /*aside=*/true},
+    Verb{"serve",
+         "run one of twinrun's engines behind the engine protocol",
+         serve_verb,
+         {},
+         false,
+         /*aside=*/true},
     Verb{"scenarios", "list the scenarios of the library, or show one", scenarios_verb},
-    Verb{"completion", "print the completion script of a shell", completion_verb},
-    Verb{"manual", "print a manual page, or write all of them", manual_verb},
+    Verb{"completion",
+         "print the completion script of a shell",
+         completion_verb,
+         {},
+         false,
+         /*aside=*/true},
+    Verb{"manual",
+         "print a manual page, or write all of them",
+         manual_verb,
+         {},
+         false,
+         /*aside=*/true},
 };
 
 std::unique_ptr<Communicator> joined;  // ranks()
 
 void print_help() {
   print("twinrun: {}\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n", kSubtitle);
-  for (const Verb& verb : kVerbs) print("  {:<11} {}\n", verb.name, verb.what);
+  std::string aside;
+  for (const Verb& verb : kVerbs) {
+    if (verb.aside) {
+      aside += fmt::format("{}{}", aside.empty() ? "" : ", ", verb.name);
+    } else {
+      print("  {:<11} {}\n", verb.name, verb.what);
+    }
+  }
+  print("\n  for developers and packagers: {}\n", aside);
   print(
       "\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose "
       "digits_cnn\n");
@@ -146,10 +179,22 @@ Result<int> run(int argc, char** argv) {
   }
   if (const Verb* verb = find_verb(kVerbs, words[0]))
     return verb->run(Args(words.begin() + 1, words.end()));
+  // What is typed as a verb, and is none.
+  constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
+      {"judge", "twinrun diagnose TRACE judges a recorded step"},
+      {"watch", "twinrun diagnose SCRIPT records and judges; python -m twinrun watch only records"},
+      {"environment", "python -m twinrun environment PACKAGE==VERSION makes one"},
+      {"explain", "twinrun diagnose WHAT"},
+      {"version", "twinrun --version"}};
   std::vector<std::string> names;
   for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
-  return Error{fmt::format("unknown verb '{}' (known: {})", words[0], join(names, ", ")), "",
-               fmt::format("did you mean '{}'?", nearest(words[0], names))};
+  std::string fix = did_you_mean(words[0], names);
+  for (const auto& [word, instead] : kInstead) {
+    if (words[0] == word) fix = instead;
+  }
+  if (std::filesystem::exists(words[0])) fix = "twinrun diagnose " + words[0];
+  return Error{fmt::format("unknown verb '{}'", words[0]), "",
+               fix + (fix.empty() ? "" : "; ") + "twinrun --help lists the verbs"};
 }
 
 // Opens closed standard streams, so that a file opened later does not get their number. Standard

@@ -44,7 +44,7 @@ Status check_value(const std::string& where, const Values& allowed, const std::s
   for (const std::string& word : allowed.several ? split_commas(text) : Words{text}) {
     if (std::ranges::find(allowed.names, word) != allowed.names.end()) continue;
     return Error{fmt::format("unknown value '{}' (known: {})", word, join(allowed.names, ", ")),
-                 where, fmt::format("did you mean '{}'?", nearest(word, allowed.names))};
+                 where, did_you_mean(word, allowed.names)};
   }
   return Ok{};
 }
@@ -198,8 +198,9 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
     for (const auto& option : visible.options()) known.push_back("--" + option->long_name());
     std::string name = e.get_option_name();
     name = name.substr(0, name.find('='));
-    return Error{fmt::format("unknown option '{}'", name), "",
-                 fmt::format("did you mean {}? See --help", nearest(name, known))};
+    return Error{
+        fmt::format("unknown option '{}'", name), "",
+        meant(name, known).empty() ? "see --help" : did_you_mean(name, known) + " See --help"};
   } catch (const po::error& e) {
     return Error{e.what(), "", fix};
   }

@@ -49,7 +49,7 @@ Result<StateRole> role_of(const std::string& name, const std::string& where) {
     known.emplace_back(to_string(role));
   }
   return Error{fmt::format("'{}' (allowed: {})", name, join(known, ", ")), where,
-               fmt::format("did you mean '{}'?", nearest(name, known))};
+               did_you_mean(name, known)};
 }
 
 // The step.json of `twinrun export`: arguments and results by name, those of the state first.
@@ -101,7 +101,7 @@ Result<StepBinding> parse_binding(const std::string& text, const std::string& fi
   for (const auto& [key, value] : j.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end())
       return Error{fmt::format("unknown key '{}' (allowed: {})", key, join(known, ", ")), file,
-                   fmt::format("did you mean '{}'?", nearest(key, known))};
+                   did_you_mean(key, known)};
   }
   if (j.value("schema_version", Json(1)) != 1)
     return Error{fmt::format("schema_version {}; allowed: 1", j["schema_version"].dump()), file,

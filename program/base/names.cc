@@ -57,4 +57,34 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   return best == known.end() ? "" : *best;
 }
 
+std::string meant(std::string_view name, const std::vector<std::string>& known) {
+  constexpr size_t kLeast = 3, kMost = 64;
+  if (name.empty() || name.size() > kMost) return "";
+  const std::string word = lower_case(name);
+  const auto find = [&](auto&& fits) -> std::string {
+    const auto at = std::ranges::find_if(known, [&](const std::string& k) {
+      const std::string other = lower_case(k);
+      return std::min(word.size(), other.size()) >= kLeast && fits(other);
+    });
+    return at == known.end() ? "" : *at;
+  };
+  const std::string close = nearest(name, known);
+  const int distance = edit_distance(word, lower_case(close));
+  if (!close.empty() && distance <= 1) return close;
+  for (const std::string& found :
+       {find([&](const std::string& k) { return k.starts_with(word) || word.starts_with(k); }),
+        find([&](const std::string& k) {
+          return k.find(word) != std::string::npos || word.find(k) != std::string::npos;
+        })}) {
+    if (!found.empty()) return found;
+  }
+  return distance <= std::max(1, static_cast<int>(std::max(word.size(), close.size())) / 3) ? close
+                                                                                            : "";
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
+  const std::string found = meant(name, known);
+  return found.empty() ? "" : "did you mean '" + found + "'?";
+}
+
 }  // namespace twinrun

@@ -17,5 +17,11 @@ std::string lower_case(std::string_view text);  // ASCII letters only
 int edit_distance(std::string_view a, std::string_view b);
 // The closest of `known` ("" if it is empty); of equally close names the first.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
+// The known name that is likely meant, "" if none is: one that `name` begins, or is a part of, or that
+// begins or is a part of it (three letters and more; in this order), else the closest within a third
+// of the longer one's length.
+std::string meant(std::string_view name, const std::vector<std::string>& known);
+// "did you mean 'label'?", or "".
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace twinrun

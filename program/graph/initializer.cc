@@ -86,7 +86,7 @@ Result<Initializer> named_initializer(std::string_view name, const Dims& dims) {
     return init;
   }
   return Error{"initializer is \"" + std::string(name) + "\"; allowed: " + join(names, ", "), "",
-               "did you mean \"" + nearest(name, names) + "\"?"};
+               did_you_mean(name, names)};
 }
 
 Status check_initializer(const Initializer& init, const Dims& dims) {

@@ -185,9 +185,8 @@ class HloParser : private TextReader {
         for (const auto& [other, index] : names_) {
           if (known.size() < 2000) known.push_back(other);
         }
-        const std::string near = nearest(name, known);
         return error(fmt::format("'{}' is not an earlier instruction of this computation", name),
-                     near.empty() ? "" : fmt::format("did you mean '{}'?", near));
+                     did_you_mean(name, known));
       }
       in.operands.push_back(found->second);
       at_.skip();
