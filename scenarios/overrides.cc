@@ -39,7 +39,7 @@ Result<Node*> find_layer(Node& layers, const std::string& name, const std::strin
     if (index < layers.items.size()) return &layers.items[index];
   }
   return Error{fmt::format("no layer is called \"{}\"; allowed: {}", name, fmt::join(names, ", ")),
-               where, did_you_mean(name, {names.begin(), names.end()})};
+               where, suggested(name, {names.begin(), names.end()})};
 }
 
 Status apply(Node& root, const std::string& key, const std::string& value) {

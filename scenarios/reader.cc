@@ -80,7 +80,7 @@ std::string suggest_key(std::string_view word, const Names& names) {
   for (const auto& [alias, name] : kAliases) {
     if (alias == word && contains(names, name)) return fmt::format("did you mean \"{}\"?", name);
   }
-  return did_you_mean(word, names);
+  return suggested(word, names);
 }
 
 std::string below(std::string_view path, std::string_view key) {
@@ -232,7 +232,7 @@ Error bad_value(const std::string& where, const Node& node, const Key<Owner>& ke
   std::string fix;
   const Names names = split_names(key.allowed.names);
   if (node.kind == Node::Kind::kString && !names.empty()) {
-    fix = did_you_mean(node.text, names);
+    fix = suggested(node.text, names);
   } else if (node.kind == Node::Kind::kString &&
              !std::holds_alternative<std::string Owner::*>(key.member)) {
     const bool plain = !node.text.empty() &&

@@ -38,7 +38,7 @@ Error not_found(std::string_view name, bool is_path) {
   return {fmt::format("{}; library scenarios: {}",
                       is_path ? "no such file" : "no scenario and no file of this name",
                       fmt::join(names, ", ")),
-          std::string(name), did_you_mean(stem, names)};
+          std::string(name), suggested(stem, names)};
 }
 
 Result<std::string> read_text(const std::string& path) {

@@ -7,7 +7,7 @@
 
 namespace twinrun {
 
-std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates) {
+std::string suggested(std::string_view word, const std::vector<std::string_view>& candidates) {
   const std::string best = meant(word, {candidates.begin(), candidates.end()});
   return best.empty() ? "" : fmt::format("did you mean \"{}\"?", best);
 }

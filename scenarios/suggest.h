@@ -1,7 +1,7 @@
 // "Did you mean" suggestions in the words of TOML.
 //
-//   did_you_mean("bacth", {"batch", "steps"});    // "did you mean \"batch\"?"
-//   did_you_mean("zebra", {"batch", "steps"});    // ""
+//   suggested("bacth", {"batch", "steps"});    // "did you mean \"batch\"?"
+//   suggested("zebra", {"batch", "steps"});    // ""
 #pragma once
 
 #include <string>
@@ -11,6 +11,6 @@
 namespace twinrun {
 
 // meant() of program/base/names.h, or "".
-std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates);
+std::string suggested(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace twinrun

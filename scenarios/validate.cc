@@ -99,7 +99,7 @@ Status validate_data(const Source& source, Scenario& s) {
         fmt::format("cache is \"{}\"; allowed: none, memory, or the path of a file (with a "
                     "\".\" or \"/\" in it)",
                     data.cache),
-        source.where("data", "cache"), did_you_mean(data.cache, {"none", "memory"})};
+        source.where("data", "cache"), suggested(data.cache, {"none", "memory"})};
   }
   if (data.window == 0) data.window = rule.window;
   if (data.vocabulary == 0) data.vocabulary = rule.vocabulary;
@@ -136,7 +136,7 @@ Status check_input(const Source& source, const Scenario& s, size_t i,
     for (size_t k = 0; k < i; ++k) names.push_back(s.model.layers[k].name);
     return Error{fmt::format("\"{}\" reads \"{}\"; allowed: layers before it: {}", layer.name, name,
                              fmt::join(names, ", ")),
-                 where, did_you_mean(name, names)};
+                 where, suggested(name, names)};
   }
   return Ok{};
 }

@@ -43,7 +43,7 @@ Status adopt_conventions(DiagnosisState& diagnosis) {
     const auto names = split_names(convention_names());
     return Error{fmt::format("hello: 'conventions' is \"{}\"; allowed: {}", declared,
                              fmt::join(names, ", ")),
-                 diagnosis.options.subject, did_you_mean(declared, names),
+                 diagnosis.options.subject, suggested(declared, names),
                  Error::Kind::kForeignEngine};
   }
   scenario.conventions = declared;

@@ -193,10 +193,10 @@ TEST(Scenario, KeyTableNamesEveryKey) {
 }
 
 TEST(Suggest, OnlyTypos) {
-  EXPECT_EQ(did_you_mean("bacth", {"steps", "batch"}), "did you mean \"batch\"?");
-  EXPECT_EQ(did_you_mean("BATCH", {"steps", "batch"}), "did you mean \"batch\"?");
-  EXPECT_EQ(did_you_mean("zebra", {"steps", "batch"}), "");
-  EXPECT_EQ(did_you_mean("x", {}), "");
+  EXPECT_EQ(suggested("bacth", {"steps", "batch"}), "did you mean \"batch\"?");
+  EXPECT_EQ(suggested("BATCH", {"steps", "batch"}), "did you mean \"batch\"?");
+  EXPECT_EQ(suggested("zebra", {"steps", "batch"}), "");
+  EXPECT_EQ(suggested("x", {}), "");
 }
 
 }  // namespace
