@@ -74,6 +74,14 @@ std::string engine_name(std::string_view id) {
   return ours ? "emulated TPU" + std::string(id.substr(kOurs.size())) : std::string(id);
 }
 
+std::string first_apart(const Report& r) {
+  for (const ProofRow& row : r.proofs) {
+    if (r.verdict == VerdictClass::kSharding && !row.diverges_at.empty())
+      return "the first value that is not the whole batch's is " + row.diverges_at;
+  }
+  return "";
+}
+
 std::string number_of(const Finding& f) {
   if (!f.number_text.empty()) return f.number_text;
   return f.number == 0 && f.bound == 0 ? "" : against_bound(f.number, f.bound);

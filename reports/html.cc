@@ -169,6 +169,8 @@ class Document {
     }
     if (lead_ != nullptr && !lead_->op.empty()) return out;
     if (r_.kind != "scenario") return out;
+    if (const std::string apart = text::first_apart(r_); !apart.empty())
+      return out + (out.empty() ? "" : ": ") + html::text(apart, 300);
     // No single op is known: list where the loss curves diverge.
     std::string parts;
     for (const text::DriftRow& row : text::drift_of(r_)) {

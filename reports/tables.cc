@@ -321,6 +321,7 @@ Table losses(const Report& r, size_t most_curves, size_t most_steps) {
 Section answers(const Report& r) {
   Table t{.columns = {left("question"), left("answer"), wraps("what shows it")},
           .limits = {.terminal = 5}};
+  t.caption = "five questions of one training step";
   for (const Question& q : questions()) {
     const Answer& a = r.answers.*q.answer;
     const Mark mark = a.outcome == Answer::Outcome::kYes                       ? Mark::kPassed

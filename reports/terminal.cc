@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "reports/axis.h"
+#include "reports/drift.h"
 #include "reports/report.h"
 #include "reports/tables.h"
 #include "reports/text.h"
@@ -180,6 +181,8 @@ class Screen {
       for (const std::string& part :
            {lead->op, lead->place.substr(0, lead->place.find('\n')), lead->module})
         if (!part.empty()) where += (where.empty() ? "" : ", ") + part;
+      if (const std::string apart = text::first_apart(r_); lead->op.empty() && !apart.empty())
+        where += (where.empty() ? "" : "; ") + apart;
       labelled("where", clean(where, 200), kIndent, kColumn);
       if (r_.headline.find(lead->sentence) == std::string::npos)
         labelled("why", clean(lead->sentence, 300), kIndent, kColumn);
@@ -208,10 +211,13 @@ class Screen {
     if (out_.size() > before + 1) line();
     for (const Question& q : questions()) {
       const Answer& a = r_.answers.*q.answer;
-      const std::string outcome = a.outcome == Answer::Outcome::kNotApplicable
-                                      ? ""
-                                      : fmt::format("{}: ", to_string(a.outcome));
-      labelled(q.key, outcome + clean(a.what, 240), kIndent, kColumn);
+      // The headline, or nothing, need not be repeated.
+      const bool alone = a.what.empty() || a.what == r_.headline;
+      const std::string outcome =
+          a.outcome == Answer::Outcome::kNotApplicable
+              ? ""
+              : fmt::format("{}{}", to_string(a.outcome), alone ? "" : ": ");
+      labelled(q.key, outcome + (alone ? "" : clean(a.what, 240)), kIndent, kColumn);
     }
     line();
     if (!r_.directory.empty())

@@ -48,6 +48,8 @@ std::string against_bound(double value, double bound);
 
 // Sentences that every format shares. Empty where there is nothing to say.
 std::string number_of(const Finding& finding);
+// Of sharding whose finding names no op: the first value that is not the whole batch's; else "".
+std::string first_apart(const Report& report);
 std::string failure_of(const Control& control);  // a sentence for a control that failed
 std::string change_of(const TrajectoryRow& row, double change);  // "+0.0125", "-1.20 points"
 std::string size_of(const TrajectoryRow& row, double change);    // the same without a sign

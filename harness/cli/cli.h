@@ -31,7 +31,7 @@ struct Verb {
   Result<int> (*run)(const Args&);
   std::span<const Verb> axes = {};
   bool on_ranks = false;  // runs on several ranks of MPI together
-  bool aside = false;     // for developers and packagers: listed by name only
+  bool aside = false;     // for developers and packagers: listed apart
 };
 std::span<const Verb> verbs();                                              // main.cc
 const Verb* find_verb(std::span<const Verb> verbs, std::string_view name);  // nullptr: none

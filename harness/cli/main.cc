@@ -105,15 +105,14 @@ std::unique_ptr<Communicator> joined;  // ranks()
 
 void print_help() {
   print("twinrun: {}\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n", kSubtitle);
-  std::string aside;
-  for (const Verb& verb : kVerbs) {
-    if (verb.aside) {
-      aside += fmt::format("{}{}", aside.empty() ? "" : ", ", verb.name);
-    } else {
-      print("  {:<11} {}\n", verb.name, verb.what);
+  const auto rows = [](bool aside) {
+    for (const Verb& verb : kVerbs) {
+      if (verb.aside == aside) print("  {:<11} {}\n", verb.name, verb.what);
     }
-  }
-  print("\n  for developers and packagers: {}\n", aside);
+  };
+  rows(false);
+  print("\nfor developers and packagers:\n");
+  rows(true);
   print(
       "\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose "
       "digits_cnn\n");

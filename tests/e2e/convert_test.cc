@@ -150,7 +150,7 @@ TEST(Convert, WhatIsWrongIsTold) {
   refused({"k.h5", "new.weights.h5"}, "add --scenario");
   refused({"ours.h5", "old.h5"}, "use --to keras_h5");
   refused({"ours.h5", "new.keras"}, "the format cannot be determined");
-  refused({"ours.h5", "new.npz", "--to", "numpy"}, "unknown value 'numpy'");
+  refused({"ours.h5", "new.npz", "--to", "nzp"}, "unknown value 'nzp'");
   refused({"ours.h5", "nowhere/new.npz"}, "mkdir -p");
   refused({"ours.h5", "ours.h5", "--to", "twinrun"}, "is both IN and OUT");
   refused({"ours.h5", "new.npy"}, "write .npz");

@@ -81,7 +81,7 @@ TEST(Initializer, EveryNameIsKnown) {
 TEST(Initializer, Refuses) {
   const Result<Initializer> unknown = named_initializer("he_norml", {4, 6});
   ASSERT_FALSE(unknown.ok());
-  EXPECT_EQ(unknown.error().fix, "did you mean \"he_normal\"?");
+  EXPECT_EQ(unknown.error().fix, "did you mean 'he_normal'?");
   EXPECT_NE(unknown.error().what.find("he_norml"), std::string::npos);
   EXPECT_FALSE(named_initializer("orthogonal", {4}).ok());
   EXPECT_TRUE(named_initializer("orthogonal", {3, 3, 4, 8}).ok());
