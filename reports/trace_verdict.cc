@@ -257,11 +257,6 @@ std::string TraceVerdict::headline() const {
   return right(*this);
 }
 
-double CallFinding::ratio() const {
-  const double error = std::fabs(got - expected);
-  return std::isnan(error) || bound == 0 ? INFINITY : error / bound;
-}
-
 double TraceOp::median() const {
   if (ratios.empty()) return NAN;
   std::vector<double> sorted = ratios;

@@ -32,7 +32,6 @@ struct CallFinding {
   std::vector<std::string> made_by;  // of a compiled region: its operations behind the result
   double got = 0, expected = 0, bound = 0;  // at the worst element
   std::vector<CallOperand> operands;        // at the worst element
-  double ratio() const;                     // |got - expected| / bound
 };
 
 // Results within their bounds of which no digit is right: the largest error of the elements exceeds

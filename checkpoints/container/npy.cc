@@ -243,7 +243,7 @@ Result<ArrayFile> parse_npz(std::span<const std::byte> bytes, const std::string&
   for (const std::string& name : only) {
     if (std::ranges::count(names, name) != 0) continue;
     return Error{fmt::format("has no array '{}' (found: {})", name, join(names, ", ")), where,
-                 names.empty() ? "" : did_you_mean(name, names)};
+                 did_you_mean(name, names)};
   }
   return file;
 }

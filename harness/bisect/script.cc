@@ -10,11 +10,10 @@
 #include <regex>
 #include <sstream>
 
-#include "checkpoints/container/atomic_file.h"
+#include "harness/diagnose/write_report.h"
 #include "harness/host/command.h"
 #include "harness/search/session.h"
 #include "harness/trace/judge_trace.h"
-#include "program/base/json_checksum.h"
 #include "program/base/json_text.h"
 #include "reports/text.h"
 
@@ -81,12 +80,8 @@ ScriptAnswer judge_recorded(const ScriptOptions& options, const std::string& tra
   ThreadPool pool(options.threads);
   const TraceVerdict verdict = judge_trace(*trace, &pool, stop);
   if (const Status same = unchanged(*trace); !same) return {"", same.error().what, 0};
-  std::error_code ignored;
-  fs::create_directories(report, ignored);
-  // The search does not depend on the pages.
   const Report found = report_of(verdict);
-  for (const ReportFormat& format : report_formats())
-    (void)write_file_atomically((report / format.file).string(), format.render(found));
+  (void)write_report(report.string(), found);  // the search does not depend on the pages
   return {std::string(to_string(found.verdict)), found.headline, 0};
 }
 

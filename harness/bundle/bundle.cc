@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 
 #include "checkpoints/container/array.h"
@@ -31,12 +30,6 @@ namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::byte> bytes_of(std::string_view text) {
-  std::vector<std::byte> out(text.size());
-  std::memcpy(out.data(), text.data(), text.size());
-  return out;
-}
 
 std::string words(const AskedOf& asked) {
   std::string out = fmt::format("--subject '{}'", asked.subject);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "program/base/bits.h"
 #include "program/base/json_checksum.h"
@@ -166,6 +167,11 @@ std::vector<ExpectedRun> expected_runs(const Report& report) {
     out.push_back({run.name, run.root_digest, run.steps, fmt::format("0x{:08x}", to_bits(last))});
   }
   return out;
+}
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
 }
 
 std::string to_json(const Manifest& m) {

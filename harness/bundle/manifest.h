@@ -62,6 +62,7 @@ Result<DiagnoseOptions> asked_again(const AskedOf& asked, int threads);
 // The runs of a report, as a replay must reproduce them.
 std::vector<ExpectedRun> expected_runs(const Report& report);
 
+std::vector<std::byte> bytes_of(std::string_view text);  // of a member
 std::string to_json(const Manifest& manifest);
 Result<Manifest> manifest_from_json(std::string_view text, const std::string& where);
 

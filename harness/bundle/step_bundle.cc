@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -20,12 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr size_t kMostCalls = 8;
-
-std::vector<std::byte> bytes_of(std::string_view text) {
-  std::vector<std::byte> out(text.size());
-  std::memcpy(out.data(), text.data(), text.size());
-  return out;
-}
 
 // The first call of each operation that is accused.
 std::vector<int64_t> accused_calls(const Report& report) {

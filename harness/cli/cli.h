@@ -74,9 +74,6 @@ Status check_output(const std::string& path);
 // Creates a folder. Errors: it exists already; its parent does not exist.
 Status new_folder(const std::string& path);
 
-// Writes a report in all its formats into a folder, which is made.
-Status write_report(const std::string& folder, const Report& report);
-
 // The command line as typed, quoted for a shell.
 std::string command_line();
 void remember_command_line(int argc, char** argv);

@@ -13,11 +13,9 @@
 #include <filesystem>
 
 #include "backends/exec/last_resort.h"
-#include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/temporary.h"
 #include "harness/cli/cli.h"
 #include "harness/host/command.h"
-#include "program/base/json_checksum.h"
 #include "program/base/names.h"
 #include "program/base/os_error.h"
 #include "reports/text.h"
@@ -93,16 +91,6 @@ Status new_folder(const std::string& path) {
   if (std::filesystem::create_directory(path, error)) return Ok{};
   return Error{error ? fmt::format("cannot be created ({})", error.message()) : "exists already",
                path, "name a new folder inside an existing one", kind_of_failure(error.value())};
-}
-
-Status write_report(const std::string& folder, const Report& report) {
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed) return Error{failed.message(), folder, "name a folder that can be made"};
-  for (const ReportFormat& format : report_formats())
-    TWINRUN_RETURN_IF_ERROR(
-        write_file_atomically(fmt::format("{}/{}", folder, format.file), format.render(report)));
-  return Ok{};
 }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }

@@ -5,6 +5,7 @@
 #include "harness/cli/diagnose_seeds.h"
 #include "harness/cli/diagnose_what.h"
 #include "harness/cli/program.h"
+#include "harness/trace/side.h"
 
 namespace twinrun::cli {
 namespace {
@@ -13,12 +14,9 @@ namespace {
 Result<What> other_side(const std::string& text, const What& what) {
   std::vector<std::string> words = command_words(text);
   if (words.empty()) return Error{"nothing is named", "--against", "name a script or a trace"};
-  if (words.size() == 1 && what.kind == WhatKind::kScript) {
-    const std::string name = words[0].substr(words[0].rfind('/') + 1);
-    if (name.starts_with("python") || name.starts_with("pypy")) {
-      const bool named = what.words.front().find(".py") == std::string::npos;
-      words.insert(words.end(), what.words.begin() + (named ? 1 : 0), what.words.end());
-    }
+  if (words.size() == 1 && what.kind == WhatKind::kScript && is_python(words[0])) {
+    const bool named = is_python(what.words.front());
+    words.insert(words.end(), what.words.begin() + (named ? 1 : 0), what.words.end());
   }
   return what_of(words);
 }

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "harness/cli/diagnose_what.h"
+#include "harness/diagnose/write_report.h"
 #include "harness/module/judge_module.h"
 
 namespace twinrun::cli {

@@ -11,6 +11,7 @@
 #include "checkpoints/container/temporary.h"
 #include "harness/cli/diagnose_what.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/diagnose/write_report.h"
 #include "harness/module/compare_reports.h"
 #include "harness/trace/compare_traces.h"
 #include "harness/trace/side.h"
@@ -34,8 +35,7 @@ std::string name_of(const What& what) {
 // The command, with the Python of the environment where none is named.
 std::vector<std::string> command_of(const What& what) {
   std::vector<std::string> words = what.words;
-  const std::string first = fs::path(words.front()).filename().string();
-  if (!first.starts_with("python") && !first.starts_with("pypy")) {
+  if (std::ranges::none_of(words, is_python)) {
     const char* python = std::getenv("TWINRUN_PYTHON");
     words.insert(words.begin(), python != nullptr && *python != '\0' ? python : "python3");
   }

@@ -9,20 +9,14 @@
 #include <fstream>
 #include <map>
 
-#include "checkpoints/container/atomic_file.h"
 #include "harness/diagnose/verdict_rows.h"
+#include "harness/trace/side.h"
 #include "program/base/names.h"
-#include "reports/text.h"
 
 namespace twinrun::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_python(const std::string& word) {
-  const std::string name = fs::path(word).filename().string();
-  return name.starts_with("python") || name.starts_with("pypy");
-}
 
 // The first bytes of a regular file.
 std::string beginning(const std::string& path) {

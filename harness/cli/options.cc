@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "harness/trace/side.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {
@@ -251,10 +252,7 @@ size_t script_at(const Args& args, const Options& options) {
       i += options.takes_value(args[i]) ? 1 : 0;
       continue;
     }
-    const std::string name = args[i].substr(args[i].rfind('/') + 1);
-    return name.ends_with(".py") || name.starts_with("python") || name.starts_with("pypy")
-               ? i
-               : args.size();
+    return args[i].ends_with(".py") || is_python(args[i]) ? i : args.size();
   }
   return args.size();
 }

@@ -7,7 +7,6 @@
 #include <limits>
 #include <span>
 
-#include "checkpoints/container/atomic_file.h"
 #include "harness/diagnose/checklist.h"
 #include "harness/diagnose/findings.h"
 #include "harness/diagnose/many_cores.h"
@@ -328,15 +327,6 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.many_cores = many_cores(diagnosis, r);
   r.answers = answers_of(diagnosis, r);
   return r;
-}
-
-Status write_results(const DiagnosisState& diagnosis, const Report& report) {
-  const std::filesystem::path dir(diagnosis.options.directory);
-  for (const ReportFormat& format : report_formats()) {
-    TWINRUN_RETURN_IF_ERROR(
-        write_file_atomically((dir / format.file).string(), format.render(report)));
-  }
-  return Ok{};
 }
 
 }  // namespace twinrun

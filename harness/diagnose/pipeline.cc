@@ -2,6 +2,7 @@
 #include "harness/diagnose/pipeline.h"
 
 #include "harness/diagnose/stages.h"
+#include "harness/diagnose/write_report.h"
 
 namespace twinrun {
 
@@ -32,7 +33,7 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
     if (options.sabotage) options.sabotage(diagnosis.evidence);
   }
   Diagnosis result{make_report(diagnosis, classify(diagnosis.evidence)), false};
-  TWINRUN_RETURN_IF_ERROR(write_results(diagnosis, result.report));
+  TWINRUN_RETURN_IF_ERROR(write_report(diagnosis.options.directory, result.report));
   return result;
 }
 

@@ -92,6 +92,5 @@ Status apply_cures(DiagnosisState& diagnosis);
 Report make_report(DiagnosisState& diagnosis, const Judgement& judgement);
 // `report` is complete but for these.
 Answers answers_of(const DiagnosisState& diagnosis, const Report& report);
-Status write_results(const DiagnosisState& diagnosis, const Report& report);
 
 }  // namespace twinrun

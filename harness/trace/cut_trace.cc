@@ -2,7 +2,6 @@
 #include "harness/trace/cut_trace.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <set>
 #include <span>
 
+#include "harness/trace/records.h"
 #include "program/base/json_text.h"
 
 namespace twinrun {
@@ -20,9 +20,9 @@ using aten::TensorView;
 using aten::Value;
 using Bytes = std::span<const std::byte>;
 
-// docs/reference/trace-format.md
-enum Kind : uint32_t { kPadding, kMeta, kString, kData, kCall, kEnd, kGraph, kStep };
-constexpr size_t kFileHeader = 64, kHeader = 24, kAlignment = 64;
+using namespace trace;  // the kinds of records
+
+constexpr size_t kAlignment = 64;                // of data in the file
 constexpr size_t kForwardAt = 16, kStepAt = 24;  // in the payload of a call
 
 struct Used {
@@ -60,13 +60,13 @@ struct Used {
 
 class Writer {
  public:
-  Writer() { out_ = std::string("TWINTRC2") + std::string(kFileHeader - 8, '\0'); }
+  Writer() { out_ = std::string(kMagic) + std::string(kFileHeader - kMagic.size(), '\0'); }
 
   void record(uint32_t kind, uint64_t id, std::string_view payload) {
-    const size_t begin = out_.size() + kHeader;
+    const size_t begin = out_.size() + kRecordHeader;
     if (kind == kData && begin % kAlignment != 0) {
       // A record of padding takes a header, too.
-      const size_t size = (2 * kAlignment - (begin + kHeader) % kAlignment) % kAlignment;
+      const size_t size = (2 * kAlignment - (begin + kRecordHeader) % kAlignment) % kAlignment;
       plain(kPadding, 0, std::string(size, '\0'));
     }
     plain(kind, id, payload);
@@ -75,21 +75,17 @@ class Writer {
 
  private:
   void plain(uint32_t kind, uint64_t id, std::string_view payload) {
-    char header[kHeader] = {};
+    char header[kRecordHeader] = {};
     const uint64_t size = payload.size();
     std::memcpy(header, &kind, 4);
     std::memcpy(header + 8, &size, 8);
     std::memcpy(header + 16, &id, 8);
-    uLong crc = crc_of(crc_of(0, {header, 4}), {header + 8, 16});
-    const auto checksum = static_cast<uint32_t>(crc_of(crc, payload));
-    std::memcpy(header + 4, &checksum, 4);
-    out_.append(header, kHeader).append(payload);
+    const uint32_t crc = checksum(std::as_bytes(std::span(payload)),
+                                  checksum_of_header(std::as_bytes(std::span(header))));
+    std::memcpy(header + 4, &crc, 4);
+    out_.append(header, kRecordHeader).append(payload);
     out_.append((8 - out_.size() % 8) % 8, '\0');
   }
-  static uLong crc_of(uLong crc, std::string_view bytes) {
-    return crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
-  }
-
   std::string out_;
 };
 
@@ -121,16 +117,16 @@ Result<std::string> cut_trace(const TraceFile& trace, const std::vector<int64_t>
   Writer out;
   uint64_t number = 0, kept = 0;
   std::string end = R"({"calls": 0, "steps": 1})";
-  for (size_t at = kFileHeader; at + kHeader <= file.size();) {
+  for (size_t at = kFileHeader; at + kRecordHeader <= file.size();) {
     uint32_t kind;
     uint64_t size, id;
     std::memcpy(&kind, file.data() + at, 4);
     std::memcpy(&size, file.data() + at + 8, 8);
     std::memcpy(&id, file.data() + at + 16, 8);
-    if (size > file.size() - at - kHeader) break;  // it was cut short
-    const Bytes bytes = file.subspan(at + kHeader, size);
+    if (size > file.size() - at - kRecordHeader) break;  // it was cut short
+    const Bytes bytes = file.subspan(at + kRecordHeader, size);
     const std::string_view payload(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    at += kHeader + (size + 7) / 8 * 8;
+    at += kRecordHeader + (size + 7) / 8 * 8;
     if (kind == kMeta || (kind == kGraph && used.region) ||
         (kind == kString && (used.region || used.texts.contains(std::string(payload)))) ||
         (kind == kData && used.holds(bytes))) {

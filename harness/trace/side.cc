@@ -57,12 +57,12 @@ std::string last_lines(const std::string& path) {
   return out;
 }
 
+}  // namespace
+
 bool is_python(const std::string& word) {
   const std::string name = fs::path(word).filename().string();
   return name.starts_with("python") || name.starts_with("pypy");
 }
-
-}  // namespace
 
 Result<RecordedSide> record_side(const std::vector<std::string>& words, const SideOptions& o) {
   const std::string text = fmt::format("{}", fmt::join(words, " "));

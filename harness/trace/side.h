@@ -26,6 +26,9 @@ struct SideOptions {
   const StopFlag* stop = nullptr;
   Progress* progress = nullptr;
 };
+// Whether a word of a command starts Python.
+bool is_python(const std::string& word);
+
 // Errors: the command is no Python with a script, failed, or left neither a trace nor a report. The
 // end of what it printed is part of the message.
 Result<RecordedSide> record_side(const std::vector<std::string>& words, const SideOptions& options);

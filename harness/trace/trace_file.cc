@@ -2,7 +2,6 @@
 #include "harness/trace/trace_file.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,10 +11,13 @@
 #include <unordered_map>
 
 #include "backends/aten/graph.h"
+#include "harness/trace/records.h"
 #include "program/base/json_text.h"
 
 namespace twinrun {
 namespace {
+
+using namespace trace;  // the kinds of records
 
 using aten::Call;
 using aten::Element;
@@ -29,25 +31,13 @@ using Bytes = std::span<const std::byte>;
 // Products of sizes and strides, which may exceed 64 bits.
 __extension__ using Wide = __int128;
 
-// The second form; in the first, checksums do not cover headers, and data has none.
-constexpr std::string_view kMagic = "TWINTRC2", kFirstMagic = "TWINTRC1";
-constexpr size_t kFileHeader = 64, kRecordHeader = 24;
+// The first form, in which checksums do not cover headers, and data has none.
+constexpr std::string_view kFirstMagic = "TWINTRC1";
 constexpr int kMaxDepth = 16;                        // of lists in lists
 constexpr int64_t kMaxElements = int64_t{1} << 31;   // of one tensor whose values are looked at
 constexpr int64_t kMaxReach = int64_t{1} << 40;      // of a tensor's elements, and of a stride
 constexpr int64_t kMaxArguments = int64_t{1} << 22;  // of all calls: a GiB of memory
 constexpr size_t kMaxText = size_t{1} << 28;  // bytes of all strings, as often as they are used
-
-enum Kind : uint32_t {
-  kPadding = 0,
-  kMeta = 1,
-  kString = 2,
-  kData = 3,
-  kCall = 4,
-  kEnd = 5,
-  kGraph = 6,
-  kStep = 7
-};
 
 constexpr std::string_view kRegion = "torch.compile.inductor";
 constexpr uint32_t kMaxGraphValues = 1U << 20;  // of one graph
@@ -115,9 +105,7 @@ class Reader {
       if (size > file_.size() - at - kRecordHeader) return cut(at, partial);
       const Bytes payload = file_.subspan(at + kRecordHeader, size);
       const bool has_checksum = !first_form || (kind != kPadding && kind != kData);
-      const auto of_header = [&] {  // without the checksum itself
-        return checksum(file_.subspan(at + 8, 16), checksum(file_.subspan(at, 4), 0));
-      };
+      const auto of_header = [&] { return checksum_of_header(file_.subspan(at, kRecordHeader)); };
       if (has_checksum && checksum(payload, first_form ? 0 : of_header()) != crc)
         return error(at, fmt::format("the checksum of this record (kind {}) is wrong", kind),
                      "the file is damaged: record it again");
@@ -158,16 +146,6 @@ class Reader {
                     "are complete)",
                     trace_.calls.size()),
         "record it again, or judge what is complete with --partial");
-  }
-  static uint32_t checksum(Bytes payload, uint32_t before) {
-    uLong crc = before;
-    size_t at = 0;
-    while (at < payload.size()) {
-      const auto n = static_cast<uInt>(std::min<size_t>(payload.size() - at, 1U << 30));
-      crc = crc32(crc, reinterpret_cast<const Bytef*>(payload.data() + at), n);
-      at += n;
-    }
-    return static_cast<uint32_t>(crc);
   }
   static Json json(Bytes payload) {
     auto parsed = parse_json_text({reinterpret_cast<const char*>(payload.data()), payload.size()});

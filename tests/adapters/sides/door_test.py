@@ -14,8 +14,8 @@ import unittest
 import xml.etree.ElementTree
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-from answers import rows  # noqa: E402
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[2] / "adapters")]
+from twinrun.trace_report import rows  # noqa: E402
 
 TWINRUN = os.environ["TWINRUN"]
 PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or "/usr/bin/python3"

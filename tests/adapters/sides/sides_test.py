@@ -11,9 +11,9 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[2] / "adapters")]
 import forks  # noqa: E402
-from answers import rows  # noqa: E402
+from twinrun.trace_report import rows  # noqa: E402
 
 CASES = HERE.parent / "watch" / "cases"
 COMPILED = HERE.parent / "watch" / "compiled" / "models.py"

@@ -10,9 +10,9 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[2] / "adapters")]
 import forks  # noqa: E402
-from answers import rows  # noqa: E402
+from twinrun.trace_report import rows  # noqa: E402
 
 PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or sys.executable
 VERSION = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True,
