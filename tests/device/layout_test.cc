@@ -31,7 +31,7 @@ TEST(Machine, GenerationsAsLogsTell) {
   EXPECT_NEAR(v2->peak_flops(), 22.9e12, 0.1e12);
   const auto wrong = find_generation("v22");
   ASSERT_FALSE(wrong);
-  EXPECT_EQ(wrong.error().fix, "did you mean v2?");
+  EXPECT_EQ(wrong.error().fix, "did you mean 'v2'?");
 }
 
 }  // namespace
