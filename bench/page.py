@@ -1,4 +1,4 @@
-"""The generated part of docs/results/speed.md, from the rows that were measured and the reasons that were written.
+"""The generated part of docs/results/speed.md: a summary of the rows that were measured, and the reasons of the largest misses.
 
     text, unexplained = page.render(measured, notes)
 
@@ -8,34 +8,33 @@ docs/results/speed-notes.toml: [[note]] with `rows`, a regular expression over n
 
 import json
 import re
+import statistics
 
 import figures
 
 BEGIN, END = "<!-- bench: begin -->\n", "<!-- bench: end -->\n"
-# Regular expression over the names of rows, heading, what the reader has to know.
-TOPICS = (
-    (r"^dot f32 ", "Products in binary32", "M x N x K; GFLOP/s."),
-    (r"^dot bf16 ", "Products in bfloat16", "In the contract's order of sums; GFLOP/s. PyTorch's and JAX's results are bfloat16."),
-    (r"^dot bf16/own ", "Products in bfloat16 against our own in binary32", "GFLOP/s."),
-    (r"^conv ", "Convolutions in binary32", "Images NHWC, batch x height x width x channels; GFLOP/s."),
-    (r"^step cpu ", "Steps on `cpu` against frameworks in binary32", "Steps per second."),
-    (r"^step tpu ", "Steps on `tpu` against frameworks in mixed precision", "Steps per second."),
-    (r"^(step|field proof) ", "Steps against our own", "Steps per second."),
-    (r"^memory ", "Peak memory of training", "MiB beyond the process's own."),
-    (r"^(diagnose|watched step) ", "Diagnoses and watched steps", "A diagnosis in single runs, a watched step in plain ones; less is better."),
-    (r"^start-up ", "Start-up", "Milliseconds of the whole command; less is better."),
-    (r"^(diff|digest|checkpoint) ", "Files and digests", "GB/s."),
-    (r"^growth ", "Growth", "Slope of log(seconds) over log(work), least squares, with its 95 % interval; at most 1 and its error."),
-    (r"^traffic ", "Memory traffic of a step", "MB that the plan reads and writes, counted, against states and inputs alone."),
-    (r"", "Ceilings and functions", "Shares of what the machine can do; functions in ns against glibc's."),
+LARGEST = 10    # misses of a machine that the page explains
+# Beginning of the names of rows, and what they measure against what. Other rows have no target, and are in speed.json alone.
+GROUPS = (
+    ("dot f32 ", "products in binary32"),
+    ("dot bf16 ", "products in bfloat16"),
+    ("dot bf16/own ", "the same, our own in binary32"),
+    ("conv ", "convolutions in binary32"),
+    ("step cpu ", "steps on `cpu`"),
+    ("step tpu ", "steps on `tpu`, mixed precision"),
+    ("step tpu/cpu ", "the same, our own on `cpu`"),
+    ("step tpu8/tpu1 ", "8 emulated cores, one"),
+    ("step digests ", "digests of states, none"),
+    ("step op digests ", "digests of all ops, none"),
+    ("field proof ", "proof of a sharding, one step"),
+    ("memory ", "peak memory of training"),
+    ("diagnose ", "a diagnosis, six single runs"),
+    ("watched step ", "a watched step, two plain ones"),
+    ("start-up ", "start-up, 50 ms"),
+    ("diff ", "`twinrun diff`, h5diff"),
+    ("checkpoint ", "a checkpoint, the disk"),
+    ("growth ", "slope of time over work, 1"),
 )
-
-EXPLAINED = """Where the time of our side goes: the share of each function in samples of perf, all threads together, from 3 % on; everything
-in the operating system is `kernel`. GB/s are counted bytes over time, to be compared with `ceiling triad`: operands and results once; of a
-step, those of all its units, as if nothing stayed in a cache between two of them. Of a row of growth it is the step of the greatest value;
-of a row of memory, what holds it.
-
-"""
 
 
 def key(row):
@@ -73,106 +72,59 @@ def table(head, rows):
     return line(head) + line(["---"] * len(head)) + "".join(line(r) for r in rows)
 
 
-def number(value):
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-
-
 def times(ratio):
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
-def quartiles(ratio):
-    middle, low, high = map(times, ratio)
-    return f"{middle} ({low} to {high})" if low != high else middle
-
-
-def topic_of(row):
-    return next(i for i, (pattern, _, _) in enumerate(TOPICS) if re.search(pattern, row["name"]))
-
-
-def topic_table(rows):
-    """Ours, the ratio to each peer, and the ratio to the best of them with its quartiles."""
-    names = list(dict.fromkeys(n for r in rows for n in r["ratios"]))
-    several = len(names) > 1
-    head = ["row", "threads", "ours", *names, *(["against the best"] if several else []), "target", "met", "measured"]
+def groups_table(rows):
+    """A row for each group: how many rows it has, their ratios to the best peer, and the targets."""
     out = []
-    for r in rows:
-        shown = (lambda ratio: times(ratio[0])) if several else quartiles
-        cells = [shown(r["ratios"][n]) if n in r["ratios"] else "-" for n in names]
-        ours = number(r["ours"][0]) if r["unit"] != "slope" else quartiles(r["ours"])
-        target = "" if r["target"] is None else f"{r['target']:.2f}"
-        out.append([r["name"], r["threads"], ours, *cells, *([quartiles(r["ratio"])] if several else []), target,
-                    {None: "", True: "yes", False: "**no**"}[r["met"]], f"{r['day']}, {r['commit']}"])
-    return table(head, out)
+    for beginning, text in GROUPS:
+        of_group = sorted((r for r in rows if r["name"].startswith(beginning)), key=lambda r: r["ratio"][0])
+        if of_group:
+            worst, best = (f"{times(r['ratio'][0])} {r['name'].removeprefix(beginning)} ×{r['threads']}" for r in (of_group[0], of_group[-1]))
+            aimed = [r for r in of_group if r["met"] is not None]
+            targets = ", ".join(f"{t:.3g}" for t in sorted({r["target"] for r in aimed}))
+            met = f"{sum(r['met'] for r in aimed)}/{len(aimed)}" if aimed else ""
+            out.append([text, len(of_group), times(statistics.median(r["ratio"][0] for r in of_group)), best, worst, targets, met])
+    return table(["ours, peer", "rows", "median", "best", "worst", "target", "met"], out)
 
 
-def peers_table(machine):
-    rows = list(machine["rows"].values())
-    out = []
+def peers_text(machine):
+    rows, out = list(machine["rows"].values()), []
     for name, peer in machine["peers"].items():
-        if "why" in peer:
-            out.append([name, "", "", "", f"missing: {peer['why']}"])
-            continue
         reached = figures.share(rows, name)
-        out.append([name, peer["version"], peer["says"], "" if reached is None else f"{reached:.0%}", peer["setting"]])
-    return table(["peer", "version", "vectors that it says it uses", "share of the FMA ceiling", "setting"], out)
+        out.append(f"{name} missing: {peer['why']}" if "why" in peer else f"{name} {peer['version']}" + ("" if reached is None else f" ({reached:.0%})"))
+    return "Peers, and what they reach of the FMA ceiling: " + "; ".join(out) + ".\n"
 
 
 def note_of(row, machine, notes):
     return next((n for n in notes if re.search(n["rows"], row["name"]) and re.search(n.get("machine", ""), machine)), None)
 
 
-def profile_text(profile):
-    """"f32_tile 91 %, copy_term 6 %; 3.1 GB/s", or "activations and gradients 71.2 MiB, ..."."""
-    if "held" in profile:
-        return ", ".join(f"{part} {number(mib)} MiB" for part, mib in sorted(profile["held"].items(), key=lambda item: -item[1]) if mib >= 0.1)
-    functions = ", ".join(f"`{name}` {share:.0%}" for name, share in profile["functions"].items())
-    moved = profile.get("bandwidth")
-    return functions + ("" if moved is None else f"; {number(moved)} GB/s")
-
-
-def missed(machine, rows, notes):
-    """The missed targets by reason, each with its profile, and the names of rows without a reason."""
-    by_note, unexplained = {}, []
-    for row in rows:
-        if row["met"] is not False:
-            continue
-        note = note_of(row, machine, notes)
-        said = [row["name"], row["threads"], f"{row['ratio'][0]:.2f} of {row['target']:.2f}",
-                profile_text(row["profile"]) if "profile" in row else "not recorded"]
-        if note is None:
-            unexplained.append(f"{machine}: {row['name']}, {row['threads']} threads")
-        by_note.setdefault(notes.index(note) if note else len(notes), []).append(said)
-    text = ""
-    for which in sorted(by_note):
-        if which < len(notes):
-            why, then = (" ".join(notes[which][k].split()) for k in ("why", "next"))
-            text += f"{why} **Next:** {then}\n\n"
-        else:
-            text += "No reason is written yet (docs/results/speed-notes.toml).\n\n"
-        text += table(["row", "threads", "reached", "where our time goes"], by_note[which]) + "\n"
-    return text, unexplained
-
-
 def render(measured, notes):
     """Returns the generated text and the missed rows that no note explains."""
-    text, unexplained = "", []
+    text, unexplained, by_reason = "", [], {}
     for name, machine in measured.items():
         rows = list(machine["rows"].values())
         aimed = [r for r in rows if r["met"] is not None]
-        text += f"## {name}\n\n"
-        text += "; ".join(f"{k} {v}" for k, v in machine["facts"].items()) + ".\n"
-        text += f"{len(rows)} rows, {sum(r['met'] is False for r in aimed)} of {len(aimed)} targets missed.\n\n"
-        text += "### Peers\n\n" + peers_table(machine) + "\n"
-        text += ("The share is that of `dot f32 1024x1024x1024` on one thread in the ceiling of fused multiply-adds "
-                 "(`ceiling fma`), both measured here.\n\n")
-        for i, (_, heading, explained) in enumerate(TOPICS):
-            of_topic = [r for r in rows if topic_of(r) == i]
-            if of_topic:
-                text += f"### {heading}\n\n{explained}\n\n" + topic_table(of_topic) + "\n"
-        reasons, without = missed(name, rows, notes)
-        text += "### What is missed, and why\n\n" + (reasons and EXPLAINED + reasons or ("Nothing.\n" if aimed else "No row with a target has been measured.\n")) + "\n"
-        unexplained += without
+        missed = sorted((r for r in aimed if not r["met"]), key=lambda r: r["ratio"][0] / r["target"])
+        days, commits = (", ".join(sorted({r[k] for r in rows})) for k in ("day", "commit"))
+        ceilings = ", ".join(f"{found[1]} {v}" for k, v in machine["facts"].items() if (found := re.fullmatch("ceiling (.*), 1 thread", k)))
+        text += f"## {name}\n\nMeasured {days} at {commits}. Ceilings of a thread: {ceilings or 'not measured'}.\n\n{peers_text(machine)}\n"
+        text += f"{len(rows)} rows, {len(missed)} of {len(aimed)} targets missed.\n\n{groups_table(rows)}\n"
+        for i, row in enumerate(missed):
+            note = note_of(row, name, notes)
+            if note is None:
+                unexplained.append(f"{name}: {row['name']}, {row['threads']} threads")
+            if i < LARGEST:
+                reason = " ".join(note["why"].split()) if note else "No reason is written yet (docs/results/speed-notes.toml)."
+                said = f"{row['name']} ×{row['threads']} {row['ratio'][0] / row['target']:.0%}"
+                by_reason.setdefault(reason, {}).setdefault(name, []).append(said)
+    if by_reason:
+        text += f"## The {LARGEST} largest misses of each machine, in shares of their targets\n\n"
+    for reason, machines in by_reason.items():
+        text += f"- {reason}\n" + "".join(f"  - {name}: {'; '.join(named)}\n" for name, named in machines.items())
     return text, unexplained
 
 

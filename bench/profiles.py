@@ -67,6 +67,15 @@ def recorded(words, file, control=()):
     return done.stdout, shares(report.stdout)
 
 
+def text(profile):
+    """"f32_tile 91%, copy_term 6%; 3.1 GB/s", or "activations and gradients 71.2 MiB, ..."."""
+    if "held" in profile:
+        return ", ".join(f"{part} {mib:.3g} MiB" for part, mib in sorted(profile["held"].items(), key=lambda item: -item[1]) if mib >= 0.1)
+    functions = ", ".join(f"{name} {share:.0%}" for name, share in profile["functions"].items())
+    moved = profile.get("bandwidth")
+    return functions + ("" if moved is None else f"; {moved:.3g} GB/s")
+
+
 def of(row, build):
     """The profile of a row, or None if it has none: no perf, no call that is timed, or a row that counts instead of timing."""
     if not shutil.which("perf"):

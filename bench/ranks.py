@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a layout over ranks of MPI costs, measured on this machine, and a model of it on many hosts. Prints the tables of docs/guides/mpi.md.
+"""What a layout over ranks of MPI costs, measured on this machine, and a model of it on many hosts. docs/guides/mpi.md has the figures.
 
     bench/ranks.py cost [--pairs 5] [SCENARIO]     two ranks of a thread each against a process of two threads
     bench/ranks.py project                         the time of a step on 8 to 256 hosts
@@ -66,7 +66,9 @@ def cost(pairs, scenarios):
             )
 
 
-# Name, bytes a second and seconds of latency of a link; their sources are in docs/guides/mpi.md.
+# Name, bytes a second and seconds of latency of a link. Sources: MPI one way within a region of Google Cloud, after its tuning
+# (cloud.google.com/blog/products/compute/how-to-reduce-mpi-latency-for-hpc-workloads-on-google-cloud); Azure's HBv4
+# (github.com/MicrosoftDocs/azure-docs/blob/main/articles/virtual-machines/hbv4-performance.md).
 LINKS = (("25 Gbit/s Ethernet, TCP", 25e9 / 8, 8e-6), ("InfiniBand NDR", 400e9 / 8, 2e-6))
 CORES, SAMPLES_A_CORE = 512, 8
 

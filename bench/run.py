@@ -2,9 +2,9 @@
 
     ./dev bench                          everything: an hour and a half on two idle cores
     ./dev bench --filter '^conv forward' rows whose name matches a regular expression
-    ./dev bench --write                  also docs/results/speed.md: these rows replace the machine's earlier ones, the others stay
+    ./dev bench --write                  also docs/results/speed.json, where these rows replace earlier ones, and its summary, speed.md
     ./dev bench --profile                only records with perf again where the time of rows goes that miss their targets, as --write does
-    ./dev bench --page                   only writes the page again, such as after an edit of docs/results/speed-notes.toml
+    ./dev bench --page                   only writes speed.md again, such as after an edit of docs/results/speed-notes.toml
     ./dev bench --json                   {machine, peers, rows, skipped} on stdout
     ./dev bench --samples 15             samples of each side; at least 7
 
@@ -132,7 +132,7 @@ def add_profiles(rows):
         if found:
             row["profile"] = {**found, "commit": commit()}
         without += found is None
-        said = page.profile_text(row["profile"]) if found else "skipped: no profile"
+        said = profiles.text(row["profile"]) if found else "skipped: no profile"
         print(f"  {row['name']:<44} {row['threads']:>2} {said}", file=sys.stderr, flush=True)
     return without
 
@@ -161,7 +161,7 @@ def main():
     parser.add_argument("--filter", help="rows whose name matches this regular expression")
     parser.add_argument("--samples", type=int, default=7, help="of each side, at least 7")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--write", action="store_true", help="merge the rows into docs/results/speed.md")
+    parser.add_argument("--write", action="store_true", help="merge the rows into docs/results/speed.json, and write the page")
     parser.add_argument("--profile", action="store_true", help="profile the rows that miss their targets, and write the page")
     parser.add_argument("--page", action="store_true", help="measure nothing; write the page from the rows that are there")
     args = parser.parse_args()

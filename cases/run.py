@@ -1,6 +1,6 @@
 """Runs the cases: `./dev cases [NAME..]`. Each version of a case gets an environment of its own,
 made once outside of the tree; there script.py is diagnosed, and the verdict is held against what is
-due. docs/guides/cases.md has the form of a case.
+due. docs/results/cases.md has the form of a case.
 
 Exit status: 0, all that ran got their due; 1, one did not; 77, nothing could be run.
 """
@@ -214,7 +214,7 @@ def run_shard(args, cases, program):
         print(f"{key}: {row.get('skipped') or row['verdict']}", file=sys.stderr, flush=True)
         if args.free:
             environments.remove([f"{case.package}=={version}"])
-    print(f"shard {plan.document['shard']}: {len(plan.cases)} of {len(versions)}; when all are done: twinrun merge {args.out}")
+    print(f"shard {plan.document['shard']}: {len(plan.cases)} of {len(versions)}; when all are done: build/release/twinrun_dev drill --merge {args.out}")
     return 0
 
 
@@ -285,7 +285,7 @@ def main():
     parser.add_argument("--shard", metavar="I/N", help="only shard I of N, from 0 to N - 1, in OUT/shard-I-of-N")
     parser.add_argument("-o", "--out", default="twinrun-results/cases", help="with --shard: folder of the shards (%(default)s)")
     parser.add_argument("--resume", action="store_true", help="with --shard: keep the records that are there")
-    parser.add_argument("--merged", metavar="FOLDER", help="run nothing: take the rows that 'twinrun merge' has written there")
+    parser.add_argument("--merged", metavar="FOLDER", help="run nothing: take the rows that twinrun_dev drill --merge has written there")
     args = parser.parse_args()
     try:
         args.shard = args.shard and shards.parse(args.shard)
@@ -344,7 +344,7 @@ def main():
         every = [Case(f) for f in folders.values()]
         digests = {c.name: c.digest for c in every}  # what an earlier script of a case said is of no use
         known = {k: row for k, row in known.items() if row.get("digest") == digests.get(row["case"])}
-        PAGE.write_text(page.text(every, known, other, TOOLS))
+        PAGE.write_text(page.replaced(PAGE.read_text(), page.text(every, known, other, TOOLS)))
         print(f"wrote {PAGE}")
     if not ran:
         print("SKIPPED: no case could be run")

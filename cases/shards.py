@@ -1,5 +1,5 @@
 """A shard of the cases, in the form of harness/campaign: plan.json and a line of cases.jsonl for each version of a case, so that
-`twinrun merge` joins the shards. docs/guides/campaigns.md has the form.
+`twinrun_dev drill --merge` joins the shards. docs/developers/campaigns.md has the form.
 
     plan = shards.Plan(shards.parse("3/8"), names, setting, command)    # names: of the whole campaign, in its order
     records = shards.Records(folder, plan, resume=True)
@@ -116,6 +116,6 @@ class Records:
 
 
 def rows(folder):
-    """The rows of a merged campaign (`twinrun merge`) or of a shard, by id; what ended in an error is left out."""
+    """The rows of a merged campaign (`twinrun_dev drill --merge`) or of a shard, by id; what ended in an error is left out."""
     found = (checksum.loads(line) for line in whole_lines(pathlib.Path(folder) / RECORDS))
     return {row["id"]: row for row in found if not row.get("error")}

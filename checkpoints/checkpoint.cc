@@ -359,10 +359,10 @@ Status check_same_model(const Checkpoint& checkpoint,
                         const std::map<std::string, TensorType>& expected) {
   const std::string fix =
       checkpoint.scenario_digest.empty()
-          ? "make one for this scenario: twinrun snapshot SCENARIO -o init.h5"
+          ? "make one for this scenario: twinrun train SCENARIO --snapshot -o init.h5"
           : fmt::format(
                 "it belongs to the scenario with digest {}; make one for this scenario: "
-                "twinrun snapshot SCENARIO -o init.h5",
+                "twinrun train SCENARIO --snapshot -o init.h5",
                 checkpoint.scenario_digest);
   for (const auto& [name, type] : expected) {
     const auto found = checkpoint.tensors.find(name);

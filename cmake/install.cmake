@@ -20,21 +20,21 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/twinrun)
 
-# Completion scripts and manual pages, which the program itself prints. An instrumented program may not run here.
+# Completion scripts and manual pages, which twinrun_dev prints. An instrumented program may not run here.
 set(share ${PROJECT_BINARY_DIR}/share)
 set(completion_bash ${share}/bash-completion/completions/twinrun)
 set(completion_zsh ${share}/zsh/site-functions/_twinrun)
 set(completion_fish ${share}/fish/vendor_completions.d/twinrun.fish)
 if(NOT TWINRUN_SANITIZE AND NOT TWINRUN_COVERAGE)
-  set(commands COMMAND ${CMAKE_COMMAND} -E rm -rf ${share} COMMAND twinrun manual -o ${share}/man/man1)
+  set(commands COMMAND ${CMAKE_COMMAND} -E rm -rf ${share} COMMAND twinrun_dev manual -o ${share}/man/man1)
   foreach(shell bash zsh fish)
     cmake_path(GET completion_${shell} PARENT_PATH folder)
     list(APPEND commands COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
-      COMMAND twinrun completion ${shell} > ${completion_${shell}})
+      COMMAND twinrun_dev completion ${shell} > ${completion_${shell}})
   endforeach()
   add_custom_command(OUTPUT ${completion_bash} ${completion_zsh} ${completion_fish} ${share}/man/man1/twinrun.1
-    ${commands} DEPENDS twinrun)
-  add_custom_target(twinrun_share ALL DEPENDS ${completion_fish})
+    ${commands} DEPENDS twinrun_dev)
+  add_custom_target(twinrun_share ALL DEPENDS twinrun ${completion_fish})
   install(DIRECTORY ${share}/ DESTINATION ${CMAKE_INSTALL_DATADIR})
 endif()
 

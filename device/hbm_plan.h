@@ -1,7 +1,7 @@
 // What one TPU core's HBM holds during a training step: the state, one batch, and every value that
 // a step stores, each from the unit of the fusion plan that writes it to the last one that reads
 // it, in its tile layout. The plan is computed from a Program without running it. What is modelled
-// and what is not: docs/guides/memory.md.
+// and what is not: docs/guides/check.md.
 //
 //   const HbmPlan plan = plan_hbm(e.sharded(e.sharding));    // one core's step
 //   plan.used() > generation.hbm_usable()                    // out of memory

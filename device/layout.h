@@ -2,7 +2,7 @@
 // sublanes, and to what sizes both are padded. The memory plan (hbm_plan.h) and the model of memory
 // traffic (core_model.h) count padded bytes. Source: openxla/xla docs/tiled_layout.md, and the logs
 // in tests/device/layout_logs_test.cc. The rules, and logs that contradict them:
-// docs/guides/memory.md.
+// docs/guides/check.md.
 //
 //   Layout l = default_layout({DType::kF32, {512, 245, 256}});
 //   to_string(type, l);        // "f32[512,245,256]{2,1,0:T(8,128)}"

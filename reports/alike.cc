@@ -61,8 +61,7 @@ std::span<const std::string> glossary() {
         "itself read; allowed, or bound: the largest error that the declared rounding can cause "
         "there.",
         "conforming engines: simulated engines that keep every bound that the engine declares.",
-        "level A: every op was seen, and the engine states its arithmetic; B: it states none; C: "
-        "only tensors were seen, so a claim is a rate and never certain."};
+        "a claim about an engine of which only tensors were seen is a rate, and never certain."};
   }();
   return lines;
 }
@@ -191,9 +190,8 @@ std::string interaction_of(const Report& r) {
   if (r.unexplained == 0 || !std::isfinite(r.unexplained) || r.verdict == VerdictClass::kEngineBug)
     return "";
   return fmt::format(
-      "{} of held-out loss: the engine's effect on all cores (T - S) minus its effect on one core "
-      "and that core's smaller batch "
-      "(E1 - R1). The difference of two single runs; no verdict rests on it.",
+      "{} of held-out loss: the engine's effect on all cores minus its effect on one core "
+      "and that core's smaller batch. The difference of two single runs; no verdict rests on it.",
       signed_number(r.unexplained));
 }
 

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
 #include "program/base/bits.h"
+#include "reports/run_names.h"
 #include "reports/text.h"
 
 namespace twinrun::text {
@@ -26,19 +26,8 @@ const RunSummary* find_run(const Report& report, std::string_view name) {
 }
 
 std::vector<DriftRow> drift_of(const Report& report) {
-  struct Pair {
-    std::string_view left, right, isolates;
-  };
-  static constexpr std::array<Pair, 6> kPairs = {{
-      {"E1", "R1", "the engine alone, on one core"},
-      {"S", "R", "sharding alone, on the reference"},
-      {"T", "S", "the engine, sharded alike"},
-      {"T", "R", "everything: what you see"},
-      {"C", "R", "what is left with the causes undone"},
-      {"B", "RB", "what is left with a larger batch"},
-  }};
   std::vector<DriftRow> out;
-  for (const Pair& pair : kPairs) {
+  for (const RunPair& pair : run_pairs()) {
     const RunSummary* left = find_run(report, pair.left);
     const RunSummary* right = find_run(report, pair.right);
     if (left == nullptr || right == nullptr) continue;

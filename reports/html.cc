@@ -212,14 +212,14 @@ class Document {
     std::string out = html::prose(r_.confidence);
     if (lead_ == nullptr) return out;
     if (const std::string_view rests_on = text::meaning(lead_->level); !rests_on.empty())
-      out += fmt::format("{}level {}: {}", out.empty() ? "" : "<br>", lead_->level, rests_on);
+      out += fmt::format("{}{}", out.empty() ? "" : "<br>", rests_on);
     return out;
   }
 
   std::string next() const {
     std::string out = html::bullets(r_.next_steps, 4);
     // Say that all is in order only where the effect was tested.
-    const bool tested = r_.effect == Effect::kNoneDetected || r_.effect == Effect::kWithinMargin;
+    const bool tested = r_.effect < Effect::kHarmful;
     if (out.empty() && tested && exit_code(r_.verdict, r_.effect) == 0)
       out = "<p>Nothing to fix and nothing to report.</p>\n";
     const std::string& command =

@@ -21,7 +21,7 @@ constexpr size_t kStillPoints = 700, kLivePoints = 3000;
 // A run has the same style in every chart; a pair has the style of its left side.
 int style_of(std::string_view name) {
   static constexpr std::array<std::string_view, kStyles> kNames = {"R", "R1",    "E1", "S",
-                                                                   "T", "T - S", "C"};
+                                                                   "T", "T - S", "U"};
   const auto whole = std::ranges::find(kNames, name);
   if (whole != kNames.end()) return static_cast<int>(whole - kNames.begin());
   const auto left = std::ranges::find(kNames, name.substr(0, name.find(' ')));

@@ -37,7 +37,7 @@ std::string facts(const Finding& f) {
   for (const tables::Fact& fact : tables::facts_of(f)) line(fact.label, cell(fact.cell));
   std::vector<std::string> evidence = f.evidence;
   if (const std::string_view rests_on = text::meaning(f.level); !rests_on.empty())
-    evidence.insert(evidence.begin(), fmt::format("level {}: {}", f.level, rests_on));
+    evidence.insert(evidence.begin(), std::string(rests_on));
   line("evidence", bullets(evidence));
   line("reproduce", f.reproduce.empty() ? "" : block(f.reproduce, 4000));
   return out + "</dl>\n";

@@ -171,7 +171,7 @@ class Page {
     } else {
       for (const text::DriftRow& row : text::drift_of(r_)) {
         if (row.first_step) {
-          line(fmt::format("loss of {}", row.pair),
+          line("loss, " + row.isolates,
                fmt::format("bits differ from step {} on", *row.first_step));
         }
       }
@@ -286,7 +286,7 @@ class Page {
   }
 
   static std::string level(const Finding& f) {
-    return f.level >= 'A' && f.level <= 'Z' ? std::string(1, f.level) : "";
+    return f.level == 'C' ? "tensors" : f.level == 'A' || f.level == 'B' ? "ops" : "";
   }
 
   const Report& r_;

@@ -1,6 +1,6 @@
 // What a step holds in memory, as text and JSON: the modelled HBM of one TPU core, and the host
 // memory of our own engines. Filled by harness/experiment/memory.h; nothing here computes a plan.
-// The fields of the JSON: docs/guides/memory.md.
+// The fields of the JSON: docs/guides/check.md.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ struct MemoryReport {
 // For a terminal. Names of ops are raw: whoever prints the text must clean it.
 std::string memory_line(const MemoryReport& report);  // the first line of the text
 std::string memory_text(const MemoryReport& report);
-// The compiler's message; "" where the step fits. Sources of the wording: docs/guides/memory.md.
+// The compiler's message; "" where the step fits. Sources of the wording: docs/guides/check.md.
 std::string out_of_memory_text(const MemoryReport& report);
 // One JSON object.
 std::string memory_json(const MemoryReport& report);

@@ -111,7 +111,8 @@ class Reader {
       }
     } else if constexpr (std::is_same_v<T, Effect>) {
       using enum Effect;
-      word(found, place, value, {kNoneDetected, kWithinMargin, kHarmful, kBeneficial, kUndecided});
+      word(found, place, value,
+           {kNoneDetected, kSeedNoise, kWithinMargin, kHarmful, kBeneficial, kUndecided});
     } else if constexpr (std::is_same_v<T, PairedOutcome>) {
       using enum PairedOutcome;
       word(found, place, value,

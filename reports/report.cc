@@ -29,6 +29,8 @@ std::string_view to_string(Effect effect) {
   switch (effect) {
     case Effect::kNoneDetected:
       return "none detected";
+    case Effect::kSeedNoise:
+      return "inside seed noise";
     case Effect::kWithinMargin:
       return "within the margin";
     case Effect::kHarmful:

@@ -36,8 +36,15 @@ enum class VerdictClass : uint8_t {
 std::string_view to_string(VerdictClass verdict);
 // What the drift does to what the model learns: the second answer of a report. The class says what
 // causes the drift.
-enum class Effect : uint8_t { kNoneDetected, kWithinMargin, kHarmful, kBeneficial, kUndecided };
-std::string_view to_string(Effect effect);  // "none detected" "within the margin" "harmful" ...
+enum class Effect : uint8_t {
+  kNoneDetected,
+  kSeedNoise,  // of rounding, and smaller than what another seed does
+  kWithinMargin,
+  kHarmful,
+  kBeneficial,
+  kUndecided
+};
+std::string_view to_string(Effect effect);  // "none detected" "inside seed noise" ...
 // 0 0 10 15 20 30 125, in the order of the classes; 0 also for kSharding whose effect lies inside a
 // margin that the user has declared.
 int exit_code(VerdictClass verdict, Effect effect = Effect::kUndecided);
@@ -340,8 +347,8 @@ struct TrajectoryRow {
 
 // A cure that was applied: the subject trained again with the causes undone, against the reference.
 struct CureRow {
-  std::string run;        // "C", "B"
-  std::string reference;  // "R"; "RB" where the cure also changes the whole batch's training
+  std::string run;        // "U", "L"
+  std::string reference;  // "R"; "RL" where the cure also changes the whole batch's training
   std::string cure;       // "tpu.batchnorm = synced"
   std::string command;    // command of the whole diagnosis with the cure; "" where there is none
   int seeds = 0;          // number of paired seeds
@@ -349,7 +356,7 @@ struct CureRow {
   double loss_before = 0, loss = 0, loss_reference = 0;
   // NaN if the labels are not classes.
   double accuracy_before = 0, accuracy = 0, accuracy_reference = 0;
-  std::vector<TrajectoryRow> left;  // "C - R" for each metric
+  std::vector<TrajectoryRow> left;  // "U - R" for each metric
   CureOutcome outcome = CureOutcome::kUndecided;
 };
 

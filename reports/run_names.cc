@@ -17,11 +17,31 @@ std::span<const RunName> run_names() {
        "reference again (control)"},
       {"R'", "another name of R2", ""},
       {"T'", "the first steps of T again, as a control", ""},
-      {"C", "the subject with the causes undone: the cure", "subject, cured"},
-      {"B", "the subject with a larger batch: another cure", "subject, larger batch"},
-      {"RB", "the reference with that larger batch", "reference, larger batch"},
+      {"U", "the subject with the causes undone: the cure", "subject, cured"},
+      {"L", "the subject with a larger batch: another cure", "subject, larger batch"},
+      {"RL", "the reference with that larger batch", "reference, larger batch"},
   }};
   return kNames;
+}
+
+std::span<const RunPair> run_pairs() {
+  static constexpr std::array<RunPair, 6> kPairs = {{
+      {"E1", "R1", "the engine alone, on one core", "by the engine alone, on one core"},
+      {"S", "R", "sharding alone, on the reference", "by sharding alone, on the reference"},
+      {"T", "S", "the engine, sharded alike", "by the engine alone, sharded alike"},
+      {"T", "R", "everything: what you see", "in all, the engine against the reference"},
+      {"U", "R", "what is left with the causes undone", "with the causes undone"},
+      {"L", "RL", "what is left with a larger batch", "with a larger batch"},
+  }};
+  return kPairs;
+}
+
+std::string words_of_pair(std::string_view pair) {
+  for (const RunPair& row : run_pairs()) {
+    if (pair == std::string(row.left) + " - " + std::string(row.right))
+      return std::string(row.moves);
+  }
+  return std::string(pair);
 }
 
 std::string_view words_of_run(std::string_view name) {

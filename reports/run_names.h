@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace twinrun::text {
@@ -19,6 +20,14 @@ struct RunName {
 std::span<const RunName> run_names();
 std::string_view words_of_run(std::string_view name);
 std::string_view brief_of_run(std::string_view name);  // "" for an unknown name
+
+// Two runs whose difference isolates something, as a row of a table and after "loss is 0.1 higher".
+struct RunPair {
+  std::string_view left, right, isolates, moves;
+};
+std::span<const RunPair> run_pairs();
+std::string words_of_pair(
+    std::string_view pair);  // of "T - S" what it moves; an unknown one itself
 
 // Length of the run name that stands as a separate word at `at`; 0 where there is none.
 size_t run_named_at(std::string_view text, size_t at);

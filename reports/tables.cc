@@ -150,6 +150,8 @@ Section ablations(const Report& r) {
                  "cancel.");
 }
 
+constexpr double kAlmost = 0.99;  // of a bound
+
 Section probes(const Report& r, size_t most) {
   if (r.probes.empty()) return {};
   Section s{.title = "Each op against its bound",
@@ -164,7 +166,14 @@ Section probes(const Report& r, size_t most) {
                         right("outside"), right("elements", kAll, 2),
                         right("without a bound", kPages), right("operand rounding", kPages)},
             .limits = {.terminal = 6, .html = 400, .open_markdown = 6, .open_html = 12}};
-    for (const ProbeRow& row : p.rows) {
+    // A single rounding reaches its bound and says nothing by that: sums and products come first.
+    std::vector<const ProbeRow*> rows;
+    for (const ProbeRow& row : p.rows) rows.push_back(&row);
+    std::ranges::stable_partition(rows, [](const ProbeRow* row) {
+      return row->outside > 0 || row->worst_ratio < kAlmost || row->worst_ratio > 1;
+    });
+    for (const ProbeRow* const each : rows) {
+      const ProbeRow& row = *each;
       Cell bar = "";
       bar.bar = &row;
       t.add({code(row.op), words(row.kind, 80), words(row.phase, 40), bar,

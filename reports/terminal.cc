@@ -328,7 +328,7 @@ class Screen {
     for (const tables::Fact& fact : tables::facts_of(f)) row(fact.label, cell(fact.cell));
     std::string label = "evidence";
     if (const std::string_view rests_on = text::meaning(f.level); !rests_on.empty()) {
-      row(label, fmt::format("level {}: {}", f.level, rests_on));
+      row(label, std::string(rests_on));
       label.clear();
     }
     for (size_t k = 0; k < std::min(f.evidence.size(), kEvidence); ++k) {

@@ -1,5 +1,5 @@
 // The keys of the top level, [data], [loss], [train], [tpu] and [diagnose]; values as text; the
-// table in docs/reference/scenario-keys.md.
+// table in docs/reference/scenarios.md.
 #include "scenarios/keys.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ const Key<Scenario> kTop[] = {
      {},
      false,
      "the file's name"},
-    {"description", &Scenario::description, any(), "one line for `twinrun scenarios`"},
+    {"description", &Scenario::description, any(), "one line for `twinrun inspect`"},
     {"seed", &Scenario::seed, at_least(0),
      "seed of initial weights, sample order, dropout and procedural data"},
     {"conventions", &Scenario::conventions, one_of(kConventions),
@@ -275,43 +275,40 @@ const Key<DiagnoseSpec> kDiagnose[] = {
 
 bool is_names(std::string_view names) { return !names.empty(); }
 
-// One row of the table in docs/reference/scenario-keys.md.
+// One entry of docs/reference/scenarios.md.
 template <typename Owner>
-std::string row(const std::string& prefix, const Owner& initial, const Key<Owner>& key) {
+std::string entry(const std::string& prefix, const Owner& initial, const Key<Owner>& key) {
   struct Type {
-    std::string operator()(bool Owner::*) const { return "boolean"; }
-    std::string operator()(int Owner::*) const { return "integer"; }
-    std::string operator()(int64_t Owner::*) const { return "integer"; }
-    std::string operator()(uint64_t Owner::*) const { return "integer"; }
-    std::string operator()(double Owner::*) const { return "number"; }
-    std::string operator()(std::string Owner::*) const { return "string"; }
-    std::string operator()(std::vector<std::string> Owner::*) const { return "strings"; }
-    std::string operator()(Dims Owner::*) const { return "integers"; }
-    std::string operator()(LossReduction Owner::*) const { return "string"; }
-    std::string operator()(std::vector<double> Owner::*) const { return "numbers"; }
+    std::string_view operator()(bool Owner::*) const { return "boolean"; }
+    std::string_view operator()(int Owner::*) const { return "integer"; }
+    std::string_view operator()(int64_t Owner::*) const { return "integer"; }
+    std::string_view operator()(uint64_t Owner::*) const { return "integer"; }
+    std::string_view operator()(double Owner::*) const { return "number"; }
+    std::string_view operator()(std::string Owner::*) const { return "string"; }
+    std::string_view operator()(std::vector<std::string> Owner::*) const { return "strings"; }
+    std::string_view operator()(Dims Owner::*) const { return "integers"; }
+    std::string_view operator()(LossReduction Owner::*) const { return "string"; }
+    std::string_view operator()(std::vector<double> Owner::*) const { return "numbers"; }
   };
-  std::string fallback(key.shown_default);
-  if (fallback.empty()) fallback = "`" + toml_value(initial, key) + "`";
-  if (key.required) fallback = "required";
-  std::string allowed = key.allowed.text(), type = std::visit(Type{}, key.member);
-  if (allowed.empty()) allowed = type == "boolean" ? "true, false" : "any";
-  std::string meaning(key.meaning);
-  if (!key.only.empty()) {
-    std::string only;
-    for (std::string_view name : split_names(key.only)) {
-      only += fmt::format("{}`{}`", only.empty() ? "" : ", ", name);
-    }
-    meaning = fmt::format("({} {}) {}", key.selector, only, meaning);
-  }
-  return fmt::format("| `{}{}` | {} | {} | {} | {} |\n", prefix, key.name, type, fallback, allowed,
-                     meaning);
+  std::string out = fmt::format("- `{}{}`", prefix, key.name);
+  if (key.required)
+    out += fmt::format(", required {}", std::visit(Type{}, key.member));
+  else if (!key.shown_default.empty())
+    out += fmt::format(" = {}", key.shown_default);
+  else
+    out += fmt::format(" = `{}`", toml_value(initial, key));
+  std::string_view names = key.allowed.names;
+  if (names.starts_with('|')) names.remove_prefix(1);  // the empty word is the default
+  if (!names.empty())
+    out += fmt::format("; `{}`{}", names, key.allowed.or_count ? ", or a count" : "");
+  if (!key.only.empty()) out += fmt::format(" ({} `{}`)", key.selector, key.only);
+  return out + fmt::format(": {}\n", key.meaning);
 }
 
 template <typename Owner>
-std::string table(std::string_view title, const std::string& prefix) {
-  std::string out = fmt::format(
-      "\n## {}\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n", title);
-  for (const Key<Owner>& key : keys<Owner>()) out += row(prefix, Owner{}, key);
+std::string section(std::string_view title, const std::string& prefix) {
+  std::string out = fmt::format("\n### {}\n\n", title);
+  for (const Key<Owner>& key : keys<Owner>()) out += entry(prefix, Owner{}, key);
   return out;
 }
 
@@ -469,18 +466,14 @@ TWINRUN_PART(DiagnoseSpec);
 #undef TWINRUN_PART
 
 std::string key_table_markdown() {
-  std::string out =
-      "# Scenario keys\n\nEvery key of a scenario file (TOML). Generated from the table in "
-      "`scenarios/keys.cc`. `--set KEY=VALUE` accepts the same keys; a layer's "
-      "are\n`model.layers.NAME.KEY`.\n";
-  out += table<Scenario>("Top level", "");
-  out += table<DataSpec>("[data]", "data.");
-  out += table<LayerSpec>("[[model.layers]]", "");
-  out += table<LossSpec>("[loss]", "loss.");
-  out += table<OptimizerConfig>("[optimizer]", "optimizer.");
-  out += table<TrainSpec>("[train]", "train.");
-  out += table<TpuSpec>("[tpu]", "tpu.");
-  out += table<DiagnoseSpec>("[diagnose]", "diagnose.");
+  std::string out = section<Scenario>("Top level", "");
+  out += section<DataSpec>("[data]", "data.");
+  out += section<LayerSpec>("[[model.layers]]", "");
+  out += section<LossSpec>("[loss]", "loss.");
+  out += section<OptimizerConfig>("[optimizer]", "optimizer.");
+  out += section<TrainSpec>("[train]", "train.");
+  out += section<TpuSpec>("[tpu]", "tpu.");
+  out += section<DiagnoseSpec>("[diagnose]", "diagnose.");
   return out;
 }
 

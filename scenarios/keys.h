@@ -1,9 +1,9 @@
 // The table of all scenario keys. Reading, checking, suggestions, --set, the resolved dump and
-// docs/reference/scenario-keys.md all use it, so each key is declared once (keys.cc, layer_keys.cc,
+// docs/reference/scenarios.md all use it, so each key is declared once (keys.cc, layer_keys.cc,
 // optimizer_keys.cc).
 //
 //   for (const Key<TrainSpec>& key : keys<TrainSpec>()) ...    // "batch", &TrainSpec::batch, ...
-//   key_table_markdown();                                      // docs/reference/scenario-keys.md
+//   key_table_markdown();                                      // docs/reference/scenarios.md
 #pragma once
 
 #include <limits>
@@ -107,7 +107,7 @@ bool applies(const Owner& owner, const Key<Owner>& key) {
   return key.only.empty() || contains_name(key.only, string_value(owner, key.selector));
 }
 
-// The content of docs/reference/scenario-keys.md.
+// The keys in docs/reference/scenarios.md.
 std::string key_table_markdown();
 
 }  // namespace twinrun

@@ -14,7 +14,7 @@ constexpr std::string_view kOptimizers =
 
 const Key<OptimizerConfig> kOptimizer[] = {
     {"kind", &OptimizerConfig::kind, one_of(kOptimizers),
-     "the update rule (docs/reference/optimizers.md)"},
+     "the update rule ([optimizers.md](optimizers.md))"},
     {"lr", &OptimizerConfig::lr, above(0), "learning rate"},
     {"momentum", &OptimizerConfig::momentum, below(0, 1), "share of the old velocity kept",
      "momentum|rmsprop|lars", false, "0.9; 0 (rmsprop)"},

@@ -19,8 +19,8 @@ import zipfile
 from . import messages
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT|-m MODULE ARGS...
-       python -m twinrun record [-o known.json] SCRIPT ARGS...      what a step computes on a healthy machine
-       python -m twinrun verify known.json SCRIPT ARGS...           does each device here compute the same?
+       python -m twinrun record [-o known.json] SCRIPT ARGS...     what a step computes on a healthy machine
+       python -m twinrun verify known.json SCRIPT ARGS...          does each device here compute the same?
        python -m twinrun replay BUNDLE.zip                         does this PyTorch compute the calls of a bundle rightly?
        python -m twinrun environment PACKAGE==VERSION [REQUIREMENT..] [--python 3.11] [--remove]
        python -m twinrun environment --releases PACKAGE

@@ -2,7 +2,7 @@
 steps on each device of a machine and holds them against it.
 
     python -m twinrun record -o known.json step.py
-    python -m twinrun verify known.json step.py --report report.json
+    python -m twinrun verify --report report.json known.json step.py
 """
 import argparse
 import datetime
@@ -74,7 +74,7 @@ def record_script(words):
         except NoTrace as e:
             print(f"twinrun: {args.script} could not be recorded: {e}", file=sys.stderr)
             return 125
-        done = subprocess.run([program(), "record", "--trace", traces[0], "--again", traces[1], "-o", args.out, "-q"])
+        done = subprocess.run([program(), "record", traces[0], "--again", traces[1], "-o", args.out, "-q"])
     return done.returncode
 
 
@@ -155,7 +155,7 @@ def _verify(args, threads, environment, cores):
         except NoTrace as e:
             lines = str(e).splitlines()
             return {"outcome": "unavailable", "headline": "the step did not run"}, ([s for s in lines if not s.startswith("twinrun: ")] or lines)[-1]
-        done = subprocess.run([program(), "verify", args.known, "--trace", path, "--json", "-q"], stdout=subprocess.PIPE,
+        done = subprocess.run([program(), "verify", args.known, path, "--json", "-q"], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE)
     if not done.stdout:
         return {"outcome": "unavailable", "headline": "the trace could not be judged"}, done.stderr.decode("utf-8", "replace").strip()

@@ -4,7 +4,7 @@
     named, left = rename(arrays, {"features.0": "conv1"}, LEAVES)
     save_for_twinrun(parser options, named, left)
 
-The result is a safetensors file for `twinrun convert FILE init.h5 --scenario SCENARIO` (docs/reference/interchange.md).
+The result is a safetensors file for `twinrun convert FILE init.h5 --scenario SCENARIO` (docs/reference/data.md).
 """
 import argparse
 import re

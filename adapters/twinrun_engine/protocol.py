@@ -52,7 +52,7 @@ class Program:
         # "state/w1", "input/images", "output/loss". Of a scenario: None, and the engine builds the model from the scenario.
         self.step_text = step_text
         self.arguments, self.results = (text.get("step", {}).get(part, []) for part in ("arguments", "results"))
-        self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/reference/scenario-keys.md
+        self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/reference/scenarios.md
         self.cores, self.batch = text["cores"], text["batch"]    # number of replicas; samples per replica
         self.algebra = text.get("algebra", "cpu")          # "cpu" or "xla": formula of rmsprop and adamax (docs/reference/optimizers.md)
         self.sharding = text["sharding"]                   # reduction, batchnorm, batchnorm_group, batchwise, token_mean, clipping

@@ -281,7 +281,7 @@ Expected glu_backward(const Arguments& a) {
   return concatenated({first, second}, axis);
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kActivationDefinitions[] = {
     {"aten.relu", relu},
     {"aten.threshold_backward", threshold_backward},
     {"aten.leaky_relu", leaky_relu},
@@ -315,6 +315,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> activation_definitions() { return kDefinitions; }
+std::span<const Definition> activation_definitions() { return kActivationDefinitions; }
 
 }  // namespace twinrun::aten

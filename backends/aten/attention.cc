@@ -486,7 +486,7 @@ Expected math(const Arguments& a) {
 }
 Expected functional_attention(const Arguments& a) { return composed(a, 3, 4, 5, false); }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kAttentionDefinitions[] = {
     {"aten._softmax", softmax},
     {"aten._log_softmax", log_softmax},
     {"aten._safe_softmax", safe_softmax},
@@ -510,6 +510,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> attention_definitions() { return kDefinitions; }
+std::span<const Definition> attention_definitions() { return kAttentionDefinitions; }
 
 }  // namespace twinrun::aten

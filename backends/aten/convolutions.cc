@@ -377,7 +377,7 @@ Expected convolution_backward(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kConvolutionDefinitions[] = {
     {"aten.convolution", convolution},
     {"aten._convolution", convolution},
     {"aten.convolution_overrideable", convolution},
@@ -386,6 +386,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> convolution_definitions() { return kDefinitions; }
+std::span<const Definition> convolution_definitions() { return kConvolutionDefinitions; }
 
 }  // namespace twinrun::aten

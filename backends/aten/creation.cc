@@ -108,7 +108,7 @@ Expected linspace(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kCreationDefinitions[] = {
     {"aten.zeros", zeros},
     {"aten._efficientzerotensor", zeros},
     {"aten.ones", ones},
@@ -146,6 +146,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> creation_definitions() { return kDefinitions; }
+std::span<const Definition> creation_definitions() { return kCreationDefinitions; }
 
 }  // namespace twinrun::aten

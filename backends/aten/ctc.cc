@@ -234,13 +234,13 @@ Expected ctc_loss_backward(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kCtcDefinitions[] = {
     {"aten._ctc_loss", ctc_loss},
     {"aten._ctc_loss_backward", ctc_loss_backward},
 };
 
 }  // namespace
 
-std::span<const Definition> ctc_definitions() { return kDefinitions; }
+std::span<const Definition> ctc_definitions() { return kCtcDefinitions; }
 
 }  // namespace twinrun::aten

@@ -127,7 +127,7 @@ Expected cdist_backward(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kDistanceDefinitions[] = {
     {"aten._cdist_forward", cdist},
     {"aten._cdist_backward", cdist_backward},
     {"aten._euclidean_dist", euclidean_dist},
@@ -135,6 +135,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> distance_definitions() { return kDefinitions; }
+std::span<const Definition> distance_definitions() { return kDistanceDefinitions; }
 
 }  // namespace twinrun::aten

@@ -70,7 +70,7 @@ Expected embedding_dense_backward(const Arguments& a) {
   return out;
 }
 
-constexpr int64_t kSum = 0, kMean = 1, kMax = 2;
+constexpr int64_t kBagSum = 0, kBagMean = 1, kBagMax = 2;
 
 Expected bag(const Arguments& a) {
   const Arithmetic& m = a.m;
@@ -78,7 +78,7 @@ Expected bag(const Arguments& a) {
   const Array weight = a.array(0, "weight");
   const Checked<int64_t> index = integers_of(a.view(1, "indices"));
   Checked<int64_t> offsets = integers_of(a.view(2, "offsets"));
-  const int64_t mode = a.integer(4, "mode", kSum);
+  const int64_t mode = a.integer(4, "mode", kBagSum);
   const std::optional<Array> scales = a.maybe(6, "per_sample_weights");
   int64_t skip = a.integer(8, "padding_idx", -1);
   if (skip < -1) skip += rows;  // counted from the end; -1 stands for none
@@ -87,7 +87,7 @@ Expected bag(const Arguments& a) {
   // The last offset is where the last bag ends, or there is none, and it takes the rest.
   if (!a.flag(7, "include_last_offset", false)) offsets.push_back(n);
   if (offsets.empty()) throw Undefined("bags without an offset");
-  if (mode < kSum || mode > kMax) throw Undefined("a bag of an unknown mode");
+  if (mode < kBagSum || mode > kBagMax) throw Undefined("a bag of an unknown mode");
   const auto bags = static_cast<int64_t>(offsets.size()) - 1;
   const int64_t width = weight.dims[1];
   // Old kernels of half precision add into the result.
@@ -111,8 +111,8 @@ Expected bag(const Arguments& a) {
         total.add(scales ? m.mul(w, scales->at(i)) : w);
       }
       Estimate e = total.of(m, half);
-      if (mode == kMax) e = exactly(members == 0 ? 0 : best);
-      if (mode == kMean && members > 1) {
+      if (mode == kBagMax) e = exactly(members == 0 ? 0 : best);
+      if (mode == kBagMean && members > 1) {
         e = m.div(e, exactly(static_cast<double>(members)));
         e.radius += half * std::fabs(e.value);
       }
@@ -136,7 +136,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
   const Array sizes = a.array(3 + more, "bag_size");
   const int64_t rows = a.integer(5 + more, "num_weights", 0);
   const bool by_count = a.flag(6 + more, "scale_grad_by_freq", false);
-  const int64_t mode = a.integer(7 + more, "mode", kSum);
+  const int64_t mode = a.integer(7 + more, "mode", kBagSum);
   if (!dense && a.flag(9, "sparse", false)) throw Undefined("a sparse gradient");
   const size_t scales_at = dense ? 8 : 10;
   const std::optional<Array> scales = a.maybe(scales_at, "per_sample_weights");
@@ -147,7 +147,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
   Array out = empty_array({rows, width});
   take_steps(kStepsOfOne * static_cast<double>(index.size()) * static_cast<double>(width));
   Checked<Total> totals(static_cast<size_t>(rows * width));
-  if (mode == kMax) {
+  if (mode == kBagMax) {
     // Row b, column c: the index that gave the bag's maximum, -1 for none.
     const Checked<int64_t> from = integers_of(a.view(4 + more, "maximum_indices"));
     if (static_cast<int64_t>(from.size()) != bags * width)
@@ -184,7 +184,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
         double divisor = 1;
         if (by_count) divisor = static_cast<double>(uses[static_cast<size_t>(index[i])]);
         if (divisor > 1) e = m.div(e, exactly(divisor)), ++roundings;
-        if (mode == kMean) e = m.div(e, exactly(std::fmax(1, sizes.at(b).value))), ++roundings;
+        if (mode == kBagMean) e = m.div(e, exactly(std::fmax(1, sizes.at(b).value))), ++roundings;
         // Products of half precision are stored before they are added.
         e.radius += roundings * half * 1.01 * std::fabs(e.value);
         totals[static_cast<size_t>(index[i] * width + c)].add(e);
@@ -197,7 +197,7 @@ Expected bag_gradient(const Arguments& a, bool dense) {
 Expected bag_backward(const Arguments& a) { return bag_gradient(a, false); }
 Expected bag_dense_backward(const Arguments& a) { return bag_gradient(a, true); }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kEmbeddingDefinitions[] = {
     {"aten.embedding", embedding},
     {"aten.embedding_dense_backward", embedding_dense_backward},
     {"aten._embedding_bag", bag},
@@ -209,6 +209,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> embedding_definitions() { return kDefinitions; }
+std::span<const Definition> embedding_definitions() { return kEmbeddingDefinitions; }
 
 }  // namespace twinrun::aten

@@ -556,7 +556,7 @@ Expected topk(const Arguments& a) {
   return sorted(a, order, true);
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kIndexingDefinitions[] = {
     {"aten.gather", gather},
     {"aten.scatter", scatter},
     {"aten.scatter_add", scatter_add},
@@ -585,6 +585,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> indexing_definitions() { return kDefinitions; }
+std::span<const Definition> indexing_definitions() { return kIndexingDefinitions; }
 
 }  // namespace twinrun::aten

@@ -144,13 +144,13 @@ Expected cholesky(const Arguments& a) {
   return e;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kLinearAlgebraDefinitions[] = {
     {"aten.linalg_qr", qr},
     {"aten.linalg_cholesky_ex", cholesky},
 };
 
 }  // namespace
 
-std::span<const Definition> linear_algebra_definitions() { return kDefinitions; }
+std::span<const Definition> linear_algebra_definitions() { return kLinearAlgebraDefinitions; }
 
 }  // namespace twinrun::aten

@@ -98,7 +98,7 @@ Estimate squared(const Arithmetic& m, double x, double y) {
   const Estimate d = m.sub({x, 0}, {y, 0});
   return m.mul(d, d);
 }
-Estimate distance(const Arithmetic& m, double x, double y) {
+Estimate absolute_difference(const Arithmetic& m, double x, double y) {
   const Estimate d = m.sub({x, 0}, {y, 0});
   return {std::fabs(d.value), d.radius};
 }
@@ -237,7 +237,7 @@ Expected functional_with_logits(const Arguments& a) {
 }
 
 Expected functional_mse(const Arguments& a) { return functional_loss(a, squared); }
-Expected functional_l1(const Arguments& a) { return functional_loss(a, distance); }
+Expected functional_l1(const Arguments& a) { return functional_loss(a, absolute_difference); }
 Expected functional_smooth_l1(const Arguments& a) {
   return functional_loss(a, smooth_l1_of(a.number(5, "beta", 1)));
 }
@@ -563,7 +563,7 @@ Expected triplet_margin_loss(const Arguments& a) {
       reduction_named(a, 9));
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kLossDefinitions[] = {
     {"aten.nll_loss_forward", nll_loss_forward},
     {"aten.nll_loss2d_forward", nll_loss_forward},
     {"aten.nll_loss_backward", nll_loss_backward},
@@ -595,6 +595,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> loss_definitions() { return kDefinitions; }
+std::span<const Definition> loss_definitions() { return kLossDefinitions; }
 
 }  // namespace twinrun::aten

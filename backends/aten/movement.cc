@@ -436,7 +436,7 @@ Expected constant_pad(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kMovementDefinitions[] = {
     {"aten.t", t},
     {"aten.transpose", transpose},
     {"aten.swapaxes", transpose},
@@ -495,6 +495,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> movement_definitions() { return kDefinitions; }
+std::span<const Definition> movement_definitions() { return kMovementDefinitions; }
 
 }  // namespace twinrun::aten

@@ -207,7 +207,7 @@ Expected cudnn_batch_norm_backward(const Arguments& a) {
                         {true, true, true});
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kNormalizationDefinitions[] = {
     {"aten.native_batch_norm", batch_norm},
     {"aten._native_batch_norm_legit", batch_norm},
     {"aten._native_batch_norm_legit.no_stats", batch_norm_no_stats},
@@ -224,6 +224,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> normalization_definitions() { return kDefinitions; }
+std::span<const Definition> normalization_definitions() { return kNormalizationDefinitions; }
 
 }  // namespace twinrun::aten

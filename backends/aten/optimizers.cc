@@ -237,7 +237,7 @@ Expected update_scale(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kOptimizerDefinitions[] = {
     {"aten._fused_adam", fused_adam},
     {"aten._fused_adamw", fused_adamw},
     {"aten._fused_sgd", fused_sgd},
@@ -248,6 +248,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> optimizer_definitions() { return kDefinitions; }
+std::span<const Definition> optimizer_definitions() { return kOptimizerDefinitions; }
 
 }  // namespace twinrun::aten

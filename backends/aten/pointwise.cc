@@ -408,7 +408,7 @@ Expected xlogy(const Arguments& a) {
       a.array(0, "self"), a.array(1, "other"));
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kPointwiseDefinitions[] = {
     {"aten.add", add},
     {"aten.sub", sub},
     {"aten.rsub", rsub},
@@ -486,6 +486,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> pointwise_definitions() { return kDefinitions; }
+std::span<const Definition> pointwise_definitions() { return kPointwiseDefinitions; }
 
 }  // namespace twinrun::aten

@@ -533,7 +533,7 @@ Expected col2im(const Arguments& a) {
   return array_from(a.m, totals, dims, half_unit(a));
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kPoolingDefinitions[] = {
     {"aten.max_pool2d_with_indices", max_pool2d},
     {"aten.max_pool2d_with_indices_backward", max_pool2d_backward},
     {"aten.adaptive_max_pool2d", adaptive_max_pool2d},
@@ -564,6 +564,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> pooling_definitions() { return kDefinitions; }
+std::span<const Definition> pooling_definitions() { return kPoolingDefinitions; }
 
 }  // namespace twinrun::aten

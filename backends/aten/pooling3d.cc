@@ -46,7 +46,7 @@ Axes windows_of(const Arguments& a, const Dims& dims, size_t first, size_t dilat
   }
   return axes;
 }
-Axes adaptive_of(const Dims& from, const Dims& to) {
+Axes adaptive3d_of(const Dims& from, const Dims& to) {
   const Volumes v(from);
   Axes axes;
   for (size_t i = 0; i < 3; ++i) axes[i] = adaptive(v.size[i], to[to.size() - 3 + i]);
@@ -121,9 +121,9 @@ Expected max_pool3d(const Arguments& a) {
 Expected adaptive_max_pool3d(const Arguments& a) {
   const Array x = a.array(0, "self");
   const auto out = triple(a, 1, "output_size", 1);
-  return max_over(a, x, adaptive_of(x.dims, {out[0], out[1], out[2]}));
+  return max_over(a, x, adaptive3d_of(x.dims, {out[0], out[1], out[2]}));
 }
-Expected max_gradient(const Arguments& a, size_t indices_at) {
+Expected max_gradient3d(const Arguments& a, size_t indices_at) {
   const Array dy = a.array(0, "grad_output");
   const Dims& dims = a.view(1, "self").dims;
   const Checked<int64_t> index = integers_of(a.view(indices_at, "indices"));
@@ -138,12 +138,12 @@ Expected max_gradient(const Arguments& a, size_t indices_at) {
   }
   return array_from(a.m, totals, dims, half_unit(a.view(1).element));
 }
-Expected max_pool3d_backward(const Arguments& a) { return max_gradient(a, 7); }
-Expected adaptive_max_pool3d_backward(const Arguments& a) { return max_gradient(a, 2); }
+Expected max_pool3d_backward(const Arguments& a) { return max_gradient3d(a, 7); }
+Expected adaptive_max_pool3d_backward(const Arguments& a) { return max_gradient3d(a, 2); }
 
 // The mean of each window, or its gradient. Kernels of half precision may add up and divide in it;
 // adaptive ones divide by one size after the other.
-struct Average {
+struct Average3d {
   Axes axes;
   bool count_padding = false, adaptive = false;
   int64_t divisor = 0;
@@ -189,7 +189,7 @@ double half_of(const Arguments& a) {
   return half_unit(e);
 }
 // The arguments from `first` on: kernel, stride, padding, ceil_mode, count_include_pad, divisor.
-Average average_of(const Arguments& a, const Dims& dims, size_t first) {
+Average3d average3d_of(const Arguments& a, const Dims& dims, size_t first) {
   return {windows_of(a, dims, first, SIZE_MAX, first + 3),
           a.flag(first + 4, "count_include_pad", true), false,
           a.integer(first + 5, "divisor_override", 0)};
@@ -197,27 +197,28 @@ Average average_of(const Arguments& a, const Dims& dims, size_t first) {
 Expected avg_pool3d(const Arguments& a) {
   const double half = half_of(a);
   const Array x = a.array(0, "self");
-  return average_of(a, x.dims, 1).forward(a.m, x, half);
+  return average3d_of(a, x.dims, 1).forward(a.m, x, half);
 }
 Expected avg_pool3d_backward(const Arguments& a) {
   const Dims& dims = a.view(1, "self").dims;
-  return average_of(a, dims, 2).backward(a.m, a.array(0, "grad_output"), dims, half_of(a));
+  return average3d_of(a, dims, 2).backward(a.m, a.array(0, "grad_output"), dims, half_of(a));
 }
 Expected adaptive_avg_pool3d(const Arguments& a) {
   const double half = half_of(a);
   const Array x = a.array(0, "self");
   const auto out = triple(a, 1, "output_size", 1);
-  return Average{adaptive_of(x.dims, {out[0], out[1], out[2]}), false, true, 0}.forward(a.m, x,
-                                                                                        half);
+  return Average3d{adaptive3d_of(x.dims, {out[0], out[1], out[2]}), false, true, 0}.forward(a.m, x,
+                                                                                            half);
 }
 Expected adaptive_avg_pool3d_backward(const Arguments& a) {
   const Array dy = a.array(0, "grad_output");
   const Dims& dims = a.view(1, "self").dims;
   if (dy.dims.size() != dims.size()) throw Undefined("a gradient of another shape");
-  return Average{adaptive_of(dims, dy.dims), false, true, 0}.backward(a.m, dy, dims, half_of(a));
+  return Average3d{adaptive3d_of(dims, dy.dims), false, true, 0}.backward(a.m, dy, dims,
+                                                                          half_of(a));
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kPooling3dDefinitions[] = {
     {"aten.max_pool3d_with_indices", max_pool3d},
     {"aten.max_pool3d_with_indices_backward", max_pool3d_backward},
     {"aten.adaptive_max_pool3d", adaptive_max_pool3d},
@@ -230,6 +231,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> pooling3d_definitions() { return kDefinitions; }
+std::span<const Definition> pooling3d_definitions() { return kPooling3dDefinitions; }
 
 }  // namespace twinrun::aten

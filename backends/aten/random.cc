@@ -353,7 +353,7 @@ Expected multinomial(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kRandomDefinitions[] = {
     {"aten.native_dropout", native_dropout},
     {"aten.native_dropout_backward", native_dropout_backward},
     {"aten.rrelu_with_noise", rrelu},
@@ -376,6 +376,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> random_definitions() { return kDefinitions; }
+std::span<const Definition> random_definitions() { return kRandomDefinitions; }
 
 }  // namespace twinrun::aten

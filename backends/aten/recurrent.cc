@@ -260,7 +260,7 @@ Expected fused_cell_backward(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kRecurrentDefinitions[] = {
     {"aten.mkldnn_rnn_layer", layer},
     {"aten.mkldnn_rnn_layer_backward", layer_backward},
     {"aten._thnn_fused_lstm_cell", fused_cell},
@@ -269,6 +269,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> recurrent_definitions() { return kDefinitions; }
+std::span<const Definition> recurrent_definitions() { return kRecurrentDefinitions; }
 
 }  // namespace twinrun::aten

@@ -496,7 +496,7 @@ Expected histc(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kReductionDefinitions[] = {
     {"aten.sum", total},
     {"aten.mean", average},
     {"aten.var", var},
@@ -533,6 +533,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> reduction_definitions() { return kDefinitions; }
+std::span<const Definition> reduction_definitions() { return kReductionDefinitions; }
 
 }  // namespace twinrun::aten

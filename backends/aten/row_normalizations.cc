@@ -12,13 +12,13 @@ using namespace normalizing;  // NOLINT(google-build-using-namespace)
 
 // ---- Layer, group and root-mean-square normalisation -------------------------------------------
 
-struct Rows {
+struct NormalizedRows {
   Layout groups, weights;
   Dims dims;  // of the statistics
 };
-Rows rows_of(const Dims& dims, const Dims& shape) {
+NormalizedRows rows_of(const Dims& dims, const Dims& shape) {
   const size_t rank = rows_rank(dims, shape);
-  Rows r;
+  NormalizedRows r;
   r.dims = dims;
   for (size_t d = rank; d < dims.size(); ++d) r.dims[d] = 1;
   r.groups = {1, count(r.dims), count(shape)};
@@ -34,7 +34,7 @@ Expected nothing(const Array& x, size_t results) {
 }
 Expected layer_norm(const Arguments& a) {
   const Array x = a.array(0, "input");
-  const Rows r = rows_of(x.dims, a.integers(1, "normalized_shape", {}));
+  const NormalizedRows r = rows_of(x.dims, a.integers(1, "normalized_shape", {}));
   if (x.size() == 0) return nothing(x, 3);
   const Statistics s = statistics(a.m, x, r.groups, a.number(4, "eps", 1e-5), false);
   Expected e(apply(a.m, x, r.groups, s, factors(a.maybe(2, "weight"), 1, r.weights),
@@ -52,7 +52,7 @@ Expected layer_norm_backward(const Arguments& a) {
   Backward b;
   b.dy = a.array(0, "grad_out"), b.x = a.array(1, "input");
   const Dims shape = a.integers(2, "normalized_shape", {});
-  const Rows r = rows_of(b.x.dims, shape);
+  const NormalizedRows r = rows_of(b.x.dims, shape);
   if (b.x.size() == 0) throw Undefined("an input without elements");
   b.groups = r.groups, b.weights = r.weights;
   b.mean = estimates_of(a.array(3, "mean")), b.rstd = estimates_of(a.array(4, "rstd"));
@@ -126,7 +126,7 @@ double rms_eps(const Arguments& a, size_t position) {
 Expected rms_norm(const Arguments& a) {
   const Arithmetic& m = a.m;
   const Array x = a.array(0, "input");
-  const Rows r = rows_of(x.dims, a.integers(1, "normalized_shape", {}));
+  const NormalizedRows r = rows_of(x.dims, a.integers(1, "normalized_shape", {}));
   const std::optional<Array> given = a.maybe(2, "weight");
   const double eps = rms_eps(a, 3);
   if (x.size() == 0) return nothing(x, 2);
@@ -157,7 +157,7 @@ Expected rms_norm_backward(const Arguments& a) {
   Backward b;
   b.dy = a.array(0, "grad_out"), b.x = a.array(1, "input");
   const Dims shape = a.integers(2, "normalized_shape", {});
-  const Rows r = rows_of(b.x.dims, shape);
+  const NormalizedRows r = rows_of(b.x.dims, shape);
   if (b.x.size() == 0) throw Undefined("an input without elements");
   b.groups = r.groups, b.weights = r.weights;
   b.rstd = estimates_of(a.array(3, "rstd"));
@@ -279,7 +279,7 @@ Expected weight_norm_backward(const Arguments& a) {
   return e;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kRowNormalizationDefinitions[] = {
     {"aten.native_layer_norm", layer_norm},
     {"aten.native_layer_norm_backward", layer_norm_backward},
     {"aten.native_group_norm", group_norm},
@@ -295,6 +295,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> row_normalization_definitions() { return kDefinitions; }
+std::span<const Definition> row_normalization_definitions() { return kRowNormalizationDefinitions; }
 
 }  // namespace twinrun::aten

@@ -246,7 +246,7 @@ Expected affine_grid(const Arguments& a) {
   return reshaped(matmul(a.m, base, permuted(theta, {0, 2, 1})), dims);
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kSamplingDefinitions[] = {
     {"aten.grid_sampler_2d", grid_sampler},
     {"aten.grid_sampler_2d_backward", grid_sampler_backward},
     {"aten.affine_grid_generator", affine_grid},
@@ -254,6 +254,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> sampling_definitions() { return kDefinitions; }
+std::span<const Definition> sampling_definitions() { return kSamplingDefinitions; }
 
 }  // namespace twinrun::aten

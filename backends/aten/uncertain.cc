@@ -408,7 +408,7 @@ Expected bernoulli(const Arguments& a) {
       a.m, [](Estimate) { return kOpen; }, empty_array(a.result(0).dims));
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kUncertainDefinitions[] = {
     {"prims.inductor_seed.default", seeds},
     {"prims.inductor_seeds.default", seeds},
     {"prims.inductor_lookup_seed.default", seeds},
@@ -486,7 +486,7 @@ constexpr Definition kPrims[] = {
 
 }  // namespace
 
-std::span<const Definition> uncertain_definitions() { return kDefinitions; }
+std::span<const Definition> uncertain_definitions() { return kUncertainDefinitions; }
 std::span<const Definition> prim_definitions() { return kPrims; }
 
 }  // namespace twinrun::aten

@@ -242,7 +242,7 @@ Expected nms(const Arguments& a) {
   return out;
 }
 
-constexpr Definition kDefinitions[] = {
+constexpr Definition kVisionDefinitions[] = {
     {"torchvision.roi_align.default", roi_align},
     {"torchvision._roi_align_backward.default", roi_align_backward},
     {"torchvision.nms.default", nms},
@@ -250,6 +250,6 @@ constexpr Definition kDefinitions[] = {
 
 }  // namespace
 
-std::span<const Definition> vision_definitions() { return kDefinitions; }
+std::span<const Definition> vision_definitions() { return kVisionDefinitions; }
 
 }  // namespace twinrun::aten

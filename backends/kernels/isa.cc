@@ -46,7 +46,7 @@ std::string_view trouble_of_avx512bf16() {
 }
 
 // VDPBF16PS makes twice the products of an FMA. AMD's CPUs run as many of either; Intel's run a
-// quarter as many (docs/method/amx.md), and are not given it unless they are asked to use it.
+// quarter as many (docs/developers/processors.md), and are not given it unless they are asked to use it.
 bool prefers_avx512bf16() { return is_amd() && trouble_of_avx512bf16().empty(); }
 
 // The best instruction set up to `wanted` that this machine has. What needs a self test is probed

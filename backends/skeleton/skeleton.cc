@@ -96,7 +96,7 @@ class SkeletonBackend : public Backend {
  public:
   explicit SkeletonBackend(BackendOptions options) : options_(std::move(options)) {}
 
-  // Declare only what you are sure of; docs/reference/engines.md has a table of the fields.
+  // Declare only what you are sure of; docs/guides/own-engine.md has a table of the fields.
   Capabilities capabilities() const override {
     Capabilities c;
     c.name = "skeleton";

@@ -1,5 +1,5 @@
 // `skeleton`: the smallest engine that runs a program, as a template. Copy the folder, rename it
-// and replace the arithmetic; docs/reference/engines.md has the steps. Its place on the data's
+// and replace the arithmetic; docs/guides/own-engine.md has the steps. Its place on the data's
 // path: Program
 // -> Backend::prepare -> Engine::step -> run.
 //

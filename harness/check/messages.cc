@@ -24,6 +24,13 @@ bool names(const Message& message, std::string_view id) {
   return std::ranges::find(ids, id) != ids.end();
 }
 
+// Enough of it to be recognised.
+std::string beginning_of(std::string_view wording) {
+  constexpr size_t kMost = 60;
+  if (wording.size() <= kMost) return std::string(wording);
+  return std::string(wording.substr(0, wording.rfind(' ', kMost))) + " …";
+}
+
 // In backticks; two where the wording has some itself.
 std::string as_code(std::string_view wording) {
   const bool has_ticks = wording.find('`') != std::string_view::npos;
@@ -90,18 +97,10 @@ std::string sources_of(const Message& message) {
 }
 
 std::string message_table_markdown() {
-  std::string out =
-      "| id | kind | words | means | what to do | rules | source "
-      "|\n|---|---|---|---|---|---|---|\n";
-  for (const Message& m : messages()) {
-    std::string words, rules;
-    for (const std::string_view w : wordings(m))
-      words += (words.empty() ? "" : "<br>") + check::as_code(w);
-    for (const std::string_view id : rules_of(m))
-      rules += fmt::format("{}[`{}`](#{})", rules.empty() ? "" : ", ", id, id);
-    out += fmt::format("| `{}`<a id=\"log-{}\"></a> | {} | {} | {} | {} | {} | {} |\n", m.id, m.id,
-                       to_string(m.kind), words, meaning_of(m), m.fix, rules, sources_of(m));
-  }
+  std::string out;
+  for (const Message& m : messages())
+    out += fmt::format("- `{}`<a id=\"log-{}\"></a>: {}\n", m.id, m.id,
+                       check::as_code(check::beginning_of(wordings(m).front())));
   return out;
 }
 

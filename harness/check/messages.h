@@ -19,7 +19,7 @@ namespace twinrun {
 enum class MessageKind : uint8_t { kCause, kConsequence, kRemark };
 std::string_view to_string(MessageKind kind);  // "cause", "consequence", "remark"
 
-// A row. docs/guides/check.md shows all of them; `./dev docs` writes it.
+// A row. docs/guides/check.md has the id of each and how it begins; `./dev docs` writes them.
 struct Message {
   std::string_view id;  // stable
   MessageKind kind;

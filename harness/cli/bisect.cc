@@ -81,7 +81,7 @@ Result<int> replay(const Args& args) {
 }  // namespace
 
 void add_search_options(Options& options, const char* folder, int repeats, int retries) {
-  options.text("out,o",
+  options.text("out,o FOLDER",
                "folder of the results: session.jsonl, logs, and what the last good and the first "
                "bad candidate left",
                folder);

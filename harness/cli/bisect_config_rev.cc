@@ -1,6 +1,8 @@
 // twinrun bisect config and rev: finds the scenario keys or the commit that make a difference.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "harness/bisect/revisions.h"
 #include "harness/bisect/scenarios.h"
 #include "harness/cli/bisect.h"
@@ -30,6 +32,13 @@ Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Arg
     return Error{command.empty() ? "no command" : "a command, and another test", "--test",
                  "--test command -- CMD: CMD gets the scenario's file as its last word"};
   o.command = command;
+  if (command.front().ends_with(".py")) {
+    // A script is diagnosed: its verdict is the answer.
+    std::error_code ignored;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+    const Args diagnose = {ignored ? "twinrun" : self.string(), "diagnose"};
+    o.command.insert(o.command.begin(), diagnose.begin(), diagnose.end());
+  }
   o.engine = engine_of(parsed, "subject");
   o.quick = parsed.get<bool>("quick");
   TWINRUN_ASSIGN(o.faults, faults_of(parsed));
@@ -149,9 +158,9 @@ Result<int> bisect_config(const Args& args) {
   Options options;
   options.takes("A", scenario_values());
   options.takes("?B", scenario_values());
-  add_key_option(options, "set", "KEY=VALUE: override a key of A and B (repeatable)");
+  add_key_option(options, "set", "override a key of A and B (repeatable)");
   add_key_option(options, "set-b",
-                 "KEY=VALUE: override a key of B; without a second scenario B is A with these");
+                 "override a key of B; without a second scenario B is A with these");
   options.one_of("test", "",
                  {{"verdict", "the class of a diagnosis"},
                   {"loss", "the last held-out loss of a run, beyond --margin of A's"},
@@ -200,11 +209,11 @@ Result<int> bisect_config(const Args& args) {
 Result<int> bisect_rev(const Args& args) {
   const auto [words, command] = split_command(args);
   Options options;
-  options.text("repo", "the repository", ".");
-  options.text("good", "a good commit");
-  options.text("bad", "a later, bad commit");
+  options.text("repo FOLDER", "the repository", ".");
+  options.text("good COMMIT", "a good commit");
+  options.text("bad COMMIT", "a later, bad commit");
   options.text(
-      "build",
+      "build COMMAND",
       "shell command to run in the worktree before CMD; if it fails, the commit is untestable");
   options.flag("clean", "remove untracked files before each commit");
   add_search_options(options, "twinrun-results/bisect-rev", 2);
@@ -212,7 +221,7 @@ Result<int> bisect_rev(const Args& args) {
   options.flag("quiet,q", "no progress");
   TWINRUN_ASSIGN(
       const Parsed parsed,
-      parse(words, "twinrun bisect rev --good R1 --bad R2 [OPTIONS] -- CMD",
+      parse(words, "twinrun bisect rev --good R1 --bad R2 [OPTIONS] -- CMD|SCRIPT [ARGS]",
             "twinrun bisect rev --repo engine --good v1.0 --bad main --build 'make -j2' -- twinrun "
             "diagnose digits_mlp --subject exec:./engine",
             options, {}));
@@ -229,6 +238,13 @@ Result<int> bisect_rev(const Args& args) {
   o.folder = parsed.get<std::string>("out");
   if (parsed.has("build")) o.build = parsed.get<std::string>("build");
   o.command = command;
+  if (command.front().ends_with(".py")) {
+    // A script is diagnosed: its verdict is the answer.
+    std::error_code ignored;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+    const Args diagnose = {ignored ? "twinrun" : self.string(), "diagnose"};
+    o.command.insert(o.command.begin(), diagnose.begin(), diagnose.end());
+  }
   o.repeats = repeats;
   o.timeout_seconds = parsed.get<double>("timeout");
   o.clean = parsed.get<bool>("clean");

@@ -126,14 +126,14 @@ Result<int> bisect_package(const Args& args) {
                   {"exit", "the exit code of SCRIPT, as for git bisect run"}});
   options.some_of("fail-on", "what is bad (default: the class that only one of LOW and HIGH shows)",
                   {"engine_bug", "program", "sharding", "nondeterministic"});
-  options.list("with", "REQUIREMENT: a further package in every environment (repeatable)");
+  options.list("with REQUIREMENT", "a further package in every environment (repeatable)");
   options.takes("with", {});
-  options.text("python",
+  options.text("python PYTHON",
                "Python of all environments (default: that of most wheels, where it fits)");
   options.takes("python", {});
   options.number<int>("steps", "--way watch: steps to record", 1);
   options.number<double>("disk", "GB that the environments of this search may take", 20);
-  options.text("environments",
+  options.text("environments COMMAND",
                "command that makes environments (default: $TWINRUN_PYTHON or python3 -m twinrun "
                "environment)");
   options.takes("environments", {});

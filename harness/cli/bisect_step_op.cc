@@ -284,6 +284,26 @@ Result<std::optional<Begin>> begin_of(const Parsed& parsed, const Program& progr
   return std::optional<Begin>(Begin{std::move(states), best->step});
 }
 
+// The two sides of a script are held against each other, call by call, by diagnose:
+// [--a PYTHON] --b PYTHON SCRIPT [ARGS].
+std::optional<Args> as_diagnosis(const Args& args) {
+  const auto script = std::ranges::find_if(
+      args, [](const std::string& word) { return word.ends_with(".py"); });
+  if (script == args.end()) return std::nullopt;
+  Args out, python;
+  for (auto at = args.begin(); at != script; ++at) {
+    const bool has_value = at + 1 != script;
+    if (*at == "--a" && has_value) {
+      python = {*++at};
+    } else {
+      out.push_back(*at == "--b" ? "--against" : *at);
+    }
+  }
+  out.insert(out.end(), python.begin(), python.end());
+  out.insert(out.end(), script, args.end());
+  return out;
+}
+
 }  // namespace
 
 Result<int> bisect_step(const Args& args) {
@@ -319,6 +339,7 @@ Result<int> bisect_step(const Args& args) {
 }
 
 Result<int> bisect_op(const Args& args) {
+  if (const auto sides = as_diagnosis(args)) return diagnose_verb(*sides);
   if (fault_help(args)) return 0;
   Options options;
   add_program_options(options);

@@ -174,7 +174,7 @@ Result<int> check_verb(const Args& args) {
                "a TensorFlow graph: a SavedModel's folder, or a GraphDef or MetaGraphDef file");
   options.text("log", "an error or a log of the software around a TPU, - for stdin: what it means");
   options.one_of("generation", "the TPU", generation_choices(), "v2");
-  options.text("out,o", "folder for graph.html, the program drawn (needs Graphviz)");
+  options.text("out,o FOLDER", "folder for graph.html, the program drawn (needs Graphviz)");
   options.one_of("fail-on", "exit with 1 if there is a finding of this severity or worse",
                  choices(severity_names()), "error");
   options.flag("fit", "find the largest batch that fits into a core's memory");

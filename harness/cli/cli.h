@@ -3,6 +3,7 @@
 // and whose kind gives the exit code.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,9 +32,8 @@ struct Verb {
   Result<int> (*run)(const Args&);
   std::span<const Verb> axes = {};
   bool on_ranks = false;  // runs on several ranks of MPI together
-  bool aside = false;     // for developers and packagers: listed apart
 };
-std::span<const Verb> verbs();                                              // main.cc
+std::span<const Verb> verbs();                                              // of twinrun
 const Verb* find_verb(std::span<const Verb> verbs, std::string_view name);  // nullptr: none
 
 // What twinrun --help and twinrun(1) say beside the verbs.
@@ -41,22 +41,29 @@ inline constexpr std::string_view kSubtitle = "is it noise, my sharding, or a bu
 struct Term {
   std::string_view name, meaning;
 };
-std::span<const Term> exit_codes();  // manual.cc
+std::span<const Term> exit_codes();
 std::span<const Term> environment_variables();
 
+// A program: twinrun, or twinrun_dev (harness/developers).
+struct Tool {
+  std::string_view name, subtitle, example;
+  std::span<const Verb> verbs;
+};
+const Tool& tool();  // this one
+int main_of(const Tool& which, int argc, char** argv);
+
+// The candidates for the last of the words that a shell's completion script hands over, if these
+// words are of that form.
+inline constexpr std::string_view kCompleteWord = "complete";
+std::optional<int> complete(const Args& words);
+
 Result<int> diagnose_verb(const Args& args);
-Result<int> snapshot_verb(const Args& args);
 Result<int> train_verb(const Args& args);
 Result<int> report_verb(const Args& args);
 Result<int> diff_verb(const Args& args);
 Result<int> inspect_verb(const Args& args);
 Result<int> doctor_verb(const Args& args);
-Result<int> scenarios_verb(const Args& args);
 Result<int> convert_verb(const Args& args);
-Result<int> drill_verb(const Args& args);
-Result<int> merge_verb(const Args& args);
-Result<int> serve_verb(const Args& args);
-Result<int> export_verb(const Args& args);
 Result<int> bundle_verb(const Args& args);
 Result<int> replay_verb(const Args& args);
 Result<int> record_verb(const Args& args);
@@ -65,10 +72,9 @@ Result<int> compare_verb(const Args& args);
 Result<int> bisect_verb(const Args& args);
 Result<int> check_verb(const Args& args);
 Result<int> profile_verb(const Args& args);
-Result<int> completion_verb(const Args& args);
-Result<int> manual_verb(const Args& args);
 
-// Checks that a file can be written here, before hours of work rather than after.
+// Checks that a file can be written here, before hours of work rather than after, and makes the
+// folder that it is to lie in.
 Status check_output(const std::string& path);
 
 // Creates a folder. Errors: it exists already; its parent does not exist.

@@ -48,7 +48,7 @@ void on_signal(int) {
 }  // namespace
 
 void remember_command_line(int argc, char** argv) {
-  typed = "twinrun";
+  typed = tool().name;
   for (int i = 1; i < argc; ++i) typed += " " + shell_word(argv[i]);
 }
 std::string command_line() { return typed; }
@@ -73,16 +73,15 @@ Status check_output(const std::string& path) {
     return Error{"is a folder, a file is to be written", path, "name a file inside it"};
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
+  std::error_code cannot;
+  fs::create_directories(folder, cannot);
   TemporaryFile probe;
-  if (const int why = probe.create(folder)) {
+  const int why = cannot ? cannot.value() : probe.create(folder);
+  if (why != 0)
     return Error{
         fmt::format("cannot create a file here: {}", std::strerror(why)), path,
-        why == ENOENT
-            ? fmt::format("create the folder: mkdir -p '{}'", folder)
-            : fmt::format("make '{}' a folder that you may write to, or write elsewhere with -o",
-                          folder),
+        fmt::format("make '{}' a folder that you may write to, or write elsewhere with -o", folder),
         kind_of_failure(why)};
-  }
   return Ok{};
 }
 

@@ -4,23 +4,25 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
+#include "checkpoints/container/atomic_file.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/cli/shards.h"
-#include "harness/host/folder_lock.h"
+#include "harness/gate/pairs.h"
 
 namespace twinrun::cli {
 namespace {
 
 // --a, --a-cores, --a-set, --a-fault; the same for b.
 void add_arm_options(Options& options, const std::string& arm) {
-  add_engine_option(options, arm, "ENGINE of this arm", Engines::kWithDouble, "cpu");
+  add_engine_option(options, arm, "engine of this arm", Engines::kWithDouble, "cpu");
   options.number<int>(arm + "-cores",
                       "number of cores: 1 computes the whole batch, N shards it over N cores "
                       "(default: tpu.cores for tpu, otherwise 1)");
   add_key_option(options, arm + "-set",
-                 "KEY=VALUE: override a key of the scenario for this arm only (repeatable)");
+                 "override a key of the scenario for this arm only (repeatable)");
   add_fault_option(options, arm + "-fault", "engine of this arm");
 }
 
@@ -45,7 +47,7 @@ Result<CompareArmSpec> arm_of(const Parsed& parsed, const std::string& arm, int 
 }
 
 Result<int> run_shard(const CompareOptions& o, const Parsed& parsed) {
-  const std::string out = parsed.get<std::string>("out");
+  const std::string out = out_of(parsed, "twinrun-results/compare");
   CompareShard how{.resume = parsed.get<bool>("resume"), .run = run_facts()};
   TWINRUN_ASSIGN(how.shard, shard_of(parsed));
   how.folder = shard_folder(out, how.shard);
@@ -53,6 +55,35 @@ Result<int> run_shard(const CompareOptions& o, const Parsed& parsed) {
   TWINRUN_ASSIGN(const campaign::Plan plan, compare_shard(o, how));
   print_shard(plan, out, 0, parsed.get<bool>("json"));
   return 0;
+}
+
+Result<int> show(const Comparison& comparison, bool json) {
+  if (json) {
+    print_document(to_json(comparison) + "\n");
+  } else {
+    print_text(to_terminal(comparison, terminal_width()));
+  }
+  return exit_code(comparison.outcome);
+}
+
+// --merge: the pairs of all shards.
+Result<int> compare_merged(const Parsed& parsed) {
+  TWINRUN_ASSIGN(const JoinedShards all, joined_shards(parsed));
+  if (all.merged.plan.verb != "compare")
+    return Error{fmt::format("these are shards of '{}'", all.merged.plan.verb), "--merge",
+                 "twinrun_dev drill --merge joins them"};
+  TWINRUN_ASSIGN(const CompareQuestion question, question_from(all.merged.plan.setting));
+  std::vector<Pair> pairs;
+  for (const std::string& line : all.merged.lines) {
+    TWINRUN_ASSIGN(Pair pair, pair_from(line));
+    pairs.push_back(std::move(pair));
+  }
+  const Comparison comparison = conclude(question, pairs);
+  const std::filesystem::path path(all.folder);
+  TWINRUN_RETURN_IF_ERROR(
+      write_file_atomically((path / "comparison.json").string(), to_json(comparison) + "\n"));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically((path / "pairs.csv").string(), to_csv(comparison)));
+  return show(comparison, parsed.get<bool>("json"));
 }
 
 }  // namespace
@@ -69,8 +100,10 @@ Result<int> compare_verb(const Args& args) {
       "difference of the metric that does not matter (default: diagnose.margin, else 2 standard "
       "deviations between the seeds of A)");
   options.one_of("metric", "metric on held-out samples", {{"loss"}, {"accuracy"}}, "loss");
-  options.text("out,o", "with --shard: folder of the shards", "twinrun-results/compare");
+  options.text("out,o FOLDER",
+               "with --shard: folder of the shards (default twinrun-results/compare)");
   add_shard_option(options);
+  add_merge_option(options);
   options.flag("resume", "with --shard: continue from pairs.jsonl");
   add_program_options(options);
   add_plugin_option(options);
@@ -80,6 +113,7 @@ Result<int> compare_verb(const Args& args) {
       parse(args, "twinrun compare SCENARIO|--program FILE --a ENGINE --b ENGINE [OPTIONS]",
             "twinrun compare digits_mlp --a cpu --b tpu --seeds 5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
+  if (parsed.has("merge")) return compare_merged(parsed);
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   CompareOptions o;
   TWINRUN_ASSIGN(o.source, source_of(parsed));
@@ -103,12 +137,7 @@ Result<int> compare_verb(const Args& args) {
   o.stop = &stop;
   if (parsed.has("shard")) return run_shard(o, parsed);
   TWINRUN_ASSIGN(const auto comparison, compare(o));
-  if (parsed.get<bool>("json")) {
-    print_document(to_json(comparison) + "\n");
-  } else {
-    print_text(to_terminal(comparison, terminal_width()));
-  }
-  return exit_code(comparison.outcome);
+  return show(comparison, parsed.get<bool>("json"));
 }
 
 }  // namespace twinrun::cli

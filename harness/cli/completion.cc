@@ -1,78 +1,15 @@
-// twinrun completion: the completion script of a shell, and the candidates that the script asks
-// for. They come from the tables of verbs and options, so the scripts know no names.
+// The candidates that the completion scripts of shells ask for (harness/developers/completion.cc).
+// They come from the tables of verbs and options, so the scripts know no names.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "harness/cli/bisect.h"
 
 namespace twinrun::cli {
 namespace {
-
-// Each script runs `twinrun completion SHELL -- WORD..` with the words before the cursor. The
-// first line of the answer says whether names of files fit, too. The program is the one typed.
-constexpr std::string_view kBash = R"(# Completion of twinrun for bash
-_twinrun() {
-  local -a found
-  local word=${COMP_WORDS[COMP_CWORD]}
-  mapfile -t found < <("${COMP_WORDS[0]/#\~/$HOME}" completion bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-  COMPREPLY=("${found[@]:1}")
-  if [[ ${found[0]} != files ]]; then
-    if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *[=:@] ]]; then compopt -o nospace; fi
-  elif ((${#COMPREPLY[@]} == 0)); then
-    compopt -o default
-  else
-    compopt -o filenames
-    mapfile -t found < <(compgen -f -- "${word#[=:]}")
-    COMPREPLY+=("${found[@]}")
-  fi
-}
-complete -F _twinrun twinrun
-)";
-
-constexpr std::string_view kZsh = R"(#compdef twinrun
-# Completion of twinrun for zsh
-compdef _twinrun twinrun
-_twinrun() {
-  local -a found whole begun
-  local line name
-  found=("${(@f)$(${~words[1]} completion zsh -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
-  for line in "${(@)found[2,-1]}"; do
-    name=${line%%$'\t'*}
-    line=${name//:/\\:}${${line#$name}/$'\t'/:}
-    if [[ $name == *[=:@] ]]; then begun+=("$line"); else whole+=("$line"); fi
-  done
-  ((${#whole})) && _describe twinrun whole
-  ((${#begun})) && _describe twinrun begun -S ''
-  if [[ $found[1] == files ]]; then
-    compset -P '--[^=]#='
-    _files
-  fi
-}
-if [[ $funcstack[1] == _twinrun ]]; then _twinrun "$@"; fi
-)";
-
-constexpr std::string_view kFish = R"(# Completion of twinrun for fish
-function __twinrun_candidates
-    set -l words (commandline -opc)
-    set -l word (commandline -ct)
-    set -l found ($words[1] completion fish -- $words[2..-1] "$word" 2>/dev/null)
-    printf '%s\n' $found[2..-1]
-    if test "$found[1]" = files
-        set -l option (string match -r -- '^--[^=]*=' "$word")
-        for path in (__fish_complete_path (string replace -r -- '^--[^=]*=' '' "$word"))
-            printf '%s\n' "$option$path"
-        end
-    end
-end
-complete -c twinrun -f -a '(__twinrun_candidates)'
-)";
-
-struct Script {
-  std::string_view shell, text;
-};
-constexpr Script kScripts[] = {{"bash", kBash}, {"zsh", kZsh}, {"fish", kFish}};
 
 struct Candidates {
   std::vector<Choice> all;
@@ -192,25 +129,12 @@ Args joined(const Args& words, size_t& kept) {
 
 }  // namespace
 
-Result<int> completion_verb(const Args& args) {
-  const auto [given, words] = split_command(args);
-  Options options;
-  std::vector<std::string> shells;
-  for (const Script& script : kScripts) shells.emplace_back(script.shell);
-  options.takes("SHELL", {.names = shells, .closed = true});
-  TWINRUN_ASSIGN(const Parsed parsed, parse(given, "twinrun completion bash|zsh|fish",
-                                            "twinrun completion bash > "
-                                            "~/.local/share/bash-completion/completions/twinrun",
-                                            options, {"SHELL"}));
-  if (parsed.help) return 0;
-  const auto shell = parsed.get<std::string>("SHELL");
-  if (words.empty()) {
-    print_document(std::ranges::find(kScripts, std::string_view(shell), &Script::shell)->text);
-    return 0;
-  }
-  const bool bash = shell == "bash";
+std::optional<int> complete(const Args& words) {
+  if (words.size() < 4 || words[0] != kCompleteWord || words[2] != "--") return std::nullopt;
+  const bool bash = words[1] == "bash";
+  const Args typed(words.begin() + 3, words.end());
   size_t kept = 0;
-  const Candidates found = candidates(bash ? joined(words, kept) : words);
+  const Candidates found = candidates(bash ? joined(typed, kept) : typed);
   print("{}\n", found.files ? "files" : "names");
   for (const Choice& choice : found.all) {
     const bool meaning = !bash && !choice.meaning.empty();

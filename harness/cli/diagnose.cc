@@ -39,8 +39,8 @@ Status check_ranks(const Parsed& parsed, const What& what) {
 Result<int> diagnose_verb(const Args& args) {
   if (fault_help(args)) return 0;
   Options options;
-  options.text("out,o", "folder of the results (default twinrun-results/NAME..)");
-  options.text("against",
+  options.text("out,o FOLDER", "folder of the results (default twinrun-results/NAME..)");
+  options.text("against WHAT",
                "the other side: another Python for the same script, a command in quotes, a trace, "
                "or a finished diagnosis");
   add_answer_options(options);
@@ -52,15 +52,18 @@ Result<int> diagnose_verb(const Args& args) {
   options.group("a compiled module and its results");
   add_module_options(options);
   const size_t script = script_at(args, options);
-  const Args ours(args.begin(),
-                  args.begin() + static_cast<int64_t>(std::min(script + 1, args.size())));
+  const bool module = script < args.size() && args[script] == "-m";
+  Args ours(args.begin(),
+            args.begin() + static_cast<int64_t>(std::min(script + 1, args.size())));
+  if (module) ours.back() = "module";  // not an option of ours
   TWINRUN_ASSIGN(
       const Parsed parsed,
       parse(
           ours,
           "twinrun diagnose [OPTIONS] WHAT\n\n"
           "WHAT is one of\n"
-          "  train.py ARGS     a Python script: its first training steps are recorded and judged\n"
+          "  train.py ARGS     a Python script, or -m MODULE ARGS: its first training steps are\n"
+          "                    recorded and judged\n"
           "  trace.twin ..     what `python -m twinrun watch` has recorded, of each rank\n"
           "  digits_cnn        a scenario of the library, or your TOML\n"
           "  step.mlir         a training step as HLO or StableHLO text\n"
@@ -80,6 +83,7 @@ Result<int> diagnose_verb(const Args& args) {
     auto words = parsed.get<std::vector<std::string>>("?WHAT..");
     if (script < args.size())
       words.insert(words.end(), args.begin() + static_cast<int64_t>(script) + 1, args.end());
+    if (module) words.front() = "-m";
     TWINRUN_ASSIGN(what, what_of(words));
   }
   TWINRUN_RETURN_IF_ERROR(check_ranks(parsed, what));

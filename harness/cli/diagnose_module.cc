@@ -29,7 +29,7 @@ void add_module_options(Options& options) {
   options.one_of("precision", "how operands of products may be rounded", precisions(), "f32");
   options.number<int>("samples", "draws for results whose proven radii are too wide; 0: no draws",
                       16);
-  options.text("next",
+  options.text("next R,..",
                "of arguments 0, 1, ... the result that is the new value, or -; such results are "
                "held against their change");
 }

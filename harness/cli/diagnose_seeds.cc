@@ -66,12 +66,12 @@ Status read_shards(SeedShard& shard) {
 }  // namespace
 
 void add_seed_options(Options& options) {
-  options.text("shard",
-               "I/N: only train the further seeds of shard I of N, counted from 0, in "
+  options.text("shard I/N",
+               "only train the further seeds of shard I of N, counted from 0, in "
                "OUT/shard-I-of-N; then give the command with --seeds OUT");
   options.takes("shard", {.names = {"0/"}});
   options.flag("resume", "with --shard: keep the seeds that are in its folder");
-  options.text("seeds", "FOLDER: take the further seeds that shards have trained there");
+  options.text("seeds FOLDER", "take the further seeds that shards have trained there");
 }
 
 Result<std::shared_ptr<SeedShard>> seeds_of(const Parsed& parsed, const Experiment& experiment,

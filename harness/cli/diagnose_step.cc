@@ -26,6 +26,9 @@ namespace fs = std::filesystem;
 std::string name_of(const What& what) {
   const auto named = std::ranges::find_if(
       what.words, [](const std::string& word) { return word.ends_with(".py"); });
+  const auto module = std::ranges::find(what.words, "-m");
+  if (named == what.words.end() && module != what.words.end() && module + 1 != what.words.end())
+    return *(module + 1);
   fs::path path(named == what.words.end() ? what.words.front() : *named);
   std::string name = path.stem().string();
   if (what.kind == WhatKind::kTraces) name = name.substr(0, name.rfind(".rank"));

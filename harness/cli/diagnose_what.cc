@@ -11,6 +11,7 @@
 
 #include "harness/diagnose/verdict_rows.h"
 #include "harness/trace/side.h"
+#include "harness/trace/trace_file.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {
@@ -83,11 +84,14 @@ Result<What> what_of(const std::vector<std::string>& words) {
   std::error_code ignored;
   const std::string& first = words.front();
   const fs::path path(first);
-  if (words.size() > 1 && std::ranges::any_of(words, is_python)) return script(words);
+  if (first == "-m" && words.size() == 1)
+    return Error{"no module is named", "-m", "twinrun diagnose -m PACKAGE.MODULE ARGS"};
+  if (first == "-m" || (words.size() > 1 && std::ranges::any_of(words, is_python)))
+    return script(words);
   if (fs::is_directory(path, ignored) && words.size() == 1) return folder(first);
   const std::string begin = beginning(first);
   const std::string text = begin.substr(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
-  if (begin.starts_with("TWINTRC")) return traces(words);
+  if (is_trace(first)) return traces(words);
   if (path.extension() == ".py" || (begin.starts_with("#!") && begin.find("python") < 80)) {
     if (begin.empty() && !fs::exists(path, ignored))
       return Error{"no such file", first, "check the script's name"};
@@ -114,7 +118,7 @@ Result<What> what_of(const std::vector<std::string>& words) {
   if (text.starts_with("{")) {
     if (text.find("\"known_step\"") != std::string::npos)
       return Error{"this is the record of a known step", first,
-                   fmt::format("python -m twinrun verify {} SCRIPT", first)};
+                   fmt::format("twinrun verify {} SCRIPT", first)};
     return What{WhatKind::kReport, words, fmt::format("{}: the report of a diagnosis", first)};
   }
   return What{WhatKind::kScenario, words, ""};

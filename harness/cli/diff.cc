@@ -100,8 +100,8 @@ Result<int> diff_verb(const Args& args) {
   Options options;
   options.flag("json", "one JSON document on stdout");
   options.flag("verify", "also read and check tensors whose digests are equal");
-  options.text("column", "column, key or tag of curves (default: the loss)");
-  options.text("column-b", "the column of B, if it has another name there");
+  options.text("column NAME", "column, key or tag of curves (default: the loss)");
+  options.text("column-b NAME", "the column of B, if it has another name there");
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args, "twinrun diff A B [OPTIONS]",
                        "twinrun diff runs/R.h5 runs/T.h5\n  twinrun diff theirs.csv run.h5 "

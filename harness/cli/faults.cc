@@ -9,9 +9,9 @@ namespace twinrun::cli {
 
 void add_fault_option(Options& options, const std::string& name, const std::string& what) {
   options.list(
-      name,
-      fmt::format("KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M][,rate=P]: make the "
-                  "{} wrong on purpose (repeatable); 'help' lists the kinds",
+      name + " FAULT",
+      fmt::format("make the {} wrong on purpose (repeatable): KIND@OP-GLOB[,core=C][,step=S|from=S|"
+                  "every=N][,magnitude=M][,rate=P]; 'help' lists the kinds",
                   what));
   Values values{.names = {"help"}};
   for (const FaultKind& kind : fault_catalogue())

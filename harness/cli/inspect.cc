@@ -12,6 +12,7 @@
 #include "harness/foreign/export_state.h"
 #include "program/graph/liveness.h"
 #include "reports/text.h"
+#include "scenarios/library.h"
 
 namespace twinrun::cli {
 namespace {
@@ -101,6 +102,35 @@ void print_variables(const Program& program, const std::vector<std::string>& not
   for (const std::string& note : notes) print("  note: {}\n", text::clean(note));
 }
 
+// The scenarios of the library. Those of drills come last, since they are made for fault injection.
+Result<int> list_library(bool json) {
+  Json all = Json::array();
+  for (const bool drills : {false, true}) {
+    if (drills && !json) print("\nfor drills, with planted faults:\n");
+    for (const LibraryFile& file : library_files()) {
+      if (file.name.starts_with("drill_") != drills) continue;
+      const auto s = parse_scenario(file.text, file.name);
+      const std::string what = s ? s->description : s.error().message();
+      all.push_back({{"name", file.name}, {"description", what}});
+      if (!json) print("  {:<24} {}\n", file.name, what);
+    }
+  }
+  if (json) print_document(Json{{"schema", 1}, {"scenarios", all}}.dump(2) + "\n");
+  return 0;
+}
+
+// A scenario's text, as it is in the library or its file: what one copies to begin with.
+Result<int> print_text_of(const std::string& name) {
+  for (const LibraryFile& file : library_files()) {
+    if (file.name != name) continue;
+    print_document(file.text);
+    return 0;
+  }
+  TWINRUN_ASSIGN(const Scenario scenario, load_scenario(name, {}));
+  print_document(resolved_toml(scenario));
+  return 0;
+}
+
 // A scenario, or an imported program.
 Result<int> inspect_experiment(const Parsed& parsed) {
   if (parsed.get<bool>("resolved") && !parsed.has("program")) {
@@ -177,15 +207,18 @@ Result<int> inspect_verb(const Args& args) {
   Options options;
   add_program_options(options);
   options.takes("?FILE", scenario_values());
+  options.flag("toml", "the text of a scenario of the library, to begin a file of your own");
   options.flag("resolved", "a scenario with every key filled in, as TOML");
   options.flag("ops", "the training step that runs, one op a line; of a scenario the sharded one");
   options.flag("json", "one JSON document on stdout");
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun inspect FILE|SCENARIO|--program FILE [OPTIONS]",
+                 parse(args, "twinrun inspect [FILE|SCENARIO|--program FILE] [OPTIONS]",
                        "twinrun inspect runs/T.h5", options, {"?FILE"}));
   if (parsed.help) return 0;
   const auto what = parsed.has("?FILE") ? parsed.get<std::string>("?FILE") : "";
-  if (what.empty() || parsed.has("program")) return inspect_experiment(parsed);
+  if (what.empty() && !parsed.has("program")) return list_library(parsed.get<bool>("json"));
+  if (parsed.get<bool>("toml")) return print_text_of(what);
+  if (parsed.has("program")) return inspect_experiment(parsed);
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(what, ignored) || what.ends_with(".toml"))
     return inspect_experiment(parsed);

@@ -9,16 +9,25 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/trace/known_step.h"
+#include "harness/trace/side.h"
 #include "program/base/json_checksum.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
 
+std::optional<Error> given_to_python(const std::string& verb, const Args& args) {
+  if (std::ranges::none_of(args, [](const std::string& word) { return word.ends_with(".py"); }))
+    return std::nullopt;
+  Args words = {verb};
+  words.insert(words.end(), args.begin(), args.end());
+  return become_package(words);
+}
+
 Result<int> record_known(const Parsed& parsed) {
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
   const auto path = parsed.has("out") ? parsed.get<std::string>("out") : std::string("known.json");
   TWINRUN_RETURN_IF_ERROR(check_output(path));
-  TWINRUN_ASSIGN(const TraceFile trace, read_trace(parsed.get<std::string>("trace"), false));
+  TWINRUN_ASSIGN(const TraceFile trace, read_trace(parsed.get<std::string>("?SCENARIO"), false));
   std::optional<TraceFile> again;
   if (parsed.has("again")) {
     TWINRUN_ASSIGN(again, read_trace(parsed.get<std::string>("again"), false));
@@ -53,13 +62,12 @@ Result<int> record_known(const Parsed& parsed) {
   return 0;
 }
 
-Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::string>& known) {
-  if (known.size() != 1)
-    return Error{"--trace is verified by one record", "", "twinrun verify known.json --trace T"};
+Result<int> verify_known_step(const Parsed& parsed, const std::string& known,
+                              const std::string& trace_path) {
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
-  TWINRUN_ASSIGN(const KnownStep then, read_known(known[0]));
-  if (!then.has_checksum) say(fmt::format("note: {} {}\n", known[0], kNoChecksum));
-  TWINRUN_ASSIGN(const TraceFile trace, read_trace(parsed.get<std::string>("trace"), false));
+  TWINRUN_ASSIGN(const KnownStep then, read_known(known));
+  if (!then.has_checksum) say(fmt::format("note: {} {}\n", known, kNoChecksum));
+  TWINRUN_ASSIGN(const TraceFile trace, read_trace(trace_path, false));
   ThreadPool pool(threads);
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();

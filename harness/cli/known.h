@@ -1,12 +1,17 @@
-// twinrun record --trace, and twinrun verify --trace: does this device compute what a healthy one
+// twinrun record and twinrun verify of a step of PyTorch: does this device compute what a healthy one
 // did?
 #pragma once
+
+#include <optional>
 
 #include "harness/cli/options.h"
 
 namespace twinrun::cli {
 
+// Hands a command over whose words name a script: Python records it.
+std::optional<Error> given_to_python(const std::string& verb, const Args& args);
 Result<int> record_known(const Parsed& parsed);
-Result<int> verify_known_step(const Parsed& parsed, const std::vector<std::string>& known);
+Result<int> verify_known_step(const Parsed& parsed, const std::string& known,
+                              const std::string& trace);
 
 }  // namespace twinrun::cli

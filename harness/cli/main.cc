@@ -1,4 +1,4 @@
-// twinrun VERB ...: the table of verbs, and main().
+// PROGRAM VERB ...: what main() does, for each of the two programs.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -26,7 +25,7 @@
 #include "backends/kernels/kernels.h"
 #include "backends/mpi/join_ranks.h"
 #include "checkpoints/container/hdf5_tree.h"
-#include "harness/cli/bisect.h"
+#include "harness/cli/cli.h"
 #include "harness/host/environment.h"
 #include "harness/host/heap.h"
 #include "program/base/memory_limit.h"
@@ -39,85 +38,14 @@
 namespace twinrun::cli {
 namespace {
 
-constexpr std::array kVerbs = {
-    Verb{"diagnose",
-         "is a step right? of a script, a trace, a scenario, a compiled step",
-         diagnose_verb,
-         {},
-         /*on_ranks=*/true},
-    Verb{"report", "render a finished diagnosis in other formats", report_verb},
-    Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
-    Verb{"train", "train once on one engine", train_verb, {}, /*on_ranks=*/true},
-    Verb{"record", "record a golden run, with which verify compares later ones", record_verb},
-    Verb{"verify", "compare golden runs with what the engine computes now: a gate for CI",
-         verify_verb},
-    Verb{"compare", "compare two engines or settings over paired seeds: an A/B test", compare_verb},
-    Verb{"bundle",
-         "pack a diagnosis into one .zip, reduced to the smallest case that fails in the same way",
-         bundle_verb},
-    Verb{"replay", "check whether a bundle gives the same result on this machine", replay_verb},
-    Verb{"diff", "show where two runs or checkpoints diverge, and by how much", diff_verb},
-    Verb{"bisect", "find where a difference begins: step, op, scenario key, commit or release",
-         bisect_verb, kBisectAxes},
-    Verb{"check", "check whether it will work on a TPU, by rules, before anything runs",
-         check_verb},
-    Verb{"inspect", "show what a file or a scenario contains", inspect_verb},
-    Verb{"convert", "convert weights from and to NumPy, safetensors and Keras files", convert_verb},
-    Verb{"export", "write a training step as StableHLO text, with its arguments and results",
-         export_verb},
-    Verb{"profile", "show where the time of a step goes, on a modelled TPU or on this machine",
-         profile_verb},
-    Verb{"doctor", "check this machine, this build and an engine", doctor_verb},
-    Verb{"drill",
-         "inject faults and causes, diagnose blind, count what was found",
-         drill_verb,
-         {},
-         false,
-         /*aside=*/true},
-    Verb{"merge",
-         "join the shards of a drill or a comparison (--shard), and make their tables",
-         merge_verb,
-         {},
-         false,
-         /*aside=*/true},
-    Verb{"serve",
-         "run one of twinrun's engines behind the engine protocol",
-         serve_verb,
-         {},
-         false,
-         /*aside=*/true},
-    Verb{"scenarios", "list the scenarios of the library, or show one", scenarios_verb},
-    Verb{"completion",
-         "print the completion script of a shell",
-         completion_verb,
-         {},
-         false,
-         /*aside=*/true},
-    Verb{"manual",
-         "print a manual page, or write all of them",
-         manual_verb,
-         {},
-         false,
-         /*aside=*/true},
-};
-
 std::unique_ptr<Communicator> joined;  // ranks()
 
+Tool running;  // tool()
+
 void print_help() {
-  print("twinrun: {}\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n", kSubtitle);
-  const auto rows = [](bool aside) {
-    for (const Verb& verb : kVerbs) {
-      if (verb.aside == aside) print("  {:<11} {}\n", verb.name, verb.what);
-    }
-  };
-  rows(false);
-  print("\nfor developers and packagers:\n");
-  rows(true);
-  print(
-      "\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose "
-      "digits_cnn\n");
-  const auto list = [](const char* title, std::span<const Term> terms, int width) {
-    print("\n{}:\n", title);
+  print("{}: {}\n\nusage: {} VERB [OPTIONS]; {} VERB --help\n\n", running.name, running.subtitle,
+        running.name, running.name);
+  const auto list = [](std::span<const Term> terms, int width) {
     for (const Term& term : terms) {
       std::string_view name = term.name;
       for (const std::string& line : text::wrap(term.meaning, terminal_width() - width - 4)) {
@@ -126,8 +54,14 @@ void print_help() {
       }
     }
   };
-  list("exit codes", exit_codes(), 3);
-  list("environment", environment_variables(), 19);
+  std::vector<Term> rows;
+  for (const Verb& verb : running.verbs) rows.push_back({verb.name, verb.what});
+  rows.push_back({"--version", "version, contract, instruction set, build"});
+  list(rows, 10);
+  print("\nexample:\n  {}\n\nexit codes:\n", running.example);
+  list(exit_codes(), 3);
+  print("\nenvironment:\n");
+  list(environment_variables(), 19);
 }
 
 // HDF5 files from engines are parsed in another twinrun process, which may crash on them: the file
@@ -149,10 +83,10 @@ Status join_others(const Args& words) {
   TWINRUN_ASSIGN(joined, join_ranks());
   if (joined == nullptr) return Ok{};
   set_silent(joined->rank() != 0);
-  const Verb* verb = words.empty() ? nullptr : find_verb(kVerbs, words[0]);
+  const Verb* verb = words.empty() ? nullptr : find_verb(running.verbs, words[0]);
   if (verb == nullptr || verb->on_ranks) return Ok{};
   std::string able;
-  for (const Verb& other : kVerbs) {
+  for (const Verb& other : running.verbs) {
     if (other.on_ranks) able += fmt::format("{}{}", able.empty() ? "" : ", ", other.name);
   }
   return Error{
@@ -166,6 +100,7 @@ Result<int> run(int argc, char** argv) {
   const Args words(argv + 1, argv + argc);
   if (const auto done = read_hdf5(words)) return *done;
   read_hdf5_with({"/proc/self/exe", std::string(kHdf5Reader)});
+  if (const auto done = complete(words)) return *done;
   TWINRUN_RETURN_IF_ERROR(join_others(words));
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_help();
@@ -176,7 +111,7 @@ Result<int> run(int argc, char** argv) {
     print("{}\n", version_text());
     return 0;
   }
-  if (const Verb* verb = find_verb(kVerbs, words[0]))
+  if (const Verb* verb = find_verb(running.verbs, words[0]))
     return verb->run(Args(words.begin() + 1, words.end()));
   // What is typed as a verb, and is none.
   constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
@@ -184,16 +119,23 @@ Result<int> run(int argc, char** argv) {
       {"watch", "twinrun diagnose SCRIPT records and judges; python -m twinrun watch only records"},
       {"environment", "python -m twinrun environment PACKAGE==VERSION makes one"},
       {"explain", "twinrun diagnose WHAT"},
+      {"snapshot", "twinrun train SCENARIO --snapshot"},
+      {"export", "twinrun convert SCENARIO FOLDER --to stablehlo"},
+      {"scenarios", "twinrun inspect lists them, and shows one"},
+      {"merge", "twinrun compare --merge FOLDER"},
+      {"drill", "twinrun_dev drill"},
+      {"serve", "twinrun_dev serve"},
       {"version", "twinrun --version"}};
   std::vector<std::string> names;
-  for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
+  for (const Verb& verb : running.verbs) names.emplace_back(verb.name);
   std::string fix = did_you_mean(words[0], names);
   for (const auto& [word, instead] : kInstead) {
     if (words[0] == word) fix = instead;
   }
   if (std::filesystem::exists(words[0])) fix = "twinrun diagnose " + words[0];
-  return Error{fmt::format("unknown verb '{}'", words[0]), "",
-               fix + (fix.empty() ? "" : "; ") + "twinrun --help lists the verbs"};
+  return Error{
+      fmt::format("unknown verb '{}'", words[0]), "",
+      fix + (fix.empty() ? "" : "; ") + fmt::format("{} --help lists the verbs", running.name)};
 }
 
 // Opens closed standard streams, so that a file opened later does not get their number. Standard
@@ -287,7 +229,7 @@ Error stdout_error() {
 
 }  // namespace
 
-std::span<const Verb> verbs() { return kVerbs; }
+const Tool& tool() { return running; }
 Communicator* ranks() { return joined.get(); }
 
 bool first_rank() { return joined == nullptr || joined->rank() == 0; }
@@ -310,44 +252,44 @@ const Verb* find_verb(std::span<const Verb> verbs, std::string_view name) {
   return it == verbs.end() ? nullptr : &*it;
 }
 
-}  // namespace twinrun::cli
-
-int main(int argc, char** argv) {
+int main_of(const Tool& which, int argc, char** argv) {
+  running = which;
   // Steps allocate and free the same sizes over and over: keep freed pages instead of returning
   // them to the system.
-  twinrun::keep_freed_pages();
-  twinrun::cli::open_streams();
+  keep_freed_pages();
+  open_streams();
   // An ignored SIGCHLD is inherited, and children's exit codes would be lost.
   std::signal(SIGCHLD, SIG_DFL);
   // A file that grows over a limit (ulimit -f) is an error of writing, not the end.
   std::signal(SIGXFSZ, SIG_IGN);
-  std::set_terminate(twinrun::cli::on_terminate);
-  using namespace twinrun;
+  std::set_terminate(on_terminate);
   try {
     limit_memory();
-    cli::remember_command_line(argc, argv);
-    const Status stack = cli::ask_for_stack();
-    const Result<int> done = stack ? cli::run(argc, argv) : Result<int>(stack.error());
-    const int code = done ? *done : cli::fail(done.error());
+    remember_command_line(argc, argv);
+    const Status stack = ask_for_stack();
+    const Result<int> done = stack ? run(argc, argv) : Result<int>(stack.error());
+    const int code = done ? *done : fail(done.error());
     // Output may still be in the buffer: a full disk behind a redirection is an error.
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
-    cli::joined.reset();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail(stdout_error());
+    joined.reset();
     return code;
   } catch (const std::system_error& e) {
-    if (std::ferror(stdout) != 0) return cli::fail(cli::stdout_error());
+    if (std::ferror(stdout) != 0) return fail(stdout_error());
     if (kind_of_failure(e.code().value()) == Error::Kind::kMachine)
-      return cli::fail({e.what(), "", "close other programs, or raise the limits (ulimit -a)",
-                        Error::Kind::kMachine});
-    return cli::fail({fmt::format("internal error: {}", e.what()), "",
-                      "please report it with the command line"});
+      return fail({e.what(), "", "close other programs, or raise the limits (ulimit -a)",
+                   Error::Kind::kMachine});
+    return fail({fmt::format("internal error: {}", e.what()), "",
+                 "please report it with the command line"});
   } catch (const std::bad_alloc&) {
     const MemoryLeft left = memory_left();
-    return cli::fail(
+    return fail(
         {fmt::format("out of memory: {} are left of {}", size_text(left.bytes), left.limited_by),
          "", "lower train.batch, data.samples or the sizes of layers, or allow more memory",
          Error::Kind::kMachine});
   } catch (const std::exception& e) {
-    return cli::fail({fmt::format("internal error: {}", e.what()), "",
-                      "please report it with the command line"});
+    return fail({fmt::format("internal error: {}", e.what()), "",
+                 "please report it with the command line"});
   }
 }
+
+}  // namespace twinrun::cli

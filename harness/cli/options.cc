@@ -7,6 +7,7 @@
 #include <boost/program_options.hpp>
 #include <sstream>
 #include <thread>
+#include <type_traits>
 
 #include "harness/trace/side.h"
 #include "program/base/names.h"
@@ -22,7 +23,15 @@ constexpr const char* kSurplus = "surplus words";
 // Where parse() puts the help, instead of printing it.
 Help* asked_help = nullptr;
 
-std::string long_name(const std::string& name) { return name.substr(0, name.find(',')); }
+std::string long_name(const std::string& name) { return name.substr(0, name.find_first_of(", ")); }
+
+// Of "out,o FILE" what the library takes, "out,o", and what --help calls the value.
+struct Named {
+  std::string name, value;
+  Named(const std::string& given, std::string_view kind)
+      : name(given.substr(0, given.find(' '))),
+        value(given.find(' ') == std::string::npos ? kind : given.substr(given.find(' ') + 1)) {}
+};
 
 Help help_in(const po::options_description& visible, const std::map<std::string, Values>& values) {
   Help help;
@@ -48,6 +57,22 @@ Status check_value(const std::string& where, const Values& allowed, const std::s
                  where, did_you_mean(word, allowed.names)};
   }
   return Ok{};
+}
+
+// What the verb is for, a sentence above its usage, "twinrun VERB [AXIS] ...".
+std::string purpose_of(const std::string& usage) {
+  std::istringstream words(usage);
+  std::string program, word;
+  words >> program;
+  std::string name = program, purpose;
+  for (std::span<const Verb> table = tool().verbs; words >> word;) {
+    const Verb* const verb = find_verb(table, word);
+    if (verb == nullptr) break;
+    name += " " + word;
+    purpose = verb->what;
+    table = verb->axes;
+  }
+  return purpose.empty() ? "" : fmt::format("{}: {}\n\n", name, purpose);
 }
 
 }  // namespace
@@ -109,9 +134,10 @@ void Options::flag(const std::string& name, const std::string& help) {
 
 void Options::text(const std::string& name, const std::string& help,
                    const std::optional<std::string>& value) {
-  auto* semantic = po::value<std::string>();
+  const Named named(name, "FILE");
+  auto* semantic = po::value<std::string>()->value_name(named.value);
   if (value) semantic->default_value(*value);
-  description_->add_options()(name.c_str(), semantic, help.c_str());
+  description_->add_options()(named.name.c_str(), semantic, help.c_str());
   takes(name, {.files = true});
 }
 
@@ -124,26 +150,29 @@ void Options::one_of(const std::string& name, const std::string& help,
     all += choice.name + (choice.meaning.empty() ? "" : ": " + choice.meaning);
     values.names.push_back(choice.name);
   }
-  text(name, all, value);
+  text(Named(name, "").value.empty() ? name + " NAME" : name, all, value);
   takes(name, std::move(values));
 }
 
 void Options::some_of(const std::string& name, const std::string& help, const Words& names,
                       const std::optional<std::string>& value) {
-  text(name, fmt::format("{}, between commas: {}", help, join(names, ", ")), value);
+  text(name + " NAME,..", fmt::format("{}, between commas: {}", help, join(names, ", ")), value);
   takes(name, {.names = names, .closed = true, .several = true});
 }
 
 void Options::list(const std::string& name, const std::string& help) {
-  description_->add_options()(name.c_str(), po::value<Words>()->composing(), help.c_str());
+  const Named named(name, "VALUE");
+  description_->add_options()(
+      named.name.c_str(), po::value<Words>()->composing()->value_name(named.value), help.c_str());
   takes(name, {.files = true});
 }
 
 template <typename T>
 void Options::number(const std::string& name, const std::string& help, std::optional<T> value) {
-  auto* semantic = po::value<T>();
+  const Named named(name, std::is_floating_point_v<T> ? "X" : "N");
+  auto* semantic = po::value<T>()->value_name(named.value);
   if (value) semantic->default_value(*value, fmt::format("{}", *value));
-  description_->add_options()(name.c_str(), semantic, help.c_str());
+  description_->add_options()(named.name.c_str(), semantic, help.c_str());
 }
 template void Options::number(const std::string&, const std::string&, std::optional<int>);
 template void Options::number(const std::string&, const std::string&, std::optional<int64_t>);
@@ -219,10 +248,11 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
   } else if (parsed.has("help")) {
     std::ostringstream text;
     text << visible;
-    print_text(fmt::format("usage: {}\n\n", usage));
+    print_text(fmt::format("{}usage: {}\n\n", purpose_of(usage), usage));
     for (const Verb& axis : options.axes_) print("  {:<8} {}\n", axis.name, axis.what);
-    print_text(fmt::format("{}{}\nexample:\n  {}\n", options.axes_.empty() ? "" : "\n", text.str(),
-                           example));
+    const std::string listed = text.str();
+    print_text(fmt::format("{}{}\nexample:\n  {}\n", options.axes_.empty() ? "" : "\n",
+                           listed.substr(listed.find_first_not_of('\n')), example));
   }
   if (parsed.has("help")) {
     parsed.help = true;
@@ -248,6 +278,7 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
 
 size_t script_at(const Args& args, const Options& options) {
   for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "-m") return i;
     if (args[i].starts_with("-")) {
       i += options.takes_value(args[i]) ? 1 : 0;
       continue;
@@ -259,7 +290,7 @@ size_t script_at(const Args& args, const Options& options) {
 
 void add_scenario_options(Options& options) {
   add_key_option(options, "set",
-                 "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
+                 "override a key of the scenario (repeatable), e.g. train.steps=20");
 }
 
 void add_common_options(Options& options) {

@@ -46,7 +46,7 @@ std::vector<Choice> choices(const std::vector<std::string>& names);
 struct Help {
   struct Option {
     std::string name, letter;  // "--out", and "-o" or ""
-    std::string value;         // "arg (=run.h5)"; "" for a flag
+    std::string value;         // "FILE (=run.h5)"; "" for a flag
     std::string help;
     bool repeatable = false;
     Values values;
@@ -57,7 +57,8 @@ struct Help {
 };
 Help help_of(const Verb& verb);
 
-// Names are "out", or "out,o" with a short form. An option without a default value may be absent.
+// Names are "out", "out,o" with a short form, or "out,o FOLDER" with the word for the value in
+// --help (else FILE, NAME or N, by its type). An option without a default value may be absent.
 class Options {
  public:
   Options();
@@ -104,8 +105,8 @@ struct Parsed {
 Result<Parsed> parse(const Args& args, const char* usage, const char* example, Options options,
                      const std::vector<std::string>& positional);
 std::vector<std::string> split_commas(const std::string& text);
-// The place of the first argument that is a Python script or interpreter: what follows is the
-// script's. args.size(): there is none.
+// The place of the first argument that is a Python script or interpreter, or "-m", which a module
+// follows: what comes after it is the script's. args.size(): there is none.
 size_t script_at(const Args& args, const Options& options);
 
 // Options that several verbs share.

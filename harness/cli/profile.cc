@@ -89,7 +89,8 @@ Result<int> show_capture(const Parsed& parsed) {
 Result<int> profile_verb(const Args& args) {
   Options options;
   add_program_options(options);
-  options.text("out,o", "folder for profile.json, profile.html, trace.json and XProf's profile");
+  options.text("out,o FOLDER",
+               "folder for profile.json, profile.html, trace.json and XProf's profile");
   options.one_of("generation", "generation of the modelled TPU", generation_choices(), "v2");
   options.flag("measured", "measure some steps of cpu or tpu on this machine");
   options.one_of("engine,e", "engine to measure", {{"cpu"}, {"tpu"}}, "tpu");

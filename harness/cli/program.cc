@@ -68,7 +68,7 @@ Result<ExperimentSource> source_of(const Parsed& parsed, const std::string& argu
                  "give one of them"};
   if (!program && source.scenario.empty())
     return Error{"neither a scenario nor a program", "",
-                 "name a scenario (twinrun scenarios lists them), or give --program FILE"};
+                 "name a scenario (twinrun inspect lists them), or give --program FILE"};
   return source;
 }
 

@@ -104,7 +104,7 @@ void ProgressPrinter::end(const std::string& result) {
   if (quiet_) return;
   live_ = false;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  write(fmt::format("  {:<34} {:>9}  {}\n", what_, duration_text(seconds), text::clean(result)));
+  write(fmt::format("  {:<52} {:>9}  {}\n", what_, duration_text(seconds), text::clean(result)));
 }
 
 }  // namespace twinrun::cli

@@ -7,11 +7,13 @@
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/gate/golden.h"
+#include "harness/trace/trace_file.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
 
 Result<int> record_verb(const Args& args) {
+  if (const auto failed = given_to_python("record", args)) return *failed;
   Options options;
   add_program_options(options);
   add_engine_option(options, "engine,e", "engine to record", Engines::kWithForeign, "cpu");
@@ -21,20 +23,19 @@ Result<int> record_verb(const Args& args) {
   options.number<int>("states", "number of steps before which the state is kept, to estimate noise",
                       4);
   options.text("out,o", "file to write (default NAME.golden.h5)");
-  options.text("trace",
-               "instead of a scenario: keep the digests of a step that `python -m twinrun watch` "
-               "recorded, in a file for verify --trace");
-  options.text("again", "--trace: a second recording of the step, to know what repeats");
+  options.text("again", "of a trace: a second recording of the step, to know what repeats");
   add_plugin_option(options);
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,
       parse(args,
             "twinrun record SCENARIO|--program FILE --engine ENGINE [OPTIONS] -o FILE.golden.h5\n"
-            "       twinrun record --trace TRACE [--again TRACE] -o known.json",
+            "       twinrun record SCRIPT [ARGS]             a step of PyTorch, into known.json\n"
+            "       twinrun record TRACE [--again TRACE]     one that was recorded already",
             "twinrun record digits_mlp --engine tpu -o mlp.golden.h5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
-  if (parsed.has("trace")) return record_known(parsed);
+  if (parsed.has("?SCENARIO") && is_trace(parsed.get<std::string>("?SCENARIO")))
+    return record_known(parsed);
   TWINRUN_ASSIGN(const Experiment experiment, experiment_of(parsed));
   const Scenario& scenario = experiment.scenario;
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));

@@ -48,9 +48,9 @@ void show(const Replay& again) {
 Result<int> replay_verb(const Args& args) {
   Options options;
   options.flag("allow-exec", "run an exec: or xla: engine that the bundle names: third-party code");
-  options.text("data", "folder of the data, for a bundle without data", "");
+  options.text("data FOLDER", "folder of the data, for a bundle without data", "");
   options.text(
-      "out,o",
+      "out,o FOLDER",
       "keep the bundle's data and the new results in this folder, which must not exist yet");
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed, parse(args, "twinrun replay BUNDLE.zip [OPTIONS]",

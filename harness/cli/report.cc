@@ -121,7 +121,7 @@ Result<int> show_report(const std::string& path, const Parsed& parsed) {
 Result<int> report_verb(const Args& args) {
   Options options;
   options.some_of("format", "formats", known_formats(), std::string(kTerminal));
-  options.text("out,o",
+  options.text("out,o PATH",
                "the folder for the files (default DIR); for one format "
                "of one file that file (with an ending), or - for "
                "standard output");

@@ -87,12 +87,16 @@ Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now,
                "inspect --resolved` shows the stored ones"};
 }
 
+std::string out_file(const Parsed& parsed) {
+  return parsed.has("out") ? parsed.get<std::string>("out") : "run.h5";
+}
+
 // --init: training begins at the step of a snapshot or another checkpoint. --resume: at the last
 // checkpoint of a run file, or at a checkpoint. A run of the same file that was cut off goes on: one
 // without either, or one that began there, because the same command was typed again.
 Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program,
                                       const Scenario& scenario, const std::string& settings) {
-  const auto out = parsed.get<std::string>("out"), unfinished_file = unfinished_path(out);
+  const std::string out = out_file(parsed), unfinished_file = unfinished_path(out);
   if (parsed.has("resume") && parsed.has("init"))
     return Error{"both --init and --resume", "", "give one of them"};
   std::string path;  // of what is gone on with
@@ -209,6 +213,32 @@ Traffic sent_by_all() {
   return all;
 }
 
+// --snapshot: the seeded initial checkpoint, and no training.
+Result<int> write_snapshot(const Parsed& parsed, const Experiment& experiment) {
+  const Scenario& scenario = experiment.scenario;
+  const Program program = experiment.whole();
+  Checkpoint c = to_checkpoint(program, initial_states(experiment, program), scenario, 0);
+  c.scenario = resolved_toml(scenario);
+  c.scenario_digest = scenario_digest(scenario).hex();
+  const std::string path = parsed.has("out") ? parsed.get<std::string>("out") : "init.h5";
+  TWINRUN_RETURN_IF_ERROR(check_output(path));
+  TWINRUN_RETURN_IF_ERROR(write_checkpoint(path, c));
+  int64_t elements = 0;
+  for (const auto& [name, t] : c.tensors) elements += t.value.elements();
+  if (parsed.get<bool>("json")) {
+    const nlohmann::ordered_json j = {{"schema", 1},
+                                      {"file", path},
+                                      {"root_digest", c.root_digest().hex()},
+                                      {"tensors", c.tensors.size()},
+                                      {"elements", elements}};
+    print_document(j.dump() + "\n");
+  } else {
+    print("{}: {} tensors, {} elements, root digest {}\n", path, c.tensors.size(), elements,
+          c.root_digest().hex());
+  }
+  return 0;
+}
+
 }  // namespace
 
 Result<int> train_verb(const Args& args) {
@@ -222,7 +252,8 @@ Result<int> train_verb(const Args& args) {
   options.text("init", "begin from this checkpoint instead of the seed");
   options.text("resume", "continue from the last checkpoint of a run (or from a checkpoint)");
   options.flag("restart", "give up a run of the same file that was cut off, and begin again");
-  options.text("out,o", "run file to write", "run.h5");
+  options.flag("snapshot", "train nothing: write the seeded initial checkpoint, for --init");
+  options.text("out,o", "run file to write (default run.h5; of --snapshot init.h5)");
   options.text("trace", "also write a Chrome trace of the ops of three steps, for Perfetto");
   add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
@@ -233,6 +264,7 @@ Result<int> train_verb(const Args& args) {
             "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const Experiment experiment, experiment_of(parsed));
+  if (parsed.get<bool>("snapshot")) return write_snapshot(parsed, experiment);
   const Scenario& scenario = experiment.scenario;
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   const std::string engine = engine_of(parsed, "engine");
@@ -256,7 +288,7 @@ Result<int> train_verb(const Args& args) {
   times.first = std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps);
   times.count = kTimedSteps;
 
-  const auto path = parsed.get<std::string>("out");
+  const std::string path = out_file(parsed);
   const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
   for (const std::string& file : {path, trace}) {
     if (file.empty() || !first_rank()) continue;

@@ -25,7 +25,7 @@ Values scenario_values() {
 }
 
 void add_key_option(Options& options, const std::string& name, const std::string& help) {
-  options.list(name, help);
+  options.list(name + " KEY=VALUE", help);
   Values values;
   const auto add = [&]<typename Part>(std::string_view section, const Part&) {
     for (const Key<Part>& key : keys<Part>()) {
@@ -48,7 +48,7 @@ void add_engine_option(Options& options, const std::string& name, const std::str
   if (which != Engines::kWithDouble) std::erase(all, "cpu:f64");
   all.emplace_back("honest:SEED");
   if (which != Engines::kOurs) all.insert(all.end(), {"xla[:PLUGIN]", "exec:COMMAND"});
-  options.text(name, fmt::format("{}: {}", help, join(all, ", ")), value);
+  options.text(name + " ENGINE", fmt::format("{}: {}", help, join(all, ", ")), value);
   // What a user chooses is in capitals, and what may be left out in brackets.
   for (std::string& engine : all)
     engine.resize(std::min(engine.size(), engine.find_first_of("[SC")));

@@ -10,6 +10,7 @@
 #include "harness/cli/known.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/trace/trace_file.h"
 
 namespace twinrun::cli {
 namespace {
@@ -45,7 +46,8 @@ Gate failed(const std::string& path, const Error& error) {
   Gate gate;
   gate.golden = path;
   gate.outcome = error.of_foreign_engine() ? GateOutcome::kUnavailable : GateOutcome::kBadInput;
-  gate.headline = error.message();
+  gate.headline = (error.where.empty() ? "" : error.where + ": ") + error.what +
+                  (error.fix.empty() ? "" : "; " + error.fix);
   return gate;
 }
 
@@ -53,19 +55,17 @@ Gate failed(const std::string& path, const Error& error) {
 
 Result<int> verify_verb(const Args& args) {
   if (fault_help(args)) return 0;
+  if (const auto failed = given_to_python("verify", args)) return *failed;
   Options options;
   add_engine_option(options, "engine,e",
                     "another engine than that of the golden run, compared with noise",
                     Engines::kWithForeign);
   options.flag("bits", "compare bits, whatever the engine");
   options.flag("noise", "compare with noise, even where bits are defined");
-  options.text("trace",
-               "a recorded step to hold against the file of record --trace: the same bits, other "
-               "kernels, or a wrong device");
-  options.text("junit", "FILE: JUnit XML, a test case for each golden run");
-  options.text("jsonl", "FILE: JSON lines, one object for each golden run");
+  options.text("junit", "JUnit XML, a test case for each golden run");
+  options.text("jsonl", "JSON lines, one object for each golden run");
   options.flag("update", "record again what moved");
-  add_key_option(options, "set", "KEY=VALUE of a key that does not change bits: data.dir=FOLDER");
+  add_key_option(options, "set", "a key that does not change bits: data.dir=FOLDER");
   add_program_of_run(options);
   add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
@@ -73,12 +73,13 @@ Result<int> verify_verb(const Args& args) {
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args,
                        "twinrun verify GOLDEN.. [OPTIONS]\n"
-                       "       twinrun verify known.json --trace TRACE",
+                       "       twinrun verify known.json SCRIPT|TRACE   a step of PyTorch: is this "
+                       "device right?",
                        "twinrun verify goldens/ --junit verify.xml", options, {"GOLDEN.."}));
   if (parsed.help) return 0;
-  if (parsed.has("trace"))
-    return verify_known_step(parsed, parsed.get<std::vector<std::string>>("GOLDEN.."));
-  TWINRUN_ASSIGN(const auto paths, goldens_of(parsed.get<std::vector<std::string>>("GOLDEN..")));
+  const auto words = parsed.get<std::vector<std::string>>("GOLDEN..");
+  if (words.size() == 2 && is_trace(words[1])) return verify_known_step(parsed, words[0], words[1]);
+  TWINRUN_ASSIGN(const auto paths, goldens_of(words));
   const bool bits = parsed.get<bool>("bits"), noise = parsed.get<bool>("noise");
   if (bits && noise) return Error{"both --bits and --noise", "", "give one of them"};
   for (const char* option : {"junit", "jsonl"}) {

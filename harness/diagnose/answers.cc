@@ -87,6 +87,7 @@ Answer effect(const Report& r) {
     case Effect::kBeneficial:
       return {Outcome::kYes, words};
     case Effect::kNoneDetected:
+    case Effect::kSeedNoise:
     case Effect::kWithinMargin:
       return {Outcome::kNo, words};
     case Effect::kUndecided:

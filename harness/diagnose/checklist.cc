@@ -52,8 +52,8 @@ class Points {
     } else if (e1 != nullptr) {
       row.done = true;
       const auto apart = std::ranges::find(r_.state_divergences, "E1 - R1", &StateDivergence::pair);
-      row.what = fmt::format("run E1, {} on one core: {}", text::plural(e1->steps, "step"),
-                             apart == r_.state_divergences.end() ? "not compared with R1"
+      row.what = fmt::format("the engine on one core, {}: {}", text::plural(e1->steps, "step"),
+                             apart == r_.state_divergences.end() ? "not compared with the reference"
                              : apart->first_step
                                  ? fmt::format("its bits differ from the reference's after step {}",
                                                *apart->first_step)
@@ -65,7 +65,7 @@ class Points {
           "one device as --whole";
       return row;
     } else {
-      row.what = "run E1 was not made";
+      row.what = "the engine did not run on one core";
     }
     if (!row.done) row.command = again(" --set tpu.cores=1");
     return row;

@@ -14,13 +14,13 @@ namespace {
 // Notes, beside any verdict on the subject, that it is not deterministic or ends in NaN or Inf.
 void note_subject(const Evidence& e, Judgement& j) {
   if (e.subject_diverges_at) {
-    j.notes.push_back(
-        fmt::format("The subject is not deterministic{}: T and T' diverge at step {}.{}{}",
-                    e.subject.deterministic ? "" : ", as it declares", *e.subject_diverges_at,
-                    !e.violations.empty() ? ""
-                    : e.level == 'C' ? " Each step is judged from the state that it began with."
-                                     : " Every op is inside its bound in both.",
-                    e.spread ? " " + e.spread->text() : ""));
+    j.notes.push_back(fmt::format(
+        "The subject is not deterministic{}: the same run twice diverges at step {}.{}{}",
+        e.subject.deterministic ? "" : ", as it declares", *e.subject_diverges_at,
+        !e.violations.empty() ? ""
+        : e.level == 'C'      ? " Each step is judged from the state that it began with."
+                              : " Every op is inside its bound in both.",
+        e.spread ? " " + e.spread->text() : ""));
   }
   if (e.subject_non_finite) {
     j.notes.push_back(fmt::format(

@@ -272,7 +272,7 @@ void noise(const Evidence& e, Judgement& j) {
             : as == "f32"                               ? "rounding"
             : e.subject.precision == DotPrecision::kF32 ? "rounding"
                                                         : "precision";
-  const std::string part = effect == whole ? "The drift" : "The engine's own part (T - S)";
+  const std::string part = effect == whole ? "The drift" : "The engine's own part";
   if (f.cause == "precision") {
     const std::string rounds = tensors && !e.match->computes.empty()
                                    ? fmt::format("computing as \"{}\", {},", as, e.match->computes)

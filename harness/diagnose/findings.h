@@ -31,7 +31,7 @@ void answer_effect(const Evidence& evidence, Judgement& judgement);
 
 // Sets number and bound of a finding that rests on a held-out metric.
 void set_effect(const TrajectoryRow& row, Finding& finding);
-// "S - R of held-out loss +0.0125, interval [+0.0087, +0.0163], in 5 paired seeds: harmful"
+// "held-out loss is moved by +0.0125 by sharding alone, on the reference, interval [+0.0087, +0.0163], in 5 paired seeds: harmful"
 std::string effect_number(const TrajectoryRow& row);
 bool has_interval(const TrajectoryRow* row);  // two seeds or more
 // Number and bound of a finding that rests on tensors: the distance from conforming engines, and
@@ -94,7 +94,7 @@ void control_finding(const Evidence& evidence, Judgement& judgement, ControlKind
 // How many seeds, or which margin, would decide: "about 34 seeds would decide, ...: --set
 // diagnose.max_seeds=34; or, ..."
 std::string what_decides(const std::vector<const TrajectoryRow*>& rows);
-// "The engine's own effect (T - S) is not resolved: 3 seeds would show a change of 0.130 or more."
+// "The engine's own effect is not resolved: 3 seeds would show a change of 0.130 or more."
 std::string unresolved_text(const TrajectoryRow& row);
 // Says that all elements are inside their bounds. `sum`: the op with the largest error among the
 // sums, which reaches `ratio` of its bound; "": no sum is named.

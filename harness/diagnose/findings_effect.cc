@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "harness/diagnose/findings.h"
+#include "reports/run_names.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -91,6 +92,7 @@ std::string effect_words(const TrajectoryRow& row) {
       return fmt::format("{} moves by {} {} in {}, which would have shown a change of {}", metric,
                          text::change_of(row, row.mean), interval, seeds_text(row),
                          text::size_of(row, row.detectable));
+    case Effect::kSeedNoise:
     case Effect::kUndecided:
       break;
   }
@@ -101,10 +103,11 @@ std::string effect_words(const TrajectoryRow& row) {
 }
 
 std::string effect_number(const TrajectoryRow& row) {
-  const std::string mean =
-      fmt::format("{} of {} {}", row.pair, row.metric, text::change_of(row, row.mean));
+  const std::string moves = text::words_of_pair(row.pair);
   if (row.outcome == PairedOutcome::kIdentical)
-    return fmt::format("{} of {} is 0 in every seed", row.pair, row.metric);
+    return fmt::format("{} is not moved {}, in any seed", row.metric, moves);
+  const std::string mean =
+      fmt::format("{} is moved by {} {}", row.metric, text::change_of(row, row.mean), moves);
   if (!std::isfinite(row.mean)) return mean + ": a run ended in NaN or Inf";
   if (row.differences.size() < 2) return mean + " in one seed: no interval";
   return fmt::format("{}, interval {}, in {}: {}", mean, text::interval_of(row), seeds_text(row),
@@ -159,9 +162,8 @@ std::string what_decides(const std::vector<const TrajectoryRow*>& rows) {
 
 std::string unresolved_text(const TrajectoryRow& row) {
   return fmt::format(
-      "The engine's own effect ({}) is not resolved: {} would show a change of {} or "
-      "more of {}.",
-      row.pair, seeds_text(row), text::size_of(row, row.detectable), row.metric);
+      "The engine's own effect is not resolved: {} would show a change of {} or more of {}.",
+      seeds_text(row), text::size_of(row, row.detectable), row.metric);
 }
 
 void answer_effect(const Evidence& e, Judgement& j) {
@@ -191,6 +193,20 @@ void answer_effect(const Evidence& e, Judgement& j) {
   }
   j.effect = effect_of(*row);
   j.effect_text = lower_first(effect_words(*row));
+  // Many paired seeds resolve what rounding does to the metric long before it matters: a change that
+  // lies, interval and all, inside one standard deviation between seeds is noise like the rest.
+  const double largest = std::max(std::fabs(row->low), std::fabs(row->high));
+  if (j.verdict == VerdictClass::kNoise && largest <= row->seed_spread &&
+      (j.effect == Effect::kHarmful || j.effect == Effect::kBeneficial)) {
+    j.effect = Effect::kSeedNoise;
+    j.effect_text = fmt::format(
+        "{} is {} {} ({}), in {}: {} of what another seed moves it ({}, standard deviation)",
+        row->metric, text::size_of(*row, row->mean), row->mean > 0 ? "higher" : "lower",
+        text::interval_of(*row), seeds_text(*row),
+        text::percent(std::fabs(row->mean) / row->seed_spread, 1),
+        text::size_of(*row, row->seed_spread));
+    return;
+  }
   if (is_significant(row) && row->seed_spread > 0 && std::isfinite(row->mean))
     j.effect_text += fmt::format("; another seed moves it by {} (standard deviation)",
                                  text::size_of(*row, row->seed_spread));

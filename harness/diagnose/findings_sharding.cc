@@ -106,7 +106,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     const std::string changes = fmt::format("sharding changes the {} of one step by {}", kind,
                                             text::relative(e.meaning.drift));
     f.sentence = as == VerdictClass::kNoise
-                     ? fmt::format("Sharding's part (S - R) is {}: {}.", name, cause->meaning)
+                     ? fmt::format("Sharding's part is {}: {}.", name, cause->meaning)
                      : fmt::format("{} changes what the program means: {}.", capitalized(name),
                                    cause->meaning);
     f.sentence +=

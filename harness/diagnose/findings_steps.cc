@@ -158,7 +158,7 @@ void split_finding(const Evidence& e, Judgement& j) {
                               text::number(s.distance), text::number(s.allowed));
   f.bound_source =
       "twice what binary32 engines of other orders of summation differ by on that step, and four "
-      "roundings of what is stored (docs/method/diagnosis.md, Every step at level C)";
+      "roundings of what is stored (docs/method/diagnosis.md)";
   f.sentence = fmt::format(
       "{} on core {} diverges from the other cores at step {}, although the program computes the "
       "same on all of them: its change differs by {} of its size{}.",
@@ -171,10 +171,12 @@ void split_finding(const Evidence& e, Judgement& j) {
       fmt::format("{} (framework or script) updates {} differently on core {}, seen at step {}.",
                   e.subject.name, s.variable, s.replica, s.step);
   j.confidence =
-      "statistical (level C, tensors only): cores that compute the same differ by more than "
+      "statistical (tensors only): cores that compute the same differ by more than "
       "rounding";
   j.next_steps.push_back(
-      "give the engine an op trace: then the op is named, and the claim is certain");
+      "let the engine show what layers give (`activations`, docs/reference/engine-protocol.md): "
+      "then "
+      "the layer is named");
 }
 
 void hidden_state_finding(const Evidence& e, Judgement& j) {

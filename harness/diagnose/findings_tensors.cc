@@ -192,7 +192,8 @@ std::string headline(const Evidence& e, const Told& reported) {
 std::string envelope_source(const Identification& m) {
   return fmt::format(
       "spread of conforming engines of the declared arithmetic over the same step{}; a conforming "
-      "engine exceeds it with probability {} (docs/method/diagnosis.md, instrument 2)",
+      "engine exceeds it with probability {} (docs/method/diagnosis.md, Which program did the "
+      "subject run)",
       m.elements_kept == m.elements
           ? ""
           : fmt::format(", on a sample of {} of {} elements", text::count(m.elements_kept),
@@ -283,12 +284,14 @@ void tensor_findings(const Evidence& e, Judgement& j) {
     j.findings.push_back(std::move(f));
   }
   j.confidence = fmt::format(
-      "statistical (level C, tensors only): a conforming engine is accused so with probability {}; "
+      "statistical (tensors only): a conforming engine is accused so with probability {}; "
       "no known formula or sharding cause explains it{}",
       rate(m.false_alarm),
       declared_precision(e.subject) ? "" : ", and no precision that an engine can declare does");
   j.next_steps.push_back(
-      "give the engine an op trace: then the op is named, and the claim is certain");
+      "let the engine show what layers give (`activations`, docs/reference/engine-protocol.md): "
+      "then "
+      "the layer is named");
 }
 
 }  // namespace twinrun

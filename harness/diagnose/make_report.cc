@@ -233,7 +233,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
         "Outside of what their shown operands allow, and inside of what they allow if the compiler "
         "computed these operands again in a fusion, which is legal: {} (docs/guides/xla.md).",
         fmt::join(e.recomputed, ", ")));
-  for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "C", "RB", "B"}) {
+  for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "U", "RL", "L"}) {
     const auto run = diagnosis.runs.find(name);
     if (run != diagnosis.runs.end() && (diagnosis.own_s() || run->first != "S")) {
       r.runs.push_back(summary(name, run->second, diagnosis.programs[name]));
@@ -265,10 +265,10 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   const std::string& probe = s.diagnose.probe;
   if (acquitted && !r.probes.empty() && probe != "auto" &&
       r.probes.front().steps_probed < r.probes.front().steps)
-    r.notes.push_back(
-        fmt::format("Of the {} steps of T the ops of {} were judged (diagnose.probe = \"{}\"); "
-                    "nothing is said of the others.",
-                    r.probes.front().steps, r.probes.front().steps_probed, probe));
+    r.notes.push_back(fmt::format(
+        "Of the {} steps of the subject the ops of {} were judged (diagnose.probe = \"{}\"); "
+        "nothing is said of the others.",
+        r.probes.front().steps, r.probes.front().steps_probed, probe));
   for (Finding& f : r.findings) {
     if (f.cause == "reference_diverges")
       tell_losses(f,
@@ -311,9 +311,8 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
     r.smallest_effect =
         tr.outcome == PairedOutcome::kIdentical ? "any: the losses are equal to the bit"
         : tr.differences.size() > 1
-            ? fmt::format("{}: a mean change of {} of {} (95% confidence, 80% power, {} seeds)",
-                          tr.pair, tr.metric, text::size_of(tr, tr.detectable),
-                          tr.differences.size())
+            ? fmt::format("a mean change of {} by {} (95% confidence, 80% power, {} seeds)",
+                          tr.metric, text::size_of(tr, tr.detectable), tr.differences.size())
             : "one seed: no statement about held-out loss; ops are held to their bounds";
   }
   r.environment = environment();

@@ -82,7 +82,8 @@ std::string about_gradient(const DiagnosisState& diagnosis, const ManyCoresRow& 
         text::number(*own.gradient), *own.gradient > 1 ? "grows with" : "falls with");
   }
   if (const auto ratio = measured_ratio(diagnosis))
-    out += fmt::format("; measured at the first step: |S| / |R| = {}", text::number(*ratio, 4));
+    out += fmt::format("; measured at the first step: its norm is {} of the whole batch's",
+                       text::number(*ratio, 4));
   return out + ".";
 }
 

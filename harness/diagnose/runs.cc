@@ -8,6 +8,7 @@
 #include "harness/experiment/engines.h"
 #include "harness/run/reference_cache.h"
 #include "harness/tensors/distance.h"
+#include "reports/run_names.h"
 
 namespace twinrun {
 namespace {
@@ -17,7 +18,12 @@ std::string run_path(const DiagnosisState& diagnosis, const std::string& name) {
 }
 
 std::string title(const std::string& name, const Capabilities& engine, const Program& program) {
-  return fmt::format("{:<4} {}{}", name, engine.name,
+  // "T", or "T#3" of a further seed.
+  const size_t seed = name.find('#');
+  const std::string_view brief = text::brief_of_run(name.substr(0, seed));
+  return fmt::format("{}{}: {}{}",
+                     seed == std::string::npos ? "" : "seed " + name.substr(seed + 1) + ": ",
+                     brief.empty() ? name : brief, engine.name,
                      program.sharding.cores > 1
                          ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
                          : fmt::format(", batch {}", program.batch));

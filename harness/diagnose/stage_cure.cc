@@ -24,7 +24,7 @@ struct Cure {
 // run B has a batch that gives each core enough.
 std::vector<Cure> cures_of(const DiagnosisState& diagnosis) {
   const Experiment& e = diagnosis.experiment;
-  Cure undo{"C", "R", {}};
+  Cure undo{"U", "R", {}};
   bool few = false, others = false;
   for (const ShardingCause& cause : diagnosis.evidence.meaning.causes) {
     for (const auto& setting : cure_settings(e, cause.name)) {
@@ -39,7 +39,7 @@ std::vector<Cure> cures_of(const DiagnosisState& diagnosis) {
   const int64_t batch = tpu::kSmallBatchPerCore * e.sharding.cores;
   // A larger batch is a cure only if no other cause is present and there are enough samples.
   if (few && !others && e.scenario.train.batch < batch && e.data->train.count() >= batch)
-    cures.push_back({"B", "RB", {{"train.batch", std::to_string(batch)}}});
+    cures.push_back({"L", "RL", {{"train.batch", std::to_string(batch)}}});
   return cures;
 }
 

@@ -167,7 +167,7 @@ Status judge_effect(DiagnosisState& diagnosis, bool wanted, Backend& cpu, Backen
   }
   if (diagnosis.seeds.r.size() < 2) return Ok{};
   diagnosis.loss_band.source =
-      fmt::format("least and largest of {} seeds of R", diagnosis.seeds.r.size());
+      fmt::format("least and largest of {} seeds of the reference", diagnosis.seeds.r.size());
   Evaluator evaluator(x, diagnosis.options.threads);
   const Program whole = x.whole();
   TWINRUN_ASSIGN(const Evaluation initial, evaluator.evaluate(whole, initial_states(x, whole), 0));

@@ -78,14 +78,14 @@ Status repeat_subject(DiagnosisState& diagnosis, const Program& program, Backend
   diagnosis.evidence.subject_diverges_at = parts;
   const bool kept = !parts || !engine.capabilities().deterministic;
   diagnosis.evidence.controls.push_back(
-      {"T = T' (the subject again, first steps)", kept, true,
+      {"the subject again, first steps", kept, true,
        !parts ? fmt::format("{} state digests equal", repeated.file.state_digests.size())
        : kept ? fmt::format("not required: the engine declares itself nondeterministic (bits "
                             "differ after step {})",
                             *parts)
               : fmt::format("states diverge after step {}", *parts),
        kept ? ""
-            : fmt::format("The engine gave different bits when run twice (T = T' failed at step "
+            : fmt::format("The engine gave different bits when run twice (they part at step "
                           "{}). The verdict does not depend on "
                           "this: {}.",
                           *parts,

@@ -98,7 +98,8 @@ Status run_references(DiagnosisState& diagnosis) {
   TWINRUN_RETURN_IF_ERROR(train_run(diagnosis, "R2", e, e.whole(), *poisoned, again));
   diagnosis.evidence.reference_diverges_at = first_difference(r.file, diagnosis.runs["R2"].file);
   diagnosis.evidence.controls.push_back(
-      {fmt::format("R = R' (other thread count: {} and {}; poisoned memory)", threads, other),
+      {fmt::format("the reference again (other thread count: {} and {}; poisoned memory)", threads,
+                   other),
        !diagnosis.evidence.reference_diverges_at, true,
        diagnosis.evidence.reference_diverges_at
            ? fmt::format("states diverge after step {}", *diagnosis.evidence.reference_diverges_at)
@@ -147,7 +148,8 @@ Status check_emulator(DiagnosisState& diagnosis) {
   const auto parts = first_difference(f32.file, diagnosis.runs["S"].file);
   diagnosis.evidence.emulator_fails = parts.has_value();
   diagnosis.evidence.controls.push_back(
-      {fmt::format("emulator at precision f32 = {}, first steps", diagnosis.sharded() ? "S" : "R"),
+      {fmt::format("emulator at precision f32 = {}, first steps",
+                   diagnosis.sharded() ? "the sharded reference" : "the reference"),
        !parts, true,
        parts ? fmt::format("states diverge after step {}", *parts)
              : fmt::format("{} state digests equal", f32.file.state_digests.size()),
@@ -173,11 +175,11 @@ Status compare_meaning(DiagnosisState& diagnosis) {
   states.emplace_back(e.scenario.train.steps - 1,
                       to_checkpoint(whole, r.states, e.scenario, e.scenario.train.steps));
   if (diagnosis.progress != nullptr)
-    diagnosis.progress->begin("ablations: meaning of the sharded program, in binary64", 1);
+    diagnosis.progress->begin("what sharding means, in binary64", 1);
   TWINRUN_ASSIGN(diagnosis.evidence.meaning, probe_meaning(e, states, diagnosis.options.threads));
   if (diagnosis.progress != nullptr) {
-    diagnosis.progress->end(
-        fmt::format("one-step gradient drift S - R {:.3g}", diagnosis.evidence.meaning.drift));
+    diagnosis.progress->end(fmt::format("it moves the gradient of one step by {:.3g}",
+                                        diagnosis.evidence.meaning.drift));
   }
   return Ok{};
 }
@@ -216,7 +218,7 @@ Status prove_sharding(DiagnosisState& diagnosis) {
     shardings.push_back(faithful(e));
   }
   if (diagnosis.progress != nullptr)
-    diagnosis.progress->begin("proof: both programs over a prime field", 1);
+    diagnosis.progress->begin("proof over a prime field that both mean the same", 1);
   TWINRUN_ASSIGN(const auto proofs, prove_meaning(e, shardings, diagnosis.options.threads));
   for (size_t i = 0; i < proofs.size(); ++i)
     diagnosis.evidence.proofs.push_back(row_of(names[i], proofs[i]));

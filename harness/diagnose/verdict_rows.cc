@@ -99,7 +99,7 @@ constexpr VerdictRow kRows[] = {
      [](const Evidence& e) { return is_identified_as(e, Identification::Outcome::kUnrepeatable); },
      verdicts::unrepeatable, Judges::kOpen},
     {"tensor_outside",
-     "only tensors are seen (level C), one is outside the envelope of conforming engines, and no "
+     "only tensors are seen, one is outside the envelope of conforming engines, and no "
      "cause and no formula explains it",
      VerdictClass::kEngineBug,
      [](const Evidence& e) { return is_unexplained(e) && e.level == 'C'; },
@@ -230,7 +230,7 @@ constexpr VerdictRow kRows[] = {
      "the meaning is the same; the whole interval of T − R lies beyond the declared margin, or "
      "beyond what another seed "
      "does",
-     VerdictClass::kInconclusive, is_beyond_rounding, verdicts::beyond_rounding},
+     VerdictClass::kInconclusive, is_beyond_rounding, verdicts::beyond_rounding, Judges::kOpen},
     {"noise", "the meaning is the same, and nothing else holds", VerdictClass::kNoise,
      [](const Evidence&) { return true; }, noise},
 };

@@ -175,7 +175,7 @@ void other_formula(const Evidence& e, Judgement& j) {
       "steps is where conforming engines put it; without it, {} is not",
       e.match->states, e.match->outside.empty() ? "one" : e.match->outside.front().tensor);
   if (!e.all_cores) return;
-  j.headline += " One core alone shows it (run E1), so it is no matter of sharding.";
+  j.headline += " One core alone shows it, so it is no matter of sharding.";
   j.notes.push_back(
       fmt::format("On {} cores the same tensors follow from {}, which changes nothing on one core.",
                   e.cores, explained_by(*e.all_cores)));
@@ -185,7 +185,7 @@ void other_program(const Evidence& e, Judgement& j) {
   undecided_finding(
       e, j, find_row(e, "T - R"),
       e.one_core ? fmt::format("On {} cores its tensors follow from {}; on one core "
-                               "(run E1), where that changes nothing, {} is outside.",
+                               "alone, where that changes nothing, {} is outside.",
                                e.cores, explained_by(*e.match),
                                e.one_core->outside.empty() ? "a tensor"
                                                            : e.one_core->outside.front().tensor)
@@ -232,7 +232,8 @@ void subject_not_finite(const Evidence& e, Judgement& j) {
       first.what, first_produces(first), first.step);
   j.confidence = "no bound holds for results that are not finite";
   j.next_steps.push_back(e.level == 'C'
-                             ? "give the engine an op trace: then the op is named that made it"
+                             ? "let the engine show what layers give (`activations`, "
+                               "docs/reference/engine-protocol.md): then the layer is named"
                              : "replay every op of every step: --set diagnose.probe=every");
 }
 
@@ -247,9 +248,9 @@ void not_judged(const Evidence& e, Judgement& j) {
   undecided_finding(e, j, find_row(e, "T - R"), capitalized(what) + ".");
   j.headline = fmt::format("The subject could not be judged: {}.", what);
   j.confidence = "what was not compared is neither right nor wrong";
-  j.next_steps.push_back(
-      e.level == 'C' ? "compare more steps: --set train.steps=N; or give the engine an op trace"
-                     : "look at the op's operands: `twinrun inspect SCENARIO --ops`");
+  j.next_steps.push_back(e.level == 'C'
+                             ? "compare more steps: --set train.steps=N"
+                             : "look at the op's operands: `twinrun inspect SCENARIO --ops`");
 }
 
 }  // namespace verdicts

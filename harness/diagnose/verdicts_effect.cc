@@ -171,9 +171,8 @@ void sharding_undecided(const Evidence& e, Judgement& j) {
   j.confidence =
       !has_interval(sr) ? fmt::format("with every known cause undone, one step still differs by {}",
                                       text::relative(e.meaning.residual))
-      : is_significant(tr)
-          ? "the whole drift (T - R) is significant, but sharding alone (S - R) does not show it"
-          : kSeedsUndecided;
+      : is_significant(tr) ? "the whole drift is significant, but sharding alone does not show it"
+                           : kSeedsUndecided;
   j.next_steps.push_back(what_decides({tr, sr}));
 }
 

@@ -58,7 +58,9 @@ class Examination {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const auto failed = [&](const std::string& name, const Error& error, std::string answer) {
-      doctor.checks.push_back({name, false, error.message()});
+      // An engine that is made for one model may refuse another.
+      const bool refused = error.kind == Error::Kind::kRefusal;
+      doctor.checks.push_back({name, refused, (refused ? "skipped: " : "") + error.message()});
       doctor.answer = std::move(answer);
       return Ok{};
     };

@@ -2,7 +2,7 @@
 // engines can compare theirs with it, and it shows that the protocol changes no bits.
 //
 //   # gives the same digests as --engine cpu:
-//   twinrun train digits_mlp --engine 'exec:twinrun serve --engine cpu'
+//   twinrun train digits_mlp --engine 'exec:twinrun_dev serve --engine cpu'
 #pragma once
 
 #include <iosfwd>

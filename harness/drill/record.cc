@@ -81,7 +81,7 @@ bool names(const std::string& found, const std::string& cause) {
 // For a cause without a fault only: with an engine fault the effect is not judged, and without a
 // cause none is known.
 std::optional<bool> effect_is_right(Kind kind, const CaseRecord& r) {
-  const bool acquits = r.effect == Effect::kNoneDetected || r.effect == Effect::kWithinMargin;
+  const bool acquits = r.effect < Effect::kHarmful;
   if (kind == Kind::kShardingInside) return acquits;
   if (kind != Kind::kShardingOutside) return std::nullopt;
   return r.not_learnt || to_string(r.effect) == r.truth.matters;
@@ -208,7 +208,7 @@ Result<CaseRecord> from_line(const std::string& text) {
     r.truth.matters = truth.at("matters");
     r.error = line.at("error");
     r.verdict = class_of_text(line.at("verdict"));
-    for (const Effect effect : {Effect::kNoneDetected, Effect::kWithinMargin, Effect::kHarmful,
+    for (const Effect effect : {Effect::kNoneDetected, Effect::kSeedNoise, Effect::kWithinMargin, Effect::kHarmful,
                                 Effect::kBeneficial, Effect::kUndecided}) {
       if (line.at("effect") == std::string(to_string(effect))) r.effect = effect;
     }

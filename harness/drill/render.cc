@@ -198,7 +198,7 @@ std::string to_terminal(const DrillSummary& d) {
   for (const auto& line : {clean_text(d), hidden_text(d), runs_text(d)}) {
     if (!line.empty()) text += "\n" + line + "\n";
   }
-  if (!d.misses.empty()) text += "\nMisses (twinrun drill --case ID repeats one)\n";
+  if (!d.misses.empty()) text += "\nMisses (twinrun_dev drill --case ID repeats one)\n";
   for (const auto& miss : d.misses) text += "  " + miss + "\n";
   return text;
 }

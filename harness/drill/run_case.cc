@@ -49,7 +49,7 @@ Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths)
   o.subject = "subject";
   o.directory = (std::filesystem::path(options.directory) / c.id).string();
   o.threads = 1;
-  o.command = "twinrun drill --case " + c.id;
+  o.command = "twinrun_dev drill --case " + c.id;
   o.cache = options.cache;
   o.sabotage = options.sabotage;
   o.make_subject = [&](const BackendOptions& how) -> Result<std::unique_ptr<Backend>> {

@@ -1,6 +1,6 @@
 // Whether a drift matters: its effect on what is learnt, measured by held-out loss and accuracy
-// over paired seeds. Seeds are added until the effect is decided (docs/method/diagnosis.md,
-// Instrument 3). On the data's path: Evaluations of runs R, S and T -> TrajectoryRow, Effect.
+// over paired seeds. Seeds are added until the effect is decided (docs/method/diagnosis.md, "Does
+// it matter?"). On the data's path: Evaluations of runs R, S and T -> TrajectoryRow, Effect.
 //
 //   const SeedTrials trials(scenario.diagnose, labels_are_classes(experiment), labels);
 //   for (int seeds : trials.looks()) {

@@ -22,7 +22,7 @@ Result<std::string> text_of(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-// The requested file, or STEM + ending if it exists, or the file of `twinrun export`.
+// The requested file, or STEM + ending if it exists, or the file of `twinrun convert --to stablehlo`.
 std::string beside(const ProgramFiles& files, const std::string& asked, const char* ending,
                    const char* exported = nullptr) {
   if (!asked.empty()) return asked;
@@ -111,7 +111,7 @@ Dims dims_of(ImportedStep& step, const std::string& name, const Dims& own, const
   return own;
 }
 
-// The arrays NAME@0, NAME@1, ... of single replicas, as `twinrun export` writes them, become one
+// The arrays NAME@0, NAME@1, ... of single replicas, as `twinrun convert --to stablehlo` writes them, become one
 // array with a leading axis over the replicas.
 void join_replicas(Arrays& arrays, const ImportedStep& step) {
   for (const auto& [name, part] : step.parts) {

@@ -51,7 +51,7 @@ Status find_program(const ProgramFiles& given,
 
 // Parses STEM.json: {"state": [names], "inputs": [names], "loss": index of a result}, and
 // optionally "roles" and "results" (which result is the next value of each state variable; null:
-// none); or the step.json of `twinrun export`. See docs/guides/import.md#binding.
+// none); or the step.json of `twinrun convert --to stablehlo`. See docs/guides/import.md#binding.
 Result<StepBinding> parse_binding(const std::string& text, const std::string& file);
 
 }  // namespace twinrun

@@ -52,7 +52,7 @@ Result<StateRole> role_of(const std::string& name, const std::string& where) {
                did_you_mean(name, known)};
 }
 
-// The step.json of `twinrun export`: arguments and results by name, those of the state first.
+// The step.json of `twinrun convert --to stablehlo`: arguments and results by name, those of the state first.
 Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
   std::map<std::string, std::vector<std::string>> names;
   for (const char* key : {"arguments", "results"}) {

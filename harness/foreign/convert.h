@@ -1,6 +1,6 @@
 // Converts weights between twinrun's checkpoints and other frameworks' files: `twinrun convert`.
 // Foreign file -> checkpoints/interchange -> checkpoint of a scenario, or back;
-// docs/reference/interchange.md.
+// docs/reference/data.md.
 //
 //   auto done = convert({.in = "w.h5", .out = "init.h5", .scenario = scenario});
 //   done->conversion.rows;                              // which array became which

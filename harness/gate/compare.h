@@ -44,7 +44,7 @@ struct CompareOptions {
 // fails.
 Result<Comparison> compare(const CompareOptions& options);
 
-// One shard of the pairs: plan.json and pairs.jsonl in a folder, from which `twinrun merge`
+// One shard of the pairs: plan.json and pairs.jsonl in a folder, from which `twinrun compare --merge`
 // concludes (pairs.h). Every pair runs, since no shard knows whether the first one is identical.
 struct CompareShard {
   campaign::Shard shard;

@@ -551,15 +551,16 @@ bool exclusive(const FormulaChange& a, const FormulaChange& b) {
 }
 
 std::string formula_table_markdown() {
-  std::string out =
-      "| setting | values tried | only with | the subject … | who does so "
-      "|\n|---|---|---|---|---|\n";
+  std::string out;
   for (const FormulaRow& row : kFormulaRows) {
-    out += fmt::format(
-        "| `{}` | {} | {} | {} | {} |\n", row.change,
-        row.values.empty() ? "" : fmt::format("`{}`", fmt::join(split_names(row.values), "`, `")),
-        row.kinds.empty() ? "" : fmt::format("{}", fmt::join(split_names(row.kinds), ", ")),
-        row.meaning, row.frameworks);
+    if (row.frameworks.empty()) continue;
+    std::string change(row.change);
+    const bool numbers = row.values.find_first_of("0123456789") <= 1;  // not words
+    if (const size_t at = change.find('#'); at != std::string::npos)
+      change.replace(at, 1, numbers ? "NUMBER" : row.values);
+    out += fmt::format("- `{}`", change);
+    if (!row.kinds.empty()) out += fmt::format(" ({})", fmt::join(split_names(row.kinds), ", "));
+    out += fmt::format(": {}\n", row.frameworks);
   }
   return out;
 }

@@ -79,7 +79,7 @@ Result<Experiment> with_formula(const Experiment& experiment, const FormulaChang
 // Whether both set the same key.
 bool exclusive(const FormulaChange& a, const FormulaChange& b);
 
-// The table of docs/reference/formulas.md.
+// The catalogue in docs/reference/formulas.md: the rows that name who computes so.
 std::string formula_table_markdown();
 
 }  // namespace twinrun

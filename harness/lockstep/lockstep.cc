@@ -436,7 +436,7 @@ EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
     p.dot_residual_text = fmt::format("{} ({})", power_of_two(p.dot_residual),
                                       declared_.declares_arithmetic
                                           ? kExpected[static_cast<size_t>(declared_.precision)]
-                                          : "the engine declares none: level B");
+                                          : "the engine declares none");
   }
   return p;
 }

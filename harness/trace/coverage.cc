@@ -43,7 +43,7 @@ std::vector<const TensorView*> given_by(const Call& call) {
 
 constexpr std::string_view kWithPlainOperations =
     "run the step with plain PyTorch operations in its place, and hold both against each other: "
-    "twinrun diagnose --a exec:... --b exec:...";
+    "twinrun diagnose A --against B";
 
 // How the question of a call that was not judged can be answered.
 std::string how_to_judge(const Call& call, const std::string& why) {
@@ -58,7 +58,7 @@ std::string how_to_judge(const Call& call, const std::string& why) {
     return "record from the script's start (--first 0), so that the region is compiled while it is "
            "watched";
   return "run the step on another release or device, and hold both against each other: twinrun "
-         "diagnose --a exec:... --b exec:...";
+         "diagnose A --against B";
 }
 
 // Of the update's norm. A parameter whose gradient has no correct digit moves in a random direction;

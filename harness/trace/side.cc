@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -64,6 +67,27 @@ bool is_python(const std::string& word) {
   return name.starts_with("python") || name.starts_with("pypy");
 }
 
+Error become_package(const std::vector<std::string>& words) {
+  const char* named = std::getenv("TWINRUN_PYTHON");
+  const std::string python = named != nullptr && *named != '\0' ? named : "python3";
+  // The package comes last, so that nothing else of its folder is imported before the interpreter's.
+  const std::string package = package_folder();
+  const std::string run =
+      "import sys; sys.path.append(sys.argv.pop(1)); "
+      "from twinrun.command import main; sys.exit(main())";
+  std::vector<std::string> all = {python, "-c", run, fs::path(package).parent_path().string()};
+  all.insert(all.end(), words.begin(), words.end());
+  std::error_code ignored;
+  if (const fs::path self = fs::read_symlink("/proc/self/exe", ignored); !ignored)
+    ::setenv("TWINRUN", self.c_str(), 0);
+  std::vector<char*> argv;
+  for (std::string& word : all) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  return Error{fmt::format("cannot run: {}", std::strerror(errno)), python,
+               "name a Python in TWINRUN_PYTHON", Error::Kind::kMachine};
+}
+
 Result<RecordedSide> record_side(const std::vector<std::string>& words, const SideOptions& o) {
   const std::string text = fmt::format("{}", fmt::join(words, " "));
   // What starts the interpreter may come before it: env, taskset, numactl. The script is the first
@@ -74,7 +98,8 @@ Result<RecordedSide> record_side(const std::vector<std::string>& words, const Si
          words[script] != "-c")
     script += words[script] == "-W" || words[script] == "-X" ? 2 : 1;
   std::error_code ignored;
-  if (script >= words.size() || !fs::is_regular_file(words[script], ignored)) {
+  const bool module = script + 1 < words.size() && words[script] == "-m";
+  if (!module && (script >= words.size() || !fs::is_regular_file(words[script], ignored))) {
     return script < words.size() && python != words.end()
                ? Error{"no such file", words[script], "check the script's name"}
                : Error{"this is not a Python and a script", text, "give [PYTHON] SCRIPT ARGS"};
@@ -118,13 +143,14 @@ Result<RecordedSide> record_side(const std::vector<std::string>& words, const Si
   if (fs::exists(report, ignored)) return RecordedSide{text, "", report};
   if (ran.ended != CommandResult::Ended::kExit || ran.code != 0) {
     return Error{fmt::format("the command failed ({}){}", ran.text(), last_lines(command.log)),
-                 text, "run it by itself first", Error::Kind::kForeignEngine};
+                 text, "run it by itself first; options of twinrun come before the script",
+                 Error::Kind::kForeignEngine};
   }
   if (unwatched) {
     return Error{
         "it left neither a trace nor a report: this Python has no PyTorch to watch, and "
         "the script does not call twinrun.diagnose",
-        text, "docs/guides/two-environments.md", Error::Kind::kForeignEngine};
+        text, "docs/guides/pytorch.md", Error::Kind::kForeignEngine};
   }
   return side;
 }

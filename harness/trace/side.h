@@ -29,6 +29,9 @@ struct SideOptions {
 // Whether a word of a command starts Python.
 bool is_python(const std::string& word);
 
+// Becomes `python -m twinrun WORDS` of $TWINRUN_PYTHON, else python3. Returns only an error.
+Error become_package(const std::vector<std::string>& words);
+
 // Errors: the command is no Python with a script, failed, or left neither a trace nor a report. The
 // end of what it printed is part of the message.
 Result<RecordedSide> record_side(const std::vector<std::string>& words, const SideOptions& options);

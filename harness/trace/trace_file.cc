@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -509,6 +511,15 @@ class Reader {
 };
 
 }  // namespace
+
+bool is_trace(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  std::string begin(kMagic.size(), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin == kMagic || begin == kFirstMagic;
+}
 
 Result<TraceFile> read_trace(const std::string& path, bool partial) {
   auto mapped = MappedFile::open(path);

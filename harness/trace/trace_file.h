@@ -58,6 +58,7 @@ struct TraceFile {
   std::shared_ptr<const MappedFile> file;
 };
 
+bool is_trace(const std::string& path);  // by its first bytes
 // An error names the byte of the file and what is wrong there. Of a trace without its end record the
 // whole steps are read; if there is none it is an error, unless `partial` is true: then every whole
 // call is read.

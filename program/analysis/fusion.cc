@@ -18,7 +18,7 @@ namespace {
 
 // Columns of a fused reduction: up to this number its 16 lanes of partial sums stay in L2.
 constexpr int64_t kMaxColumns = 1024;
-// Rows of a reduction that one thread adds (docs/method/numerics.md, rule 4).
+// Rows of a reduction that one thread adds (docs/method/numerics.md, section 4).
 constexpr int64_t kOneSegment = 4096;
 constexpr int64_t kSerialElements = 1 << 18;  // up to this size one thread is enough
 constexpr int kRecomputedOps = 4;

@@ -83,7 +83,7 @@ Result<HloModule> parse_program(std::string_view text, const std::string& file,
 Result<HloModule> parse_hlo(std::string_view text, const std::string& file,
                             HloUse use = HloUse::kImport);
 
-// Parses what JAX's as_text() and `twinrun export --stablehlo` print: MLIR with ops of StableHLO
+// Parses what JAX's as_text() and `twinrun convert --to stablehlo` print: MLIR with ops of StableHLO
 // and a few of CHLO, in their pretty form or the generic one. Source: the StableHLO specification,
 // https://github.com/openxla/stablehlo/blob/main/docs/spec.md (version 1).
 Result<HloModule> parse_stablehlo(std::string_view text, const std::string& file,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # AMX tiles on an emulated processor: builds Bochs 3.0, boots Debian's kernel in it and runs a plan of tests there, on
-# twinrun's own release build. What this shows and what not: docs/method/amx.md.
+# twinrun's own release build. What this shows and what not: docs/developers/processors.md.
 #
 #   tests/amx/run.sh [PLAN]        PLAN: a file of shell lines, run in the guest one after the other (default plan.txt).
 #                                  "same COMMAND": twinrun must print the state digest there that it prints here
@@ -109,7 +109,7 @@ make_image() {  # DIR PLAN
   rm -rf "$dir/iso" && mkdir -p "$dir/iso"
   (cd "$dir/root" && find . | cpio --quiet -o -H newc | gzip -1 >"$dir/iso/initrd.gz")
   cp "$OUT/vmlinuz" /usr/lib/ISOLINUX/isolinux.bin /usr/lib/syslinux/modules/bios/ldlinux.c32 "$dir/iso/"
-  # From clearcpuid on: what Bochs cannot do (docs/method/amx.md, "Around it"), and an end that ends Bochs, too.
+  # From clearcpuid on: what Bochs cannot do (docs/developers/processors.md, AMX), and an end that ends Bochs, too.
   cat >"$dir/iso/isolinux.cfg" <<'CFG'
 default linux
 label linux

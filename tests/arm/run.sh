@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The proof that AArch64 computes the same bits: builds by Debian's cross compiler (preset aarch64) and runs tests under qemu-user.
-# What this shows and what not: docs/method/arm.md.
+# What this shows and what not: docs/developers/processors.md.
 #
 #   tests/arm/run.sh            the library's light scenarios against the golden digests, and the tests of the kernels
 #   tests/arm/run.sh COMMAND..  runs COMMAND under qemu instead: build/aarch64/twinrun doctor

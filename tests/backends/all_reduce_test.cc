@@ -1,5 +1,5 @@
-// Tests of the engines' all-reduce: the ring of numerics.md rule 7, on values whose sum depends on
-// the order.
+// Tests of the engines' all-reduce: the ring of numerics.md, section 6, on values whose sum depends
+// on the order.
 #include <gtest/gtest.h>
 
 #include "program/base/bits.h"

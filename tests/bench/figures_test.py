@@ -125,7 +125,7 @@ class Profiles(unittest.TestCase):
 
     def test_what_holds_memory_is_shown_from_the_largest_part_on(self):
         held = {"batch": 0.04, "activations and gradients": 60.25, "weights and the optimizer's state": 81}
-        self.assertEqual(page.profile_text({"held": held}), "weights and the optimizer's state 81 MiB, activations and gradients 60.2 MiB")
+        self.assertEqual(profiles.text({"held": held}), "weights and the optimizer's state 81 MiB, activations and gradients 60.2 MiB")
 
     def test_commands_of_rows(self):
         words = commands.words_of("start-up twinrun train, one step", "twinrun", "/tmp/f")
@@ -136,11 +136,6 @@ class Profiles(unittest.TestCase):
 
 
 class Page(unittest.TestCase):
-    def test_a_profile_stands_beside_its_row(self):
-        data = measured(LINE)
-        data["Xeon, 2 cores"]["rows"]["dot f32 1024x1024x1024|1"]["profile"] = {"functions": {"f32_tile": 0.9}, "bandwidth": 1.234, "commit": "abc"}
-        self.assertIn("| 0.90 of 1.00 | `f32_tile` 90%; 1.23 GB/s |", page.render(data, [])[0])
-
     def test_a_missed_row_without_a_note_is_named(self):
         text, unexplained = page.render(measured(LINE), [])
         self.assertEqual(unexplained, ["Xeon, 2 cores: dot f32 1024x1024x1024, 1 threads"])
@@ -150,17 +145,24 @@ class Page(unittest.TestCase):
         note = {"rows": "^dot f32 1024", "machine": "^Xeon", "why": "Packing.", "next": "Wider blocks."}
         text, unexplained = page.render(measured(LINE), [note])
         self.assertEqual(unexplained, [])
-        self.assertIn("\nPacking. **Next:** Wider blocks.\n", text)
-        self.assertIn("| dot f32 1024x1024x1024 | 1 | 0.90 of 1.00 | not recorded |", text)
+        self.assertIn("- Packing.\n  - Xeon, 2 cores: dot f32 1024x1024x1024 ×1 90%\n", text)
         self.assertNotEqual(page.render(measured(LINE), [{**note, "machine": "EPYC"}])[1], [])
         self.assertNotEqual(page.render(measured(LINE), [{**note, "rows": "^conv"}])[1], [])
 
-    def test_a_column_for_each_peer(self):
-        text, _ = page.render(measured(LINE, CEILING), [])
-        self.assertIn("| row | threads | ours | OpenBLAS | JAX | against the best | target | met | measured |", text)
-        self.assertIn("| dot f32 1024x1024x1024 | 1 | 100 | 0.90 | 2.00 | 0.90 (0.70 to 1.00) | 1.00 | **no** | 2026-11-26, abc |", text)
-        self.assertIn("| OpenBLAS | 0.3.34 | SkylakeX | 50% | none |", text)
-        self.assertIn("missing: no wheel", text)
+    def test_only_the_largest_misses_are_shown_but_each_needs_a_reason(self):
+        lines = [{**LINE, "row": f"dot f32 {n}x1x1", "ours": [float(n)] * 3} for n in range(1, page.LARGEST + 3)]
+        text, unexplained = page.render(measured(*lines), [])
+        self.assertIn("dot f32 10x1x1 ×1 10%", text)
+        self.assertNotIn("11x1x1 ×1 11%", text)
+        self.assertEqual(len(unexplained), page.LARGEST + 2)
+
+    def test_a_row_for_each_group(self):
+        better = {**LINE, "row": "dot f32 2x2x2", "threads": 2, "ours": [300.0, 300.0, 300.0]}
+        text, _ = page.render(measured(LINE, better, {**better, "row": "dot bf16/own 2x2x2", "target": None}, CEILING), [])
+        self.assertIn("| products in binary32 | 2 | 1.95 | 3.00 2x2x2 ×2 | 0.90 1024x1024x1024 ×1 | 1 | 1/2 |\n", text)
+        self.assertIn("| the same, our own in binary32 | 1 | 3.00 | 3.00 2x2x2 ×2 | 3.00 2x2x2 ×2 |  |  |\n", text)
+        self.assertIn("\n4 rows, 1 of 2 targets missed.\n", text)
+        self.assertIn("OpenBLAS 0.3.34 (50%); JAX missing: no wheel.\n", text)
 
     def test_other_rows_are_kept(self):
         first = measured(LINE, CEILING)

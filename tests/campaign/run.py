@@ -65,7 +65,7 @@ def jobs_of(args, out, twinrun):
     if "drill" in args.parts:
         jobs += [
             Job(f"drill {i}/{args.shards}",
-                [twinrun, "drill", *args.scenarios, "--cases", args.cases, "--threads", 1, "--shard", f"{i}/{args.shards}", "-o",
+                [f"{twinrun}_dev", "drill", *args.scenarios, "--cases", args.cases, "--threads", 1, "--shard", f"{i}/{args.shards}", "-o",
                  out / "drill", "--resume", "-q"],
                 out / f"drill/shard-{i}-of-{args.shards}")
             for i in shards
@@ -235,7 +235,7 @@ def finish(args, out, campaign, twinrun):
         if not done.get(part):
             continue
         merged = out / part / "merged"
-        code = subprocess.run([twinrun, "merge", out / part, "-o", merged, "-q"]).returncode
+        code = subprocess.run([f"{twinrun}_dev", "drill", "--merge", out / part, "-o", merged, "-q"]).returncode
         well = well and code == 0
         if code not in (0, 1):
             continue
@@ -247,11 +247,11 @@ def finish(args, out, campaign, twinrun):
     if done.get("calibration"):
         logs = [campaign.log(j) for j in campaign.jobs if j.name.startswith("calibration")]
         tables = ["\n".join(line for line in log.read_text().splitlines() if line.startswith("|")) for log in logs]
-        text = "## The last campaign\n`./dev campaign --write`: pairs of runs without an effect and with one, then healthy engines " + \
+        text = "## The last calibration\n`./dev campaign --write`: pairs of runs without an effect and with one, then healthy engines " + \
             "of mixed precision ([precision.md](../method/precision.md)).\n\n" + "\n\n".join(t for t in tables if t)
         print(text)
         if args.write:
-            section("diagnosis.md", "calibration", text)
+            section("drill.md", "calibration", text)
     return well
 
 

@@ -28,7 +28,7 @@ import power  # noqa: E402
 from scenes import VERBS, Ran, Scene  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/results/reliability.md"
+PAGE = ROOT / "docs/developers/reliability.md"
 BEGIN, END = "<!-- crash: begin -->", "<!-- crash: end -->"
 SEED = 1
 # What can go wrong with a call, by its name.
@@ -184,18 +184,16 @@ def section(rows, counts):
 A library that is loaded before the others (`tests/crash/failing_calls.cc`) counts the calls by which a run of four steps
 changes or reads what is stored, and the threads and processes that it starts:
 ({calls}).
-Every one of them fails with an error that the system documents for it, is cut short, or is the last one before which
-the process is killed. Each try is followed by the same command once more, undisturbed (`drill` with `--resume`; `resume`
-is `drill --resume` with nothing left to be run). A try is right if the run ended with its right result or with a clear
-error and a documented exit code, no file under a final name is torn, no temporary file is left after an error, and the
-command given again ends with the digests of an undisturbed run and has swept what the killed one left.
+Each of them fails with a documented error, is cut short, or is the last one before which the process is killed. The same
+command then runs once more, undisturbed (`resume` is `drill --resume` with nothing left to be run). A try is right if the
+run ended with its right result or with a clear error and a documented exit code, no file under a final name is torn, no
+temporary file is left after an error, and the second command ends with the digests of an undisturbed run.
 
 {table(rows, list(counts))}
 
 *Power lost*: from a log of all writes, with what was synced, the folders are rebuilt that a disk may hold after each
-call. Unsynced names are there or not; unsynced sectors of 512 bytes are there, missing or zeros, in any order. Every
-final name held a whole old or a whole new file. Allocations inside libhdf5 are spared, because it does not survive
-one that fails (`checkpoints/FORMAT.md`).
+call: unsynced names are there or not, unsynced sectors of 512 bytes are there, missing or zeros. Every final name held a
+whole old or a whole new file. Allocations inside libhdf5 are spared, because it does not survive one that fails.
 {END}"""
 
 
@@ -229,12 +227,13 @@ def main():
     parser.add_argument("--share", action="store_true", help="what CI runs")
     parser.add_argument("--part", nargs="+", choices=["calls", "memory", "kills", "power", "surroundings"])
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="verbs that are tried side by side")
-    parser.add_argument("--write", action="store_true", help="write these cells of docs/results/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write these cells of docs/developers/reliability.md")
     o = parser.parse_args()
     o.part = o.part or ["calls", "power", "memory", "kills", "surroundings"]
     tally, counts = Tally(), {}
     with tempfile.TemporaryDirectory(prefix="twinrun-crash-") as folder, ProcessPoolExecutor(o.jobs) as pool:
         os.chmod(folder, 0o755)
+        shutil.copy(f"{o.program}_dev", folder)
         for file in ("program", "shim"):  # where a user who is not root can run them
             setattr(o, file, Path(shutil.copy(getattr(o, file), folder)))
         for name, (found, calls) in zip(o.verb, pool.map(partial(one_verb, o, folder), o.verb)):

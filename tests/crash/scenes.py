@@ -74,7 +74,8 @@ class Scene:
     """A folder with what a verb starts from. `fresh` makes it as it was."""
 
     def __init__(self, program, shim, verb, folder):
-        self.program, self.shim, self.verb = str(program), str(shim), verb
+        # Drills are the other program's.
+        self.program, self.shim, self.verb = str(program) + ("_dev" if verb.words[0] == "drill" else ""), str(shim), verb
         self.root = Path(folder)
         self.work = self.root / "work"
         self.template = self.root / "template"

@@ -25,7 +25,7 @@ class Campaign:
     def __init__(self, program, folder, cases):
         self.folder = Path(folder)
         shutil.copy(HERE / "tiny.toml", self.folder)
-        self.words = [program, "drill", "tiny.toml", "--cases", str(cases), "--threads", "1", "-q"]
+        self.words = [f"{program}_dev", "drill", "tiny.toml", "--cases", str(cases), "--threads", "1", "-q"]
         self.program = program
 
     def start(self, *more):
@@ -90,7 +90,7 @@ def tried(campaign, args, draws, each):
         kills, passes = kills + more, passes + 1
         draws.shuffle(left)
     wrong += [f"case {i} has {len(lines)} records" for i, lines in campaign.records(args.shards).items() if len(lines) != 1]
-    merge = [campaign.program, "merge", "out", "-o", "merged", "-q"]
+    merge = [f"{campaign.program}_dev", "drill", "--merge", "out", "-o", "merged", "-q"]
     merged = subprocess.run(merge, cwd=campaign.folder, capture_output=True, text=True)
     if merged.returncode not in (0, 1):
         return kills, [*wrong, f"merge ended with {merged.returncode}: {merged.stderr}"]

@@ -100,9 +100,10 @@ TEST_F(BisectPackage, FindsTheFirstBadRelease) {
 }
 
 TEST_F(BisectPackage, TellsInWordsWhatItFound) {
-  const Outcome o =
-      package("test $n -lt 13 || { echo 'ValueError: wrong sum'; exit 3; }", "0.1..0.17");
+  const Outcome o = package("test $n -lt 13 || { echo 'ValueError: wrong sum'; exit 3; }",
+                            "0.1..0.17", {"--with", "numpy<2"});
   EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(read_text(folder_ / "calls").find("make toy==0.13 numpy<2"), std::string::npos);
   EXPECT_TRUE(
       o.prints("first bad  toy 0.13, of 2024-01-13\n           FAILED: exit code 3, ValueError: "
                "wrong sum\nlast good  toy 0.12, of 2024-01-12\n           PASSED: exit code 0\n"))

@@ -1,4 +1,4 @@
-// Tests --shard and `twinrun merge` through the binary: the tables of shards are those of the whole.
+// Tests --shard and --merge through the binary: the tables of shards are those of the whole.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -16,12 +16,12 @@ TEST(Campaign, ShardsOfAComparisonGiveWhatTheWholeGives) {
   for (const char* shard : shards) {
     const Outcome o = twinrun(folder, with(kSeeds, {"--shard", shard, "-o", "out"}));
     EXPECT_EQ(o.code, 0) << o.err;
-    EXPECT_TRUE(o.prints("twinrun merge out")) << o.out;
+    EXPECT_TRUE(o.prints("twinrun compare --merge out")) << o.out;
   }
-  const Outcome merged = twinrun(folder, {"merge", "out", "-o", "merged"});
+  const Outcome merged = twinrun(folder, {"compare", "--merge", "out", "-o", "merged"});
   EXPECT_EQ(merged.out, whole.out);
   EXPECT_EQ(merged.code, whole.code);
-  EXPECT_EQ(twinrun(folder, {"merge", "out", "-o", "merged", "--json"}).out, json.out);
+  EXPECT_EQ(twinrun(folder, {"compare", "--merge", "out", "-o", "merged", "--json"}).out, json.out);
   EXPECT_EQ(read_text(folder / "merged/comparison.json"), json.out);
   // With --resume nothing runs again: the seconds stay, too.
   const std::string before = read_text(folder / "out/shard-1-of-3/pairs.jsonl");
@@ -44,7 +44,7 @@ TEST(Campaign, AnIdenticalFirstPairDecidesAsInTheWhole) {
   const Outcome whole = twinrun(folder, with(same, {"--json"}));
   for (const char* shard : {"0/2", "1/2"})
     EXPECT_EQ(twinrun(folder, with(same, {"--shard", shard, "-o", "out"})).code, 0);
-  const Outcome merged = twinrun(folder, {"merge", "out", "-o", "merged", "--json"});
+  const Outcome merged = twinrun(folder, {"compare", "--merge", "out", "-o", "merged", "--json"});
   EXPECT_EQ(merged.out, whole.out);
   EXPECT_EQ(json_of(merged.out)["outcome"], "identical");
 }
@@ -109,7 +109,8 @@ TEST(Campaign, ShardsOfADrillGiveTheFilesOfTheWholeSlow) {
       const Outcome o = twinrun(folder, with(drill, {"-o", out, "--shard", shard}));
       EXPECT_EQ(o.code, 0) << o.err;  // misses are counted by merge
     }
-    const Outcome merged = twinrun(folder, {"merge", out, "-o", out + "/merged", "--json"});
+    const Outcome merged =
+        twinrun(folder, {"drill", "--merge", out, "-o", out + "/merged", "--json"});
     EXPECT_EQ(merged.code, whole.code) << merged.err;
     for (const char* file : {"drill.json", "drill.md", "cases.csv"}) {
       const std::string text = read_text(folder / ("whole/" + std::string(file)));
@@ -121,7 +122,8 @@ TEST(Campaign, ShardsOfADrillGiveTheFilesOfTheWholeSlow) {
     const auto run = json_of(read_text(folder / (out + "/merged/run.json")));
     EXPECT_EQ(run["runs"].size(), static_cast<size_t>(count));
     // The merged campaign is one that ran whole: it can be merged again, and gone on with.
-    EXPECT_EQ(twinrun(folder, {"merge", out + "/merged", "-o", "again"}).code, whole.code);
+    EXPECT_EQ(twinrun(folder, {"drill", "--merge", out + "/merged", "-o", "again"}).code,
+              whole.code);
     EXPECT_EQ(read_text(folder / "again/drill.json"), read_text(folder / "whole/drill.json"));
   }
 }

@@ -257,7 +257,7 @@ TEST(CheckLog, TheDocumentationShowsARealRun) {
   const Folder folder;
   write_text(folder / "train.log", block_after("A run that ended with these two lines"));
   const Outcome o =
-      twinrun(folder, {"check", "resnet50", "--set", "data.dir=gs://b", "--log", "train.log"});
+      twinrun(folder, {"check", "digits_mlp", "--set", "train.batch=100", "--log", "train.log"});
   EXPECT_EQ(o.out, block_after("--log train.log` then says:"));
 }
 

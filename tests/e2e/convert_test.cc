@@ -130,7 +130,7 @@ TEST(Convert, WhatIsWrongIsTold) {
   write_text(folder / "cut.h5", read_text(fixture("keras3.weights.h5")).substr(0, 9000));
   write_text(folder / "old.h5", "what was there");
   fs::copy_file(fixture("keras2_weights.h5"), folder / "k.h5");
-  ASSERT_EQ(twinrun(folder, {"snapshot", small(), "-o", "ours.h5"}).code, 0);
+  ASSERT_EQ(twinrun(folder, {"train", small(), "--snapshot", "-o", "ours.h5"}).code, 0);
   const auto before = folder.entries();
   const auto refused = [&](const Words& words, const std::string& part) {
     const Outcome o = twinrun(folder, with({"convert"}, words));

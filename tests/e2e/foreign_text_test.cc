@@ -63,7 +63,7 @@ TEST_F(ForeignText, OfAScenarioAndItsRuns) {
   EXPECT_EQ(run({"check", "s.toml"}).code, 0);
   EXPECT_EQ(run({"train", "s.toml", "-v", "-o", "run.h5"}).code, 0);
   EXPECT_EQ(run({"inspect", "run.h5"}).code, 0);
-  EXPECT_EQ(run({"snapshot", "s.toml", "-o", "init.h5"}).code, 0);
+  EXPECT_EQ(run({"train", "s.toml", "--snapshot", "-o", "init.h5"}).code, 0);
   EXPECT_EQ(run({"inspect", "init.h5"}).code, 0);
   const Outcome d = run({"diagnose", "s.toml", "--quick", "-v", "-o", "out"});
   EXPECT_EQ(d.code, 125) << d.err;  // undecided without seeds
@@ -76,7 +76,7 @@ TEST_F(ForeignText, OfAScenarioAndItsRuns) {
 TEST_F(ForeignText, OfAnEngine) {
   write_text(folder_ / "s.toml", kScenario);
   write_text(folder_ / "engine.py", R"(import json, subprocess, sys
-engine = subprocess.Popen([")" TWINRUN_BINARY R"(", "serve", "--engine", "cpu", sys.argv[-1]],
+engine = subprocess.Popen([")" TWINRUN_DEV R"(", "serve", "--engine", "cpu", sys.argv[-1]],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 hostile = ")" + kHostile + R"(\nIDENTICAL  all is well"
 for line in sys.stdin:

@@ -84,7 +84,7 @@ TEST_F(Gates, AnotherEngineIsHeldToTheNoise) {
 // An engine of another process shows only tensors and does not promise our bits. Noise decides
 // whether it passes, and bits show where the first difference is.
 TEST_F(Gates, AnEngineOfAnotherProcess) {
-  const std::string served = std::string("exec:'") + TWINRUN_BINARY + "' serve --engine cpu";
+  const std::string served = std::string("exec:'") + TWINRUN_DEV + "' serve --engine cpu";
   record("g.golden.h5", served);
   const Outcome same = verify({"g.golden.h5", "--json"});
   EXPECT_EQ(same.code, 0) << same.out << same.err;
@@ -140,12 +140,12 @@ TEST_F(Gates, ARunThatDivergesIsNoGolden) {
 TEST_F(Gates, UpdateRecordsAnewAndTheNextOnePasses) {
   // The golden run is recorded while the engine is wrong; afterwards the same command is a correct
   // engine.
-  write_text(folder_ / "engine.sh", "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) +
+  write_text(folder_ / "engine.sh", "#!/bin/sh\nexec '" + std::string(TWINRUN_DEV) +
                                         "' serve --engine cpu --fault '" + kGateFault +
                                         "' \"$@\"\n");
   record("g.golden.h5", "exec:/bin/sh engine.sh");
   write_text(folder_ / "engine.sh",
-             "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) + "' serve --engine cpu \"$@\"\n");
+             "#!/bin/sh\nexec '" + std::string(TWINRUN_DEV) + "' serve --engine cpu \"$@\"\n");
   const Outcome found = verify({"g.golden.h5", "--update", "--bits"});
   EXPECT_EQ(found.code, 1) << found.out << found.err;
   EXPECT_TRUE(found.prints("step 2, dense1/kernel.grad")) << found.out;

@@ -32,7 +32,7 @@ void expect_block(const fs::path& page, const std::string& name, const std::stri
 }
 
 TEST(GeneratedDocs, KeysOfScenarios) {
-  expect_page(kDocs / "reference/scenario-keys.md", key_table_markdown());
+  expect_block(kDocs / "reference/scenarios.md", "keys", key_table_markdown());
 }
 
 TEST(GeneratedDocs, TableOfVerdicts) {

@@ -118,7 +118,7 @@ TEST(ImportedProgram, StableHloIsToldByItsContentNotItsName) {
 
 TEST(ImportedProgram, AnExportedStepOfOneCoreComesBack) {
   const Folder folder;
-  EXPECT_EQ(twinrun(folder, {"export", "drill_mlp", "--stablehlo", "-o", "one"}).code, 0);
+  EXPECT_EQ(twinrun(folder, {"convert", "drill_mlp", "one", "--to", "stablehlo"}).code, 0);
   const Outcome one = twinrun(folder, {"diagnose", "--program", "one/step.mlir", "--json", "-q",
                                        "-o", "out", "--set", "train.steps=4"});
   EXPECT_EQ(one.code, 0) << one.err;
@@ -128,7 +128,7 @@ TEST(ImportedProgram, AnExportedStepOfOneCoreComesBack) {
 TEST(ImportedProgram, AnExportedStepOfSeveralCoresComesBack) {
   const Folder folder;
   EXPECT_EQ(
-      twinrun(folder, {"export", "drill_mlp", "--stablehlo", "--cores", "4", "-o", "four"}).code,
+      twinrun(folder, {"convert", "drill_mlp", "four", "--to", "stablehlo", "--cores", "4"}).code,
       0);
   const Outcome four = twinrun(folder, {"diagnose", "--program", "four/step.mlir", "--json", "-q",
                                         "-o", "out", "--set", "train.steps=4"});

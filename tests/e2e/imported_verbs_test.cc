@@ -15,7 +15,7 @@ const std::string kFault = "drop_k_tail@" + kOp + ",from=2";
 const std::string kOther = kFixtures + "mlp_sgd.batch.npz";
 
 std::string served_engine(const std::string& engine, const std::string& fault = "") {
-  return std::string("exec:'") + TWINRUN_BINARY + "' serve --engine " + engine +
+  return std::string("exec:'") + TWINRUN_DEV + "' serve --engine " + engine +
          (fault.empty() ? "" : " --fault '" + fault + "'");
 }
 
@@ -174,7 +174,7 @@ TEST_F(ImportedVerbs, BisectRevFindsTheCommitOfAnEngine) {
   };
   if (shell("git --version") != 0) GTEST_SKIP() << "no git here";
   const auto engine = [](const std::string& more) {
-    return std::string("exec '") + TWINRUN_BINARY + "' serve --engine tpu" + more + " \"$@\"\n";
+    return std::string("exec '") + TWINRUN_DEV + "' serve --engine tpu" + more + " \"$@\"\n";
   };
   write_text(folder_ / "good.sh", engine(""));
   write_text(folder_ / "bad.sh", engine(" --fault 'scale@*dot_general*,magnitude=1.5'"));
@@ -274,7 +274,7 @@ TEST_F(ImportedVerbs, AnEngineThatKnowsScenariosOnlySaysSo) {
 }
 
 TEST_F(ImportedVerbs, ExportAndProfileTakeIt) {
-  EXPECT_EQ(run({"export", "--program", kStep, "--stablehlo", "-o", "text"}).code, 0);
+  EXPECT_EQ(run({"convert", "text", "--program", kStep, "--to", "stablehlo"}).code, 0);
   const Words one = {"--set", "train.steps=1"};
   const auto again = json(with({"train", "--program", "text/step.mlir", "-o", "e.h5"}, one));
   EXPECT_EQ(again["last_loss"], train("t.h5", one)["last_loss"]);
@@ -284,8 +284,9 @@ TEST_F(ImportedVerbs, ExportAndProfileTakeIt) {
 }
 
 TEST_F(ImportedVerbs, WhatIsMissingIsSaid) {
-  for (const char* verb : {"train", "record", "compare", "profile", "export"}) {
-    const Words form = std::string(verb) == "export" ? Words{verb, "--stablehlo"} : Words{verb};
+  for (const char* verb : {"train", "record", "compare", "profile", "convert"}) {
+    const Words form =
+        std::string(verb) == "convert" ? Words{verb, "--to", "stablehlo"} : Words{verb};
     const Outcome none = run(form);
     EXPECT_EQ(none.code, 128) << verb;
     EXPECT_TRUE(none.says("neither a scenario nor a program")) << verb << none.err;

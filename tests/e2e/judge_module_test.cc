@@ -36,6 +36,9 @@ TEST(JudgeModule, TellsWhatRoundingCannotExplain) {
   nlohmann::json j = json_of(o.out);
   EXPECT_EQ(j["verdict"]["class"], "NOISE");
   EXPECT_EQ(j["answers"]["operations"]["outcome"], "yes");
+  EXPECT_EQ(judge({"--precision", "highest"}).code, 0);
+  EXPECT_EQ(judge({"--next", "0,-"}).code, 0);  // the result is the new value of argument 0
+  EXPECT_EQ(judge({"--next", "7,-"}).code, 128);
 
   write_values(folder, {right[0], right[1] * 1.001f, right[2]});
   o = judge({"--json"});

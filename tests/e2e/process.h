@@ -80,7 +80,10 @@ inline void set_environment(const std::map<std::string, std::string>& environmen
 }
 
 [[noreturn]] inline void execute(const Words& words) {
-  std::string program = TWINRUN_BINARY;
+  // The verbs of the other program, for developers.
+  static const std::set<std::string> developers = {"drill", "serve", "completion", "manual"};
+  const bool other = !words.empty() && developers.contains(words.front());
+  std::string program = other ? TWINRUN_DEV : TWINRUN_BINARY;
   Words copy = words;
   std::vector<char*> argv = {program.data()};
   for (std::string& word : copy) argv.push_back(word.data());

@@ -153,7 +153,7 @@ TEST(Signals, TheSameCommandGoesOnWithAKilledResumption) {
   process.kill(SIGKILL);
   process.finish();
   // Another beginning does not take its place.
-  ASSERT_EQ(twinrun(folder, {"snapshot", "digits_cnn", "--set", "seed=7", "--set",
+  ASSERT_EQ(twinrun(folder, {"train", "digits_cnn", "--snapshot", "--set", "seed=7", "--set",
                              "optimizer.kind=adam", "-o", "init.h5"})
                 .code,
             0);

@@ -96,8 +96,7 @@ TEST(Help, EveryVerbHasAnExampleThatBeginsWithIt) {
   for (std::sregex_iterator it(top.out.begin(), top.out.end(), row), end; it != end; ++it) {
     if ((*it)[1] != "twinrun") verbs.push_back((*it)[1]);
   }
-  for (const char* verb :
-       {"diagnose", "snapshot", "train", "diff", "inspect", "doctor", "scenarios"}) {
+  for (const char* verb : {"diagnose", "train", "diff", "inspect", "doctor", "convert"}) {
     EXPECT_NE(std::find(verbs.begin(), verbs.end(), verb), verbs.end()) << verb;
   }
   for (const std::string& verb : verbs) {
@@ -114,12 +113,12 @@ TEST(Help, EveryVerbHasAnExampleThatBeginsWithIt) {
 // Library scenarios can be listed and shown, and the shown text is the same scenario.
 TEST(Help, ScenariosAreListedAndShown) {
   const Folder folder;
-  const Outcome list = twinrun(folder, {"scenarios"});
+  const Outcome list = twinrun(folder, {"inspect"});
   EXPECT_EQ(list.code, 0);
   for (const char* name : {"digits_mlp", "digits_cnn", "mnist_tutorial", "litmus_nan"}) {
     EXPECT_TRUE(list.prints(name)) << list.out;
   }
-  const Outcome shown = twinrun(folder, {"scenarios", "show", "digits_mlp"});
+  const Outcome shown = twinrun(folder, {"inspect", "digits_mlp", "--toml"});
   EXPECT_EQ(shown.code, 0);
   write_text(folder / "mine.toml", shown.out);
   const auto digest = [&](const std::string& what) {
@@ -130,9 +129,9 @@ TEST(Help, ScenariosAreListedAndShown) {
   write_text(folder / "resolved.toml",
              twinrun(folder, {"inspect", "digits_mlp", "--resolved"}).out);
   EXPECT_EQ(digest("resolved.toml"), digest("digits_mlp"));
-  const Outcome unknown = twinrun(folder, {"scenarios", "show", "digits_mpl"});
+  const Outcome unknown = twinrun(folder, {"inspect", "digits_mpl", "--toml"});
   EXPECT_EQ(unknown.code, 128);
-  EXPECT_TRUE(unknown.says("did you mean 'digits_mlp'?")) << unknown.err;
+  EXPECT_TRUE(unknown.says("did you mean \"digits_mlp\"?")) << unknown.err;
 }
 
 TEST(Help, Version) {

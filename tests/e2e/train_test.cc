@@ -42,7 +42,8 @@ TEST(Train, AwkwardPathsStayJson) {
   const Folder folder;
   const auto j = train(folder, {"-o", "a \"quoted\\name\".h5"});
   EXPECT_EQ(j["file"], "a \"quoted\\name\".h5");
-  const Outcome o = twinrun(folder, {"snapshot", "digits_mlp", "--json", "-o", "b\"c.h5"});
+  const Outcome o =
+      twinrun(folder, {"train", "digits_mlp", "--snapshot", "--json", "-o", "b\"c.h5"});
   EXPECT_EQ(json_of(o.out)["file"], "b\"c.h5");
 }
 
@@ -75,7 +76,7 @@ TEST(Train, CoresThatDifferAreShownAndExported) {
   EXPECT_TRUE(people.prints("after 4 steps cores differ in 4 of 4 tensors")) << people.out;
   EXPECT_TRUE(people.prints("  core 3 ")) << people.out;
 
-  const Outcome o = twinrun(folder, {"export", "--tensors", "t.h5", "-o", "out", "--json"});
+  const Outcome o = twinrun(folder, {"convert", "t.h5", "out", "--to", "tensors", "--json"});
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(json_of(o.out)["tensors"], 4);
   const auto state = nlohmann::json::parse(read_text(folder / "out/state.json"));
@@ -90,11 +91,12 @@ TEST(Train, CoresThatDifferAreShownAndExported) {
 
   train(folder, {"--cores", "4", "-o", "same.h5"});
   EXPECT_EQ(json_of(twinrun(folder, {"inspect", "same.h5", "--json"}).out)["replicas"].size(), 0U);
-  EXPECT_TRUE(twinrun(folder, {"export", "--tensors", "same.h5"}).prints("the same on all cores"));
+  EXPECT_TRUE(
+      twinrun(folder, {"convert", "same.h5", "--to", "tensors"}).prints("the same on all cores"));
   const std::string same = read_text(folder / "same-state/state.safetensors");
   EXPECT_NE(same.find("\"dense1/kernel\":"), std::string::npos);
   EXPECT_EQ(same.find("@0\":"), std::string::npos);
-  EXPECT_EQ(twinrun(folder, {"export", "--tensors", "none.h5"}).code, 128);
+  EXPECT_EQ(twinrun(folder, {"convert", "none.h5", "--to", "tensors"}).code, 128);
 }
 
 // How samples are cached, decoded and read ahead changes no bit of the run. A note says whether the
@@ -199,8 +201,8 @@ TEST(Diff, SameAndDifferent) {
 // Infinite distances (another shape, a tensor on one side only) must not break the document.
 TEST(Diff, JsonOfDifferentModels) {
   const Folder folder;
-  twinrun(folder, {"snapshot", "digits_mlp", "-o", "a.h5"});
-  twinrun(folder, {"snapshot", "litmus_batchnorm_small", "-o", "b.h5"});
+  twinrun(folder, {"train", "digits_mlp", "--snapshot", "-o", "a.h5"});
+  twinrun(folder, {"train", "litmus_batchnorm_small", "--snapshot", "-o", "b.h5"});
   const Outcome o = twinrun(folder, {"diff", "a.h5", "b.h5", "--json"});
   EXPECT_EQ(o.code, 1);
   EXPECT_EQ(json_of(o.out)["same"], false);
@@ -211,8 +213,10 @@ TEST(Diff, JsonOfDifferentModels) {
 TEST(Snapshot, IsTheSeedAndNothingElse) {
   const Folder folder;
   const auto digest = [&](const Words& more) {
-    return json_of(twinrun(folder, with({"snapshot", "digits_mlp", "--json", "-o", "i.h5"}, more))
-                       .out)["root_digest"]
+    return json_of(
+               twinrun(folder,
+                       with({"train", "digits_mlp", "--snapshot", "--json", "-o", "i.h5"}, more))
+                   .out)["root_digest"]
         .get<std::string>();
   };
   const std::string first = digest({});

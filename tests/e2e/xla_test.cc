@@ -33,8 +33,8 @@ TEST_F(Xla, OneThatCannotStartIs125AndSaysWhy) {
 }
 
 TEST_F(Xla, ExportLeavesTextArgumentsAndResults) {
-  const Outcome r = twinrun(folder_, {"export", "drill_dropout", "--stablehlo", "--cores", "4",
-                                      "--values", "-o", "out", "--json"});
+  const Outcome r = twinrun(folder_, {"convert", "drill_dropout", "out", "--to", "stablehlo",
+                                      "--cores", "4", "--values", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(json_of(r.out)["files"].size(), 4u);
   const auto step = nlohmann::json::parse(read_text(folder_ / "out/step.json"));
@@ -42,7 +42,7 @@ TEST_F(Xla, ExportLeavesTextArgumentsAndResults) {
   EXPECT_EQ(step["arguments"].size(), json_of(r.out)["arguments"]);
   EXPECT_EQ(step["results"].size(), json_of(r.out)["results"]);
   EXPECT_NE(read_text(folder_ / "out/step.mlir").find("mhlo.num_replicas = 4"), std::string::npos);
-  EXPECT_EQ(twinrun(folder_, {"export", "drill_mlp", "-o", "out"}).code, 128);
+  EXPECT_EQ(twinrun(folder_, {"convert", "drill_mlp"}).code, 128);
 }
 
 TEST_F(Xla, TrainsAndIsNoise) {

@@ -98,12 +98,12 @@ def main(dist, built):
                             (["completion", "bash"], "bash-completion/completions/twinrun"),
                             (["completion", "zsh"], "zsh/site-functions/_twinrun"),
                             (["completion", "fish"], "fish/vendor_completions.d/twinrun.fish")):
-            if must(program, *words) != (folder / "venv/share" / file).read_text(encoding="utf-8"):
-                sys.exit("share/%s is not what twinrun %s prints" % (file, " ".join(words)))
+            if must("%s_dev" % built, *words) != (folder / "venv/share" / file).read_text(encoding="utf-8"):
+                sys.exit("share/%s is not what twinrun_dev %s prints" % (file, " ".join(words)))
         compare("digits_mlp", results(built, folder / "built", None), results(program, folder / "installed", None))
-        engine = "exec:%s serve --engine honest:3"
+        engine = "exec:%s_dev serve --engine honest:3"
         compare("digits_mlp with an engine", results(built, folder / "built-exec", engine % built),
-                results(program, folder / "installed-exec", engine % program))
+                results(program, folder / "installed-exec", engine % built))
     return 0
 
 

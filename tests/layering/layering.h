@@ -1,6 +1,6 @@
-// Checks the rules of docs/architecture.md on the sources: which folder may include which, where
-// printing is allowed, which headers a file for one instruction set may reach, how long a file may
-// be. The checks are pure functions of the texts, so that layering_test.cc can plant violations.
+// Checks the rules of docs/developers/architecture.md on the sources: which folder may include which,
+// where printing is allowed, which headers a file for one instruction set may reach, how long a file
+// may be. The checks are pure functions of the texts, so that layering_test.cc can plant violations.
 //
 //   Files files = read_tree(TWINRUN_SOURCE_DIR);       // "program/base/bits.h" -> its text
 //   for (const auto& v : check_layering(files)) ...    // v.file, v.line, v.what

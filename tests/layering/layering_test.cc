@@ -1,5 +1,5 @@
-// Tests that the sources keep the rules of docs/architecture.md, and that the checks find planted
-// violations.
+// Tests that the sources keep the rules of docs/developers/architecture.md, and that the checks
+// find planted violations.
 #include "tests/layering/layering.h"
 
 #include <gtest/gtest.h>

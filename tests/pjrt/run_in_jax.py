@@ -1,4 +1,4 @@
-"""Runs a step exported by `twinrun export --stablehlo` with JAX's own loader on CPU devices.
+"""Runs a step exported by `twinrun convert --to stablehlo` with JAX's own loader on CPU devices.
 
     run_in_jax.py FOLDER [--tolerance T]
     run_in_jax.py --twinrun BINARY --scenario NAME --cores N      # exports it first, to a temporary folder
@@ -57,8 +57,8 @@ def main():
     if options.folder is not None:
         return run(options.folder, options.tolerance)
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([options.twinrun, "export", options.scenario, "--stablehlo", "--cores",
-                        options.cores, "-o", folder], check=True)
+        subprocess.run([options.twinrun, "convert", options.scenario, folder, "--to", "stablehlo", "--cores",
+                        options.cores], check=True)
         return run(pathlib.Path(folder), options.tolerance)
 
 

@@ -181,7 +181,7 @@ TEST(Scenario, ReadsFiles) {
   EXPECT_EQ(scenario->name, "small");
 }
 
-// docs/reference/scenario-keys.md is generated from this table, so a key that is missing here is
+// docs/reference/scenarios.md is generated from this table, so a key that is missing here is
 // missing there.
 TEST(Scenario, KeyTableNamesEveryKey) {
   const std::string table = key_table_markdown();

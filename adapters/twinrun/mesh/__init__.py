@@ -1,4 +1,4 @@
-"""What the sharding of a user's JAX step means: docs/guides/jax-sharding.md.
+"""What the sharding of a user's JAX step means: docs/guides/jax.md#sharded-steps.
 
 m = compare(step, state, batches)        # m["differs"], m["causes"]
 f = emulated(step)                       # the step without a mesh, for one device

@@ -102,13 +102,36 @@ class Door(unittest.TestCase):
         same = self.run_in("--against", PYTHON, "--steps", "1", "-o", "same", STEPS, "cnn")
         self.assertEqual((same.returncode, self.report("same")["verdict"]["class"]), (0, "IDENTICAL"), same.stderr)
 
+    def test_a_module_and_an_axis_of_bisect(self):
+        shutil.copy(STEPS, self.folder / "stepping.py")
+        module = self.run_in("--steps", "1", "-o", "module", "-m", "stepping", "cnn")
+        self.assertEqual((module.returncode, self.report("module")["verdict"]["class"]), (0, "NOISE"), module.stderr)
+        sides = self.run_in("op", "--b", PYTHON, "--steps", "1", "-o", "axis", STEPS, "cnn", verb="bisect")
+        self.assertEqual((sides.returncode, self.report("axis")["kind"]), (0, "two sides"), sides.stderr)
+
+    def test_a_trace_that_was_cut_short(self):
+        whole = (self.folder / "twinrun-results/steps/trace.twin").read_bytes()
+        (self.folder / "cut.twin").write_bytes(whole[:len(whole) // 3])
+        self.assertEqual(self.run_in("cut.twin").returncode, 128)
+        self.assertEqual(self.run_in("--partial", "cut.twin").returncode, 0)
+
+    def test_a_known_step(self):
+        trace = "twinrun-results/steps/trace.twin"
+        self.assertEqual(self.run_in("-o", "kept/known.json", "--again", trace, trace, verb="record").returncode, 0)
+        same, other = (self.run_in("kept/known.json", path, "--json", verb="verify") for path in (trace, "wrong/trace.twin"))
+        self.assertEqual((same.returncode, json.loads(same.stdout)["verdict"]["class"]), (0, "IDENTICAL"), same.stderr)
+        self.assertEqual((other.returncode, json.loads(other.stdout)["verdict"]["class"]), (20, "ENGINE_BUG"), other.stderr)
+        made = self.run_in("-o", "script.json", "--steps", "1", STEPS, "cnn", verb="record")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual(self.run_in("script.json", STEPS, "cnn", verb="verify").returncode, 0)
+
     def test_what_cannot_be_diagnosed_says_what_to_type(self):
         (self.folder / "empty").mkdir(exist_ok=True)
         (self.folder / "some.zip").write_bytes(b"PK\x03\x04")
         (self.folder / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
         (self.folder / "known.json").write_text('{"schema": 1, "kind": "known_step"}')
         for what, says in (("nothing.py", "no such file"), ("empty", "neither a report.json nor traces"), ("some.zip", "twinrun replay some.zip"),
-                           ("run.h5", "twinrun inspect run.h5"), ("known.json", "python -m twinrun verify known.json SCRIPT")):
+                           ("run.h5", "twinrun inspect run.h5"), ("known.json", "twinrun verify known.json SCRIPT")):
             done = self.run_in(what)
             self.assertEqual((done.returncode, says in done.stderr), (128, True), done.stderr)
 

@@ -539,7 +539,7 @@ TEST(Check, SmallBatchNormIsOfTheGuideThatSaysIt) {
   EXPECT_EQ(rule->source, "Cloud TPU's troubleshooting guide");
 }
 
-// The table in docs/guides/check.md has each rule with its severity, meaning, message and source.
+// The table in docs/guides/check.md has each rule with its severity and meaning.
 TEST(Check, TheDocumentationHasTheRules) {
   std::ifstream in(TWINRUN_SOURCE_DIR "/docs/guides/check.md");
   std::map<std::string, std::string> rows;
@@ -552,8 +552,7 @@ TEST(Check, TheDocumentationHasTheRules) {
   EXPECT_EQ(count, static_cast<int>(rules().size()));
   for (const Rule& r : rules()) {
     const std::string& row = rows[std::string(r.id)];
-    for (const std::string_view part :
-         {r.id, to_string(r.severity), r.meaning, r.message, r.source})
+    for (const std::string_view part : {r.id, to_string(r.severity), r.meaning})
       EXPECT_NE(row.find(part), std::string::npos) << r.id << ": " << part;
   }
 }

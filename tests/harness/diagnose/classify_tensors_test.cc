@@ -136,7 +136,7 @@ TEST(Classify, WhatOneCoreShowsIsNotSharding) {
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kProgram, 15);
   EXPECT_TRUE(contains(j.headline, "has 0.8 as the learning rate")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "run E1")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "One core alone")) << j.headline;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "optimizer.lr");
   EXPECT_TRUE(contains(j.notes.at(0), "a learning rate times the cores")) << j.notes[0];
@@ -147,7 +147,7 @@ TEST(Classify, WhatOneCoreShowsIsNotSharding) {
   e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful, 0.4)};
   j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.findings.at(0).sentence, "run E1")) << j.findings[0].sentence;
+  EXPECT_TRUE(contains(j.findings.at(0).sentence, "on one core alone")) << j.findings[0].sentence;
   // A diagnosis of one core never says sharding.
   e = inside();
   e.cores = 1;

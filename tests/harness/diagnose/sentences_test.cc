@@ -90,10 +90,9 @@ TEST(Sentences, ShardingSaysWhichWayAndWhatIsNotResolved) {
     return contains(line, "is better here; the cure makes it behave as the unsharded reference");
   }));
   ASSERT_EQ(j.notes.size(), 1u);
-  EXPECT_EQ(
-      j.notes[0],
-      "The engine's own effect (T - S) is not resolved: 3 paired seeds would show a change of "
-      "0.130 or more of held-out loss.");
+  EXPECT_EQ(j.notes[0],
+            "The engine's own effect is not resolved: 3 paired seeds would show a change of "
+            "0.130 or more of held-out loss.");
 }
 
 // The next steps have values: the number of seeds that would decide, or a margin that would be

@@ -1,4 +1,4 @@
-// Tests that `twinrun serve` reads and writes plain files of its session folder only, whatever the
+// Tests that `twinrun_dev serve` reads and writes plain files of its session folder only, whatever the
 // names in its requests are.
 #include "harness/doctor/serve.h"
 

@@ -458,12 +458,12 @@ TEST(DrillRunner, AFullDiskIsNoResult) {
 }
 
 // The part of the drill that the test suite runs: few cases of every stratum. The whole drill is
-// `./dev drill`; docs/method/drill.md has its figures.
+// `./dev drill`; docs/results/drill.md has its figures.
 TEST(DrillSlow, FewCasesOfEveryStratum) {
   Drilling d;
   d.options.plan = {{"drill_mlp", "drill_dropout", "drill_triplet"}, 48, 3, 'A'};
   const DrillSummary s = summarise(d.run());
-  // A part of the biases below the bound is missed; docs/method/drill.md says how large a part.
+  // A part of the biases below the bound is missed; docs/results/drill.md says how large a part.
   for (const std::string& miss : s.misses) {
     if (!miss.starts_with("bias.")) ADD_FAILURE() << miss;
   }

@@ -154,7 +154,7 @@ TEST(GoldenRuns, TableIsComplete) {
 }
 
 // TWINRUN_GOLDEN="digits_mlp litmus_nan" selects only these scenarios, for an emulated CPU
-// (docs/method/amx.md).
+// (docs/developers/processors.md).
 std::vector<std::string> chosen(const std::vector<std::string>& names) {
   const char* list = std::getenv("TWINRUN_GOLDEN");
   if (list == nullptr) return names;

@@ -1,9 +1,9 @@
-// twinrun serve: runs one of our engines behind the engine protocol.
+// twinrun_dev serve: runs one of our engines behind the engine protocol.
 #include "harness/doctor/serve.h"
 
 #include <iostream>
 
-#include "harness/cli/options.h"
+#include "harness/developers/developers.h"
 
 namespace twinrun::cli {
 
@@ -13,8 +13,8 @@ Result<int> serve_verb(const Args& args) {
   add_fault_option(options, "fault", "engine");
   add_common_options(options);
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun serve [--engine ENGINE] FOLDER",
-                       "twinrun serve --engine tpu /tmp/session", options, {"FOLDER"}));
+                 parse(args, "twinrun_dev serve [--engine ENGINE] FOLDER",
+                       "twinrun_dev serve --engine tpu /tmp/session", options, {"FOLDER"}));
   if (parsed.help) return 0;
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   TWINRUN_ASSIGN(const auto faults, faults_of(parsed));

@@ -1,43 +1,16 @@
-// twinrun manual: the tables of verbs and options as manual pages, for man(1).
+// twinrun_dev manual: the tables of verbs and options as manual pages, for man(1).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/cli/options.h"
+#include "harness/developers/developers.h"
 #include "harness/host/environment.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {
 namespace {
-
-constexpr Term kExitCodes[] = {
-    {"0", "done, and nothing bad was found"},
-    {"1",
-     "check, compare, diff, verify: an error or a difference; train, record: the run failed; "
-     "replay: not reproduced; doctor: a check failed; drill: misses"},
-    {"10", "diagnose: sharding"},
-    {"15", "diagnose: another formula"},
-    {"20", "diagnose: engine bug; judge: results outside of their bounds"},
-    {"30", "diagnose: reference not deterministic"},
-    {"125", "inconclusive, undecided or not reproducible; or an engine is not available"},
-    {"128", "usage, bad input or environment"},
-    {"130", "interrupted"},
-};
-
-constexpr Term kEnvironment[] = {
-    {"TWINRUN_CACHE",
-     "folder of the reference runs that are kept (default: twinrun/references in $XDG_CACHE_HOME "
-     "or ~/.cache); empty: none"},
-    {"TWINRUN_ISA",
-     "the highest instruction set to use, which never changes a bit: scalar, neon, avx2, "
-     "avx512, avx512bf16, amx"},
-    {"TWINRUN_PJRT_PLUGIN", "PJRT plugin of the engine xla"},
-    {"TWINRUN_PYTHON", "bisect package: the Python that has the package twinrun (python3)"},
-    {"NO_COLOR", "not empty: no colours"},
-    {"LC_ALL", "without UTF-8 in it (else in LC_CTYPE or LANG), reports are drawn in ASCII"},
-};
 
 // Text for roff: no character of it is a command.
 std::string roff(std::string_view text) {
@@ -162,12 +135,9 @@ void add_pages(std::vector<Page>& pages, std::span<const Verb> verbs) {
 
 }  // namespace
 
-std::span<const Term> exit_codes() { return kExitCodes; }
-std::span<const Term> environment_variables() { return kEnvironment; }
-
 Result<int> manual_verb(const Args& args) {
   Options options;
-  options.text("out,o", "write every page to this folder");
+  options.text("out,o FOLDER", "write every page to this folder");
   Values known{.closed = true}, axes{.closed = true};
   for (const Verb& verb : verbs()) {
     known.names.emplace_back(verb.name);
@@ -175,9 +145,10 @@ Result<int> manual_verb(const Args& args) {
   }
   options.takes("?VERB", known);
   options.takes("?AXIS", axes);
-  TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun manual [VERB [AXIS]]\n       twinrun manual -o FOLDER",
-                       "twinrun manual bisect op | man -l -", options, {"?VERB", "?AXIS"}));
+  TWINRUN_ASSIGN(
+      const Parsed parsed,
+      parse(args, "twinrun_dev manual [VERB [AXIS]]\n       twinrun_dev manual -o FOLDER",
+            "twinrun_dev manual bisect op | man -l -", options, {"?VERB", "?AXIS"}));
   if (parsed.help) return 0;
 
   std::vector<Page> pages = {{"twinrun"}};
@@ -197,7 +168,7 @@ Result<int> manual_verb(const Args& args) {
     if (parsed.has(word)) name += "-" + parsed.get<std::string>(word);
   const auto page = std::ranges::find(pages, name, &Page::name);
   if (page == pages.end())
-    return Error{"there is no page " + name, "", "twinrun manual VERB, or bisect AXIS"};
+    return Error{"there is no page " + name, "", "twinrun_dev manual VERB, or bisect AXIS"};
   print_document(page->text());
   return 0;
 }
