@@ -126,11 +126,11 @@ class Document {
       scenario += " – " + html::text(r_.scenario_description, 300);
     const bool by_scenario = r_.kind == "scenario";
     std::string out = fmt::format(
-        "<header>\n<p class=\"about\">twinrun on {}<br>{}: {}</p>\n"
+        "<header>\n<p class=\"about\">twinrun on {}<br>{}{}</p>\n"
         "<h1><span class=\"badge v-{}\"><span aria-hidden=\"true\">{}</span> {}</span> {}</h1>\n",
         scenario, by_scenario ? "subject" : html::text(r_.kind),
-        html::code(text::engine_name(r_.subject), 400), to_string(r_.verdict), sign_of(r_.verdict),
-        to_string(r_.verdict),
+        r_.subject.empty() ? "" : ": " + html::code(text::engine_name(r_.subject), 400),
+        to_string(r_.verdict), sign_of(r_.verdict), to_string(r_.verdict),
         by_scenario ? std::string(text::meaning(r_.verdict)) : html::prose(r_.headline));
     if (by_scenario && !r_.headline.empty())
       out += fmt::format("<p class=\"headline\">{}</p>\n", html::prose(r_.headline));

@@ -75,6 +75,7 @@ std::string to_json(const KnownStep& known) {
     if (!c.steady) one["steady"] = false;
     one["reads"] = c.reads.hex();
     if (c.given) one["given"] = c.given->hex();
+    if (c.numbers) one["numbers"] = c.numbers->hex();
     one["results"] = Json::array();
     for (const auto& [type, digest] : c.results) one["results"].push_back({type, digest.hex()});
     j["calls"].push_back(std::move(one));
@@ -118,6 +119,7 @@ Result<KnownStep> read_known(const std::string& path) {
       c.steady = one.value("steady", true);
       c.reads = digest(one.at("reads"));
       if (one.contains("given")) c.given = digest(one.at("given"));
+      if (one.contains("numbers")) c.numbers = digest(one.at("numbers"));
       for (const nlohmann::json& r : one.at("results"))
         c.results.emplace_back(r.at(0).get<std::string>(), digest(r.at(1)));
       out.calls.push_back(std::move(c));

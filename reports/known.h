@@ -18,10 +18,11 @@ namespace twinrun {
 struct KnownCall {
   int32_t step = 0;
   std::string op, module, place;
-  bool draw = false;            // its result is random
-  bool steady = true;           // a second run gave the same
-  Digest reads;                 // of all tensors that it reads, in order
-  std::optional<Digest> given;  // of those among them that no call computed: batches, weights
+  bool draw = false;              // its result is random
+  bool steady = true;             // a second run gave the same
+  Digest reads;                   // of all tensors that it reads, in order
+  std::optional<Digest> given;    // of those among them that no call computed: batches, weights
+  std::optional<Digest> numbers;  // of its arguments that are numbers with a fraction: a rate
   std::vector<std::pair<std::string, Digest>> results;  // type, digest
 };
 

@@ -171,7 +171,7 @@ class Page {
     } else {
       for (const text::DriftRow& row : text::drift_of(r_)) {
         if (row.first_step) {
-          line("loss, " + row.isolates,
+          line(fmt::format("loss ({})", row.isolates),
                fmt::format("bits differ from step {} on", *row.first_step));
         }
       }

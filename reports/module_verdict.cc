@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "reports/text.h"
 
@@ -23,8 +25,9 @@ Finding finding_of(const ModuleResult& r) {
   f.cause = "module";
   f.level = ' ';
   f.op = fmt::format("result {}", r.index);
-  f.sentence = fmt::format("result {}, {}: {} of {} elements outside", r.index, r.type,
-                           text::count(r.outside), text::count(r.elements));
+  f.sentence = fmt::format("result {}, {}: {} of {} elements outside{}", r.index, r.type,
+                           text::count(r.outside), text::count(r.elements),
+                           r.worst ? ", the worst at " + index_of(*r.worst) : "");
   f.elements = fmt::format("{} of {} elements{}", text::count(r.outside), text::count(r.elements),
                            r.pattern.empty() ? "" : ": " + r.pattern);
   if (r.worst) {
@@ -70,20 +73,23 @@ DetailTable results_of(const ModuleVerdict& v) {
 }
 
 std::string headline_of(const ModuleVerdict& v) {
+  const std::string name = std::filesystem::path(v.module).filename().string();
   if (v.outside() > 0)
-    return fmt::format("no rounding and no legal rewriting of {} explains {}", v.module,
+    return fmt::format("no rounding and no legal rewriting of {} explains {}", name,
                        text::plural(v.outside(), "element"));
   if (v.unlikely() > 0)
     return fmt::format(
         "{} of {} are farther off than rounding is likely to explain, which proves nothing",
-        text::plural(v.unlikely(), "element"), v.module);
-  if (v.judged() == 0) return fmt::format("no element of {} could be judged", v.module);
+        text::plural(v.unlikely(), "element"), name);
+  if (!v.left_out.empty())
+    return fmt::format("{} of {} was not given, and not judged", v.left_out.front(), name);
+  if (v.judged() == 0) return fmt::format("no element of {} could be judged", name);
   if (v.verdict() != VerdictClass::kNoise)
     return fmt::format(
         "the bounds leave {:.2g} of the change that {} makes undecided, so they say nothing of it",
-        v.undecided(), v.module);
+        v.undecided(), name);
   return fmt::format("all {} judged elements of {} are within what rounding explains",
-                     text::count(v.judged()), v.module);
+                     text::count(v.judged()), name);
 }
 
 }  // namespace
@@ -96,6 +102,11 @@ int64_t ModuleVerdict::outside() const {
 int64_t ModuleVerdict::unlikely() const {
   int64_t n = 0;
   for (const ModuleResult& r : results) n += r.likely ? r.outside : 0;
+  return n;
+}
+int64_t ModuleVerdict::elements() const {
+  int64_t n = 0;
+  for (const ModuleResult& r : results) n += r.elements;
   return n;
 }
 int64_t ModuleVerdict::judged() const {
@@ -115,8 +126,9 @@ double ModuleVerdict::undecided() const {
 VerdictClass ModuleVerdict::verdict() const {
   if (outside() > 0) return VerdictClass::kEngineBug;
   const bool is_open = undecided() * undecided() >= 0.5;
-  return judged() > 0 && unlikely() == 0 && !is_open ? VerdictClass::kNoise
-                                                     : VerdictClass::kInconclusive;
+  return judged() > 0 && unlikely() == 0 && !is_open && left_out.empty()
+             ? VerdictClass::kNoise
+             : VerdictClass::kInconclusive;
 }
 
 Report report_of(const ModuleVerdict& v) {
@@ -140,7 +152,10 @@ Report report_of(const ModuleVerdict& v) {
   r.notes = v.notes;
   r.counts = {{"judged", v.judged()}, {"outside", v.outside()}, {"unlikely", v.unlikely()}};
   r.numbers["undecided"] = v.undecided();
-  r.confidence = fmt::format("of the step's change {:.2g} is undecided", v.undecided());
+  r.confidence = fmt::format("{} of {} elements have a bound", text::count(v.judged()),
+                             text::count(v.elements()));
+  if (std::ranges::any_of(v.results, [](const ModuleResult& of) { return of.replaces >= 0; }))
+    r.confidence += fmt::format("; of the step's change {:.2g} is undecided", v.undecided());
   return r;
 }
 

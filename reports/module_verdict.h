@@ -39,11 +39,13 @@ struct ModuleResult {
 struct ModuleVerdict {
   std::string module;
   std::vector<ModuleResult> results;
-  std::string refused;  // why the module cannot be imported
+  std::string refused;                // why the module cannot be imported
+  std::vector<std::string> left_out;  // results that were not given: "result/1"
   std::vector<std::string> notes;
 
   int64_t outside() const;   // elements, of proven radii
   int64_t unlikely() const;  // elements outside of likely values, which proves nothing
+  int64_t elements() const;  // of all results
   int64_t judged() const;    // elements
   // The part of the step that is undecided: of the squared changes of the results that replace
   // arguments, each in units of its result's norm and weighted by its elements that move.

@@ -29,7 +29,7 @@ std::span<const RunPair> run_pairs() {
       {"E1", "R1", "the engine alone, on one core", "by the engine alone, on one core"},
       {"S", "R", "sharding alone, on the reference", "by sharding alone, on the reference"},
       {"T", "S", "the engine, sharded alike", "by the engine alone, sharded alike"},
-      {"T", "R", "everything: what you see", "in all, the engine against the reference"},
+      {"T", "R", "everything: what you see", "in all (the engine against the reference)"},
       {"U", "R", "what is left with the causes undone", "with the causes undone"},
       {"L", "RL", "what is left with a larger batch", "with a larger batch"},
   }};
@@ -52,6 +52,13 @@ std::string_view words_of_run(std::string_view name) {
 std::string_view brief_of_run(std::string_view name) {
   const auto found = std::ranges::find(run_names(), name, &RunName::name);
   return found == run_names().end() ? std::string_view() : found->brief;
+}
+
+std::string called(std::string_view name) {
+  const size_t seed = std::min(name.find('#'), name.size());
+  const std::string_view brief = brief_of_run(name.substr(0, seed));
+  return (seed < name.size() ? "seed " + std::string(name.substr(seed + 1)) + ": " : "") +
+         std::string(brief.empty() ? name : brief);
 }
 
 size_t run_named_at(std::string_view text, size_t at) {

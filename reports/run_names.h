@@ -20,6 +20,8 @@ struct RunName {
 std::span<const RunName> run_names();
 std::string_view words_of_run(std::string_view name);
 std::string_view brief_of_run(std::string_view name);  // "" for an unknown name
+// "subject, sharded" of T; of T#3 "seed 3: subject, sharded"; an unknown name itself.
+std::string called(std::string_view name);
 
 // Two runs whose difference isolates something, as a row of a table and after "loss is 0.1 higher".
 struct RunPair {

@@ -373,6 +373,13 @@ std::vector<Section> details(const Report& r) {
       }
       t.add(std::move(cells));
     }
+    // A column that says nothing of any row is in report.json only.
+    for (size_t i = 0; i < t.columns.size() && !t.rows.empty(); ++i) {
+      if (std::ranges::all_of(t.rows, [&](const Table::Row& row) {
+            return row.cells[i].raw.empty() || row.cells[i].raw == "-1";
+          }))
+        t.columns[i].in = 0;
+    }
     out.push_back({d.title, {std::move(t)}, d.note});
   }
   return out;

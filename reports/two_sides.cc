@@ -148,10 +148,16 @@ Answers answers_of(const TwoSides& s) {
                     : outcome(Outcome::kOpen) ? Outcome::kOpen
                                               : Outcome::kYes,
                     fmt::format("side A: {}; side B: {}", a.operations.what, b.operations.what)};
-  out.program = s.verdict == VerdictClass::kProgram ? Answer{Outcome::kNo, s.headline}
-                : s.verdict == VerdictClass::kNoise || s.verdict == VerdictClass::kIdentical
-                    ? Answer{Outcome::kYes, "both sides compute the same update"}
-                    : Answer{Outcome::kOpen, s.headline};
+  const bool open = !s.a.open.empty() || !s.b.open.empty();
+  out.program =
+      s.verdict == VerdictClass::kProgram     ? Answer{Outcome::kNo, s.headline}
+      : s.verdict == VerdictClass::kIdentical ? Answer{Outcome::kYes, "the same bits on both sides"}
+      : s.verdict != VerdictClass::kNoise     ? Answer{Outcome::kOpen, s.headline}
+      : open
+          ? Answer{Outcome::kOpen,
+                   "the gradients agree within what rounding explains at most, and not every call "
+                   "was judged"}
+          : Answer{Outcome::kYes, "the updates agree within what rounding explains at most"};
   out.sharding = {Outcome::kNotApplicable, "the sides are held against each other"};
   out.effect = {Outcome::kNotAsked, "a few steps do not say what the model learns"};
   return out;

@@ -145,5 +145,11 @@ def replay(words):
                 print(f"computing {operation}", file=sys.stderr)
                 function(*positional, **keyword)
             recording.next_step()
-        done = subprocess.run([program(), "diagnose", path, "-q", "-o", args.out or os.path.join(folder, "found")])
-        return done.returncode
+        done = subprocess.run([program(), "diagnose", path, "-q", "-o", args.out or os.path.join(folder, "found")], stdout=subprocess.PIPE,
+                              universal_newlines=True)
+    # Without --out the files that the answer names are gone.
+    print(done.stdout if args.out else done.stdout.partition("\n  files ")[0])
+    import torch
+    found = {0: "not reproduced here: these calls are right", 20: "reproduced here"}.get(done.returncode, "not decided here")
+    print(f"{found} (PyTorch {torch.__version__})")
+    return done.returncode

@@ -99,18 +99,26 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self):
-        rows = "".join(
-            f"<li>{html.escape(f['sentence'])}"
-            + (f" <i>Cure: {html.escape(f['cure'])}.</i>" if f.get("cure") else "")
-            + "</li>"
+        sentences = [
+            f["sentence"] + (f" Cure: {f['cure']}." if f.get("cure") else "")
             for f in self.findings
             if f["sentence"]
-        )
-        link = html.escape(str(Path(self.path) / "report.html"))
-        return (
-            f"<h3>{html.escape(self.verdict)}</h3><p>{html.escape(self.headline)}</p><ul>{rows}</ul>"
-            f'<p><a href="{link}">{link}</a></p>'
-        )
+        ]
+        return shown(self.data, self.headline, sentences, str(Path(self.path) / "report.html"))
+
+
+def shown(data, headline, sentences, page):
+    """Returns the HTML of an answer in a notebook: verdict, the five questions, findings, the address of the page."""
+    answers = "".join(
+        f"<tr><td>{question}</td><td><b>{html.escape(answer['outcome'])}</b></td><td>{html.escape(answer['what'])}</td></tr>"
+        for question, answer in data["answers"].items()
+    )
+    listed = "".join(f"<li>{html.escape(s)}</li>" for s in sentences)
+    return (
+        f"<h3>{html.escape(data['verdict']['class'])}</h3><p>{html.escape(headline)}</p><table>{answers}</table>"
+        + (f"<ul>{listed}</ul>" if listed else "")
+        + f'<p><a href="{html.escape(page)}">{html.escape(page)}</a></p>'
+    )
 
 
 def forget(folder):

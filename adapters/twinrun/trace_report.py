@@ -3,13 +3,13 @@
 verdict = twinrun.judge("trace.twin")
 verdict.verdict, verdict.findings, verdict.path
 """
-import html
 import json
 import os
 import subprocess
 
 from .command import program
 from .refused import Refused
+from .report import shown
 
 
 class Judged:
@@ -40,10 +40,7 @@ class Judged:
     __repr__ = __str__
 
     def _repr_html_(self):
-        listed = "".join(f"<li>{html.escape(s)}</li>" for s in self._sentences())
-        return (f"<h3>{html.escape(self.verdict)}</h3><p>{html.escape(self.headline)}; {self.judged} of {self.calls} calls were judged</p>"
-                + (f"<ul>{listed}</ul>" if listed else "")
-                + f'<p><a href="{html.escape(self.path)}">{html.escape(self.path)}</a></p>')
+        return shown(self.data, f"{self.headline}; {self.judged} of {self.calls} calls were judged", self._sentences(), self.path)
 
 
 def rows(data, table):

@@ -172,8 +172,13 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
   if (original.kind == "recorded step") return bundle_step(original, results, path, options);
   if (original.kind != "scenario")
-    return Error{fmt::format("is of {}", original.kind), report_path,
-                 "bundle the folder a/ or b/ of a side, which is a recorded step"};
+    return Error{fmt::format("a bundle is of a scenario or of a recorded step, and this is of: {}",
+                             original.kind),
+                 report_path,
+                 original.kind == "two sides" ? "bundle the folder a/ or b/ of a side"
+                 : original.kind == "module"
+                     ? "the module and its values are the smallest case: send both"
+                     : "send this folder"};
   if (original.asked.subject.empty())
     return Error{"does not record how the diagnosis was run: it is from an older twinrun",
                  report_path, "diagnose again"};

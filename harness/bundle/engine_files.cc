@@ -29,14 +29,15 @@ std::string member_of(const std::string& word) {
   return std::string(kEngineFolder) + name;
 }
 
-// The word without kElsewhere, so that a program is searched in $PATH; this program is used for
-// one of its own name.
+// The word without kElsewhere, so that a program is searched beside this one, then in $PATH.
 std::string found_here(std::string word) {
   const bool elsewhere = word.starts_with(kElsewhere);
   for (size_t at; (at = word.find(kElsewhere)) != word.npos;) word.erase(at, kElsewhere.size());
   std::error_code unknown;
-  const fs::path own = fs::read_symlink("/proc/self/exe", unknown);
-  return elsewhere && !unknown && word == own.filename() ? own.string() : word;
+  const fs::path beside = fs::read_symlink("/proc/self/exe", unknown).parent_path() / word;
+  return elsewhere && fs::path(word).filename() == word && fs::is_regular_file(beside, unknown)
+             ? beside.string()
+             : word;
 }
 
 }  // namespace

@@ -163,6 +163,11 @@ Result<DiagnoseOptions> asked_again(const AskedOf& asked, int threads) {
 std::vector<ExpectedRun> expected_runs(const Report& report) {
   std::vector<ExpectedRun> out;
   for (const RunSummary& run : report.runs) {
+    // A replay tries no cure.
+    const bool of_cure = std::ranges::any_of(report.cures, [&](const CureRow& cure) {
+      return run.name == cure.run || (run.name == cure.reference && cure.reference != "R");
+    });
+    if (of_cure) continue;
     const float last = run.losses.empty() ? static_cast<float>(run.train_loss) : run.losses.back();
     out.push_back({run.name, run.root_digest, run.steps, fmt::format("0x{:08x}", to_bits(last))});
   }

@@ -177,7 +177,8 @@ class Search {
         fmt::format("with {} the diagnosis gives a different result: {}",
                     how_.noise ? "noise instead of its data" : "its batches in a file of their own",
                     last_said_),
-        "reduction", how_.noise ? "bundle it without --anonymise" : ""};
+        "reduction",
+        how_.noise ? "bundle it without --anonymise" : "pack it as it is: add --no-reduction"};
   }
 
   const Finding& found_;

@@ -32,13 +32,6 @@ Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Arg
     return Error{command.empty() ? "no command" : "a command, and another test", "--test",
                  "--test command -- CMD: CMD gets the scenario's file as its last word"};
   o.command = command;
-  if (command.front().ends_with(".py")) {
-    // A script is diagnosed: its verdict is the answer.
-    std::error_code ignored;
-    const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
-    const Args diagnose = {ignored ? "twinrun" : self.string(), "diagnose"};
-    o.command.insert(o.command.begin(), diagnose.begin(), diagnose.end());
-  }
   o.engine = engine_of(parsed, "subject");
   o.quick = parsed.get<bool>("quick");
   TWINRUN_ASSIGN(o.faults, faults_of(parsed));

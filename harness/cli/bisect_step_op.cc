@@ -287,8 +287,8 @@ Result<std::optional<Begin>> begin_of(const Parsed& parsed, const Program& progr
 // The two sides of a script are held against each other, call by call, by diagnose:
 // [--a PYTHON] --b PYTHON SCRIPT [ARGS].
 std::optional<Args> as_diagnosis(const Args& args) {
-  const auto script = std::ranges::find_if(
-      args, [](const std::string& word) { return word.ends_with(".py"); });
+  const auto script =
+      std::ranges::find_if(args, [](const std::string& word) { return word.ends_with(".py"); });
   if (script == args.end()) return std::nullopt;
   Args out, python;
   for (auto at = args.begin(); at != script; ++at) {

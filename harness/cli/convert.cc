@@ -76,18 +76,23 @@ void print_notes(const Conversion& conversion) {
   for (const std::string& note : conversion.notes) say(text::clean(note) + "\n");
 }
 
+bool is_scenario(const Parsed& parsed) {
+  const std::vector<std::string> library = scenario_values().names;
+  return std::ranges::find(library, parsed.get<std::string>("?IN")) != library.end();
+}
+
 // --to stablehlo: the training step of a scenario or program, with its arguments and results.
 Result<int> write_step(const Parsed& parsed) {
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
-  // With --program the only argument is the folder.
+  // With --program an argument is the folder, and not a scenario.
   const bool program = parsed.has("program");
-  if (program && parsed.has("?OUT"))
-    return Error{
-        fmt::format("both a scenario, '{}', and --program", parsed.get<std::string>("?IN")), "",
-        "give one of them"};
+  const bool alone = program && parsed.has("?IN") && !parsed.has("?OUT") && !is_scenario(parsed);
   ExperimentSource source;
-  TWINRUN_ASSIGN(source.program, program_files_of(parsed));
-  if (!program) source.scenario = parsed.get<std::string>("?IN");
+  if (alone) {
+    TWINRUN_ASSIGN(source.program, program_files_of(parsed));
+  } else {
+    TWINRUN_ASSIGN(source, source_of(parsed, "?IN"));
+  }
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   TWINRUN_ASSIGN(const Experiment experiment, open_experiment(source, overrides));
   const Scenario& scenario = experiment.scenario;
@@ -97,7 +102,7 @@ Result<int> write_step(const Parsed& parsed) {
   sharding.cores = cores;
   TWINRUN_RETURN_IF_ERROR(check_shares(experiment, sharding, /*alone=*/false));
   ExportOptions o;
-  const char* const folder = program ? "?IN" : "?OUT";
+  const char* const folder = alone ? "?IN" : "?OUT";
   o.folder = parsed.has(folder) ? parsed.get<std::string>(folder) : scenario.name + "-stablehlo";
   o.values = parsed.get<bool>("values");
   o.threads = threads;
@@ -173,9 +178,8 @@ Result<int> convert_verb(const Args& args) {
                        {"?IN", "?OUT"}));
   if (parsed.help) return 0;
   const std::string form = parsed.has("to") ? parsed.get<std::string>("to") : "";
-  if (!parsed.has("?IN") && !(form == "stablehlo" && parsed.has("program")))
-    return Error{"IN is missing", "", "twinrun convert IN OUT"};
   if (form == "stablehlo") return write_step(parsed);
+  if (!parsed.has("?IN")) return Error{"IN is missing", "", "twinrun convert IN OUT"};
   if (form == "tensors") return write_tensors(parsed);
   if (!parsed.has("?OUT")) return Error{"OUT is missing", "", "twinrun convert IN OUT"};
   ConvertOptions what;

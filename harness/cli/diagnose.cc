@@ -53,22 +53,20 @@ Result<int> diagnose_verb(const Args& args) {
   add_module_options(options);
   const size_t script = script_at(args, options);
   const bool module = script < args.size() && args[script] == "-m";
-  Args ours(args.begin(),
-            args.begin() + static_cast<int64_t>(std::min(script + 1, args.size())));
+  Args ours(args.begin(), args.begin() + static_cast<int64_t>(std::min(script + 1, args.size())));
   if (module) ours.back() = "module";  // not an option of ours
   TWINRUN_ASSIGN(
       const Parsed parsed,
-      parse(
-          ours,
-          "twinrun diagnose [OPTIONS] WHAT\n\n"
-          "WHAT is one of\n"
-          "  train.py ARGS     a Python script, or -m MODULE ARGS: its first training steps are\n"
-          "                    recorded and judged\n"
-          "  trace.twin ..     what `python -m twinrun watch` has recorded, of each rank\n"
-          "  digits_cnn        a scenario of the library, or your TOML\n"
-          "  step.mlir         a training step as HLO or StableHLO text\n"
-          "  FOLDER            of a finished diagnosis (shown again), or of traces",
-          "twinrun diagnose train.py --epochs 1", options, {"?WHAT.."}));
+      parse(ours,
+            "twinrun diagnose [OPTIONS] WHAT\n\n"
+            "WHAT is one of\n"
+            "  train.py ARGS     a Python script, or -m MODULE ARGS: its first training steps are\n"
+            "                    recorded and judged\n"
+            "  trace.twin ..     what `python -m twinrun watch` has recorded, of each rank\n"
+            "  digits_cnn        a scenario of the library, or your TOML\n"
+            "  step.mlir         a training step as HLO or StableHLO text\n"
+            "  FOLDER            of a finished diagnosis (shown again), or of traces",
+            "twinrun diagnose train.py --epochs 1", options, {"?WHAT.."}));
   if (parsed.help) return 0;
   if (parsed.has("program") == parsed.has("?WHAT..")) {
     return parsed.has("program")

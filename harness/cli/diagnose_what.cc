@@ -138,8 +138,22 @@ Result<int> answer(const Report& report, const Parsed& parsed) {
   const int code = exit_code(report.verdict, report.effect);
   int exit = code;
   if (parsed.has("fail-on")) {
-    const auto bad = split_commas(parsed.get<std::string>("fail-on"));
-    if (std::ranges::find(bad, lower_case(to_string(report.verdict))) == bad.end()) {
+    const auto named = split_commas(lower_case(parsed.get<std::string>("fail-on")));
+    const auto is_bad = [&](VerdictClass verdict) {
+      return std::ranges::find(named, lower_case(to_string(verdict))) != named.end();
+    };
+    // A verdict is of the gravest answer; a gate may ask for another one.
+    const std::pair<const Answer*, VerdictClass> questions[] = {
+        {&report.answers.repeats, VerdictClass::kNondeterministic},
+        {&report.answers.operations, VerdictClass::kEngineBug},
+        {&report.answers.program, VerdictClass::kProgram}};
+    const auto* const failing = std::ranges::find_if(questions, [&](const auto& question) {
+      return question.first->outcome == Answer::Outcome::kNo && is_bad(question.second);
+    });
+    if (is_bad(report.verdict)) {
+    } else if (failing != std::end(questions)) {
+      exit = exit_code(failing->second);
+    } else {
       // This does not turn a subject that was not judged into a good one.
       const VerdictRow* row = find_verdict_row(report.verdict_row);
       const bool judged = row != nullptr ? row->judges == VerdictRow::Judges::kBoth

@@ -10,6 +10,7 @@
 #include "harness/cli/program.h"
 #include "harness/experiment/experiment.h"
 #include "harness/foreign/export_state.h"
+#include "harness/trace/trace_file.h"
 #include "program/graph/liveness.h"
 #include "reports/text.h"
 #include "scenarios/library.h"
@@ -220,6 +221,10 @@ Result<int> inspect_verb(const Args& args) {
   if (parsed.get<bool>("toml")) return print_text_of(what);
   if (parsed.has("program")) return inspect_experiment(parsed);
   std::error_code ignored;
+  if (is_trace(what))
+    return Error{"this is a recorded step", what, "judge it: twinrun diagnose " + what};
+  if (std::filesystem::exists(std::filesystem::path(what) / "report.json", ignored))
+    return Error{"this is a finished diagnosis", what, "show it: twinrun report " + what};
   if (!std::filesystem::is_regular_file(what, ignored) || what.ends_with(".toml"))
     return inspect_experiment(parsed);
   TWINRUN_ASSIGN(const auto kind, file_kind(what));

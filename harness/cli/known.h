@@ -8,8 +8,9 @@
 
 namespace twinrun::cli {
 
-// Hands a command over whose words name a script: Python records it.
-std::optional<Error> given_to_python(const std::string& verb, const Args& args);
+// Hands a command over that names a script, which is no value of an option: Python records it.
+std::optional<Error> given_to_python(const std::string& verb, const Args& args,
+                                     const Options& options);
 Result<int> record_known(const Parsed& parsed);
 Result<int> verify_known_step(const Parsed& parsed, const std::string& known,
                               const std::string& trace);

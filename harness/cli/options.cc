@@ -51,7 +51,7 @@ Help help_in(const po::options_description& visible, const std::map<std::string,
 }
 
 Status check_value(const std::string& where, const Values& allowed, const std::string& text) {
-  for (const std::string& word : allowed.several ? split_commas(text) : Words{text}) {
+  for (const std::string& word : allowed.several ? split_commas(lower_case(text)) : Words{text}) {
     if (std::ranges::find(allowed.names, word) != allowed.names.end()) continue;
     return Error{fmt::format("unknown value '{}' (known: {})", word, join(allowed.names, ", ")),
                  where, did_you_mean(word, allowed.names)};
@@ -87,7 +87,9 @@ Words split_commas(const std::string& text) {
   Words parts;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
-    parts.push_back(text.substr(at, end - at));
+    std::string part = text.substr(at, end - at);
+    part.erase(0, std::min(part.find_first_not_of(' '), part.size()));
+    parts.push_back(std::move(part));
     at = end + 1;
   }
   return parts;

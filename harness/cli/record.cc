@@ -13,7 +13,6 @@
 namespace twinrun::cli {
 
 Result<int> record_verb(const Args& args) {
-  if (const auto failed = given_to_python("record", args)) return *failed;
   Options options;
   add_program_options(options);
   add_engine_option(options, "engine,e", "engine to record", Engines::kWithForeign, "cpu");
@@ -26,6 +25,7 @@ Result<int> record_verb(const Args& args) {
   options.text("again", "of a trace: a second recording of the step, to know what repeats");
   add_plugin_option(options);
   add_common_options(options);
+  if (const auto failed = given_to_python("record", args, options)) return *failed;
   TWINRUN_ASSIGN(
       const Parsed parsed,
       parse(args,
@@ -87,6 +87,8 @@ Result<int> record_verb(const Args& args) {
         golden.engine_settings,
         text::plural(static_cast<int64_t>(golden.checkpoints.size()) - 1, "state"),
         text::count(static_cast<int64_t>(golden.trace.size())), golden.root_digest().hex());
+  if (golden.cores == 1 && scenario.tpu.cores > 1 && o.spec.engine != "cpu")
+    print("  one core: what crosses cores is not in it (--cores {})\n", scenario.tpu.cores);
   if (!facts.repeats) print("  the engine does not repeat its own bits: only noise can decide\n");
   if (!facts.noise.empty())
     print("  noise cannot decide: {}; bits decide\n", text::clean(facts.noise));

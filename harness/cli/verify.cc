@@ -55,7 +55,6 @@ Gate failed(const std::string& path, const Error& error) {
 
 Result<int> verify_verb(const Args& args) {
   if (fault_help(args)) return 0;
-  if (const auto failed = given_to_python("verify", args)) return *failed;
   Options options;
   add_engine_option(options, "engine,e",
                     "another engine than that of the golden run, compared with noise",
@@ -70,6 +69,7 @@ Result<int> verify_verb(const Args& args) {
   add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
   add_common_options(options);
+  if (const auto failed = given_to_python("verify", args, options)) return *failed;
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args,
                        "twinrun verify GOLDEN.. [OPTIONS]\n"

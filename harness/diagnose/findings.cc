@@ -297,7 +297,7 @@ void noise(const Evidence& e, Judgement& j) {
                              effect == whole ? ", and the program means the same" : "");
   }
   if (effect != nullptr) set_effect(*effect, f);
-  if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_number(*whole));
+  if (effect != whole && whole != nullptr) f.evidence.push_back(effect_number(*whole));
   if (tensors && !as.empty() && as != declared_word(e.subject)) {
     f.evidence.push_back(
         !declared ? fmt::format("it declares no precision, and computes as \"{}\" would: {}", as,

@@ -193,6 +193,10 @@ void answer_effect(const Evidence& e, Judgement& j) {
   }
   j.effect = effect_of(*row);
   j.effect_text = lower_first(effect_words(*row));
+  if (j.verdict == VerdictClass::kNoise && j.effect == Effect::kHarmful &&
+      e.subject.precision != DotPrecision::kF32)
+    j.next_steps.push_back(
+        "see whether it is the operands' precision that costs this: --set tpu.precision=highest");
   // Many paired seeds resolve what rounding does to the metric long before it matters: a change that
   // lies, interval and all, inside one standard deviation between seeds is noise like the rest.
   const double largest = std::max(std::fabs(row->low), std::fabs(row->high));
@@ -213,10 +217,6 @@ void answer_effect(const Evidence& e, Judgement& j) {
   if (j.effect == Effect::kWithinMargin)
     j.effect_text += fmt::format("; {} declares a margin of {}", row->margin_source,
                                  text::size_of(*row, row->margin));
-  if (j.verdict == VerdictClass::kNoise && j.effect == Effect::kHarmful &&
-      e.subject.precision != DotPrecision::kF32)
-    j.next_steps.push_back(
-        "see whether it is the operands' precision that costs this: --set tpu.precision=highest");
 }
 
 }  // namespace twinrun

@@ -18,12 +18,7 @@ std::string run_path(const DiagnosisState& diagnosis, const std::string& name) {
 }
 
 std::string title(const std::string& name, const Capabilities& engine, const Program& program) {
-  // "T", or "T#3" of a further seed.
-  const size_t seed = name.find('#');
-  const std::string_view brief = text::brief_of_run(name.substr(0, seed));
-  return fmt::format("{}{}: {}{}",
-                     seed == std::string::npos ? "" : "seed " + name.substr(seed + 1) + ": ",
-                     brief.empty() ? name : brief, engine.name,
+  return fmt::format("{}: {}{}", text::called(name), engine.name,
                      program.sharding.cores > 1
                          ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
                          : fmt::format(", batch {}", program.batch));

@@ -15,6 +15,18 @@
 namespace twinrun {
 namespace {
 
+// A command without its -o FOLDER, in which the report that names the cure lies.
+std::string without_out(std::string command) {
+  for (const std::string_view option : {" -o ", " --out ", " --out="}) {
+    const size_t at = command.find(option);
+    if (at == std::string::npos) continue;
+    const size_t value = at + option.size();
+    const size_t quoted = command[value] == '\'' ? command.find('\'', value + 1) : value;
+    command.erase(at, std::min(command.find(' ', quoted), command.size()) - at);
+  }
+  return command;
+}
+
 struct Cure {
   std::string run, reference;
   Overrides settings;
@@ -128,7 +140,7 @@ Status apply_cure(DiagnosisState& diagnosis, const Cure& cure) {
   row.accuracy = classes ? mean_of(values_of(c, &Evaluation::accuracy)) : kNone;
   row.accuracy_reference = classes ? mean_of(values_of(r, &Evaluation::accuracy)) : kNone;
   if (!diagnosis.options.command.empty()) {
-    row.command = diagnosis.options.command;
+    row.command = without_out(diagnosis.options.command);
     for (const auto& [key, value] : cure.settings)
       row.command += fmt::format(" --set {}={}", key, value);
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "harness/diagnose/findings.h"
+#include "reports/run_names.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -66,9 +67,9 @@ void reference_not_finite(const Evidence& e, Judgement& j) {
   f.step = first.step;
   f.op = first.op;
   f.phase = first.phase;
-  f.sentence =
-      fmt::format("{} ({} phase) at step {} of {}, on the cpu reference itself.",
-                  first_produces(first), first.phase, first.step, e.reference_non_finite_run);
+  f.sentence = fmt::format("{} ({} phase) at step {} of {}, on the cpu reference itself.",
+                           first_produces(first), first.phase, first.step,
+                           text::called(e.reference_non_finite_run));
   for (const Control& control : e.controls) {
     if (control.run && control.passed)
       f.evidence.push_back(fmt::format("{}: {}", control.name, control.detail));
@@ -76,7 +77,7 @@ void reference_not_finite(const Evidence& e, Judgement& j) {
   f.reproduce = e.command;
   j.findings.push_back(std::move(f));
   j.headline = fmt::format("The reference diverges: {} at step {} ({}).", first_produces(first),
-                           first.step, e.reference_non_finite_run);
+                           first.step, text::called(e.reference_non_finite_run));
   j.confidence = "a subject cannot be judged against a reference that fails";
   j.next_steps.push_back("lower optimizer.lr, or clip the gradient, until cpu trains");
 }
@@ -88,8 +89,8 @@ void engine_failed(const Evidence& e, Judgement& j) {
   f.cause = "engine_failed";
   const std::string& what = e.engine_failure->what;
   const size_t first = std::min(what.find('\n'), what.size());
-  f.sentence = fmt::format("In run {}, {}: {}", e.engine_failure_run, e.engine_failure->where,
-                           what.substr(0, first));
+  f.sentence = fmt::format("In the run \"{}\", {}: {}", text::called(e.engine_failure_run),
+                           e.engine_failure->where, what.substr(0, first));
   for (size_t at = first + 1; at < what.size();) {
     const size_t end = std::min(what.find('\n', at), what.size());
     f.evidence.push_back(what.substr(at, end - at));
@@ -98,7 +99,8 @@ void engine_failed(const Evidence& e, Judgement& j) {
   f.reproduce = e.command;
   f.level = 'C';
   j.findings.push_back(std::move(f));
-  j.headline = fmt::format("The engine failed in run {}{}", e.engine_failure_run, reason_of(what));
+  j.headline = fmt::format("The engine failed in the run \"{}\"{}",
+                           text::called(e.engine_failure_run), reason_of(what));
   j.confidence = "an engine that does not answer cannot be judged";
   j.next_steps.push_back(
       "to see whether the engine answers at all: twinrun doctor --engine ENGINE");

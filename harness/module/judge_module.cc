@@ -118,7 +118,11 @@ Result<ModuleVerdict> judge_arrays(const ModuleRequest& request, const Arrays& v
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const Output& output = program.outputs[i];
     const auto result = values.find(output.name);
-    if (result == values.end()) continue;
+    if (result == values.end()) {
+      out.notes.push_back(fmt::format("{} was not given, so it was not judged", output.name));
+      out.left_out.push_back(output.name);
+      continue;
+    }
     TWINRUN_ASSIGN(Tensor tensor,
                    tensor_of(result->second, program.graph.type(output.id), request.values));
     wanted.push_back(output.id);
@@ -137,6 +141,12 @@ Result<ModuleVerdict> judge_arrays(const ModuleRequest& request, const Arrays& v
     const FoundVerdict v = compare(expected, found[i], before[i].valid() ? &before[i] : nullptr);
     return described(indices[i], replaces[i], expected, v);
   };
+  for (const auto& [name, array] : values) {
+    if (name.starts_with("result/") &&
+        std::ranges::find(program.outputs, name, &Output::name) == program.outputs.end())
+      return Error{fmt::format("{} is no result of the module", name), request.values,
+                   fmt::format("it has {}: result/0, ..", program.outputs.size())};
+  }
   if (wanted.empty())
     return Error{"no 'result/0', 'result/1', ...", request.values,
                  "write what the module returned beside its arguments"};

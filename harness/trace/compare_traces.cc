@@ -331,9 +331,10 @@ class Comparison {
     for (const bool of_a : {true, false}) {
       const TraceFile& trace = of_a ? trace_a_ : trace_b_;
       const auto& pairs = of_a ? aligned_.pair_of_a : aligned_.pair_of_b;
-      // The first call without a partner is where to look; else the step's first call.
-      const Call* at =
-          unaligned_after(trace, of_a ? a_ : b_, pairs, -1, kind == OtherInput::Kind::kUpdate);
+      // Where the values part; else the first call without a partner; else the step's first call.
+      const bool update = kind == OtherInput::Kind::kUpdate;
+      const Call* at = update ? nullptr : where_values_part(of_a);
+      if (at == nullptr) at = unaligned_after(trace, of_a ? a_ : b_, pairs, -1, update);
       if (at == nullptr) {
         const auto first = std::ranges::find(trace.calls, step, &Call::step);
         if (first != trace.calls.end()) at = &*first;
@@ -344,6 +345,26 @@ class Comparison {
     o.relative = relative;
     o.explained = explained;
     out_.inputs.push_back(std::move(o));
+  }
+  // The first pair that differs, on one side; or a call without a partner that lies between it and
+  // the last one that agrees. nullptr: all agree.
+  const Call* where_values_part(bool of_a) const {
+    const TraceValues& values = of_a ? a_ : b_;
+    const Call* last = nullptr;
+    for (size_t k = 0; k < aligned_.pairs.size(); ++k) {
+      const AlignedPair& p = aligned_.pairs[k];
+      const Call* const call = values.results[of_a ? p.a : p.b].call;
+      if (differences_[k].differing == 0) {
+        if (last == nullptr || call->index > last->index) last = call;
+        continue;
+      }
+      if (a_.results[p.a].draw || ill_conditioned(k)) continue;
+      const Call* const alone = unaligned_after(of_a ? trace_a_ : trace_b_, values,
+                                                of_a ? aligned_.pair_of_a : aligned_.pair_of_b,
+                                                last == nullptr ? -1 : last->index, false);
+      return alone != nullptr && alone->index < call->index ? alone : call;
+    }
+    return nullptr;
   }
   // What is left of terms that cancel may differ in every digit.
   bool ill_conditioned(size_t k) const {

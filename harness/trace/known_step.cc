@@ -13,6 +13,21 @@ namespace {
 
 using aten::Call;
 
+void add_numbers(const aten::Value& v, std::vector<double>& to) {
+  if (v.kind == aten::Value::Kind::kNumber) to.push_back(v.number);
+  for (const aten::Value& item : v.items) add_numbers(item, to);
+}
+
+std::optional<Digest> numbers_of(const Call& call) {
+  std::vector<double> numbers;
+  for (const aten::Value& v : call.args) add_numbers(v, numbers);
+  for (const auto& [name, v] : call.kwargs) add_numbers(v, numbers);
+  if (numbers.empty()) return std::nullopt;
+  DigestBuilder out;
+  out.add_bytes(numbers.data(), numbers.size() * sizeof(double));
+  return out.finish();
+}
+
 KnownStep digests_of(const TraceFile& trace) {
   const TraceValues values = values_of(trace);
   KnownStep out;
@@ -33,6 +48,7 @@ KnownStep digests_of(const TraceFile& trace) {
     DigestBuilder reads;
     for (const Digest& d : values.reads[at]) reads.add(d);
     c.reads = reads.finish();
+    c.numbers = numbers_of(call);
     if (given.contains(call.index)) c.given = given[call.index].finish();
     for (size_t i = values.of_call[at].first; i < values.of_call[at].second; ++i) {
       c.results.emplace_back(values.results[i].view->type(), values.results[i].digest);
@@ -108,6 +124,12 @@ class Verifier {
       while (which < now.results.size() && now.results[which].second == then.results[which].second)
         ++which;
       const bool same_reads = then.reads == now.reads;
+      // A number may follow from results, which other kernels round otherwise.
+      if (v_.differing == 0 && then.numbers && then.numbers != now.numbers)
+        return other_program(i,
+                             fmt::format("call {} ({}) is given other numbers than were recorded, "
+                                         "such as another learning rate",
+                                         i, now.op));
       if (v_.differing == 0 && !same_reads) {
         return other_program(i, fmt::format("call {} ({}) reads other values than were recorded, "
                                             "and no call before it gave others",
@@ -224,7 +246,7 @@ Result<KnownStep> know(const TraceFile& trace, const TraceFile* again, ThreadPoo
       if (!same_kind(c, other) || c.given != other.given)
         return Error{fmt::format("call {} ({}) is not the same in two runs of the script", i, c.op),
                      trace.path, "seed the script, and take its batches in a fixed order"};
-      c.steady = c.reads == other.reads && c.results == other.results;
+      c.steady = c.reads == other.reads && c.results == other.results && c.numbers == other.numbers;
       if (!c.steady && c.draw)
         return Error{fmt::format("call {} ({}) draws other numbers in a second run", i, c.op),
                      trace.path, "seed the script"};

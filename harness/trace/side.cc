@@ -142,8 +142,15 @@ Result<RecordedSide> record_side(const std::vector<std::string>& words, const Si
   // A script that has diagnosed itself may say so by its exit status.
   if (fs::exists(report, ignored)) return RecordedSide{text, "", report};
   if (ran.ended != CommandResult::Ended::kExit || ran.code != 0) {
-    return Error{fmt::format("the command failed ({}){}", ran.text(), last_lines(command.log)),
-                 text, "run it by itself first; options of twinrun come before the script",
+    const std::string said = last_lines(command.log);
+    return Error{fmt::format("the command failed ({}){}", ran.text(), said), text,
+                 said.ends_with("No module named twinrun")
+                     ? "the package twinrun is not where this program lies: install the wheel, or "
+                       "put adapters/ of the checkout on PYTHONPATH"
+                 : unwatched
+                     ? "name a Python that has PyTorch before the script, or in TWINRUN_PYTHON; "
+                       "`python3 -m twinrun environment torch==2.15.0` makes one"
+                     : "run it by itself first; options of twinrun come before the script",
                  Error::Kind::kForeignEngine};
   }
   if (unwatched) {

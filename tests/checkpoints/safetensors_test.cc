@@ -20,7 +20,7 @@ std::string with_header(const std::string& header, const std::string& buffer) {
   return text + header + buffer;
 }
 
-std::string refusal(const std::string& file) {
+std::string refusal_of(const std::string& file) {
   const auto parsed = parse_safetensors(bytes_of(file), "w.safetensors");
   return parsed ? "" : parsed.error().message();
 }
@@ -64,12 +64,12 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   const std::string eight(8, 'x');
   const auto says = [&](const std::string& header, const std::string& buffer,
                         const std::string& part) {
-    const std::string error = refusal(with_header(header, buffer));
+    const std::string error = refusal_of(with_header(header, buffer));
     EXPECT_NE(error.find(part), std::string::npos) << header << "\n" << error;
   };
   const auto object = [](const std::string& inner) { return "{" + inner + "}"; };
-  EXPECT_EQ(refusal(with_header("{}", "")), "");
-  EXPECT_EQ(refusal(with_header(object(entry("a", "F32", "[2]", "[0,8]")) + "   ", eight)), "");
+  EXPECT_EQ(refusal_of(with_header("{}", "")), "");
+  EXPECT_EQ(refusal_of(with_header(object(entry("a", "F32", "[2]", "[0,8]")) + "   ", eight)), "");
   // Gaps, overlaps and offsets beyond the buffer.
   says(object(entry("a", "F32", "[1]", "[4,8]")), eight, "holes and overlaps");
   says(object(entry("a", "F32", "[1]", "[0,4]")), eight, "4 bytes after the last tensor");
@@ -102,8 +102,8 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   says("{} {}", "", "is not JSON");
   says(std::string(100000, '{'), "", "header");  // parsed without recursion
   says("{\"a\":" + std::string(100000, '['), "", "a list for 'a'");
-  EXPECT_NE(refusal("short").find("too short"), std::string::npos);
-  EXPECT_NE(refusal(std::string(8, '\xFF') + "{}").find("declares a header of"), std::string::npos);
+  EXPECT_NE(refusal_of("short").find("too short"), std::string::npos);
+  EXPECT_NE(refusal_of(std::string(8, '\xFF') + "{}").find("declares a header of"), std::string::npos);
 }
 
 TEST(Safetensors, UnknownKeysAreReported) {

@@ -75,7 +75,8 @@ class Scene:
 
     def __init__(self, program, shim, verb, folder):
         # Drills are the other program's.
-        self.program, self.shim, self.verb = str(program) + ("_dev" if verb.words[0] == "drill" else ""), str(shim), verb
+        self.reader, self.program = str(program), str(program) + ("_dev" if verb.words[0] == "drill" else "")
+        self.shim, self.verb = str(shim), verb
         self.root = Path(folder)
         self.work = self.root / "work"
         self.template = self.root / "template"
@@ -113,7 +114,8 @@ class Scene:
 
     def start(self, words, environment=None, prepare=None, work=None, **streams):
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-        return subprocess.Popen([self.program, *words], cwd=work or self.work, preexec_fn=prepare, text=True, errors="replace",
+        program = self.reader if words[0] == "inspect" else self.program
+        return subprocess.Popen([program, *words], cwd=work or self.work, preexec_fn=prepare, text=True, errors="replace",
                                 env=environment or self.environment(), start_new_session=True, **streams)
 
     def run(self, words, environment=None, prepare=None, work=None, **streams):

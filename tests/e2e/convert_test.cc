@@ -151,7 +151,7 @@ TEST(Convert, WhatIsWrongIsTold) {
   refused({"ours.h5", "old.h5"}, "use --to keras_h5");
   refused({"ours.h5", "new.keras"}, "the format cannot be determined");
   refused({"ours.h5", "new.npz", "--to", "nzp"}, "unknown value 'nzp'");
-  refused({"ours.h5", "nowhere/new.npz"}, "mkdir -p");
+  refused({"ours.h5", "old.h5/new.npz"}, "a folder that you may write to");
   refused({"ours.h5", "ours.h5", "--to", "twinrun"}, "is both IN and OUT");
   refused({"ours.h5", "new.npy"}, "write .npz");
   refused(with({"k.h5", "old.h5", "--map", "map.toml"}, model), "did you mean 'conv1/kernel'?");

@@ -179,7 +179,7 @@ TEST(Diagnose, FailOnNarrowsWhatIsBad) {
                          {"--threads", "2", "--set", "train.steps=4"});
   EXPECT_EQ(twinrun(folder, bug).code, 20);
   EXPECT_EQ(twinrun(folder, with(bug, {"--fail-on", "engine_bug"})).code, 20);
-  EXPECT_EQ(twinrun(folder, with(bug, {"--fail-on", "sharding,engine_bug"})).code, 20);
+  EXPECT_EQ(twinrun(folder, with(bug, {"--fail-on", "SHARDING, engine_bug"})).code, 20);
   EXPECT_EQ(twinrun(folder, with(bug, {"--fail-on", "sharding"})).code, 0);
   const Outcome wrong = twinrun(folder, with(bug, {"--fail-on", "engine_bugs"}));
   EXPECT_EQ(wrong.code, 128);

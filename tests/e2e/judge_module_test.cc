@@ -38,7 +38,7 @@ TEST(JudgeModule, TellsWhatRoundingCannotExplain) {
   EXPECT_EQ(j["answers"]["operations"]["outcome"], "yes");
   EXPECT_EQ(judge({"--precision", "highest"}).code, 0);
   EXPECT_EQ(judge({"--next", "0,-"}).code, 0);  // the result is the new value of argument 0
-  EXPECT_EQ(judge({"--next", "7,-"}).code, 128);
+  EXPECT_EQ(judge({"--next", "one,-"}).code, 128);
 
   write_values(folder, {right[0], right[1] * 1.001f, right[2]});
   o = judge({"--json"});
@@ -52,6 +52,36 @@ TEST(JudgeModule, TellsWhatRoundingCannotExplain) {
   EXPECT_TRUE(o.prints("ENGINE_BUG")) << o.out;
   EXPECT_TRUE(o.prints("1 of 3 elements outside")) << o.out;
   EXPECT_EQ(judge({"--elementary-ulps", "100000"}).code, 0);
+  // What every other kind of report can do.
+  EXPECT_EQ(judge({"--fail-on", "program", "-o", "out"}).code, 0);
+  for (const char* format : {"markdown", "html", "junit", "json", "csv"})
+    EXPECT_EQ(twinrun(folder, {"report", "out", "--format", format, "-o", "again"}).code, 0)
+        << format;
+  EXPECT_NE(read_text(folder / "again/junit.xml").find("failures=\"1\""), std::string::npos);
+  EXPECT_TRUE(twinrun(folder, {"report", "out"}).prints("1 of 3 elements outside"));
+  EXPECT_TRUE(twinrun(folder, {"bundle", "out", "-o", "f.zip"}).says("send both"));
+}
+
+TEST(JudgeModule, AResultThatIsNotThereIsNotRight) {
+  const Folder folder;
+  std::string two = kModule;
+  two.replace(two.find("ROOT r"), 6, "r");
+  two.replace(two.rfind("}"), 1, "  ROOT t = (f32[3]{0}, f32[3]{0}) tuple(r, p)\n}");
+  write_text(folder / "m.hlo", two);
+  write_values(folder, {54.59815f, 22026.465f, 65659969.0f});
+  const Words words = {"diagnose", "m.hlo", "--values", "values.safetensors"};
+  const Outcome missing = twinrun(folder, words);
+  EXPECT_EQ(missing.code, 125) << missing.out << missing.err;
+  EXPECT_TRUE(missing.prints("result/1 of m.hlo was not given")) << missing.out;
+  write_text(folder / "m.hlo", kModule);
+  ArrayFile file;
+  file.arrays = {numbers("argument/0", {1, 2, 3}), numbers("argument/1", {4, 5, 6}),
+                 numbers("result/0", {54.59815f, 22026.465f, 65659969.0f}),
+                 numbers("result/1", {1, 1, 1})};
+  const auto bytes = to_safetensors(file, "values");
+  write_text(folder / "values.safetensors",
+             {reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+  EXPECT_EQ(twinrun(folder, words).code, 128);
 }
 
 TEST(JudgeModule, RefusesWhatItCannotRead) {

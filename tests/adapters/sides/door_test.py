@@ -22,6 +22,15 @@ PYTHON = os.environ.get("TWINRUN_TORCH_PYTHON") or "/usr/bin/python3"
 HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
 PLANT = ("accumulation", "--plant", "mm_in_bfloat16")
 STEPS = HERE / "steps.py"
+RATE = """import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]))
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).square().mean().backward()
+    optimizer.step()
+"""
 QUESTIONS = ["repeats", "operations", "program", "sharding", "effect"]
 
 
@@ -124,6 +133,10 @@ class Door(unittest.TestCase):
         made = self.run_in("-o", "script.json", "--steps", "1", STEPS, "cnn", verb="record")
         self.assertEqual(made.returncode, 0, made.stderr)
         self.assertEqual(self.run_in("script.json", STEPS, "cnn", verb="verify").returncode, 0)
+        (self.folder / "rate.py").write_text(RATE)
+        self.assertEqual(self.run_in("-o", "rate.json", "rate.py", "0.05", verb="record").returncode, 0)
+        other = self.run_in("rate.json", "rate.py", "0.06", verb="verify")
+        self.assertEqual((other.returncode, "other numbers than were recorded" in other.stdout), (15, True), other.stdout + other.stderr)
 
     def test_what_cannot_be_diagnosed_says_what_to_type(self):
         (self.folder / "empty").mkdir(exist_ok=True)

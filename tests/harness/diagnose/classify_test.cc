@@ -38,7 +38,7 @@ TEST(Classify, DivergingReference) {
   e.reference_non_finite_run = "S";
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "loss/value first produces Inf at step 6 (S)")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "loss/value first produces Inf at step 6 (reference, sharded)")) << j.headline;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].op, "loss/value");
   EXPECT_EQ(j.findings[0].step, 6);
@@ -204,9 +204,9 @@ TEST(Classify, Sharding) {
   EXPECT_EQ(j.findings[1].cause, "batch_norm");
   EXPECT_EQ(j.findings[1].share, 0.1);
   EXPECT_TRUE(contains(j.next_steps.at(0), "tpu.reduction")) << j.next_steps[0];
-  EXPECT_TRUE(contains(
-      j.findings[0].number_text,
-      "S - R of held-out loss +0.250, interval [+0.249, +0.251], in 3 paired seeds: harmful"))
+  EXPECT_TRUE(contains(j.findings[0].number_text,
+                       "held-out loss is moved by +0.250 by sharding alone, on the reference, "
+                       "interval [+0.249, +0.251], in 3 paired seeds: harmful"))
       << j.findings[0].number_text;
   EXPECT_EQ(j.findings[0].bound_source,
             "no margin is declared: an effect is one whose interval leaves 0");
@@ -280,14 +280,15 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
   e.trajectories.push_back(trajectory("T - S", PairedOutcome::kNoneDetected, 0.002));
   const Judgement shared = classify(e);
   ASSERT_EQ(shared.findings.size(), 3u);
-  EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part (T - S) is"))
+  EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part is"))
       << shared.findings[0].sentence;
-  EXPECT_TRUE(contains(shared.findings[0].number_text, "T - S of held-out loss +0.00200"))
+  EXPECT_TRUE(contains(shared.findings[0].number_text,
+                       "held-out loss is moved by +0.00200 by the engine alone"))
       << shared.findings[0].number_text;
-  EXPECT_TRUE(shared.findings[0].evidence.back().starts_with("in all, T - R of held-out loss"))
-      << shared.findings[0].evidence.back();
   EXPECT_TRUE(
-      shared.findings[1].sentence.starts_with("Sharding's part (S - R) is the loss reduction"))
+      shared.findings[0].evidence.back().starts_with("held-out loss is moved by +0.0100 in all"))
+      << shared.findings[0].evidence.back();
+  EXPECT_TRUE(shared.findings[1].sentence.starts_with("Sharding's part is the loss reduction"))
       << shared.findings[1].sentence;
   EXPECT_TRUE(contains(shared.findings[1].sentence, "counted as noise"))
       << shared.findings[1].sentence;
@@ -364,8 +365,8 @@ TEST(Classify, PrecisionNoise) {
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "precision");
   EXPECT_EQ(j.findings[0].number_text,
-            "T - R of held-out loss +0.0100, interval [+0.00900, +0.0110], in 3 paired seeds: none "
-            "detected");
+            "held-out loss is moved by +0.0100 in all (the engine against the reference), interval "
+            "[+0.00900, +0.0110], in 3 paired seeds: none detected");
   EXPECT_EQ(j.findings[0].bound_source,
             "no margin is declared: an effect is one whose interval leaves 0");
   EXPECT_EQ(j.findings[0].evidence.at(0),
@@ -440,7 +441,8 @@ TEST(Classify, EngineThatFailed) {
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "engine_failed");
   EXPECT_TRUE(
-      contains(j.findings[0].sentence, "In run T, exec:engine: step 3: ended with exit status 9"));
+      contains(j.findings[0].sentence,
+               "In the run \"subject, sharded\", exec:engine: step 3: ended with exit status 9"));
   EXPECT_EQ(j.findings[0].evidence, (std::vector<std::string>{"out of memory", "bye"}));
   EXPECT_EQ(j.next_steps.back(), "a fix");
 }
@@ -454,7 +456,7 @@ TEST(Classify, SubjectThatIsNotDeterministic) {
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes[0], "T and T' diverge at step 1")) << j.notes[0];
+  EXPECT_TRUE(contains(j.notes[0], "the same run twice diverges at step 1")) << j.notes[0];
   EXPECT_TRUE(contains(j.notes[0], "inside its bound in both")) << j.notes[0];
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   e.violations[0].persistence = Violation::Persistence::kTransient;
@@ -533,7 +535,7 @@ TEST(Classify, ScriptOfAnotherProgram) {
   EXPECT_EQ(j.findings[1].cause, "rate_times_cores");
   EXPECT_EQ(j.findings[0].sentence,
             "The training script differs from the scenario: nobody divides by 8.");
-  EXPECT_TRUE(contains(j.findings[0].number_text, "T - R of held-out loss +0.400"))
+  EXPECT_TRUE(contains(j.findings[0].number_text, "held-out loss is moved by +0.400 in all"))
       << j.findings[0].number_text;
   EXPECT_TRUE(contains(j.confidence, "identified tensor by tensor")) << j.confidence;
   e.match->read = true;

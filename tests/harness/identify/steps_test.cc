@@ -436,7 +436,7 @@ TEST(Steps, ARateThatOneCoreShowsIsOfTheProgram) {
         << text_of(r);
     ASSERT_FALSE(r.findings.empty());
     EXPECT_EQ(r.findings[0].cause, on_one_core ? "optimizer.lr" : "rate_times_cores") << text_of(r);
-    EXPECT_EQ(r.headline.find("run E1") != std::string::npos, on_one_core) << r.headline;
+    EXPECT_EQ(r.headline.find("One core alone") != std::string::npos, on_one_core) << r.headline;
   }
 }
 
