@@ -169,7 +169,7 @@ Section probes(const Report& r, size_t most) {
     // A single rounding reaches its bound and says nothing by that: sums and products come first.
     std::vector<const ProbeRow*> rows;
     for (const ProbeRow& row : p.rows) rows.push_back(&row);
-    std::ranges::stable_partition(rows, [](const ProbeRow* row) {
+    std::stable_partition(rows.begin(), rows.end(), [](const ProbeRow* row) {
       return row->outside > 0 || row->worst_ratio < kAlmost || row->worst_ratio > 1;
     });
     for (const ProbeRow* const each : rows) {
