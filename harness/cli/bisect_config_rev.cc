@@ -231,8 +231,8 @@ Result<int> bisect_rev(const Args& args) {
   o.folder = parsed.get<std::string>("out");
   if (parsed.has("build")) o.build = parsed.get<std::string>("build");
   o.command = command;
-  if (command.front().ends_with(".py")) {
-    // A script is diagnosed: its verdict is the answer.
+  // The name of a script, which no shell would run: it is diagnosed, and its verdict is the answer.
+  if (command.front().ends_with(".py") && command.front().find('/') == std::string::npos) {
     std::error_code ignored;
     const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
     const Args diagnose = {ignored ? "twinrun" : self.string(), "diagnose"};

@@ -286,10 +286,11 @@ Result<std::optional<Begin>> begin_of(const Parsed& parsed, const Program& progr
 
 // The two sides of a script are held against each other, call by call, by diagnose:
 // [--a PYTHON] --b PYTHON SCRIPT [ARGS].
-std::optional<Args> as_diagnosis(const Args& args) {
-  const auto script =
-      std::ranges::find_if(args, [](const std::string& word) { return word.ends_with(".py"); });
-  if (script == args.end()) return std::nullopt;
+std::optional<Args> as_diagnosis(const Args& args, const Options& options) {
+  const std::vector<size_t> at = arguments_at(args, options);
+  const auto found = std::ranges::find_if(at, [&](size_t i) { return args[i].ends_with(".py"); });
+  if (found == at.end()) return std::nullopt;
+  const auto script = args.begin() + static_cast<int64_t>(*found);
   Args out, python;
   for (auto at = args.begin(); at != script; ++at) {
     const bool has_value = at + 1 != script;
@@ -339,7 +340,6 @@ Result<int> bisect_step(const Args& args) {
 }
 
 Result<int> bisect_op(const Args& args) {
-  if (const auto sides = as_diagnosis(args)) return diagnose_verb(*sides);
   if (fault_help(args)) return 0;
   Options options;
   add_program_options(options);
@@ -354,6 +354,7 @@ Result<int> bisect_op(const Args& args) {
                   {"bound", "the first of B's outside its rounding bound"}},
                  "bits");
   add_common_options(options);
+  if (const auto sides = as_diagnosis(args, options)) return diagnose_verb(*sides);
   TWINRUN_ASSIGN(
       const Parsed parsed,
       parse(args, "twinrun bisect op SCENARIO|--program FILE --a ENGINE --b ENGINE [--step N]",

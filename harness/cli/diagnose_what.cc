@@ -138,7 +138,7 @@ Result<int> answer(const Report& report, const Parsed& parsed) {
   const int code = exit_code(report.verdict, report.effect);
   int exit = code;
   if (parsed.has("fail-on")) {
-    const auto named = split_commas(lower_case(parsed.get<std::string>("fail-on")));
+    const auto named = split_commas(parsed.get<std::string>("fail-on"));
     const auto is_bad = [&](VerdictClass verdict) {
       return std::ranges::find(named, lower_case(to_string(verdict))) != named.end();
     };
@@ -150,10 +150,9 @@ Result<int> answer(const Report& report, const Parsed& parsed) {
     const auto* const failing = std::ranges::find_if(questions, [&](const auto& question) {
       return question.first->outcome == Answer::Outcome::kNo && is_bad(question.second);
     });
-    if (is_bad(report.verdict)) {
-    } else if (failing != std::end(questions)) {
+    if (!is_bad(report.verdict) && failing != std::end(questions)) {
       exit = exit_code(failing->second);
-    } else {
+    } else if (!is_bad(report.verdict)) {
       // This does not turn a subject that was not judged into a good one.
       const VerdictRow* row = find_verdict_row(report.verdict_row);
       const bool judged = row != nullptr ? row->judges == VerdictRow::Judges::kBoth

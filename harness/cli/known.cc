@@ -17,16 +17,14 @@ namespace twinrun::cli {
 
 std::optional<Error> given_to_python(const std::string& verb, const Args& args,
                                      const Options& options) {
-  bool script = false;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "-e" || args[i].starts_with("--engine")) return std::nullopt;  // of a golden run
-    if (args[i].starts_with("-")) {
-      i += options.takes_value(args[i]) ? 1 : 0;
-    } else {
-      script = script || args[i].ends_with(".py");
-    }
-  }
-  if (!script) return std::nullopt;
+  // A golden run names an engine.
+  const auto names_engine = [](const std::string& word) {
+    return word == "-e" || word.starts_with("--engine");
+  };
+  const auto is_script = [&](size_t at) { return args[at].ends_with(".py"); };
+  if (std::ranges::any_of(args, names_engine) ||
+      std::ranges::none_of(arguments_at(args, options), is_script))
+    return std::nullopt;
   Args words = {verb};
   words.insert(words.end(), args.begin(), args.end());
   return become_package(words);

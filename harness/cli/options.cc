@@ -51,7 +51,7 @@ Help help_in(const po::options_description& visible, const std::map<std::string,
 }
 
 Status check_value(const std::string& where, const Values& allowed, const std::string& text) {
-  for (const std::string& word : allowed.several ? split_commas(lower_case(text)) : Words{text}) {
+  for (const std::string& word : allowed.several ? split_commas(text) : Words{text}) {
     if (std::ranges::find(allowed.names, word) != allowed.names.end()) continue;
     return Error{fmt::format("unknown value '{}' (known: {})", word, join(allowed.names, ", ")),
                  where, did_you_mean(word, allowed.names)};
@@ -87,9 +87,7 @@ Words split_commas(const std::string& text) {
   Words parts;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
-    std::string part = text.substr(at, end - at);
-    part.erase(0, std::min(part.find_first_not_of(' '), part.size()));
-    parts.push_back(std::move(part));
+    parts.push_back(text.substr(at, end - at));
     at = end + 1;
   }
   return parts;
@@ -269,6 +267,11 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
   }
   for (const auto& [name, allowed] : options.values_) {
     if (!allowed.closed || !parsed.has(name)) continue;
+    if (allowed.several) {  // in small letters, without blanks
+      std::string text = lower_case(parsed.get<std::string>(name));
+      std::erase(text, ' ');
+      parsed.values->at(name).value() = text;
+    }
     const bool argument = std::ranges::find(positional, name) != positional.end();
     TWINRUN_RETURN_IF_ERROR(check_value(!argument               ? "--" + name
                                         : name.starts_with('?') ? name.substr(1)
@@ -278,16 +281,23 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
   return parsed;
 }
 
-size_t script_at(const Args& args, const Options& options) {
+std::vector<size_t> arguments_at(const Args& args, const Options& options) {
+  std::vector<size_t> at;
   for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "-m") return i;
-    if (args[i].starts_with("-")) {
-      i += options.takes_value(args[i]) ? 1 : 0;
-      continue;
+    if (!args[i].starts_with("-") || args[i] == "-m") {
+      at.push_back(i);
+    } else if (options.takes_value(args[i])) {
+      ++i;
     }
-    return args[i].ends_with(".py") || is_python(args[i]) ? i : args.size();
   }
-  return args.size();
+  return at;
+}
+
+size_t script_at(const Args& args, const Options& options) {
+  const std::vector<size_t> at = arguments_at(args, options);
+  if (at.empty()) return args.size();
+  const std::string& first = args[at.front()];
+  return first == "-m" || first.ends_with(".py") || is_python(first) ? at.front() : args.size();
 }
 
 void add_scenario_options(Options& options) {

@@ -105,6 +105,9 @@ struct Parsed {
 Result<Parsed> parse(const Args& args, const char* usage, const char* example, Options options,
                      const std::vector<std::string>& positional);
 std::vector<std::string> split_commas(const std::string& text);
+// The places of the words that are neither options nor their values; "-m", which a module follows,
+// is one of them.
+std::vector<size_t> arguments_at(const Args& args, const Options& options);
 // The place of the first argument that is a Python script or interpreter, or "-m", which a module
 // follows: what comes after it is the script's. args.size(): there is none.
 size_t script_at(const Args& args, const Options& options);
