@@ -9,8 +9,8 @@ namespace {
 
 nlohmann::json diagnose(const Folder& folder, const std::string& name, const Words& more,
                         int code) {
-  const Outcome o = twinrun(folder, with({"diagnose", "--program", kFixtures + name + ".hlo",
-                                          "--json", "-q", "-o", "out", "--set", "train.steps=8"},
+  const Outcome o = twinrun(folder, with({"diagnose", "--program", kFixtures + name, "--json", "-q",
+                                          "-o", "out", "--set", "train.steps=8"},
                                          more));
   EXPECT_EQ(o.code, code) << o.out.substr(0, 3000) << o.err;
   return json_of(o.out);
@@ -18,7 +18,7 @@ nlohmann::json diagnose(const Folder& folder, const std::string& name, const Wor
 
 TEST(ImportedProgram, IsNoiseOnTheEmulatedTpu) {
   const Folder folder;
-  for (const char* name : {"mlp_momentum", "cnn_batch_norm", "transformer"}) {
+  for (const char* name : {"mlp_momentum.hlo", "cnn_batch_norm.hlo", "transformer.hlo"}) {
     const auto report = diagnose(folder, name, {}, 0);
     EXPECT_EQ(report["verdict"]["class"], "NOISE") << name;
     EXPECT_EQ(report["findings"][0]["cause"], "precision") << name;
@@ -31,7 +31,7 @@ TEST(ImportedProgram, IsNoiseOnTheEmulatedTpu) {
 TEST(ImportedProgram, ConformingEnginesAreNotAccused) {
   const Folder folder;
   for (const char* seed : {"honest:3", "honest:4"}) {
-    for (const char* name : {"mlp_adam", "cnn_strided", "embedding_bag"}) {
+    for (const char* name : {"mlp_adam.hlo", "cnn_strided.hlo", "embedding_bag.hlo"}) {
       const auto report = diagnose(folder, name, {"--subject", seed}, 0);
       EXPECT_EQ(report["verdict"]["class"], "NOISE") << name << " " << seed;
     }
@@ -41,7 +41,7 @@ TEST(ImportedProgram, ConformingEnginesAreNotAccused) {
 TEST(ImportedProgram, AFaultIsNamedByThePlaceInTheSource) {
   const Folder folder;
   const auto report =
-      diagnose(folder, "mlp_momentum",
+      diagnose(folder, "mlp_momentum.hlo",
                {"--fault", "drop_k_tail@dense2/dot_general.grad@make_fixtures.py:38,from=3"}, 20);
   EXPECT_EQ(report["verdict"]["class"], "ENGINE_BUG");
   EXPECT_EQ(report["findings"][0]["op"], "dense2/dot_general.grad@make_fixtures.py:38");
@@ -88,7 +88,7 @@ TEST(ImportedProgram, WhatCheckFindsIsInTheReport) {
 // A Flax transformer under AdamW with dropout, and layers under nn.scan, as people write them.
 TEST(ImportedProgram, ModelsOfPeopleGetAVerdict) {
   const Folder folder;
-  for (const char* name : {"flax_transformer", "scanned_layers", "flax_moe"}) {
+  for (const char* name : {"flax_transformer.mlir", "scanned_layers.mlir", "flax_moe.mlir"}) {
     const auto report = diagnose(folder, name, {}, 0);
     EXPECT_EQ(report["verdict"]["class"], "NOISE") << name;
   }
@@ -97,7 +97,7 @@ TEST(ImportedProgram, ModelsOfPeopleGetAVerdict) {
 TEST(ImportedProgram, AFaultInOneIterationOfALoopIsNamed) {
   const Folder folder;
   const std::string op = "step/model/Decoder/layers/up/dot_general[1]@linear.py:199";
-  const auto report = diagnose(folder, "scanned_layers", {"--fault", "drop_k_tail@" + op}, 20);
+  const auto report = diagnose(folder, "scanned_layers.mlir", {"--fault", "drop_k_tail@" + op}, 20);
   EXPECT_EQ(report["verdict"]["class"], "ENGINE_BUG");
   EXPECT_EQ(report["findings"][0]["op"], op);
 }
@@ -142,7 +142,7 @@ TEST(ImportedProgram, AnExportedStepOfSeveralCoresComesBack) {
 TEST(ImportedProgram, ShardedByItsUserIsJudgedAgainstOneDevice) {
   const Folder folder;
   const std::string whole = kFixtures + "shard_mean_whole.hlo";
-  const auto right = diagnose(folder, "shard_mean", {"--whole", whole}, 0);
+  const auto right = diagnose(folder, "shard_mean.hlo", {"--whole", whole}, 0);
   EXPECT_EQ(right["verdict"]["class"], "NOISE");
   std::string text = read_text(kFixtures + "shard_mean.hlo");
   text = std::regex_replace(
