@@ -13,8 +13,10 @@
 #include "checkpoints/container/temporary.h"
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/manifest.h"
+#include "harness/bundle/module_bundle.h"
 #include "harness/bundle/own_data.h"
 #include "harness/bundle/own_program.h"
+#include "harness/bundle/package.h"
 #include "harness/bundle/private_paths.h"
 #include "harness/bundle/recorded_runs.h"
 #include "harness/bundle/step_bundle.h"
@@ -171,14 +173,13 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                                 report_bytes.size());
   TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
   if (original.kind == "recorded step") return bundle_step(original, results, path, options);
+  if (original.kind == "module" || original.kind == "JAX step")
+    return bundle_module(original, results, path, options);
   if (original.kind != "scenario")
-    return Error{fmt::format("a bundle is of a scenario or of a recorded step, and this is of: {}",
-                             original.kind),
+    return Error{fmt::format("a bundle is of one step, and this is of: {}", original.kind),
                  report_path,
                  original.kind == "two sides" ? "bundle the folder a/ or b/ of a side"
-                 : original.kind == "module"
-                     ? "the module and its values are the smallest case: send both"
-                     : "send this folder"};
+                                              : "send this folder"};
   if (original.asked.subject.empty())
     return Error{"does not record how the diagnosis was run: it is from an older twinrun",
                  report_path, "diagnose again"};
@@ -234,7 +235,8 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
         "not reduced: the engine is third-party code, which each try would start again "
         "(--reduction does so)");
 
-  Manifest m;
+  Package package;
+  Manifest& m = package.manifest;
   m.twinrun = version_text();
   m.headline = report.headline;
   m.asked = original.asked;
@@ -253,23 +255,18 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
       TWINRUN_RETURN_IF_ERROR(leave_out_paths(paths, scenario.program_files.program));
   }
 
-  std::vector<ZipMember> members;
-  const auto add = [&](std::string_view name, std::vector<std::byte> bytes) {
-    m.files.push_back({std::string(name), bytes.size(), digest_bytes(bytes.data(), bytes.size())});
-    members.push_back({std::string(name), std::move(bytes), true});
-  };
   const auto add_file = [&](std::string_view name) -> Status {
     TWINRUN_ASSIGN(auto bytes, read_whole_file((fs::path(work.path()) / name).string()));
-    add(name, std::move(bytes));
+    package.add(name, std::move(bytes));
     return Ok{};
   };
-  for (ZipMember& script : scripts) add(script.name, std::move(script.bytes));
+  for (ZipMember& script : scripts) package.add(script.name, std::move(script.bytes));
   Scenario here = scenario;  // its data lies in the work folder
   if (own_data) here.data.dir = work.path();
   TWINRUN_ASSIGN(const Experiment e, make_experiment(here));
-  add(kReadMe, bytes_of(reproduce_text(m, shown, options.anonymise)));
-  add(kScenario, bytes_of(resolved_toml(shown)));
-  add(kProgram, bytes_of(to_text(scenario.tpu.cores > 1 ? e.sharded(e.sharding)
+  package.add(kReadMe, bytes_of(reproduce_text(m, shown, options.anonymise)));
+  package.add(kScenario, bytes_of(resolved_toml(shown)));
+  package.add(kProgram, bytes_of(to_text(scenario.tpu.cores > 1 ? e.sharded(e.sharding)
                                                         : e.whole(Experiment::Stack::kTpu))));
   for (const auto& [name, file] : kProgramMembers) {
     if (!(scenario.program_files.*file).empty()) TWINRUN_RETURN_IF_ERROR(add_file(name));
@@ -280,17 +277,12 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
     TWINRUN_RETURN_IF_ERROR(add_file(kInitial));
     TWINRUN_RETURN_IF_ERROR(add_file(kBefore));
   }
-  if (!options.anonymise) {
-    const Report packed = options.with_paths ? original : paths.report(original);
-    add(kOriginalJson, bytes_of(options.with_paths ? report_json : to_json(packed)));
-    add(kOriginalText, bytes_of(to_markdown(packed)));
-  }
-  members.insert(members.begin(), {std::string(kManifest), bytes_of(to_json(m)), true});
-  TWINRUN_ASSIGN(const auto zipped, to_zip(members, path, ZipPacking::kDeflated));
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, zipped));
-  out.bytes = zipped.size();
-  for (const ZipMember& member : members) out.members.push_back(member.name);
-  return out;
+  if (!options.anonymise)
+    package.add_original(options.with_paths ? original : paths.report(original));
+  TWINRUN_ASSIGN(Bundle made, package.write(path));
+  made.reduced = std::move(out.reduced);
+  made.notes = std::move(out.notes);
+  return made;
 }
 
 }  // namespace twinrun

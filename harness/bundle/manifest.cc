@@ -54,6 +54,14 @@ class Reader {
     }
     return out;
   }
+  std::map<std::string, std::string> all_texts() const {
+    std::map<std::string, std::string> out;
+    for (const auto& [key, value] : json_.items()) {
+      if (!value.is_string()) fail("holds more than strings");
+      out[key] = value.get<std::string>();
+    }
+    return out;
+  }
   bool has(const char* key) const { return json_.contains(key); }
   Reader object(const char* key) const { return {at(key), path_ + key + ".", where_}; }
   template <typename F>
@@ -129,6 +137,7 @@ Manifest read(const Json& json, const std::string& where) {
     m.runs.push_back({run.get<std::string>("name"), run.get<std::string>("root_digest"),
                       run.get<int64_t>("steps"), run.get<std::string>("loss")});
   });
+  if (r.has("settings")) m.settings = r.object("settings").all_texts();
   m.reduction = r.texts("reduction");
   const auto engine_file = [&](const Reader& file) {
     m.engine_files.push_back({file.get<std::string>("word"), file.get<std::string>("member")});
@@ -213,6 +222,7 @@ std::string to_json(const Manifest& m) {
                          {"elements", m.finding.elements},
                          {"level", std::string(1, m.finding.level)}}},
                        {"runs", runs}}},
+                     {"settings", m.settings},
                      {"reduction", m.reduction},
                      {"engine_files", engine_files},
                      {"files", files}};

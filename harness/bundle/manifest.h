@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,9 @@ inline constexpr std::string_view kManifest = "manifest.json", kScenario = "scen
                                   kInitial = "init.h5", kBefore = "before.h5",
                                   kProgram = "program.txt", kReadMe = "REPRODUCE.txt",
                                   kOriginalJson = "original/report.json",
-                                  kOriginalText = "original/report.md", kTrace = "trace.twin";
+                                  kOriginalText = "original/report.md", kTrace = "trace.twin",
+                                  kModule = "module.txt", kValues = "values.safetensors",
+                                  kRepro = "repro.py", kReproExport = "repro.jax_export";
 
 struct BundledFile {
   std::string name;
@@ -41,7 +44,7 @@ struct ExpectedRun {
 };
 
 struct Manifest {
-  std::string kind = "scenario";  // of the report: this, or "recorded step"
+  std::string kind = "scenario";  // or "recorded step", "module"
   std::string twinrun;            // version and contract of the twinrun that made it
   std::string headline;
   AskedOf asked;
@@ -49,6 +52,7 @@ struct Manifest {
   Finding finding;        // class, cause, op, phase, core, step, level; of a call, elements
   VerdictClass verdict = VerdictClass::kInconclusive;
   std::vector<ExpectedRun> runs;
+  std::map<std::string, std::string> settings;  // of a module: settings_of(ModuleRequest)
   std::vector<std::string> reduction;
   std::vector<EngineFile> engine_files;  // scripts that the engines' command lines name
   std::vector<BundledFile> files;        // all but the manifest itself

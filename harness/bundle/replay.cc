@@ -9,6 +9,7 @@
 #include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/zip.h"
+#include "harness/bundle/module_bundle.h"
 #include "harness/bundle/own_data.h"
 #include "harness/bundle/own_program.h"
 #include "harness/bundle/private_paths.h"
@@ -25,7 +26,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
 constexpr std::string_view kNames[] = {kManifest, kScenario, kOwnData,      kInitial,      kBefore,
-                                       kProgram,  kReadMe,   kOriginalJson, kOriginalText, kTrace};
+                                       kProgram,  kReadMe,   kOriginalJson, kOriginalText, kTrace,
+                                       kModule,   kValues,   kRepro,        kReproExport};
 
 struct Opened {
   Manifest manifest;
@@ -72,13 +74,21 @@ Result<Opened> open(const std::string& path) {
   }
   if (out.manifest.files.size() + 1 != out.members.size())
     return Error{"has members that its manifest does not name", path, kDamaged};
+  const auto lacks = [&](std::string_view name) {
+    return Error{fmt::format("has no {}", name), path, kDamaged};
+  };
   if (out.manifest.kind == "recorded step") {
-    if (out.find(kTrace) == nullptr) return Error{fmt::format("has no {}", kTrace), path, kDamaged};
+    if (out.find(kTrace) == nullptr) return lacks(kTrace);
     return out;
   }
-  if (out.find(kScenario) == nullptr || (out.manifest.own_data && out.find(kOwnData) == nullptr))
-    return Error{fmt::format("has no {}", out.find(kScenario) == nullptr ? kScenario : kOwnData),
-                 path, kDamaged};
+  if (out.manifest.kind == "module") {
+    for (const std::string_view name : {kModule, kValues}) {
+      if (out.find(name) == nullptr) return lacks(name);
+    }
+    return out;
+  }
+  if (out.find(kScenario) == nullptr) return lacks(kScenario);
+  if (out.manifest.own_data && out.find(kOwnData) == nullptr) return lacks(kOwnData);
   return out;
 }
 
@@ -192,6 +202,11 @@ void note_differences(const Manifest& m, Replay& out) {
 
 }  // namespace
 
+void Replay::row(std::string what, std::string expected, std::string found) {
+  const bool same = expected == found;
+  rows.push_back({std::move(what), std::move(expected), std::move(found), same});
+}
+
 bool Replay::reproduced() const {
   return !interrupted &&
          std::ranges::all_of(rows, [](const ReplayRow& row) { return row.same || !row.must; });
@@ -206,10 +221,18 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
                       const StopFlag* stop) {
   TWINRUN_ASSIGN(const Opened opened, open(path));
   const Manifest& m = opened.manifest;
-  if (m.kind == "recorded step") {
-    const std::string trace = (fs::path(options.folder) / kTrace).string();
-    TWINRUN_RETURN_IF_ERROR(write_file_atomically(trace, opened.find(kTrace)->bytes));
-    TWINRUN_ASSIGN(Replay out, replay_step(m, trace, options.threads, stop));
+  const auto unpack = [&](std::string_view name) {
+    return write_file_atomically((fs::path(options.folder) / name).string(),
+                                 opened.find(name)->bytes);
+  };
+  if (m.kind == "recorded step" || m.kind == "module") {
+    const bool module = m.kind == "module";
+    TWINRUN_RETURN_IF_ERROR(unpack(module ? kModule : kTrace));
+    if (module) TWINRUN_RETURN_IF_ERROR(unpack(kValues));
+    TWINRUN_ASSIGN(Replay out,
+                   module ? replay_module(m, options.folder, options.threads)
+                          : replay_step(m, (fs::path(options.folder) / kTrace).string(),
+                                        options.threads, stop));
     note_differences(m, out);
     return out;
   }
@@ -222,10 +245,6 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
               : "read it and the scripts below engine/ in the bundle, then give --allow-exec"};
   }
   TWINRUN_ASSIGN(const Scenario scenario, scenario_of(opened, path, options));
-  const auto unpack = [&](std::string_view name) {
-    return write_file_atomically((fs::path(options.folder) / name).string(),
-                                 opened.find(name)->bytes);
-  };
   if (m.own_data) TWINRUN_RETURN_IF_ERROR(unpack(kOwnData));
   for (const auto& [name, file] : kProgramMembers) {
     if (!(scenario.program_files.*file).empty()) TWINRUN_RETURN_IF_ERROR(unpack(name));

@@ -36,6 +36,7 @@ struct Replay {
   std::vector<std::string> notes;  // made by another version or contract
   bool interrupted = false;
   bool reproduced() const;
+  void row(std::string what, std::string expected, std::string found);
 };
 
 // Errors: a damaged bundle or another file, with the name of the member; an engine that is not

@@ -7,9 +7,7 @@
 #include <filesystem>
 #include <set>
 
-#include "checkpoints/container/atomic_file.h"
-#include "checkpoints/container/zip.h"
-#include "harness/bundle/private_paths.h"
+#include "harness/bundle/package.h"
 #include "harness/host/environment.h"
 #include "harness/trace/cut_trace.h"
 #include "harness/trace/judge_trace.h"
@@ -79,30 +77,18 @@ Result<Bundle> bundle_step(const Report& report, const std::string& results,
   }
   const PrivatePaths paths = PrivatePaths::of_this_process();
   const Report packed = options.with_paths ? report : paths.report(report);
-  Manifest m;
+  Package package;
+  Manifest& m = package.manifest;
   m.kind = report.kind;
   m.twinrun = version_text();
   m.headline = packed.headline;
   m.verdict = report.verdict;
   m.finding = packed.findings.front();
   m.finding.step = 0;  // of the trace that is packed
-  std::vector<ZipMember> members;
-  const auto add = [&](std::string_view name, std::vector<std::byte> bytes) {
-    m.files.push_back({std::string(name), bytes.size(), digest_bytes(bytes.data(), bytes.size())});
-    members.push_back({std::string(name), std::move(bytes), true});
-  };
-  add(kReadMe, bytes_of(read_me(m, calls.size())));
-  add(kTrace, bytes_of(cut));
-  if (!options.anonymise) {
-    add(kOriginalJson, bytes_of(to_json(packed)));
-    add(kOriginalText, bytes_of(to_markdown(packed)));
-  }
-  members.insert(members.begin(), {std::string(kManifest), bytes_of(to_json(m)), true});
-  TWINRUN_ASSIGN(const auto zipped, to_zip(members, path, ZipPacking::kDeflated));
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, zipped));
-  Bundle out;
-  out.bytes = zipped.size();
-  for (const ZipMember& member : members) out.members.push_back(member.name);
+  package.add(kReadMe, bytes_of(read_me(m, calls.size())));
+  package.add(kTrace, bytes_of(cut));
+  if (!options.anonymise) package.add_original(packed);
+  TWINRUN_ASSIGN(Bundle out, package.write(path));
   out.notes.push_back(fmt::format("{} of {} calls, {} of {} bytes of the trace", calls.size(),
                                   trace.calls.size(), cut.size(), trace.bytes));
   return out;
@@ -117,14 +103,10 @@ Result<Replay> replay_step(const Manifest& manifest, const std::string& trace, i
   out.report = report_of(judge_trace(read, &pool, stop));
   out.interrupted = stop != nullptr && stop->load();
   const Finding found = out.report.findings.empty() ? Finding{} : out.report.findings.front();
-  const auto row = [&](const char* what, std::string expected, std::string here) {
-    const bool same = expected == here;
-    out.rows.push_back({what, std::move(expected), std::move(here), same});
-  };
-  row("verdict", std::string(to_string(manifest.verdict)),
-      std::string(to_string(out.report.verdict)));
-  row("operation", manifest.finding.op, found.op);
-  row("elements", manifest.finding.elements, found.elements);
+  out.row("verdict", std::string(to_string(manifest.verdict)),
+          std::string(to_string(out.report.verdict)));
+  out.row("operation", manifest.finding.op, found.op);
+  out.row("elements", manifest.finding.elements, found.elements);
   return out;
 }
 

@@ -1,8 +1,8 @@
 // Diagnoses a compiled module: holds its results against what rounding can explain.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
+#include <filesystem>
+#include <map>
 
 #include "harness/cli/diagnose_what.h"
 #include "harness/diagnose/write_report.h"
@@ -36,30 +36,24 @@ void add_module_options(Options& options) {
 
 Result<int> diagnose_module(const Parsed& parsed, const std::string& module) {
   TWINRUN_ASSIGN(const int threads, threads_of(parsed));
-  ModuleRequest request{module, parsed.get<std::string>("values")};
-  request.may.elementary_ulps = parsed.get<double>("elementary-ulps");
-  if (!(request.may.elementary_ulps >= 0) || request.may.elementary_ulps > 1e6)
-    return Error{"--elementary-ulps: allowed: 0 to 1000000", "", ""};
-  request.may.flush = parsed.get<std::string>("flush") == "yes";
-  set_products(parsed.get<std::string>("precision"), request.may);
-  const bool has_next = parsed.has("next");
-  for (const std::string& word :
-       has_next ? split_commas(parsed.get<std::string>("next")) : std::vector<std::string>{}) {
-    int64_t result = -1;
-    const auto [end, failed] = std::from_chars(word.data(), word.data() + word.size(), result);
-    if (word != "-" && (failed != std::errc{} || end != word.data() + word.size() || result < 0))
-      return Error{"--next: a comma-separated list of indices of results, or -", word,
-                   "--next 0,1,- for results that are the new values of arguments 0 and 1"};
-    request.next.push_back(word == "-" ? -1 : result);
-  }
-  request.samples = parsed.get<int>("samples");
-  if (request.samples != 0 && (request.samples < kSamples || request.samples > 1000))
-    return Error{fmt::format("--samples: allowed: 0, and {} to 1000", kSamples), "", ""};
+  std::map<std::string, std::string> settings = {
+      {"elementary_ulps", fmt::format("{}", parsed.get<double>("elementary-ulps"))},
+      {"flush", parsed.get<std::string>("flush")},
+      {"precision", parsed.get<std::string>("precision")},
+      {"samples", std::to_string(parsed.get<int>("samples"))}};
+  if (parsed.has("next")) settings["next"] = parsed.get<std::string>("next");
+  TWINRUN_ASSIGN(ModuleRequest request, request_of(settings));
+  request.module = module;
+  request.values = parsed.get<std::string>("values");
   ThreadPool pool(threads);
   TWINRUN_ASSIGN(const ModuleVerdict verdict, judge_module(request, &pool));
   if (!verdict.refused.empty()) return Error{verdict.refused, "", ""};
   Report report = report_of(verdict);
   report.command = command_line();
+  // What `twinrun bundle` needs to judge it again.
+  report.environment = settings_of(request);
+  report.environment["module"] = std::filesystem::absolute(module).string();
+  report.environment["values"] = std::filesystem::absolute(request.values).string();
   if (parsed.has("out")) {
     report.directory = parsed.get<std::string>("out");
     TWINRUN_RETURN_IF_ERROR(write_report(report.directory, report));

@@ -12,7 +12,7 @@ namespace {
 using Outcome = Answer::Outcome;
 
 Answer repeats(const Evidence& e, const Report& r) {
-  if (r.verdict == VerdictClass::kNondeterministic) return {Outcome::kNo, r.headline};
+  if (e.reference_diverges_at) return {Outcome::kNo, r.headline};
   Answer out{Outcome::kNotAsked, "no run was repeated"};
   for (const Control& c : e.controls) {
     const bool subject = c.kind == ControlKind::kSubjectRepeats;

@@ -182,6 +182,12 @@ constexpr VerdictRow kRows[] = {
      "an op without a finite bound for any of its elements; or only tensors are seen, and no step "
      "could be compared with conforming engines",
      VerdictClass::kInconclusive, is_unseen, verdicts::not_judged, Judges::kOpen},
+    {"promise_broken",
+     "the subject promises the same bits on a rerun, the same run twice gives others, and nothing "
+     "else is wrong",
+     VerdictClass::kNondeterministic,
+     [](const Evidence& e) { return e.subject_diverges_at && e.subject.deterministic; },
+     verdicts::promise_broken},
     {"sharding_harmless",
      "sharding changes the meaning; no effect of S − R or T − R is detected, and the reference has "
      "learnt",

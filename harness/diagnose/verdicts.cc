@@ -162,6 +162,22 @@ void replicas_diverge(const Evidence& e, Judgement& j) {
   split_finding(e, j);
 }
 
+// An op or step that is judged from what it began with is right whether or not a rerun repeats it;
+// whoever relies on the promise (a cache, a bisection, a resumed run) is wrong.
+void promise_broken(const Evidence& e, Judgement& j) {
+  add_sharding(e, j);
+  control_finding(e, j, ControlKind::kSubjectRepeats, "subject_parts",
+                  "The same training, run twice on the engine, gives different bits.");
+  j.headline = fmt::format(
+      "{} promises the same bits on a rerun and does not give them: the same run twice parts at "
+      "step {}. Nothing else that was judged is wrong.",
+      e.subject.name, *e.subject_diverges_at);
+  j.confidence = "certain: digests of the same program on the same engine differ";
+  j.next_steps.push_back(
+      "make the engine repeat itself, or let it declare `deterministic` = false "
+      "(docs/reference/engine-protocol.md)");
+}
+
 // The effect is reported as well; it is no engine fault whatever the effect is.
 void other_formula(const Evidence& e, Judgement& j) {
   add_sharding(e, j);

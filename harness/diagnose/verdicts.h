@@ -25,6 +25,7 @@ void joined_apart(const Evidence& evidence, Judgement& judgement);  // verdicts_
 void unrepeatable(const Evidence& evidence, Judgement& judgement);
 void tensor_outside(const Evidence& evidence, Judgement& judgement);
 void replicas_diverge(const Evidence& evidence, Judgement& judgement);
+void promise_broken(const Evidence& evidence, Judgement& judgement);
 void other_formula(const Evidence& evidence, Judgement& judgement);
 void other_program(const Evidence& evidence, Judgement& judgement);
 void hidden_state(const Evidence& evidence, Judgement& judgement);

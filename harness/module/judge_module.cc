@@ -2,8 +2,10 @@
 #include "harness/module/judge_module.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <map>
 
@@ -74,6 +76,57 @@ void set_products(const std::string& precision, FusedArithmetic& may) {
   for (const auto p : {DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6}) {
     if (to_string(p) == precision) may.dots = p;
   }
+}
+
+std::map<std::string, std::string> settings_of(const ModuleRequest& request) {
+  std::vector<std::string> next;
+  for (const int64_t result : request.next)
+    next.push_back(result < 0 ? "-" : std::to_string(result));
+  std::map<std::string, std::string> out = {
+      {"elementary_ulps", fmt::format("{}", request.may.elementary_ulps)},
+      {"flush", request.may.flush ? "yes" : "no"},
+      {"precision", request.precision},
+      {"samples", std::to_string(request.samples)}};
+  if (!next.empty()) out["next"] = fmt::format("{}", fmt::join(next, ","));
+  return out;
+}
+
+Result<ModuleRequest> request_of(const std::map<std::string, std::string>& settings) {
+  ModuleRequest out;
+  const auto word = [&](const char* key) {
+    const auto at = settings.find(key);
+    return at == settings.end() ? std::string() : at->second;
+  };
+  // False: no number, or none.
+  const auto read = [](const std::string& text, auto& to) {
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), to);
+    return failed == std::errc{} && end == text.data() + text.size();
+  };
+  if (const std::string text = word("elementary_ulps"); !text.empty()) {
+    double& ulps = out.may.elementary_ulps;
+    if (!read(text, ulps) || !(ulps >= 0) || ulps > 1e6)
+      return Error{"--elementary-ulps: allowed: 0 to 1000000", text, ""};
+  }
+  if (const std::string text = word("samples"); !text.empty()) {
+    if (!read(text, out.samples) ||
+        (out.samples != 0 && (out.samples < kSamples || out.samples > 1000)))
+      return Error{fmt::format("--samples: allowed: 0, and {} to 1000", kSamples), text, ""};
+  }
+  if (const std::string text = word("flush"); !text.empty()) out.may.flush = text == "yes";
+  if (const std::string text = word("precision"); !text.empty()) out.precision = text;
+  set_products(out.precision, out.may);
+  const std::string next = word("next");
+  for (size_t at = 0; !next.empty() && at <= next.size();) {
+    const size_t end = std::min(next.find(',', at), next.size());
+    const std::string item = next.substr(at, end - at);
+    int64_t result = -1;
+    if (item != "-" && (!read(item, result) || result < 0))
+      return Error{"--next: a comma-separated list of indices of results, or -", item,
+                   "--next 0,1,- for results that are the new values of arguments 0 and 1"};
+    out.next.push_back(item == "-" ? -1 : result);
+    at = end + 1;
+  }
+  return out;
 }
 
 Result<Arrays> read_arrays(const std::string& path) {

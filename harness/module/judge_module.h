@@ -22,6 +22,7 @@ struct ModuleRequest {
   // returned them. Arguments that no result reads, and results, may be missing.
   std::string values;
   FusedArithmetic may = {};
+  std::string precision = "f32";  // the word that `may` has its products from
   // Results whose proven radii are wider than kBlunt of the largest value are held against
   // likely_values with so many samples; 0: against the proven ones, whatever they are.
   int samples = kSamples;
@@ -31,7 +32,13 @@ struct ModuleRequest {
 };
 inline constexpr double kBlunt = 0x1p-10;
 
-// How operands of products may be rounded, by a word of `judge --precision`: f32, default, high,
+// What a request leaves open beside its files, as words: elementary_ulps, flush, precision, samples,
+// next. A report keeps them in its environment, a bundle in its manifest. request_of reads them,
+// with the defaults of what is missing; other keys are ignored. Errors: a value that is not allowed.
+std::map<std::string, std::string> settings_of(const ModuleRequest& request);
+Result<ModuleRequest> request_of(const std::map<std::string, std::string>& settings);
+
+// How operands of products may be rounded, by a word of `diagnose --precision`: f32, default, high,
 // highest, tf32. Any other word is f32.
 void set_products(const std::string& precision, FusedArithmetic& may);
 

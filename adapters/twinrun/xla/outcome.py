@@ -2,6 +2,7 @@
 
 import re
 
+from .judge import products
 from .singles import TIME_OVER
 
 
@@ -87,6 +88,9 @@ def outcome(seen):
         "notes": lines,
         "lines": lines,
         "triggered": seen["triggered"],
+        # What `twinrun bundle` judges again: files beside report.json.
+        "environment": {"module": "group.mlir", "values": "group.values.safetensors", "precision": products()}
+        if culprit and culprit.proven else {},
         "group": culprit.group if culprit else [],
         "passes": culprit.passes if culprit else None,
         "repro": str(culprit.repro) if culprit and culprit.repro else None,

@@ -154,6 +154,9 @@ std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
   add("other_program", clean()).match = matched(Identification::Outcome::kUnexplained);
   add("hidden_state", clean()).hidden_state.emplace().promised = false;
   add("quick", clean()).quick = true;
+  Evidence& promise = add("promise_broken", clean());
+  promise.subject_diverges_at = 1;
+  promise.subject.deterministic = true;
   add("subject_not_finite", clean()).subject_non_finite = FirstNonFinite{};
   add("not_judged", clean()).unbounded = {"dense1/dot_general"};
 

@@ -447,11 +447,14 @@ TEST(Classify, EngineThatFailed) {
   EXPECT_EQ(j.next_steps.back(), "a fix");
 }
 
-// T differs from T': a note if every op is inside its bound, a bug that does not repeat if one is
-// outside.
+// T differs from T': a note if every op is inside its bound and the engine promised nothing, a
+// broken promise otherwise, and a bug that does not repeat if an op is outside.
 TEST(Classify, SubjectThatIsNotDeterministic) {
   Evidence e = clean();
   e.subject_diverges_at = 1;
+  e.subject.deterministic = true;
+  expect_verdict(classify(e), VerdictClass::kNondeterministic, 30);
+  e.subject.deterministic = false;
   e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
