@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/options.h"
@@ -94,6 +95,11 @@ void show(const Diff& d, const std::string& a, const std::string& b) {
   }
 }
 
+bool is_diagnosis(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return path.filename() == "report.json" || std::filesystem::exists(path / "report.json", ignored);
+}
+
 }  // namespace
 
 Result<int> diff_verb(const Args& args) {
@@ -109,6 +115,9 @@ Result<int> diff_verb(const Args& args) {
                        options, {"A", "B"}));
   if (parsed.help) return 0;
   const auto a = parsed.get<std::string>("A"), b = parsed.get<std::string>("B");
+  if (is_diagnosis(a) && is_diagnosis(b))
+    return Error{"both are finished diagnoses", fmt::format("{}, {}", a, b),
+                 fmt::format("twinrun diagnose {} --against {}", a, b)};
   Columns columns;
   if (parsed.has("column")) columns.a = columns.b = parsed.get<std::string>("column");
   if (parsed.has("column-b")) columns.b = parsed.get<std::string>("column-b");

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
+#include "harness/cli/diagnose_what.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/diagnose/write_report.h"
 #include "harness/trace/known_step.h"
 #include "harness/trace/side.h"
 #include "program/base/json_checksum.h"
@@ -81,13 +83,13 @@ Result<int> verify_known_step(const Parsed& parsed, const std::string& known,
   const KnownVerdict verdict = verify_known(then, trace, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
   TWINRUN_RETURN_IF_ERROR(unchanged(trace));
-  const Report report = report_of(verdict);
-  if (parsed.get<bool>("json")) {
-    print_document(to_json(report));
-  } else {
-    print_report(report);
+  Report report = report_of(verdict);
+  report.command = command_line();
+  if (parsed.has("out")) {
+    report.directory = parsed.get<std::string>("out");
+    TWINRUN_RETURN_IF_ERROR(write_report(report.directory, report));
   }
-  return exit_code(report.verdict);
+  return answer(report, parsed);
 }
 
 }  // namespace twinrun::cli

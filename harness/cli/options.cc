@@ -9,6 +9,7 @@
 #include <thread>
 #include <type_traits>
 
+#include "harness/cli/diagnose_what.h"
 #include "harness/trace/side.h"
 #include "program/base/names.h"
 
@@ -328,7 +329,12 @@ Result<Overrides> overrides_of(const Parsed& parsed, const std::string& option) 
 
 Result<Scenario> scenario_of(const Parsed& parsed, const std::string& option) {
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
-  return load_scenario(parsed.get<std::string>(option), overrides);
+  const auto name = parsed.get<std::string>(option);
+  TWINRUN_ASSIGN(const What what, what_of({name}));
+  if (what.kind != WhatKind::kScenario)
+    return Error{"this is no scenario: " + what.understood.substr(name.size() + 2), name,
+                 "allowed: a library scenario or a TOML file; twinrun diagnose takes the others"};
+  return load_scenario(name, overrides);
 }
 
 Result<int> threads_of(const Parsed& parsed) {

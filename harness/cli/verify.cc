@@ -64,6 +64,7 @@ Result<int> verify_verb(const Args& args) {
   options.text("junit", "JUnit XML, a test case for each golden run");
   options.text("jsonl", "JSON lines, one object for each golden run");
   options.flag("update", "record again what moved");
+  options.text("out,o FOLDER", "of a known step: folder for its report (default: none)");
   add_key_option(options, "set", "a key that does not change bits: data.dir=FOLDER");
   add_program_of_run(options);
   add_plugin_option(options);
@@ -79,6 +80,9 @@ Result<int> verify_verb(const Args& args) {
   if (parsed.help) return 0;
   const auto words = parsed.get<std::vector<std::string>>("GOLDEN..");
   if (words.size() == 2 && is_trace(words[1])) return verify_known_step(parsed, words[0], words[1]);
+  if (parsed.has("out"))
+    return Error{"only a known step has a report in a folder", "--out",
+                 "golden runs: --junit FILE, --jsonl FILE, --json"};
   TWINRUN_ASSIGN(const auto paths, goldens_of(words));
   const bool bits = parsed.get<bool>("bits"), noise = parsed.get<bool>("noise");
   if (bits && noise) return Error{"both --bits and --noise", "", "give one of them"};

@@ -45,10 +45,11 @@ def write_safetensors(path, arrays):
 
 class Answer:
     """results: what the program says of each; refused: why it says nothing, or ""; outside: how many elements, by proven
-    radii; unlikely: how many outside of likely values, which proves nothing."""
+    radii; unlikely: how many outside of likely values, which proves nothing; files: what `twinrun bundle` judges again, as the
+    environment of a report names it."""
 
-    def __init__(self, data, labels=()):
-        self.data, self.labels = data, list(labels)
+    def __init__(self, data, labels=(), files=None):
+        self.data, self.labels, self.files = data, list(labels), files or {}
         self.refused, self.results = data.get("refused") or "", data.get("results") or []
         for r in self.results:  # infinities and NaN come as words
             r.update((k, float(r[k])) for k in ("largest_ratio", "median_relative_radius") if isinstance(r.get(k), str))
@@ -127,8 +128,10 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120, follow
     if refused:
         return Answer({"refused": refused}, labels)
     command = [binary(), "diagnose", str(module), "--values", str(values), "--json", "--precision", products()]
+    files = {"module": module.name, "values": values.name, "precision": products()}
     if following:
-        command += ["--next", ",".join("-" if n is None else str(n) for n in following)]
+        files["next"] = ",".join("-" if n is None else str(n) for n in following)
+        command += ["--next", files["next"]]
     try:
         done = subprocess.run(
             command,
@@ -137,7 +140,7 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120, follow
     except subprocess.TimeoutExpired:
         return Answer({"refused": f"it was not judged within {timeout:.0f} s"}, labels)
     try:
-        return Answer(_found(json.loads(done.stdout)), labels)
+        return Answer(_found(json.loads(done.stdout)), labels, files)
     except ValueError:
         said = (done.stderr or done.stdout).strip()
         return Answer({"refused": said or f"judge ended with {done.returncode}"}, labels)

@@ -2,7 +2,6 @@
 
 import re
 
-from .judge import products
 from .singles import TIME_OVER
 
 
@@ -89,8 +88,7 @@ def outcome(seen):
         "lines": lines,
         "triggered": seen["triggered"],
         # What `twinrun bundle` judges again: files beside report.json.
-        "environment": {"module": "group.mlir", "values": "group.values.safetensors", "precision": products()}
-        if culprit and culprit.proven else {},
+        "environment": culprit.answer.files if culprit and culprit.proven else whole.files if whole.outside else {},
         "group": culprit.group if culprit else [],
         "passes": culprit.passes if culprit else None,
         "repro": str(culprit.repro) if culprit and culprit.repro else None,

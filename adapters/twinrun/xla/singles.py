@@ -109,4 +109,4 @@ def judge_singles(program, values, folder, deadline):
 
 
 def _only(answer, result):
-    return Answer({"results": [result], "notes": answer.notes}, answer.labels)
+    return Answer({"results": [result], "notes": answer.notes}, answer.labels, answer.files)

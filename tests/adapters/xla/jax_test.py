@@ -20,6 +20,7 @@ import with_jax  # noqa: F401, I001
 
 import jax
 import jax.numpy as jnp
+import kinds
 import models
 import numpy as np
 import twinrun
@@ -221,10 +222,12 @@ class _Lying:
 class Wrong(unittest.TestCase):
     def test_a_changed_result_is_a_proof(self):
         step, state, batches = models.conv()
-        report = twinrun.diagnose(_Lying(step), state, batches, out=folder())
+        out = folder()
+        report = twinrun.diagnose(_Lying(step), state, batches, out=out)
         self.assertEqual(report.verdict, "ENGINE_BUG", str(report))
         self.assertIn("1 of 72 elements of new a", str(report))
         self.assertIn("[1, 1, 0, 3]", str(report))
+        kinds.check(self, command.program(), out, "JAX step", 20)
 
     def test_one_wrong_operation_is_named(self):
         """The judge is replaced: it says of every product that an element is outside."""

@@ -16,4 +16,4 @@ except ImportError:
         os.execv(other, [other, *sys.argv])
     print("SKIP: JAX is not installed (TWINRUN_JAX_PYTHON names an interpreter that has it)")
     sys.exit(77)
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "adapters"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[3] / "adapters"), str(pathlib.Path(__file__).resolve().parents[1])]
