@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a layout over ranks of MPI costs, measured on this machine, and a model of it on many hosts. docs/guides/mpi.md has the figures.
+"""What a layout over ranks of MPI costs, measured on this machine, and a model of it on many hosts. docs/developers/processors.md has the figures.
 
     bench/ranks.py cost [--pairs 5] [SCENARIO]     two ranks of a thread each against a process of two threads
     bench/ranks.py project                         the time of a step on 8 to 256 hosts

@@ -230,7 +230,7 @@ void bench_step(Suite& suite) {
 }
 
 // The engine `xla` as it is used: its tensors go to the device and back at every step
-// (docs/guides/xla.md).
+// (docs/guides/import.md#xla-as-an-engine).
 void bench_xla(Suite& suite) {
   suite.section("step, engine xla; peer: our own cpu or tpu on as many cores, all threads");
   for (const int cores : {1, 8}) {

@@ -1,5 +1,5 @@
 """A shard of the cases, in the form of harness/campaign: plan.json and a line of cases.jsonl for each version of a case, so that
-`twinrun_dev drill --merge` joins the shards. docs/developers/campaigns.md has the form.
+`twinrun_dev drill --merge` joins the shards. docs/developers/testing.md has the form.
 
     plan = shards.Plan(shards.parse("3/8"), names, setting, command)    # names: of the whole campaign, in its order
     records = shards.Records(folder, plan, resume=True)

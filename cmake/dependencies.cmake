@@ -47,7 +47,7 @@ if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   find_path(TWINRUN_HIGHWAY hwy/highway.h REQUIRED)
 endif()
 
-option(TWINRUN_MPI "Also build twinrun_mpi, over ranks of this system's MPI, and twinrun_mpich (docs/guides/mpi.md)" OFF)
+option(TWINRUN_MPI "Also build twinrun_mpi, over ranks of this system's MPI, and twinrun_mpich (docs/developers/processors.md)" OFF)
 if(TWINRUN_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI REQUIRED COMPONENTS CXX)

@@ -1,6 +1,6 @@
 // Documented facts of Cloud TPU v2 and v3 for the emulator, the rules and the model of a core;
-// sources in docs/method/tpu.md. This folder holds models that only count (layouts, memory, time)
-// and compute no values: they read a Program and depend on no engine.
+// sources in docs/guides/profile.md. This folder holds models that only count (layouts, memory,
+// time) and compute no values: they read a Program and depend on no engine.
 //
 //   TWINRUN_ASSIGN(const Generation v2, find_generation("v2"));
 //   v2.peak_flops();    v2.hbm_usable();

@@ -26,7 +26,8 @@ const Key<Scenario> kTop[] = {
     {"seed", &Scenario::seed, at_least(0),
      "seed of initial weights, sample order, dropout and procedural data"},
     {"conventions", &Scenario::conventions, one_of(kConventions),
-     "the framework whose formulas the keys set to \"auto\" follow ([formulas.md](formulas.md)); "
+     "the framework whose formulas the keys set to \"auto\" follow "
+     "([formulas.md](formulas.md#formulas-of-other-frameworks)); "
      "`auto`: the one that the subject declares, else TensorFlow"},
 };
 
@@ -270,7 +271,7 @@ const Key<DiagnoseSpec> kDiagnose[] = {
      "steps compared op by op: a selection (`auto`), every step, or every Nth"},
     {"faults", &DiagnoseSpec::faults, any(),
      "faults injected into the subject on purpose, written as for --fault "
-     "([faults.md](faults.md))"},
+     "([above](#faults-on-purpose))"},
 };
 
 bool is_names(std::string_view names) { return !names.empty(); }

@@ -14,7 +14,7 @@ constexpr std::string_view kOptimizers =
 
 const Key<OptimizerConfig> kOptimizer[] = {
     {"kind", &OptimizerConfig::kind, one_of(kOptimizers),
-     "the update rule ([optimizers.md](optimizers.md))"},
+     "the update rule ([formulas.md](formulas.md#update-rules))"},
     {"lr", &OptimizerConfig::lr, above(0), "learning rate"},
     {"momentum", &OptimizerConfig::momentum, below(0, 1), "share of the old velocity kept",
      "momentum|rmsprop|lars", false, "0.9; 0 (rmsprop)"},
@@ -35,7 +35,7 @@ const Key<OptimizerConfig> kOptimizer[] = {
      "adam|adagrad|adadelta|rmsprop|adamax|adamw|lars|lamb", false,
      "1e-8; 1e-7 (adagrad, adamw), 1e-10 (rmsprop), 1e-6 (lamb), 0 (lars)"},
     {"epsilon_form", &OptimizerConfig::epsilon_form, one_of("auto|tf|torch|root|tf_root"),
-     "where epsilon is added ([formulas.md](formulas.md))",
+     "where epsilon is added ([formulas.md](formulas.md#formulas-of-other-frameworks))",
      "adam|adamw|adamax|adagrad|adadelta|rmsprop|lamb"},
     {"bias_correction", &OptimizerConfig::bias_correction, one_of("both|first|none|stuck"),
      "which moments are divided by 1 - beta^t; `stuck`: both, with t = 1 at every update",

@@ -9,7 +9,7 @@ namespace {
 using Kind = OptimizerSpec::Kind;
 
 // The defaults of a kind; kByKind where the kind has no such number. Sources:
-// docs/reference/optimizers.md.
+// docs/reference/formulas.md.
 struct Rule {
   std::string_view name;
   Kind kind;

@@ -204,7 +204,7 @@ struct TrainSpec {
 };
 
 // How a step is spread over cores. Members that say "a mistake" try what a suspected script may do
-// (docs/reference/faults.md, "Sharding causes"); none of them changes the reference.
+// (docs/reference/scenarios.md, "Sharding causes"); none of them changes the reference.
 struct TpuSpec {
   int cores = 8;
   std::string reduction = "mean";             // mean | sum | none (a mistake: no all-reduce)

@@ -54,7 +54,7 @@ class Program:
         self.arguments, self.results = (text.get("step", {}).get(part, []) for part in ("arguments", "results"))
         self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/reference/scenarios.md
         self.cores, self.batch = text["cores"], text["batch"]    # number of replicas; samples per replica
-        self.algebra = text.get("algebra", "cpu")          # "cpu" or "xla": formula of rmsprop and adamax (docs/reference/optimizers.md)
+        self.algebra = text.get("algebra", "cpu")          # "cpu" or "xla": formula of rmsprop and adamax (docs/reference/formulas.md#two-algebras)
         self.sharding = text["sharding"]                   # reduction, batchnorm, batchnorm_group, batchwise, token_mean, clipping
         self.layers = self.scenario.get("model", {}).get("layers", [])
         self.loss = self.scenario.get("loss", {})

@@ -1,7 +1,7 @@
 // The names that an engine may declare for its precision, and which values each precision rounds,
 // and to how many bits. The same table serves the parser of the hello message, the conforming
 // engines of evidence level C (harness/envelope/precision_class.h) and the findings. See
-// docs/method/precision.md.
+// docs/method/numerics.md, "Precisions of other engines".
 //
 //   const PrecisionRow* row = find_precision("autocast");  // null: no such word
 //   row->operand_bits, row->result_bits;                   // significand bits that it keeps

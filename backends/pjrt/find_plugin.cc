@@ -71,10 +71,9 @@ Result<std::string> found_plugin() {
     }
     looked.push_back((prefix / "lib/python3*/{site,dist}-packages").string());
   }
-  return Error{
-      "no PJRT plugin is named, and none was found below " + join(looked, ", "), "xla",
-      "name one: --pjrt-plugin PATH, or TWINRUN_PJRT_PLUGIN=PATH (docs/guides/xla.md tells where "
-      "they come from)"};
+  return Error{"no PJRT plugin is named, and none was found below " + join(looked, ", "), "xla",
+               "name one: --pjrt-plugin PATH, or TWINRUN_PJRT_PLUGIN=PATH "
+               "(docs/guides/import.md#the-plugin tells where they come from)"};
 }
 
 }  // namespace twinrun

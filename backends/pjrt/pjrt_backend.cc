@@ -209,12 +209,13 @@ class PjrtBackend : public Backend {
     c.ours = false;
     c.contracts = true;
     c.max_cores = on_cpu() ? 256 : static_cast<int>(client_->devices().size());
-    // Measured on the CPU (docs/guides/xla.md); other devices were not measured.
+    // Measured on the CPU (docs/guides/import.md, "What the engine declares"); other devices were
+    // not measured.
     c.declares_arithmetic = on_cpu();
     c.precision = on_cpu() ? DotPrecision::kF32 : options_.precision;
     c.flush = on_cpu();
     c.elementary_ulps = 8;    // the largest seen: erf 3.9
-    c.deterministic = false;  // a traced step is another compilation (docs/guides/xla.md)
+    c.deterministic = false;  // a traced step is another compilation
     return c;
   }
 

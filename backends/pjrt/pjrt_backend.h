@@ -1,5 +1,5 @@
-// `xla`: real XLA as an engine, through a PJRT plugin (docs/guides/xla.md). The program is written
-// as StableHLO, compiled once by the plugin, and run on its devices, replica r on device r.
+// `xla`: real XLA as an engine, through a PJRT plugin (docs/guides/import.md). The program is
+// written as StableHLO, compiled once by the plugin, and run on its devices, replica r on device r.
 //
 //   auto backend = make_pjrt_backend({.plugin = "/usr/lib/xla_cpu_pjrt.so"});
 //   (*backend)->capabilities().settings;       // "cpu (KIND), PJRT 0.81 of xla_cpu_pjrt.so"

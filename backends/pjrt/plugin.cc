@@ -13,9 +13,8 @@ namespace twinrun::pjrt {
 namespace {
 
 constexpr const char* kFix =
-    "a plugin is a shared library that exports GetPjrtApi (docs/guides/xla.md): --pjrt-plugin "
-    "PATH, or "
-    "TWINRUN_PJRT_PLUGIN";
+    "a plugin is a shared library that exports GetPjrtApi (docs/guides/import.md#the-plugin): "
+    "--pjrt-plugin PATH, or TWINRUN_PJRT_PLUGIN";
 
 // The name of an absl::StatusCode.
 std::string code_name(int code) {

@@ -6,7 +6,7 @@
 //   auto made = bundle("results", "fault.zip", {.threads = 2}, &progress, &stop);
 //   made->bytes;  made->reduced->log;
 //
-// Contents: docs/guides/bundles.md. Equal diagnoses make equal bytes.
+// Contents: docs/guides/filing.md. Equal diagnoses make equal bytes.
 #pragma once
 
 #include <cstdint>

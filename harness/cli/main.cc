@@ -89,11 +89,12 @@ Status join_others(const Args& words) {
   for (const Verb& other : running.verbs) {
     if (other.on_ranks) able += fmt::format("{}{}", able.empty() ? "" : ", ", other.name);
   }
-  return Error{
-      fmt::format("'{}' does not run on several ranks, and a launcher started {}", verb->name,
-                  joined->ranks()),
-      "",
-      fmt::format("start it without mpirun; on several ranks run: {} (docs/guides/mpi.md)", able)};
+  return Error{fmt::format("'{}' does not run on several ranks, and a launcher started {}",
+                           verb->name, joined->ranks()),
+               "",
+               fmt::format("start it without mpirun; on several ranks run: {} "
+                           "(docs/developers/processors.md#several-processes-by-mpi)",
+                           able)};
 }
 
 Result<int> run(int argc, char** argv) {

@@ -231,7 +231,8 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   if (!e.recomputed.empty())
     r.notes.push_back(fmt::format(
         "Outside of what their shown operands allow, and inside of what they allow if the compiler "
-        "computed these operands again in a fusion, which is legal: {} (docs/guides/xla.md).",
+        "computed these operands again in a fusion, which is legal: {} "
+        "(docs/guides/import.md#what-a-trace-means).",
         fmt::join(e.recomputed, ", ")));
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "U", "RL", "L"}) {
     const auto run = diagnosis.runs.find(name);
@@ -277,7 +278,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   if (diagnosis.conventions_declared)
     r.notes.push_back(
         fmt::format("Formulas are those of {}, as the engine declares: conventions = "
-                    "\"{}\" (docs/reference/formulas.md).",
+                    "\"{}\" (docs/reference/formulas.md#formulas-of-other-frameworks).",
                     framework_of(s.conventions), s.conventions));
   if (diagnosis.experiment.imported) {
     for (const std::string& note : diagnosis.experiment.imported->notes)
@@ -286,7 +287,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
       r.notes.push_back(
           "The compiler was given twinrun's StableHLO of your HLO text, in which it may join other "
           "ops than in yours. StableHLO is compiled as it is: export_step writes it "
-          "(docs/guides/xla.md).");
+          "(docs/guides/import.md#the-untraced-module).");
   }
   r.ablations = e.meaning.rows;
   r.proofs = e.proofs;

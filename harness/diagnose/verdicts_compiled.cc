@@ -156,8 +156,10 @@ void joined_apart(const Evidence& e, Judgement& j) {
   f.number = apart.ratio;
   f.bound = apart.threshold;
   f.number_text = spreads(apart.ratio, apart.threshold);
-  f.bound_source = fmt::format("{} conforming engines from the same state (docs/guides/xla.md)",
-                               StepAround::kMembers);
+  f.bound_source = fmt::format(
+      "{} conforming engines from the same state "
+      "(docs/method/diagnosis.md#the-step-as-it-is-compiled)",
+      StepAround::kMembers);
   f.reproduce = e.command;
   tell_module(e, f);
   j.headline = fmt::format(

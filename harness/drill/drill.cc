@@ -124,7 +124,8 @@ Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
   if (wanted.empty()) {
     return Error{
         fmt::format("none of the {} cases has a kind that matches '{}'", ids.size(), o.only),
-        "--only", "kinds: those of docs/reference/faults.md; more cases: --cases"};
+        "--only",
+        "kinds: those of docs/reference/scenarios.md#kinds-of-faults; more cases: --cases"};
   }
   return wanted;
 }

@@ -53,7 +53,7 @@ struct Experiment {
   std::map<int64_t, Deal> deals = {};
 
   // The stack whose update algebra a program has under optimizer.algebra = "auto"
-  // (docs/reference/optimizers.md). A sharded program has the TPU's.
+  // (docs/reference/formulas.md). A sharded program has the TPU's.
   enum class Stack : uint8_t { kCpu, kTpu };
   Program whole(Stack stack = Stack::kCpu) const {
     return imported ? imported->step : training_step(forward_of(stack));

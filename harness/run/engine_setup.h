@@ -22,7 +22,7 @@ struct EngineSpec {
   std::string engine = "cpu";
   std::optional<int> cores;  // 1: the whole batch; default: tpu.cores for the engine tpu, else 1
   // The stack whose update algebra the program has. Default: the CPU's for our engine cpu, else the
-  // TPU's (docs/reference/optimizers.md).
+  // TPU's (docs/reference/formulas.md).
   std::optional<Experiment::Stack> stack = std::nullopt;
   int threads = 1;
   std::vector<FaultSpec> faults;  // faults to inject

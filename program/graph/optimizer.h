@@ -1,5 +1,5 @@
 // Optimizers as graph code: the last part of a training step. Formulas, their sources and the table
-// of slots: docs/reference/optimizers.md.
+// of slots: docs/reference/formulas.md.
 //
 //   append_update(program, parameters, grads, learning_rate);      // training_step() calls it
 //   slot_bytes({.kind = OptimizerSpec::Kind::kAdam}, weight_type); // 8 per f32 weight

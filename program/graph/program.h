@@ -179,7 +179,7 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-// An optimizer and its settings; formulas and sources: docs/reference/optimizers.md. A member after
+// An optimizer and its settings; formulas and sources: docs/reference/formulas.md. A member after
 // `kind` applies to the rules that have it.
 struct OptimizerSpec {
   enum class Kind : uint8_t {
@@ -215,8 +215,8 @@ struct OptimizerSpec {
   enum class Algebra : uint8_t { kCpu, kXla } algebra = Algebra::kCpu;
 
   // Formulas in which frameworks differ; the defaults are TensorFlow's
-  // (docs/reference/formulas.md). Where epsilon is added. kRule: as in the table of
-  // docs/reference/optimizers.md. kAfter: adam, adamw and rmsprop add it after the root (and after
+  // (docs/reference/formulas.md). Where epsilon is added. kRule: as in the table there under
+  // "Update rules". kAfter: adam, adamw and rmsprop add it after the root (and after
   // the bias correction), adadelta after both roots, adamax before the maximum. kInside: adam,
   // adamw, adagrad and lamb add it under the root. kRuleInside: the same, without the bias
   // correction of the second moment there.

@@ -43,7 +43,7 @@ struct ImportedStep {
   // all of any other.
   std::map<std::string, CorePart> parts;
   std::map<std::string, int64_t> mesh_axes;  // sizes by name
-  // What is computed in another way than the text says: docs/guides/import.md#lossy.
+  // What is computed in another way than the text says: docs/guides/import.md.
   std::vector<std::string> notes;
 };
 

@@ -1,4 +1,4 @@
-"""Compares the engines of PyTorch, JAX and TensorFlow with the values of parity_dump (docs/method/parity.md): losses and the whole state,
+"""Compares the engines of PyTorch, JAX and TensorFlow with the values of parity_dump (docs/method/numerics.md, "Parity"): losses and the whole state,
 with slots and counters, after some steps. Two steps through the state file must equal two steps in memory, bit for bit.
 
     TWINRUN_PARITY_DUMP=build/release/tests/parity_dump python3 tests/adapters/frameworks_test.py

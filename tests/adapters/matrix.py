@@ -1,7 +1,7 @@
 """Diagnoses every library scenario with each framework's engine as the subject: a healthy framework must get the verdict that our own
 reference gets in its place, with NOISE for IDENTICAL.
 
-    python3 tests/adapters/matrix.py                        # all installed frameworks; prints the table of docs/results/frameworks.md
+    python3 tests/adapters/matrix.py                        # all installed frameworks; prints the table of docs/results/drill.md
     python3 tests/adapters/matrix.py --only jax --scenario digits_mlp --json rows.json
     python3 tests/adapters/matrix.py --quick                # the rows that the test suite runs
 

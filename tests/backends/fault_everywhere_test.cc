@@ -254,11 +254,14 @@ TEST(FaultCatalogue, IsShownAsATable) {
 }
 
 TEST(FaultCatalogue, IsInTheDocumentation) {
-  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/reference/faults.md");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/reference/scenarios.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const size_t kinds = page.find("### Kinds of faults");
+  ASSERT_NE(kinds, std::string::npos);
+  const std::string text = page.substr(kinds, page.find("\n## ", kinds) - kinds);
   for (const FaultKind& kind : fault_catalogue()) {
     EXPECT_NE(text.find("`" + std::string(kind.name) + "`"), std::string::npos)
-        << "docs/reference/faults.md does not name the fault " << kind.name;
+        << "docs/reference/scenarios.md does not name the fault " << kind.name;
   }
 }
 

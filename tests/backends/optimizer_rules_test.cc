@@ -116,7 +116,7 @@ class OptimizerRules : public testing::TestWithParam<Case> {};
 TEST_P(OptimizerRules, Binary64) { expect_rule<53>("cpu:f64", GetParam().spec); }
 TEST_P(OptimizerRules, Binary32) { expect_rule<24>("cpu", GetParam().spec); }
 
-// The bytes of slots per weight, as in the table of docs/reference/optimizers.md.
+// The bytes of slots per weight, as in the table of docs/reference/formulas.md.
 TEST_P(OptimizerRules, SlotBytes) {
   for (const int64_t accumulate : {1, 4}) {
     OptimizerSpec spec = GetParam().spec;

@@ -1,5 +1,5 @@
 // A second implementation of the optimizers, in plain code from the formulas of
-// docs/reference/optimizers.md, with numbers that carry their rounding bound. Tests compare the
+// docs/reference/formulas.md, with numbers that carry their rounding bound. Tests compare the
 // optimizers' graphs with it.
 //
 //   ByHand<24> hand(spec, program, initial_state(program, 1));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The queries of docs/developers/campaigns.md, run by DuckDB as they stand there.
+"""The queries of docs/developers/testing.md, run by DuckDB as they stand there.
 
     queries.py PROGRAM PAGE            runs a small drill and a comparison in shards, then every query on their files
     queries.py --paste FOLDER PAGE     writes under every query of the page what it gives in FOLDER

@@ -248,7 +248,7 @@ def finish(args, out, campaign, twinrun):
         logs = [campaign.log(j) for j in campaign.jobs if j.name.startswith("calibration")]
         tables = ["\n".join(line for line in log.read_text().splitlines() if line.startswith("|")) for log in logs]
         text = "## The last calibration\n`./dev campaign --write`: pairs of runs without an effect and with one, then healthy engines " + \
-            "of mixed precision ([precision.md](../method/precision.md)).\n\n" + "\n\n".join(t for t in tables if t)
+            "of mixed precision ([numerics.md](../method/numerics.md#precisions-of-other-engines)).\n\n" + "\n\n".join(t for t in tables if t)
         print(text)
         if args.write:
             section("drill.md", "calibration", text)

@@ -28,7 +28,7 @@ import power  # noqa: E402
 from scenes import VERBS, Ran, Scene  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/developers/reliability.md"
+PAGE = ROOT / "docs/developers/testing.md"
 BEGIN, END = "<!-- crash: begin -->", "<!-- crash: end -->"
 SEED = 1
 # What can go wrong with a call, by its name.
@@ -227,7 +227,7 @@ def main():
     parser.add_argument("--share", action="store_true", help="what CI runs")
     parser.add_argument("--part", nargs="+", choices=["calls", "memory", "kills", "power", "surroundings"])
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="verbs that are tried side by side")
-    parser.add_argument("--write", action="store_true", help="write these cells of docs/developers/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write these cells of docs/developers/testing.md")
     o = parser.parse_args()
     o.part = o.part or ["calls", "power", "memory", "kills", "surroundings"]
     tally, counts = Tally(), {}

@@ -501,14 +501,14 @@ TEST_F(ExecDoctor, RefusesDevicesThatAreNone) {
   }
 }
 
-// The command that README and bisect.md recommend for `git bisect run`. git skips a commit on 125,
+// The command that README and filing.md recommend for `git bisect run`. git skips a commit on 125,
 // so a good commit must not give 125, and a commit whose engine fails must give nothing else.
 TEST_F(Exec, TheBisectionThatIsDocumentedKnowsAGoodCommit) {
   const Words documented = {"diagnose",           "digits_mlp", "--quick",      "--fail-on",
                             "engine_bug,program", "--subject",  "exec:./engine"};
   std::string text = "twinrun";
   for (const std::string& word : documented) text += " " + word;
-  for (const char* page : {"README.md", "docs/guides/bisect.md"})
+  for (const char* page : {"README.md", "docs/guides/filing.md"})
     EXPECT_NE(read_text(std::string(TWINRUN_SOURCE_DIR "/") + page).find(text), std::string::npos)
         << page;
   const auto answer = [&](const std::string& engine) {

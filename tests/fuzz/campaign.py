@@ -3,7 +3,7 @@
 With --parts N each reader's executions are divided among N processes with other seeds.
 
 Each reader has its own folders below build/fuzz: seeds (made anew), corpus (kept from run to run) and findings.
-With --write the table goes into docs/developers/reliability.md.
+With --write the table goes into docs/developers/testing.md.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/fuzz"
 DRIVER = BUILD / "tests/fuzz_readers"
-PAGE = ROOT / "docs/developers/reliability.md"
+PAGE = ROOT / "docs/developers/testing.md"
 # What the page promises: executions for each kind of reader.
 CAMPAIGN = {"text": 1_000_000, "json": 1_000_000, "binary": 1_000_000, "trace": 1_000_000, "hdf5": 100_000}
 # The sanitizers slow a reader down ten to twenty times: 60 s are some seconds without them.
@@ -153,7 +153,7 @@ def main():
     parser.add_argument("--seconds", type=int, help="time for each; default: 60, without --runs and --campaign")
     parser.add_argument("--campaign", action="store_true",
                         help="a million executions of each, a hundred thousand where libhdf5 reads")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/developers/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/developers/testing.md")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time; default: 2")
     parser.add_argument("--parts", type=int, default=1, help="processes for each reader; default: 1")
     parser.add_argument("--collect", nargs="+", metavar="FOLDER", help="run nothing; sum up the logs of earlier campaigns")

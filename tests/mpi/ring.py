@@ -1,4 +1,4 @@
-"""The messages and bytes that a step over ranks needs, derived from the program's text. docs/guides/mpi.md explains the formulas.
+"""The messages and bytes that a step over ranks needs, derived from the program's text. docs/developers/processors.md explains the formulas.
 
     step = Step(subprocess.check_output([twinrun, "inspect", "digits_cnn", "--ops"], text=True))
     step.needs(ranks=4)     # (messages, bytes), sent by all ranks together

@@ -3,7 +3,7 @@
     rows = compare(dump_file, "R", "jax.h5")        # [Row(part, name, deviation, bound, ...)]
     worst(rows)                                     # one Row per part: the largest ratio
 
-Deviations: losses |a - b|, tensors the 2-norm of a - b. Bounds: docs/method/parity.md.
+Deviations: losses |a - b|, tensors the 2-norm of a - b. Bounds: docs/method/numerics.md#the-bound-of-a-deviation.
 """
 import dataclasses
 

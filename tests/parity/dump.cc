@@ -6,7 +6,7 @@
 //               [--set KEY=VALUE]..
 //
 // With --kinks nothing is written: it prints at which steps relu units are on another side of 0
-// than in the exact run (docs/method/parity.md).
+// than in the exact run (docs/method/numerics.md, "Parity").
 //
 // The file has /initial/NAME, /inputs/NAME [step, ...], /random/OP [step, ...]; and for each run R
 // and S (CORNER): /CORNER/ours and /CORNER/truth with losses [step, core], first/NAME, last/NAME
@@ -215,8 +215,8 @@ class KinkSink : public TraceSink {
   std::vector<std::vector<bool>> sides;
 };
 
-// Evidence for docs/method/parity.md: where the loss of the f32 run jumps away from the exact one,
-// a unit of relu is on the other side of 0.
+// Evidence for docs/method/numerics.md, "Parity": where the loss of the f32 run jumps away from the
+// exact one, a unit of relu is on the other side of 0.
 Status print_kinks(const Experiment& e, const Options& o) {
   TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", {.threads = o.threads}));
   TWINRUN_ASSIGN(const auto f64, make_backend("cpu:f64", {.threads = o.threads}));

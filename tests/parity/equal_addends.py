@@ -1,4 +1,4 @@
-"""Evidence for docs/method/parity.md: a float32 sum in one chain drifts where its addends are equal, and TensorFlow's BiasAddGrad is one.
+"""Evidence for docs/method/numerics.md: a float32 sum in one chain drifts where its addends are equal, and TensorFlow's BiasAddGrad is one.
 
     build/parity/venv-tf/bin/python tests/parity/equal_addends.py
 

@@ -1,7 +1,7 @@
-// Tests that our results agree, within the recorded bounds (docs/method/parity.md), with what JAX,
-// TensorFlow and PyTorch computed. Their results are recorded in tests/golden/parity (./dev parity
-// --update-golden), so no framework is needed. Records of deliberate mistakes must lie outside the
-// bounds, because a bound that admits them shows nothing.
+// Tests that our results agree, within the recorded bounds (docs/method/numerics.md, "Parity"),
+// with what JAX, TensorFlow and PyTorch computed. Their results are recorded in tests/golden/parity
+// (./dev parity --update-golden), so no framework is needed. Records of deliberate mistakes must lie
+// outside the bounds, because a bound that admits them shows nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>

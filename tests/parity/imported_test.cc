@@ -1,7 +1,7 @@
 // Tests the training steps that JAX exported, on one device and on eight: after import, their loss
-// and state are compared with what JAX itself computed. The bound is that of docs/method/parity.md:
-// as far from the binary64 result as conforming f32 implementations, drawn at random, are. Also
-// tests that our own exported steps can be imported.
+// and state are compared with what JAX itself computed. The bound is that of
+// docs/method/numerics.md, "Parity": as far from the binary64 result as conforming f32
+// implementations, drawn at random, are. Also tests that our own exported steps can be imported.
 #include "harness/experiment/imported.h"
 
 #include <fmt/format.h>

@@ -26,7 +26,7 @@ def arguments():
     parser.add_argument("cases", nargs="*", help="names in cases.toml; default: all")
     parser.add_argument("--only", choices=FRAMEWORKS, help="one framework")
     parser.add_argument("--json", action="store_true", help="print a JSON document instead of the tables")
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/method/parity.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/method/numerics.md")
     parser.add_argument("--all", action="store_true", help="print every quantity, not only the worst of its kind")
     parser.add_argument("--reuse", action="store_true", help="reuse dumps and results that exist")
     parser.add_argument("--update-golden", action="store_true", help="rewrite tests/golden/parity")

@@ -1,6 +1,6 @@
 // A conforming f32 implementation, drawn at random: every op returns a binary32 number near its
 // exact result, as far from it as independent roundings in any order of summation can be expected
-// to lead. docs/method/parity.md has the derivation.
+// to lead. docs/method/numerics.md, "The bound of a deviation", has the derivation.
 //
 //   RoundingNoise noise(/*member=*/3, pool);                    // the number determines the member
 //   engine->step(step, states, inputs, outputs, nullptr, &noise);
@@ -13,7 +13,7 @@
 namespace twinrun::parity {
 
 // The error in ulps that is assumed of a framework's exp, log, tanh, ... Measured: up to 5.5
-// (docs/method/parity.md).
+// (docs/method/numerics.md, "The bound of a deviation").
 inline constexpr double kForeignElementaryUlps = 6;
 
 // How many roundings one term of the op's sum passes through in the worst order of summation, or

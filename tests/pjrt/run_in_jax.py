@@ -47,7 +47,7 @@ def main():
     parser.add_argument("--scenario", default="drill_cnn")
     parser.add_argument("--cores", default="1")
     options = parser.parse_args()
-    python = os.environ.get("TWINRUN_PARITY_JAX")  # an interpreter that has JAX (docs/method/parity.md)
+    python = os.environ.get("TWINRUN_PARITY_JAX")  # an interpreter that has JAX (docs/method/numerics.md#parity-with-the-frameworks)
     if python and os.path.abspath(python) != os.path.abspath(sys.executable) and not has_jax():
         os.environ.pop("TWINRUN_PARITY_JAX")
         os.execv(python, [python] + sys.argv)

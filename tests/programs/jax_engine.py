@@ -2,7 +2,7 @@
 
     twinrun diagnose drill_mlp --set tpu.cores=1 --subject 'exec:python3 tests/programs/jax_engine.py --variant nesterov_added'
 
-Cores are an axis of vmap. Layers, losses and update rules are written here by hand from docs/method/numerics.md and docs/reference/optimizers.md, and are
+Cores are an axis of vmap. Layers, losses and update rules are written here by hand from docs/method/numerics.md and docs/reference/formulas.md, and are
 optax's for the variant that somebody took these as they are.
 """
 import os

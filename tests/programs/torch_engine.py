@@ -2,7 +2,7 @@
 
     twinrun diagnose drill_mlp --set tpu.cores=1 --subject 'exec:python3 tests/programs/torch_engine.py --variant nesterov_added'
 
-Layers, losses and update rules are written here by hand from docs/method/numerics.md and docs/reference/optimizers.md, or are torch.optim's where a
+Layers, losses and update rules are written here by hand from docs/method/numerics.md and docs/reference/formulas.md, or are torch.optim's where a
 variant is that somebody took these as they are. Every variant is a few words of code at the place where such a mistake is made.
 """
 import pathlib

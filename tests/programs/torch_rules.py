@@ -1,4 +1,4 @@
-"""Update rules of the PyTorch engine of this folder: by hand from docs/reference/optimizers.md, and torch.optim's as they are."""
+"""Update rules of the PyTorch engine of this folder: by hand from docs/reference/formulas.md, and torch.optim's as they are."""
 import numpy as np
 import torch
 from shared import updates_made

@@ -2,7 +2,7 @@
 
     ./dev soak                     eight hours
     ./dev soak --minutes 20        shorter
-    ./dev soak --write             also writes its section of docs/developers/reliability.md
+    ./dev soak --write             also writes its section of docs/developers/testing.md
 
 One training runs from beginning to end, with periodic checkpoints; its memory and its open files are read
 from /proc. Beside it short trainings, diagnoses and a drill are run again and again; each must give the
@@ -109,8 +109,8 @@ class Command:
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--minutes", type=float, default=480)
-    p.add_argument("--write", action="store_true", help="write the section of docs/developers/reliability.md")
-    p.add_argument("--page", type=pathlib.Path, default=SOURCE / "docs/developers/reliability.md", help=argparse.SUPPRESS)
+    p.add_argument("--write", action="store_true", help="write the section of docs/developers/testing.md")
+    p.add_argument("--page", type=pathlib.Path, default=SOURCE / "docs/developers/testing.md", help=argparse.SUPPRESS)
     a = p.parse_args()
     end = time.monotonic() + 60 * a.minutes
     commands = [Command(name) for name in SHORT]
