@@ -327,13 +327,19 @@ Result<Overrides> overrides_of(const Parsed& parsed, const std::string& option) 
   return overrides;
 }
 
+Status check_is_scenario(const std::string& name) {
+  TWINRUN_ASSIGN(const What what, what_of({name}));
+  if (what.kind == WhatKind::kScenario) return Ok{};
+  return Error{"this is no scenario: " + what.understood.substr(name.size() + 2), name,
+               what.kind == WhatKind::kModule
+                   ? "a program is given by --program FILE"
+                   : "allowed: a library scenario or a TOML file; twinrun diagnose takes it"};
+}
+
 Result<Scenario> scenario_of(const Parsed& parsed, const std::string& option) {
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   const auto name = parsed.get<std::string>(option);
-  TWINRUN_ASSIGN(const What what, what_of({name}));
-  if (what.kind != WhatKind::kScenario)
-    return Error{"this is no scenario: " + what.understood.substr(name.size() + 2), name,
-                 "allowed: a library scenario or a TOML file; twinrun diagnose takes the others"};
+  TWINRUN_RETURN_IF_ERROR(check_is_scenario(name));
   return load_scenario(name, overrides);
 }
 

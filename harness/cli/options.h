@@ -123,6 +123,8 @@ void add_engine_option(Options& options, const std::string& name, const std::str
 std::vector<Choice> generation_choices();  // of a TPU
 Values scenario_values();                  // names of the library, and files
 Result<Overrides> overrides_of(const Parsed& parsed, const std::string& option = "set");
+// Error: an existing file or folder of another kind, with what takes it.
+Status check_is_scenario(const std::string& name);
 Result<Scenario> scenario_of(const Parsed& parsed, const std::string& option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
 

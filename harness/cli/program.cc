@@ -69,6 +69,7 @@ Result<ExperimentSource> source_of(const Parsed& parsed, const std::string& argu
   if (!program && source.scenario.empty())
     return Error{"neither a scenario nor a program", "",
                  "name a scenario (twinrun inspect lists them), or give --program FILE"};
+  if (!program) TWINRUN_RETURN_IF_ERROR(check_is_scenario(source.scenario));
   return source;
 }
 

@@ -79,7 +79,7 @@ const std::vector<Layer>& layers() {
       {"harness/gate", {"harness/effect", "harness/identify", "harness/campaign"}, rooms},
       {"harness/trace", {"harness/tensors"}, rooms},
       {"harness/bisect", {"harness/diagnose", "harness/search", "harness/trace"}, rooms},
-      {"harness/bundle", {"harness/diagnose", "harness/trace"}, rooms},
+      {"harness/bundle", {"harness/diagnose", "harness/module", "harness/trace"}, rooms},
       {"harness/drill", {"harness/diagnose", "harness/campaign"}, rooms},
       {"harness/profile", {"harness/lockstep"}, rooms},
       {"harness/xplane", {"harness/host"}, rooms},
