@@ -43,7 +43,30 @@ Answer operations(const TraceVerdict& v) {
   return {Outcome::kYes, right(v)};
 }
 
+// "from __main__.Swish, whose backward pass is at a.py:8"
+std::string where(const GradientCheck& g) {
+  if (!g.function.empty())
+    return fmt::format("from {} on, whose backward pass is defined at {}", g.function,
+                       innermost(g.place));
+  if (g.node.empty()) return "";
+  return fmt::format("from {} on{}", g.node,
+                     g.place.empty() ? "" : ", of the forward call at " + innermost(g.place));
+}
+
+std::string described(const GradientCheck& g) {
+  const std::string of = where(g);
+  return fmt::format("the gradient is not the derivative of the loss{}{}", of.empty() ? "" : ": ",
+                     of);
+}
+
 Answer program(const TraceVerdict& v) {
+  const GradientCheck& g = v.gradient;
+  if (g.is_wrong && !g.is_meant()) return {Outcome::kNo, described(g)};
+  if (!v.not_finite.weights && g.asked && !g.is_wrong)
+    return {Outcome::kNotAsked,
+            fmt::format("the gradient of step {} is the derivative of its loss: in binary64 they "
+                        "differ by {:.1e} of it; {}",
+                        g.step, g.worst, kRestNotAsked)};
   if (!v.not_finite.weights) return {Outcome::kNotAsked, std::string(kProgramNotAsked)};
   const std::string from =
       v.not_finite.call < 0 ? ""
@@ -105,6 +128,33 @@ Finding finding_of(const CallFinding& f) {
   for (const CallOperand& o : f.operands)
     out.evidence.push_back(
         fmt::format("{}{}: {}", o.name, o.type.empty() ? "" : " " + o.type, o.values));
+  return out;
+}
+
+Finding finding_of(const GradientCheck& g) {
+  Finding out;
+  out.verdict = VerdictClass::kProgram;
+  out.cause = "gradient";
+  out.level = ' ';
+  out.step = g.step;
+  out.phase = "backward";
+  out.op = g.function.empty() ? g.node : g.function;
+  out.place = g.place;
+  out.sentence = described(g);
+  out.number = g.worst;
+  out.bound = GradientCheck::kLeast;
+  out.number_text = fmt::format(
+      "in binary64, where no rounding of the step is left, the loss changes otherwise than the "
+      "gradient says, by {:.2g} of it",
+      g.worst);
+  out.bound_source = "docs/method/calls.md#the-gradient";
+  if (g.factor == 0) {
+    out.evidence.emplace_back("the loss does not change along the gradient that it gives");
+  } else if (std::fabs(g.factor - 1) > GradientCheck::kLeast) {
+    out.evidence.push_back(
+        fmt::format("along the gradient that it gives, that is {} times the loss's slope",
+                    text::number(g.factor)));
+  }
   return out;
 }
 
@@ -234,6 +284,19 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
         v.uncertain_update > 0
             ? fmt::format(": up to {:.2g} % of the update's norm", 100 * v.uncertain_update)
             : ""));
+  if (const GradientCheck& g = v.gradient; g.is_meant()) {
+    notes.push_back(fmt::format(
+        "The gradient is not the derivative of the loss by design, as it seems: {} {}. Whether it "
+        "is "
+        "right besides was not asked.",
+        g.function,
+        g.factor == 0 ? "gives a gradient where its result does not change (a straight-through "
+                        "estimator)"
+                      : "passes its input on and changes the gradient"));
+  } else if (!g.asked && !g.is_wrong) {
+    notes.push_back(fmt::format(
+        "Whether the gradient is the derivative of the loss was not asked: {}.", g.why));
+  }
   if (v.without_update)
     notes.emplace_back("No update of a weight is in the trace, so every call counts.");
   notes.insert(notes.end(), v.notes.begin(), v.notes.end());
@@ -252,6 +315,8 @@ std::string TraceVerdict::headline() const {
                        f.op, f.step, f.call);
   }
   if (judged <= unrecorded) return operations(*this).what;
+  if (gradient.is_wrong && !gradient.is_meant())
+    return fmt::format("{}; {}", described(gradient), right(*this));
   if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
   if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
   return right(*this);
@@ -285,6 +350,7 @@ Report report_of(const TraceVerdict& v) {
   r.headline = v.headline();
   r.open = v.open;
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
+  if (v.gradient.is_wrong && !v.gradient.is_meant()) r.findings.push_back(finding_of(v.gradient));
   r.notes = notes_of(v);
   r.counts = {{"steps", v.steps},
               {"calls", v.calls},

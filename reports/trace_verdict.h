@@ -71,6 +71,26 @@ struct NotFinite {
   bool from_input = false;  // it read a NaN that no call had made
 };
 
+// Whether the recorded gradient is the derivative of the loss that was computed.
+struct GradientCheck {
+  bool asked = false;
+  std::string why;  // it was not
+  int32_t step = 0;
+  int64_t passes = 0, weights = 0;     // backward passes, and leaves whose gradients they give
+  std::vector<std::string> functions;  // of the script, whose backward passes ran in the step
+  // The largest difference of the loss's slope from the gradient's, along the gradient and along
+  // random signs, relative to what is compared.
+  double worst = 0;
+  bool is_wrong = false;
+  std::string node, place;  // where the backward pass becomes wrong
+  std::string function;     // of the script, if that is one: "__main__.Swish"
+  double factor = 1;  // the gradient there over the slope along it; 0: the loss does not change
+  bool passes_on = false;  // the function gives its input, so its backward pass is its purpose
+  // A backward pass that is meant to be another: a straight-through estimator, a reversed gradient.
+  static constexpr double kLeast = 0x1p-10;  // differences below are not told: gradient.cc
+  bool is_meant() const { return is_wrong && !function.empty() && (factor == 0 || passes_on); }
+};
+
 struct TraceVerdict {
   std::string trace, framework, script;
   int64_t steps = 0, calls = 0, judged = 0, outside_calls = 0;
@@ -89,6 +109,7 @@ struct TraceVerdict {
   bool without_update = false;  // no update of a weight is in the trace: then every call counts
   int64_t rank = 0, ranks = 1, rank_traces = 1;  // of how many ranks the traces were given
   std::vector<OpenQuestion> open;
+  GradientCheck gradient;
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
   // the largest of the steps.
@@ -108,6 +129,11 @@ struct TraceVerdict {
 inline constexpr std::string_view kProgramNotAsked =
     "whether the gradient is the derivative of the loss, the optimizer its published formula, and "
     "the weights and the batch that are read the present ones";
+
+inline constexpr std::string_view kRestNotAsked =
+    "whether the optimizer is its published formula, and the weights and the batch that are read "
+    "the "
+    "present ones, was not asked";
 
 Answers answers_of(const TraceVerdict& verdict);
 Report report_of(const TraceVerdict& verdict);

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .file import CALL
 from .graphs import Value
 
-LEFT_OUT, RAISED, OPTIMIZER, COMPOSED = 1, 2, 4, 8    # flags of a call
+LEFT_OUT, RAISED, OPTIMIZER, COMPOSED, NO_GRADIENT = 1, 2, 4, 8, 16    # flags of a call
 REQUIRES_GRAD, PARAMETER, CHANGED, OF_EVALUATION = 1, 2, 4, 8    # flags of a tensor
 OTHER_DTYPE = 12
 DTYPES = {getattr(torch, name): i for i, name in enumerate((
@@ -327,6 +327,8 @@ class Recorder:
             begin, end = first, last
         block = self._write(storage, t, begin, end, place)
         if block:
+            if begin:
+                self.file.begins(block, begin)
             blocks.append((begin, end, block, None if place == 0 else _digest(storage, t, begin, end - begin)))
         return block, begin, changed
 

@@ -25,7 +25,7 @@ import zlib
 from .messages import high
 
 MAGIC = b"TWINTRC2".ljust(64, b"\0")
-PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP = range(8)
+PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP, PLACE = range(9)
 HEADER = struct.Struct("<IIQQ")
 COVERED = struct.Struct("<IQQ")    # of a header: what its checksum covers, beside the payload
 ALIGNMENT = 64          # of data in the file
@@ -153,6 +153,10 @@ class TraceFile:
             self.record(STRING, number, text.encode("utf-8", "replace"))
             self.strings[text] = number
         return number
+
+    def begins(self, block, begin):
+        """Says where in its storage a block of data begins: not with the first byte."""
+        self.record(PLACE, block, struct.pack("<q", begin))
 
     def data(self, address, size):
         """Writes `size` bytes of memory and returns the block's number. An OSError leaves the file as it was before."""

@@ -12,7 +12,7 @@ import torch
 
 from . import launches, older
 from .children import Children, named, rank
-from .encode import COMPOSED, OPTIMIZER, Recorder, Skip, key_of
+from .encode import COMPOSED, NO_GRADIENT, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile, parse_size
 from .messages import say
 from .places import Modules, Places, is_of_a_handler, raised_at
@@ -23,7 +23,8 @@ from .steps import Steps
 
 UNKNOWN = -1
 READS = ("aten._local_scalar_dense.default", "aten.detach.default", "aten.is_nonzero.default")    # begin no training, whatever they read
-HOOKED = ("torch::autograd::AccumulateGrad", "AccumulateGrad", "CompiledFunctionBackward")    # nodes in which others' code runs
+ACCUMULATES = ("torch::autograd::AccumulateGrad", "AccumulateGrad")    # the nodes that add to a leaf's gradient
+HOOKED = (*ACCUMULATES, "CompiledFunctionBackward")    # nodes in which others' code runs
 
 _sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
 _node = getattr(torch._C, "_current_autograd_node", None)
@@ -385,11 +386,18 @@ class watch:
         alone = True if self.counter.own else None
         if alone is None and node is not None and _sequence and not self._made_by(node) and node.name() not in HOOKED:
             alone = node._sequence_nr(), type(node)
+        schema = r.schema_of(func)
+        if node is not None and node.name() in ACCUMULATES:
+            leaf = r.storages.get(key_of(node.variable))
+            if leaf is not None:
+                kwargs = {**kwargs, "variable": leaf.number}    # which leaf's gradient this is
         r.saw = self._made_by
         try:
-            before = r.begin(r.schema_of(func), args, kwargs, alone is not None and alone == self.alone)
+            before = r.begin(schema, args, kwargs, alone is not None and alone == self.alone)
         finally:
             r.saw = None
+        if not torch.is_grad_enabled():
+            before.flags |= NO_GRADIENT
         self.alone = alone
         self._locate(before, node)
         if before.schema.name.startswith("aten.convolution.") and not self.settings["nnpack_convolutions"]:

@@ -52,9 +52,11 @@ struct TensorView {
   bool changed_unseen = false;  // since its last use, without a recorded call
   bool of_evaluation = false;   // computed by a call that was left out, of an evaluation
   bool parameter = false;
+  bool requires_gradient = false;
   bool on_device = false;  // in the memory of an accelerator
   uint64_t storage = 0;
   uint32_t version = 0;
+  int64_t first = -1;  // where in the storage its first byte is; -1: not known
   Dims dims, strides;
   int64_t elements() const;
   double at(int64_t flat) const;  // NaN where the bytes were left out
@@ -92,6 +94,7 @@ struct Call {
   int64_t forward = -1;  // the forward call that this one is the gradient of
   int32_t step = 0;
   bool left_out = false, failed = false, optimizer = false, composed = false;
+  bool without_gradient = false;  // autograd was switched off, as by torch.no_grad()
   std::vector<Value> args;
   std::vector<std::pair<std::string, Value>> kwargs;
   Value result;

@@ -14,6 +14,7 @@
 #include "backends/aten/precision.h"
 #include "harness/tensors/pattern.h"
 #include "harness/trace/coverage.h"
+#include "harness/trace/gradient.h"
 #include "harness/trace/operands.h"
 #include "harness/trace/values.h"
 
@@ -157,8 +158,8 @@ std::string signature(const Array& expected, const Array& actual, const Compared
 
 class Judge {
  public:
-  Judge(const TraceFile& trace, ThreadPool* pool, const SeeResult& see)
-      : trace_(trace), pool_(pool), see_(see), coverage_(trace) {}
+  Judge(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop, const SeeResult& see)
+      : trace_(trace), pool_(pool), stop_(stop), see_(see), coverage_(trace) {}
 
   void judge(const Call& call) {
     ++verdict_.calls;
@@ -277,25 +278,9 @@ class Judge {
   }
 
   void compare_all(const Call& call, const Expected& expected, const Arithmetic& m, TraceOp& op) {
-    std::vector<const TensorView*> actual;
-    const bool lists = call.result.kind == Value::Kind::kList;
-    const size_t returned = lists ? call.result.items.size() : 1;
-    std::vector<const TensorView*> given;
-    aten::collect(call.result, given);
+    const std::vector<const TensorView*> actual = compared_views(call, expected.results.size());
     const bool in_place =
-        !call.written.empty() &&
-        (given.empty() ||
-         (given.size() == call.written.size() && given[0]->storage == call.written[0].storage) ||
-         expected.results.size() == call.written.size());
-    if (in_place) {
-      for (const TensorView& w : call.written) actual.push_back(&w);
-    } else {
-      for (size_t i = 0; i < returned; ++i) {
-        const Value& v = lists ? call.result.items[i] : call.result;
-        actual.push_back(v.kind == Value::Kind::kTensor ? &v.tensor : nullptr);
-      }
-      for (const TensorView& w : call.written) actual.push_back(&w);
-    }
+        !actual.empty() && !call.written.empty() && actual.front() == &call.written.front();
     for (size_t i = 0; i < expected.results.size() && i < actual.size(); ++i) {
       if (!expected.results[i].has_value() || actual[i] == nullptr) continue;
       compare_one(call, *expected.results[i], *actual[i], i, actual.size(), in_place, m, op);
@@ -449,11 +434,13 @@ class Judge {
     v.rank = trace_.rank;
     v.ranks = trace_.ranks;
     v.rank_traces = trace_.given_ranks;
+    v.gradient = check_gradient(trace_, pool_, stop_);
     coverage_.finish(v);
   }
 
   const TraceFile& trace_;
   ThreadPool* pool_;
+  const StopFlag* stop_;
   const SeeResult& see_;
   Coverage coverage_;
   TraceVerdict verdict_;
@@ -467,7 +454,7 @@ TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFla
                          Progress* progress, const SeeResult& see) {
   Progress silent;
   if (progress == nullptr) progress = &silent;
-  Judge judge(trace, pool, see);
+  Judge judge(trace, pool, stop, see);
   progress->begin("judging calls", static_cast<int64_t>(trace.calls.size()));
   for (const Call& call : trace.calls) {
     if (stop != nullptr && stop->load()) break;

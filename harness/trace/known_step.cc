@@ -18,7 +18,7 @@ void add_numbers(const aten::Value& v, std::vector<double>& to) {
   for (const aten::Value& item : v.items) add_numbers(item, to);
 }
 
-std::optional<Digest> numbers_of(const Call& call) {
+std::optional<Digest> digest_of_numbers(const Call& call) {
   std::vector<double> numbers;
   for (const aten::Value& v : call.args) add_numbers(v, numbers);
   for (const auto& [name, v] : call.kwargs) add_numbers(v, numbers);
@@ -48,7 +48,7 @@ KnownStep digests_of(const TraceFile& trace) {
     DigestBuilder reads;
     for (const Digest& d : values.reads[at]) reads.add(d);
     c.reads = reads.finish();
-    c.numbers = numbers_of(call);
+    c.numbers = digest_of_numbers(call);
     if (given.contains(call.index)) c.given = given[call.index].finish();
     for (size_t i = values.of_call[at].first; i < values.of_call[at].second; ++i) {
       c.results.emplace_back(values.results[i].view->type(), values.results[i].digest);

@@ -21,7 +21,8 @@ enum Kind : uint32_t {
   kCall = 4,
   kEnd = 5,
   kGraph = 6,
-  kStep = 7
+  kStep = 7,
+  kPlace = 8
 };
 
 inline uint32_t checksum(std::span<const std::byte> bytes, uint32_t before) {

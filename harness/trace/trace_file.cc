@@ -215,6 +215,13 @@ class Reader {
       case kData:
         data_[id] = payload;
         return;
+      case kPlace: {
+        Cursor c(payload);
+        begins_[id] = c.take<int64_t>();
+        if (begins_[id] < 0 || begins_[id] > kMaxReach)
+          throw Malformed{fmt::format("block {} begins before its storage", id)};
+        return;
+      }
       case kCall:
         return call(payload);
       case kGraph:
@@ -262,7 +269,7 @@ class Reader {
         return;
       }
       default:
-        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 7)", kind)};
+        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 8)", kind)};
     }
   }
 
@@ -293,6 +300,7 @@ class Reader {
     call.failed = (flags & 2) != 0;
     call.optimizer = (flags & 4) != 0;
     call.composed = (flags & 8) != 0;
+    call.without_gradient = (flags & 16) != 0;
     call.args = list(c, 0);
     const auto named = c.take<uint32_t>();
     for (uint32_t i = 0; i < named; ++i) {
@@ -464,6 +472,7 @@ class Reader {
     t.on_device = c.take<uint8_t>() != 0;
     trace_.on_accelerator = t.on_device || trace_.on_accelerator;
     const auto flags = c.take<uint8_t>();
+    t.requires_gradient = (flags & 1) != 0;
     t.parameter = (flags & 2) != 0;
     t.changed_unseen = (flags & 4) != 0;
     t.of_evaluation = (flags & 8) != 0;
@@ -495,6 +504,8 @@ class Reader {
     }
     if (elements > kMaxElements) return;  // one that is expanded: its values are not looked at
     t.data = at->second.data() + (elements > 0 ? offset : 0);
+    const auto begin = begins_.find(block);
+    t.first = offset + (begin == begins_.end() ? 0 : begin->second);
     if (elements == 0 && at->second.empty()) t.data = file_.data();
   }
 
@@ -506,6 +517,7 @@ class Reader {
   size_t text_ = 0;         // bytes of strings that calls hold
   int64_t all_values_ = 0;  // that calls hold
   std::unordered_map<uint64_t, Bytes> data_;
+  std::unordered_map<uint64_t, int64_t> begins_;  // of blocks that do not begin with their storage
   std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;
   uint32_t values_ = 0;  // of the graph that is read, so far; 0 outside of graphs
 };

@@ -16,24 +16,6 @@ using aten::Call;
 using aten::TensorView;
 using aten::Value;
 
-// What a call computed: what it wrote, then what it returned elsewhere.
-std::vector<const TensorView*> computed_by(const Call& call,
-                                           const std::vector<const TensorView*>& read) {
-  std::vector<const TensorView*> all;
-  std::unordered_set<uint64_t> known;
-  for (const TensorView& w : call.written) {
-    all.push_back(&w);
-    known.insert(w.storage);
-  }
-  for (const TensorView* r : read) known.insert(r->storage);
-  std::vector<const TensorView*> returned;
-  aten::collect(call.result, returned);
-  for (const TensorView* r : returned) {
-    if (r->storage == 0 || !known.contains(r->storage)) all.push_back(r);
-  }
-  return all;
-}
-
 // Whether a call gives new values to all that it writes, whatever was there.
 bool overwrites(std::string_view op) {
   const std::string name = base_name(op);
@@ -93,6 +75,46 @@ Digest digest_of(const TensorView& view) {
   }
   row_major.add_bytes(piece.data(), filled);
   return row_major.finish();
+}
+
+std::vector<const TensorView*> computed_by(const Call& call,
+                                           const std::vector<const TensorView*>& read) {
+  std::vector<const TensorView*> all;
+  std::unordered_set<uint64_t> known;
+  for (const TensorView& w : call.written) {
+    all.push_back(&w);
+    known.insert(w.storage);
+  }
+  for (const TensorView* r : read) known.insert(r->storage);
+  std::vector<const TensorView*> returned;
+  aten::collect(call.result, returned);
+  for (const TensorView* r : returned) {
+    if (r->storage == 0 || !known.contains(r->storage)) all.push_back(r);
+  }
+  return all;
+}
+
+std::vector<const TensorView*> compared_views(const Call& call, size_t results) {
+  std::vector<const TensorView*> actual;
+  const bool lists = call.result.kind == Value::Kind::kList;
+  const size_t returned = lists ? call.result.items.size() : 1;
+  std::vector<const TensorView*> given;
+  aten::collect(call.result, given);
+  const bool in_place =
+      !call.written.empty() &&
+      (given.empty() ||
+       (given.size() == call.written.size() && given[0]->storage == call.written[0].storage) ||
+       results == call.written.size());
+  if (in_place) {
+    for (const TensorView& w : call.written) actual.push_back(&w);
+  } else {
+    for (size_t i = 0; i < returned; ++i) {
+      const Value& v = lists ? call.result.items[i] : call.result;
+      actual.push_back(v.kind == Value::Kind::kTensor ? &v.tensor : nullptr);
+    }
+    for (const TensorView& w : call.written) actual.push_back(&w);
+  }
+  return actual;
 }
 
 std::string base_name(std::string_view op) {

@@ -46,6 +46,14 @@ struct TraceValues {
 };
 TraceValues values_of(const TraceFile& trace);
 
+// What the results of a definition, of which there are so many, are compared with: the call's
+// results in order, then what it wrote; of a call in place, what it wrote. nullptr: no tensor.
+std::vector<const aten::TensorView*> compared_views(const aten::Call& call, size_t results);
+
+// What a call computed: what it wrote, then what it returned elsewhere. `read`: what it was given.
+std::vector<const aten::TensorView*> computed_by(const aten::Call& call,
+                                                 const std::vector<const aten::TensorView*>& read);
+
 // All tensors that a call is given, in order.
 std::vector<const aten::TensorView*> read_by(const aten::Call& call);
 // "aten.add" for "aten.add_.Tensor": without the overload and the mark of a write in place.

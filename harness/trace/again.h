@@ -1,0 +1,73 @@
+// Evaluates recorded calls again, in binary64 and without the roundings of the step's own types: each
+// on what the calls before it gave, not on what was recorded of them. Memory is that of the step:
+// views and writes in place are followed element by element. What does not depend on the leaves that
+// are asked for, integers, and what no definition gives (random draws) stay as they were recorded.
+//
+//   Again again(trace, begin, end, leaves, pool);
+//   again.run(end, moved, [&](const Call& call) { ... again.read(view) ... });
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "backends/aten/array.h"
+#include "harness/trace/trace_file.h"
+#include "program/base/thread_pool.h"
+
+namespace twinrun {
+
+// Numbers to be added to elements of a storage, by their position in it.
+using Moves = std::unordered_map<uint64_t, std::vector<double>>;
+
+class Again {
+ public:
+  // Calls `begin` to `end` of the trace. `leaves`: storages whose values are varied, and what
+  // depends on them is evaluated.
+  Again(const TraceFile& trace, int64_t begin, int64_t end, std::unordered_set<uint64_t> leaves,
+        ThreadPool* pool);
+
+  // Of the calls before `end` only those on which one of these storages depends, as it is then.
+  void need(const std::vector<uint64_t>& storages, int64_t end);
+
+  // Evaluates what is needed, up to call `end`, with `by` times `moves` added to the leaves; or, if
+  // `at` >= 0, to memory that call `at` gave. `seen` is called after each call, whether or not it was
+  // evaluated. Throws aten::Undefined where a call that depends on a leaf cannot be evaluated.
+  void run(int64_t end, const Moves& moves, double by, int64_t at,
+           const std::function<void(const aten::Call&)>& seen);
+
+  // What a view holds now.
+  aten::Array read(const aten::TensorView& view) const;
+  // Adds `x`, elements of `view`, to `to`. False where the place of the view is not known.
+  static bool add(const aten::TensorView& view, const aten::Array& x, double by, Moves& to);
+
+ private:
+  struct Cells {
+    int64_t unit = 0;  // bytes of an element
+    std::vector<double> value;
+    std::vector<uint8_t> known;
+  };
+  bool is_leaf(uint64_t storage) const { return leaves_.contains(storage); }
+  bool follows(const aten::Call& call, const aten::TensorView& view) const;
+  void find_hidden();
+  void evaluate(const aten::Call& call);
+  void write(const aten::TensorView& view, const aten::Array& x);
+  void forget(const aten::Call& call);
+  void seed(const aten::TensorView& view);
+
+  const TraceFile& trace_;
+  int64_t begin_, end_;
+  std::unordered_set<uint64_t> leaves_;
+  ThreadPool* pool_;
+  // Calls without autograd whose results have a gradient later: the forward pass of a Function.
+  std::vector<bool> hidden_;
+  std::vector<bool> needed_;
+  std::unordered_map<uint64_t, Cells> memory_;
+  const Moves* moves_ = nullptr;
+  double by_ = 0;
+};
+
+}  // namespace twinrun
