@@ -61,7 +61,7 @@ std::string described(const GradientCheck& g) {
 
 Answer program(const TraceVerdict& v) {
   const GradientCheck& g = v.gradient;
-  if (g.is_wrong && !g.is_meant()) return {Outcome::kNo, described(g)};
+  if (g.accuses()) return {Outcome::kNo, described(g)};
   if (!v.not_finite.weights && g.asked && !g.is_wrong)
     return {Outcome::kNotAsked,
             fmt::format("the gradient of step {} is the derivative of its loss: in binary64 they "
@@ -148,13 +148,6 @@ Finding finding_of(const GradientCheck& g) {
       "gradient says, by {:.2g} of it",
       g.worst);
   out.bound_source = "docs/method/calls.md#the-gradient";
-  if (g.factor == 0) {
-    out.evidence.emplace_back("the loss does not change along the gradient that it gives");
-  } else if (std::fabs(g.factor - 1) > GradientCheck::kLeast) {
-    out.evidence.push_back(
-        fmt::format("along the gradient that it gives, that is {} times the loss's slope",
-                    text::number(g.factor)));
-  }
   return out;
 }
 
@@ -286,14 +279,15 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
             : ""));
   if (const GradientCheck& g = v.gradient; g.is_meant()) {
     notes.push_back(fmt::format(
-        "The gradient is not the derivative of the loss by design, as it seems: {} {}. Whether it "
-        "is "
-        "right besides was not asked.",
-        g.function,
-        g.factor == 0 ? "gives a gradient where its result does not change (a straight-through "
-                        "estimator)"
-                      : "passes its input on and changes the gradient"));
-  } else if (!g.asked && !g.is_wrong) {
+        "The gradient is not the derivative of the loss, which is meant, as it seems: {}. Whether "
+        "it "
+        "is right besides was not asked.",
+        g.is_hook ? fmt::format("it is changed by {} at {}", g.node, innermost(g.place))
+        : g.passes_on
+            ? fmt::format("{} passes its input on and changes the gradient", g.function)
+            : fmt::format("the forward pass of {} has steps (a straight-through estimator)",
+                          g.function)));
+  } else if (!g.asked) {
     notes.push_back(fmt::format(
         "Whether the gradient is the derivative of the loss was not asked: {}.", g.why));
   }
@@ -315,8 +309,7 @@ std::string TraceVerdict::headline() const {
                        f.op, f.step, f.call);
   }
   if (judged <= unrecorded) return operations(*this).what;
-  if (gradient.is_wrong && !gradient.is_meant())
-    return fmt::format("{}; {}", described(gradient), right(*this));
+  if (gradient.accuses()) return fmt::format("{}; {}", described(gradient), right(*this));
   if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
   if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
   return right(*this);
@@ -350,7 +343,7 @@ Report report_of(const TraceVerdict& v) {
   r.headline = v.headline();
   r.open = v.open;
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
-  if (v.gradient.is_wrong && !v.gradient.is_meant()) r.findings.push_back(finding_of(v.gradient));
+  if (v.gradient.accuses()) r.findings.push_back(finding_of(v.gradient));
   r.notes = notes_of(v);
   r.counts = {{"steps", v.steps},
               {"calls", v.calls},

@@ -84,11 +84,13 @@ struct GradientCheck {
   bool is_wrong = false;
   std::string node, place;  // where the backward pass becomes wrong
   std::string function;     // of the script, if that is one: "__main__.Swish"
-  double factor = 1;  // the gradient there over the slope along it; 0: the loss does not change
-  bool passes_on = false;  // the function gives its input, so its backward pass is its purpose
-  // A backward pass that is meant to be another: a straight-through estimator, a reversed gradient.
+  // The function gives its input, or only steps: then its backward pass is its purpose. A hook
+  // changes a gradient on purpose.
+  bool passes_on = false, has_steps = false, is_hook = false;
   static constexpr double kLeast = 0x1p-10;  // differences below are not told: gradient.cc
-  bool is_meant() const { return is_wrong && !function.empty() && (factor == 0 || passes_on); }
+  bool is_meant() const { return is_wrong && (passes_on || has_steps || is_hook); }
+  // It is known what is wrong, and it is not meant.
+  bool accuses() const { return is_wrong && !node.empty() && !is_meant(); }
 };
 
 struct TraceVerdict {

@@ -428,12 +428,16 @@ class watch:
         if node is None:
             before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
         else:
-            before.node = r.file.string(self._made_by(node) or node.name())
+            name = self._made_by(node)
+            hook = "" if name else self.places.hook()
+            before.node = r.file.string(name or (f"a hook of {node.name()}" if hook else node.name()))
             link = self.nodes.get(node._sequence_nr()) if _sequence else None    # before 2.1 nodes have no numbers
             if link is not None:
                 before.forward, before.place, before.module = link
             else:
                 before.place, before.module = r.file.string(self.places.here()), 0
+            if hook:
+                before.place = r.file.string(hook)
         if _sequence:
             now, then = _sequence(), self.sequence
             if now > then:

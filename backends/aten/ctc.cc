@@ -134,7 +134,7 @@ Expected ctc_loss(const Arguments& a) {
   const Checked<Sample> samples = samples_of(a, 0, scores, a.integer(4, "blank", 0));
   Array loss = empty_array({std::ssize(samples)});
   // What belongs to no path is not initialised, and taken as given.
-  Array alpha = a.result_array(1);
+  Array alpha = a.result(1).data != nullptr ? a.result_array(1) : filled(a.result(1).dims, 0);
   alpha.radius = Plane(alpha.value.size(), 0.0);
   if (alpha.dims.size() != 3 || alpha.dims[0] != loss.size() || alpha.dims[1] < scores.dims[0])
     throw Undefined("probabilities of another shape");

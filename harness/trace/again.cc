@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <optional>
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/values.h"
@@ -26,6 +28,53 @@ aten::Arithmetic binary64(ThreadPool* pool) {
   m.overflow = 0x1.fffffffffffffp1023;
   m.pool = pool;
   return m;
+}
+
+// What a call selects of its first argument where its recorded indices say: so that a choice that
+// the step's own rounding made stays the choice. nullopt: it is no such call.
+std::optional<Array> selected(const Call& call, const Array& from) {
+  const std::string name = base_name(call.op);
+  static constexpr std::array<std::string_view, 4> kPools = {
+      "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.adaptive_max_pool2d",
+      "aten.adaptive_max_pool3d"};
+  static constexpr std::array<std::string_view, 7> kAlong = {
+      "aten.max",      "aten.min",    "aten.topk", "aten.sort",
+      "aten.kthvalue", "aten.median", "aten.mode"};
+  const bool pools = std::ranges::find(kPools, name) != kPools.end();
+  if (!pools && std::ranges::find(kAlong, name) == kAlong.end()) return std::nullopt;
+  std::vector<const TensorView*> given;
+  aten::collect(call.result, given);
+  if (given.size() != 2 || given[1]->element != aten::Element::kI64) return std::nullopt;
+  const aten::Checked<int64_t> index = aten::integers_of(*given[1]);
+  const TensorView& out = *given[0];
+  const auto rank = static_cast<int64_t>(from.dims.size());
+  aten::Checked<int64_t> at(index.size());
+  if (pools) {
+    const int64_t kept = name.find("3d") != std::string::npos ? rank - 3 : rank - 2;
+    int64_t plane = 1, planes = 1;
+    for (int64_t d = 0; d < rank; ++d)
+      (d < kept ? planes : plane) *= from.dims[static_cast<size_t>(d)];
+    const int64_t each = out.elements() / std::max<int64_t>(planes, 1);
+    for (size_t i = 0; i < index.size(); ++i)
+      at[i] = static_cast<int64_t>(i) / std::max<int64_t>(each, 1) * plane + index[i];
+  } else {
+    // kthvalue and topk have a number before the dimension; sort.stable names it.
+    const std::string_view op = call.op;
+    size_t position = name == "aten.topk" || name == "aten.kthvalue" ? 2 : 1;
+    if (op.ends_with(".stable")) position = 2;
+    const aten::Arithmetic m;
+    const int64_t axis = aten::axis_of(aten::Arguments(call, m).integer(position, "dim", -1), rank);
+    const bool keeps = out.dims.size() == from.dims.size();
+    int64_t inner = 1;
+    for (int64_t d = axis + 1; d < rank; ++d) inner *= from.dims[static_cast<size_t>(d)];
+    const int64_t along = rank == 0 ? 1 : from.dims[static_cast<size_t>(axis)];
+    const int64_t mine = keeps && rank > 0 ? out.dims[static_cast<size_t>(axis)] : 1;
+    for (size_t i = 0; i < index.size(); ++i) {
+      const int64_t flat = static_cast<int64_t>(i), low = flat % inner, high = flat / inner / mine;
+      at[i] = (high * along + index[i]) * inner + low;
+    }
+  }
+  return aten::gathered(from, at, out.dims);
 }
 
 // Calls f(i, cell) for the elements of a view in row-major order.
@@ -111,14 +160,20 @@ void Again::need(const std::vector<uint64_t>& storages, int64_t end) {
   }
 }
 
-void Again::seed(const TensorView& view) {
+Again::Cells& Again::cells_of(const TensorView& view) {
   Cells& cells = memory_[view.storage];
-  const int64_t unit = aten::size_of(view.element), reach = reach_of(view);
+  const int64_t unit = aten::size_of(view.element);
+  const auto reach = static_cast<size_t>(reach_of(view));
   if (cells.unit != unit) cells = {unit, {}, {}};
-  if (static_cast<int64_t>(cells.value.size()) < reach) {
-    cells.value.resize(static_cast<size_t>(reach), 0);
-    cells.known.resize(static_cast<size_t>(reach), 0);
+  if (cells.value.size() < reach) {
+    cells.value.resize(reach, 0);
+    cells.known.resize(reach, 0);
   }
+  return cells;
+}
+
+void Again::seed(const TensorView& view) {
+  Cells& cells = cells_of(view);
   const Array recorded = aten::array_of(view, pool_);
   const auto moved = moves_->find(view.storage);
   each_cell(view, [&](int64_t i, int64_t cell) {
@@ -167,13 +222,8 @@ bool Again::add(const TensorView& view, const Array& x, double by, Moves& to) {
 void Again::write(const TensorView& view, const Array& x) {
   if (view.elements() == 0) return;
   if (!has_place(view)) throw Undefined("a result whose place in its storage is not known");
-  Cells& cells = memory_[view.storage];
-  const int64_t unit = aten::size_of(view.element), reach = reach_of(view);
-  if (cells.unit != unit) cells = {unit, {}, {}};
-  if (static_cast<int64_t>(cells.value.size()) < reach) {
-    cells.value.resize(static_cast<size_t>(reach), 0);
-    cells.known.resize(static_cast<size_t>(reach), 0);
-  }
+  lost_.erase(view.storage);
+  Cells& cells = cells_of(view);
   each_cell(view, [&](int64_t i, int64_t cell) {
     cells.value[static_cast<size_t>(cell)] = x.value[static_cast<size_t>(i)];
     cells.known[static_cast<size_t>(cell)] = 1;
@@ -182,7 +232,10 @@ void Again::write(const TensorView& view, const Array& x) {
 
 // What a call gave that was not evaluated is as it was recorded.
 void Again::forget(const Call& call) {
-  for (const TensorView* t : computed_by(call, read_by(call))) memory_.erase(t->storage);
+  for (const TensorView* t : computed_by(call, read_by(call))) {
+    memory_.erase(t->storage);
+    lost_.erase(t->storage);
+  }
 }
 
 void Again::evaluate(const Call& call) {
@@ -195,6 +248,8 @@ void Again::evaluate(const Call& call) {
     if (v.kind != Value::Kind::kTensor || !aten::is_float(t.element) || t.data == nullptr ||
         !follows(call, t))
       return;
+    if (const auto lost = lost_.find(t.storage); lost != lost_.end() && is_forward(call))
+      throw Undefined(fmt::format("{} has a result that no definition gives", lost->second));
     if (is_leaf(t.storage) && has_place(t) && t.elements() > 0) seed(t);
     if (!memory_.contains(t.storage)) return;
     depends = true;
@@ -203,11 +258,28 @@ void Again::evaluate(const Call& call) {
   };
   for (Value& v : again.args) fill(v);
   for (auto& [name, v] : again.kwargs) fill(v);
-  if (!depends) return forget(call);
+  if (!depends || gives_no_values(base_name(call.op))) return forget(call);
+  // No definition may take what was recorded for the result, but for draws and choices.
+  if (!draws_at_random(call.op)) {
+    const std::function<void(Value&)> hide = [&](Value& v) {
+      for (Value& item : v.items) hide(item);
+      if (aten::is_float(v.tensor.element)) v.tensor.data = nullptr;
+    };
+    hide(again.result);
+    for (TensorView& w : again.written)
+      if (aten::is_float(w.element)) w.data = nullptr;
+  }
   const std::vector<const TensorView*> given = computed_by(call, read_by(call));
   if (std::ranges::none_of(given, [](const TensorView* t) { return aten::is_float(t->element); }))
     return forget(call);
   try {
+    if (!again.args.empty() && again.args[0].tensor.estimate != nullptr) {
+      if (const auto chosen = selected(call, *again.args[0].tensor.estimate)) {
+        std::vector<const TensorView*> returned;
+        aten::collect(call.result, returned);
+        return write(*returned.front(), *chosen);
+      }
+    }
     const aten::Expected expected = aten::expected_of(again, binary64(pool_));
     const std::vector<const TensorView*> views = compared_views(call, expected.results.size());
     for (size_t i = 0; i < views.size(); ++i) {
@@ -218,6 +290,8 @@ void Again::evaluate(const Call& call) {
         write(*views[i], *expected.results[i]);
       } else {
         memory_.erase(views[i]->storage);
+        if (aten::is_float(views[i]->element) && !draws_at_random(call.op))
+          lost_[views[i]->storage] = call.op;
       }
     }
   } catch (const Undefined& e) {
@@ -229,6 +303,7 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
                 const std::function<void(const Call&)>& seen) {
   static const Moves kNone;
   memory_.clear();
+  lost_.clear();
   moves_ = at < 0 ? &moves : &kNone;
   by_ = by;
   for (int64_t i = begin_; i < std::min(end, end_); ++i) {

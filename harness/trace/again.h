@@ -57,6 +57,7 @@ class Again {
   void write(const aten::TensorView& view, const aten::Array& x);
   void forget(const aten::Call& call);
   void seed(const aten::TensorView& view);
+  Cells& cells_of(const aten::TensorView& view);
 
   const TraceFile& trace_;
   int64_t begin_, end_;
@@ -66,6 +67,8 @@ class Again {
   std::vector<bool> hidden_;
   std::vector<bool> needed_;
   std::unordered_map<uint64_t, Cells> memory_;
+  std::unordered_map<uint64_t, std::string>
+      lost_;  // storages that depend on a leaf: what gave them
   const Moves* moves_ = nullptr;
   double by_ = 0;
 };

@@ -212,6 +212,13 @@ void Coverage::finish(TraceVerdict& verdict) {
                            u.type, u.before, u.call, reader.op),
          std::string(kWithPlainOperations), reader.place);
   }
+  if (const GradientCheck& g = verdict.gradient; g.is_wrong && g.node.empty()) {
+    open(fmt::format(
+             "the gradient of step {} differs from the derivative of its loss by {:.2g} of it "
+             "in binary64, and the part of the backward pass that makes it was not found",
+             g.step, g.worst),
+         "leave parts of the model out until it no longer does", "");
+  }
   for (const ScriptFunction& f : trace_.functions) {
     // PyTorch's are not the script's.
     if (f.name.starts_with("torch.")) continue;

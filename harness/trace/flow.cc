@@ -17,13 +17,6 @@ using aten::Call;
 using aten::TensorView;
 using aten::Value;
 
-// Memory without values: what these return has none before something writes it.
-bool gives_no_values(const std::string& name) {
-  static constexpr std::array<std::string_view, 6> kEmpty = {
-      "aten.empty",         "aten.empty_like",        "aten.new_empty",
-      "aten.empty_strided", "aten.new_empty_strided", "aten.empty_permuted"};
-  return std::ranges::find(kEmpty, name) != kEmpty.end();
-}
 // Reads sizes and types of its argument, not its values.
 bool reads_no_values(const std::string& name) {
   return gives_no_values(name) || name.ends_with("_like") || name.starts_with("aten.new_") ||

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -32,6 +33,9 @@ constexpr double kStep = 0x1p-20;
 // a thousandth of the gradient nothing is told: there, a branch that the step's own rounding decided
 // (the place of a maximum) may be another one in binary64.
 constexpr double kCertain = 8, kLeast = GradientCheck::kLeast;
+// The same where a type of half precision decides: two numbers that differ by less than 2^-8 are
+// equal there, so that of each 16 decisions between close ones one may be another.
+constexpr double kLeastOfHalf = 0x1p-4;
 // Relative to the loss: what its evaluation in binary64 may be off by.
 constexpr double kRounding = 0x1p-46;
 
@@ -80,6 +84,7 @@ struct Step {
   std::vector<Pass> passes;
   std::string why;                  // it cannot be asked
   std::set<std::string> functions;  // of the script, whose backward passes ran
+  bool has_half = false;            // tensors of half precision
 };
 
 std::vector<std::string> function_names(const TraceFile& trace) {
@@ -95,7 +100,7 @@ bool is_seed(const Call& call) {
 }
 
 Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
-  Step out{begin, end, {}, "", {}};
+  Step out{begin, end, {}, "", {}, false};
   std::vector<int64_t> seeds;
   bool inside = false;
   std::unordered_set<uint64_t> computed;  // in the last pass
@@ -107,6 +112,8 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
       out.why = "its gradient depends on other processes";
     if (call.left_out) out.why = "bytes were left out of the trace for the budget";
     if (!is_work(call)) continue;
+    for (const TensorView* t : read_by(call))
+      out.has_half = out.has_half || aten::is_half(t->element);
     if (is_seed(call)) {
       seeds.push_back(i);
       inside = false;
@@ -147,6 +154,20 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
     } else if (known->view->dims != c->view->dims) {
       out.why = "several weights lie in one storage";
     }
+  }
+  for (Pass& pass : out.passes) {
+    std::unordered_set<uint64_t> computed;
+    for (int64_t i = begin; i < pass.begin; ++i) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      const auto read = read_by(call);
+      if (!is_work(call) || call.optimizer || call.without_gradient ||
+          std::ranges::none_of(read, &TensorView::requires_gradient))
+        continue;
+      for (const TensorView* t : computed_by(call, read)) computed.insert(t->storage);
+    }
+    // A copy of what the forward pass computed, as checkpointing makes it, is no weight.
+    std::erase_if(pass.contributions,
+                  [&](const Contribution& c) { return computed.contains(c.leaf); });
   }
   std::erase_if(out.passes, [](const Pass& p) { return p.contributions.empty(); });
   return out;
@@ -197,16 +218,48 @@ struct Slope {
   double value = 0, slack = 0;
 };
 
-// A node of the backward pass on the way from the loss to a leaf.
+// Calls of the backward pass that follow each other and are of one node.
 struct Node {
   std::string name, place;
-  int64_t first = 0, last = 0;         // its calls
-  const TensorView* given = nullptr;   // the gradient that it is given
+  int64_t forward = -1, first = 0, last = 0;
+  const TensorView* output = nullptr;  // what its forward call gave
+  const TensorView* given = nullptr;   // the gradient of that
   int64_t reader = 0;                  // the call that reads it
-  const TensorView* output = nullptr;  // what it is the gradient of
-  int64_t made_by = -1;                // the call that gave `output`
-  Array gradient, value;               // in binary64
+  Array gradient, value;               // of `given` and `output`, in binary64
 };
+
+bool is_hook(const std::string& node) { return node.starts_with("a hook of "); }
+
+// Whether a function of the script is made for another gradient than its own: its forward pass
+// passes its input on, or is constant but for steps. `call`: one of its forward pass.
+bool passes_on(const TraceFile& trace, int64_t call, bool& has_steps) {
+  static constexpr std::array<std::string_view, 4> kCopies = {"aten.clone", "aten.copy",
+                                                              "aten.empty_like", "aten.alias"};
+  static constexpr std::array<std::string_view, 17> kSteps = {
+      "aten.round",     "aten.floor",       "aten.ceil", "aten.trunc",  "aten.fix",
+      "aten.sign",      "aten.sgn",         "aten.gt",   "aten.ge",     "aten.lt",
+      "aten.le",        "aten.bernoulli",   "aten.eq",   "aten.argmax", "aten.argmin",
+      "aten.heaviside", "aten.searchsorted"};
+  has_steps = false;
+  if (call < 0) return false;
+  const auto inside = [&](int64_t i) {
+    const Call& c = trace.calls[static_cast<size_t>(i)];
+    return c.composed || (c.without_gradient && c.node.empty() && !c.optimizer);
+  };
+  int64_t first = call, last = call;
+  while (first > 0 && inside(first - 1)) --first;
+  while (last + 1 < static_cast<int64_t>(trace.calls.size()) && inside(last + 1)) ++last;
+  bool passes = true;
+  for (int64_t i = first; i <= last; ++i) {
+    const Call& c = trace.calls[static_cast<size_t>(i)];
+    if (!is_work(c)) continue;
+    const std::string name = base_name(c.op);
+    has_steps = has_steps || std::ranges::find(kSteps, name) != kSteps.end();
+    passes = passes && (computed_by(c, read_by(c)).empty() ||
+                        std::ranges::find(kCopies, name) != kCopies.end());
+  }
+  return passes;
+}
 
 class Check {
  public:
@@ -237,7 +290,7 @@ class Check {
     const double across = off(random, std::sqrt(squares));
     const double worst = std::max(along, across);
     out.worst = std::max(out.worst, worst);
-    if (worst < kLeast) return;
+    if (worst < least_) return;
     out.is_wrong = true;
     locate(out);
   }
@@ -252,16 +305,17 @@ class Check {
   // The view of each leaf as a whole.
   void find_leaves() {
     for (const Contribution& c : group_.front().contributions) leaves_[c.leaf] = nullptr;
-    for (int64_t i = step_.begin; i < group_.back().end; ++i) {
+    for (int64_t i = step_.begin; i < losses_end(); ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
-      // Without autograd, a weight is given its first values.
-      if (call.without_gradient) continue;
       for (const TensorView* t : read_by(call)) {
+        // Not a view of it, and as it is last: its first values may be given here.
         const auto at = leaves_.find(t->storage);
-        if (at == leaves_.end() || at->second != nullptr || !t->requires_gradient) continue;
+        if (at == leaves_.end() || !t->requires_gradient) continue;
+        if (at->second != nullptr && at->second->parameter && !t->parameter) continue;
+        const auto is_it = [&](const TensorView& w) { return w.storage == t->storage; };
         const auto& all = group_.front().contributions;
         const auto c = std::ranges::find(all, t->storage, &Contribution::leaf);
-        if (c->view->dims == t->dims) at->second = t;
+        if (c->view->dims == t->dims && std::ranges::none_of(call.written, is_it)) at->second = t;
       }
     }
     double squares = 0;
@@ -329,10 +383,10 @@ class Check {
     const Slope s = slope(direction, weights_);
     return relative(s, dot(gradient_, direction), scale);
   }
-  static double relative(const Slope& s, double expected, double scale) {
+  double relative(const Slope& s, double expected, double scale) const {
     const double difference = std::fabs(s.value - expected);
     if (scale <= 0) return 0;
-    if (difference > kCertain * s.slack || difference / scale < kLeast) return difference / scale;
+    if (difference > kCertain * s.slack || difference / scale < least_) return difference / scale;
     throw Undefined("its loss is too rough for differences to decide");
   }
 
@@ -357,188 +411,242 @@ class Check {
   // ---- which node it is
 
   void locate(GradientCheck& out) {
-    const uint64_t leaf = wrong_leaf();
-    const Pass& pass = group_.back();
-    const auto c = std::ranges::find(pass.contributions, leaf, &Contribution::leaf);
-    std::vector<Node> path = path_to(pass, *c);
-    keep_values(path);
-    need_losses();
-    // From the loss on: the last node that is given what is right, and the first that is not.
-    size_t right = path.size(), wrong = 0;
-    bool known = false;
-    while (true) {
-      // `path` begins at the leaf. Nodes between the two that can be asked:
-      std::vector<size_t> between;
-      for (size_t k = wrong + (known ? 1 : 0); k < right; ++k)
-        if (path[k].output != nullptr) between.push_back(k);
-      if (between.empty()) break;
-      const size_t middle = between[between.size() / 2];
-      if (is_right(path[middle])) {
-        right = middle;
-      } else {
-        wrong = middle;
-        known = true;
-      }
-    }
-    // One of these nodes: from `right`, which is given the right gradient, to before `wrong`.
-    if (path.empty()) return;
-    const size_t last = known ? wrong + 1 : 0, first = std::min(right, path.size() - 1);
-    const Node* culprit = &path[first];
-    for (size_t k = last; k <= first && k < path.size(); ++k)
-      if (function_of(path[k].name) != nullptr) culprit = &path[k];
-    out.node = culprit->name;
-    out.place = culprit->place;
-    if (const ScriptFunction* f = function_of(culprit->name)) {
+    const Contribution& leaf = first_wrong();
+    const Pass& pass = pass_of(leaf);
+    find_nodes(pass);
+    keep_values();
+    std::vector<size_t> suspects = suspects_of(pass, leaf);
+    const auto of_script = [&](size_t k) {
+      return is_hook(nodes_[k].name) || function_of(nodes_[k].name) != nullptr;
+    };
+    const auto script = std::ranges::find_if(suspects, of_script);
+    if (script == suspects.end() && suspects.size() != 1) return;
+    // A Function whose backward pass makes no call leaves no node, and may lie anywhere between.
+    if (script == suspects.end() && has_silent_function()) return;
+    const Node& node = nodes_[script == suspects.end() ? suspects.front() : *script];
+    out.node = node.name;
+    out.place = node.place;
+    if (const ScriptFunction* f = function_of(node.name)) {
       out.function = f->name;
       out.place = f->place;
+      out.passes_on = passes_on(trace_, node.forward, out.has_steps);
     }
-    // What the function makes of its input, to tell a mistake from what is meant.
-    const Node* input = known ? &path[wrong] : nullptr;
-    if (input != nullptr) {
-      out.factor = factor_of(*input);
-      const Node* output = first < path.size() && right < path.size() ? &path[right] : nullptr;
-      out.passes_on = output != nullptr &&
-                      output->value.value.size() == input->value.value.size() &&
-                      output->value.value == input->value.value;
-    }
+    out.is_hook = is_hook(node.name);
   }
   const ScriptFunction* function_of(const std::string& node) const {
     for (const ScriptFunction& f : trace_.functions)
       if (node == f.name + "Backward") return &f;
     return nullptr;
   }
-
-  uint64_t wrong_leaf() {
-    std::vector<std::pair<double, uint64_t>> sizes;
-    for (const auto& [storage, cells] : gradient_) {
-      double squares = 0;
-      for (const double x : cells) squares += x * x;
-      sizes.emplace_back(std::sqrt(squares), storage);
-    }
-    std::ranges::sort(sizes, std::greater<>());
-    constexpr size_t kTried = 16;
-    for (size_t i = 0; i < std::min(kTried, sizes.size()); ++i) {
-      const auto [size, storage] = sizes[i];
-      if (size == 0) break;
-      Moves one;
-      one[storage] = gradient_.at(storage);
-      try {
-        if (off(scaled(std::move(one), 1 / size), size) >= kLeast) return storage;
-      } catch (const Undefined&) {  // too rough along this weight
-      }
-    }
-    return sizes.front().second;
+  bool has_silent_function() const {
+    std::set<std::string> heard;
+    for (const auto& [storage, makers] : maker_)
+      for (const auto& [call, node] : makers) heard.insert(nodes_[node].name);
+    return std::ranges::any_of(trace_.functions, [&](const ScriptFunction& f) {
+      return !heard.contains(f.name + "Backward");
+    });
+  }
+  const Pass& pass_of(const Contribution& c) const {
+    for (const Pass& pass : group_)
+      if (c.call >= pass.begin && c.call < pass.end) return pass;
+    return group_.back();
   }
 
-  // The last call before `before` that gave values to a storage.
-  int64_t producer(uint64_t storage, int64_t before, int64_t from) const {
-    for (int64_t i = before; i-- > from;) {
+  // Gradients come in the order from the loss to the inputs, so those before the mistake are right.
+  const Contribution& first_wrong() {
+    const std::vector<Contribution>& all = group_.back().contributions;
+    const auto is_wrong = [&](const Contribution& c) {
+      Moves one;
+      one[c.leaf] = gradient_.at(c.leaf);
+      const double size = norm_of(one);
+      if (size == 0) return false;
+      try {
+        return off(scaled(std::move(one), 1 / size), size) >= least_;
+      } catch (const Undefined&) {  // too rough along this weight
+        return false;
+      }
+    };
+    size_t wrong = all.size() - 1;
+    if (!is_wrong(all[wrong])) {
+      for (wrong = 0; wrong + 1 < all.size() && !is_wrong(all[wrong]);) ++wrong;
+      return all[wrong];
+    }
+    for (size_t right = 0; right < wrong;) {
+      const size_t middle = (right + wrong) / 2;
+      if (is_wrong(all[middle])) {
+        wrong = middle;
+      } else {
+        right = middle + 1;
+      }
+    }
+    return all[wrong];
+  }
+
+  void find_nodes(const Pass& pass) {
+    maker_.clear();
+    for (int64_t i = pass.begin; i < pass.end; ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
-      if (!is_work(call)) continue;
-      for (const TensorView& w : call.written)
-        if (w.storage == storage) return i;
+      if (!is_work(call) || call.node.empty()) continue;
+      // Gradients of several uses are added up between nodes, in the name of one of them.
+      const bool joins = joins_gradients(call);
+      const bool same = !nodes_.empty() && !joins && nodes_.back().name == call.node &&
+                        nodes_.back().forward == call.forward;
+      if (!same)
+        nodes_.push_back({joins ? "" : call.node,
+                          call.place,
+                          joins ? -1 : call.forward,
+                          i,
+                          i,
+                          nullptr,
+                          nullptr,
+                          0,
+                          {},
+                          {}});
+      nodes_.back().last = i;
+      const auto read = read_by(call);
+      for (const TensorView* t : computed_by(call, read))
+        maker_[t->storage].emplace_back(i, nodes_.size() - 1);
+      // A view of a gradient is what its node gives; one of a saved tensor is not.
       std::vector<const TensorView*> returned;
       aten::collect(call.result, returned);
-      const auto read = read_by(call);
       for (const TensorView* t : returned) {
-        const bool view = std::ranges::any_of(
-            read, [&](const TensorView* r) { return r->storage == t->storage; });
-        if (t->storage == storage && !view) return i;
+        const auto at = maker_.find(t->storage);
+        if (at != maker_.end() && at->second.back().first != i)
+          at->second.emplace_back(i, nodes_.size() - 1);
       }
     }
-    return -1;
+    for (Node& node : nodes_) {
+      if (node.forward < 0 || function_of(node.name) != nullptr || is_hook(node.name)) continue;
+      const Call& forward = trace_.calls[static_cast<size_t>(node.forward)];
+      std::vector<const TensorView*> returned = computed_by(forward, read_by(forward));
+      if (returned.empty()) continue;
+      for (const auto& [view, reader] : given_to(node, pass)) {
+        if (view->dims != returned.front()->dims) continue;
+        node.output = returned.front();
+        node.given = view;
+        node.reader = reader;
+        break;
+      }
+    }
+  }
+  bool joins_gradients(const Call& call) const {
+    if (base_name(call.op) != "aten.add" || call.args.size() != 2 || nodes_.empty() ||
+        is_hook(call.node) || function_of(call.node) != nullptr)
+      return false;
+    bool elsewhere = false;
+    for (const Value& v : call.args) {
+      if (v.kind != Value::Kind::kTensor) return false;
+      const int64_t by = maker(v.tensor.storage, call.index);
+      if (by < 0) return false;
+      elsewhere = elsewhere || static_cast<size_t>(by) + 1 != nodes_.size();
+    }
+    return elsewhere;
+  }
+  // The node whose call last gave values to a storage before a call; -1: none did.
+  int64_t maker(uint64_t storage, int64_t before) const {
+    const auto at = maker_.find(storage);
+    if (at == maker_.end()) return -1;
+    int64_t found = -1;
+    for (const auto& [call, node] : at->second)
+      if (call < before) found = static_cast<int64_t>(node);
+    return found;
+  }
+  // Gradients that a node is given, and the calls that read them.
+  std::vector<std::pair<const TensorView*, int64_t>> given_to(const Node& node,
+                                                              const Pass& pass) const {
+    std::vector<std::pair<const TensorView*, int64_t>> out;
+    for (int64_t i = node.first; i <= node.last; ++i) {
+      const Call& call = trace_.calls[static_cast<size_t>(i)];
+      if (!is_work(call)) continue;
+      for (const TensorView* t : read_by(call)) {
+        if (!aten::is_float(t->element)) continue;
+        const bool seed = std::ranges::any_of(pass.seeds, [&](int64_t s) {
+          return trace_.calls[static_cast<size_t>(s)].result.tensor.storage == t->storage;
+        });
+        if (seed || maker(t->storage, node.first) >= 0) out.emplace_back(t, i);
+      }
+    }
+    return out;
   }
 
-  std::vector<Node> path_to(const Pass& pass, const Contribution& leaf) const {
-    std::vector<Node> path;
-    uint64_t storage = leaf.view->storage;
-    int64_t before = leaf.call;
-    for (int64_t at = producer(storage, before, pass.begin); at >= 0;
-         at = producer(storage, before, pass.begin)) {
-      const Call& made = trace_.calls[static_cast<size_t>(at)];
-      Node node{made.node, made.place, at, at, nullptr, 0, nullptr, -1, {}, {}};
-      while (node.first > pass.begin) {
-        const Call& call = trace_.calls[static_cast<size_t>(node.first - 1)];
-        if (is_work(call) && (call.node != made.node || call.forward != made.forward)) break;
-        --node.first;
-      }
-      const TensorView* of = nullptr;  // what the forward call gave
-      if (made.forward >= 0 && function_of(made.node) == nullptr) {
-        std::vector<const TensorView*> returned;
-        aten::collect(trace_.calls[static_cast<size_t>(made.forward)].result, returned);
-        if (!returned.empty()) of = returned.front();
-      }
-      find_given(node, pass, of);
-      if (node.given == nullptr) break;
-      if (of != nullptr && of->dims == node.given->dims) {
-        node.output = of;
-        node.made_by = made.forward;
-      }
-      storage = node.given->storage;
-      before = node.first;
-      path.push_back(std::move(node));
-    }
-    return path;
-  }
-  // The gradient that a node is given: computed in the backward pass before it, of the right shape.
-  void find_given(Node& node, const Pass& pass, const TensorView* of) const {
-    for (const bool shaped : {true, false}) {
-      for (int64_t i = node.first; i <= node.last; ++i) {
-        const Call& call = trace_.calls[static_cast<size_t>(i)];
-        if (!is_work(call)) continue;
-        for (const TensorView* t : read_by(call)) {
-          if (!aten::is_float(t->element)) continue;
-          if (shaped && (of == nullptr || t->dims != of->dims)) continue;
-          const bool seed = std::ranges::any_of(pass.seeds, [&](int64_t s) {
-            return trace_.calls[static_cast<size_t>(s)].result.tensor.storage == t->storage;
-          });
-          if (!seed && producer(t->storage, node.first, pass.begin) < 0) continue;
-          node.given = t;
-          node.reader = i;
-          return;
+  // Nodes that may be the wrong one, by what they are given: from a wrong gradient towards the loss.
+  std::vector<size_t> suspects_of(const Pass& pass, const Contribution& leaf) {
+    constexpr int kMostAsked = 64;
+    std::vector<size_t> suspects, next;
+    std::set<size_t> seen;
+    if (const int64_t k = maker(leaf.view->storage, leaf.call); k >= 0)
+      next.push_back(static_cast<size_t>(k));
+    for (int asked = 0; !next.empty() && asked < kMostAsked;) {
+      const size_t k = next.front();
+      next.erase(next.begin());
+      if (!seen.insert(k).second) continue;
+      const Node& node = nodes_[k];
+      if (node.output != nullptr) {
+        ++asked;
+        if (is_right(node)) {
+          suspects.push_back(k);
+          continue;
         }
+        suspects.clear();
+        next.clear();
+      } else {
+        suspects.push_back(k);
+      }
+      for (const auto& [view, reader] : given_to(node, pass)) {
+        const int64_t of = maker(view->storage, node.first);
+        if (of >= 0) next.push_back(static_cast<size_t>(of));
       }
     }
+    return suspects;
   }
 
-  void keep_values(std::vector<Node>& path) {
+  void keep_values() {
     std::vector<uint64_t> storages;
     for (const Pass& pass : group_)
       for (const Contribution& c : pass.contributions) storages.push_back(c.view->storage);
     again_.need(storages, group_.back().end);
+    std::multimap<int64_t, Node*> before, made;
+    for (Node& node : nodes_) {
+      if (node.output == nullptr) continue;
+      before.emplace(node.reader, &node);
+      made.emplace(node.forward, &node);
+    }
     again_.run(group_.back().end, {}, 0, -1, [&](const Call& call) {
       check_stop();
-      for (Node& node : path) {
-        // Before its reader runs, which may write in place.
-        if (call.index + 1 == node.reader || call.index == node.reader) {
-          if (node.gradient.value.empty()) node.gradient = again_.read(*node.given);
-        }
-        if (call.index == node.made_by) node.value = again_.read(*node.output);
-      }
+      // Before its reader runs, which may write in place.
+      for (auto [at, end] = before.equal_range(call.index + 1); at != end; ++at)
+        at->second->gradient = again_.read(*at->second->given);
+      for (auto [at, end] = made.equal_range(call.index); at != end; ++at)
+        at->second->value = again_.read(*at->second->output);
     });
+    need_losses();
   }
 
-  Slope slope_at(const Node& node, double& size) {
-    Moves direction;
-    double squares = 0, values = 0;
-    for (const double x : node.gradient.value) squares += x * x;
-    for (const double x : node.value.value) values += x * x;
-    size = std::sqrt(squares);
-    if (size == 0 || !Again::add(*node.output, node.gradient, 1 / size, direction)) return {};
-    return slope(direction, std::sqrt(values), node.made_by);
-  }
+  // Along the gradient that it is given, and along random signs.
   bool is_right(const Node& node) {
-    double size = 0;
-    const Slope s = slope_at(node, size);
+    const aten::Plane& g = node.gradient.value;
+    double squares = 0, values = 0;
+    for (const double x : g) squares += x * x;
+    for (const double x : node.value.value) values += x * x;
+    const double size = std::sqrt(squares);
     if (size == 0) return true;
-    return std::fabs(s.value - size) < std::max(kLeast * size, s.slack);
-  }
-  // The gradient over the slope, along itself; 0: the loss does not change.
-  double factor_of(const Node& node) {
-    double size = 0;
-    const Slope s = slope_at(node, size);
-    if (size == 0 || std::fabs(s.value) <= std::max(s.slack, 1e-9 * size)) return 0;
-    return size / s.value;
+    std::mt19937_64 random(2);
+    const double each = 1 / std::sqrt(static_cast<double>(g.size()));
+    Array signs = aten::empty_array(node.gradient.dims, true);
+    double expected = 0;
+    for (size_t i = 0; i < g.size(); ++i) {
+      signs.value[i] = (random() & 1) != 0 ? each : -each;
+      expected += g[i] * signs.value[i];
+    }
+    Moves along, across;
+    if (!Again::add(*node.output, node.gradient, 1 / size, along) ||
+        !Again::add(*node.output, signs, 1, across))
+      return true;
+    const auto agrees = [&](const Moves& direction, double slope_of_gradient, double scale) {
+      const Slope s = slope(direction, std::sqrt(values), node.forward);
+      return std::fabs(s.value - slope_of_gradient) < std::max(least_ * scale, s.slack);
+    };
+    return agrees(along, size, size) && agrees(across, expected, size * each);
   }
 
   void check_stop() const {
@@ -553,6 +661,9 @@ class Check {
   std::map<uint64_t, const TensorView*> leaves_;
   double weights_ = 0;  // their norm
   Moves gradient_;
+  double least_ = step_.has_half ? kLeastOfHalf : kLeast;
+  std::vector<Node> nodes_;  // of the backward pass in which a weight's gradient is wrong
+  std::unordered_map<uint64_t, std::vector<std::pair<int64_t, size_t>>> maker_;
 };
 
 double size_of_step(const TraceFile& trace, const Step& step) {

@@ -125,6 +125,12 @@ std::string base_name(std::string_view op) {
   return "aten." + std::string(name);
 }
 
+bool gives_no_values(const std::string& name) {
+  static constexpr std::array<std::string_view, 6> kEmpty = {
+      "aten.empty",         "aten.empty_like",        "aten.new_empty",
+      "aten.empty_strided", "aten.new_empty_strided", "aten.empty_permuted"};
+  return std::ranges::find(kEmpty, name) != kEmpty.end();
+}
 bool draws_at_random(std::string_view op) {
   static constexpr std::array<std::string_view, 19> kDraws = {
       "bernoulli",    "rand",        "randn",          "rand_like",       "randn_like",

@@ -58,6 +58,8 @@ std::vector<const aten::TensorView*> computed_by(const aten::Call& call,
 std::vector<const aten::TensorView*> read_by(const aten::Call& call);
 // "aten.add" for "aten.add_.Tensor": without the overload and the mark of a write in place.
 std::string base_name(std::string_view op);
+// Of a base name: memory without values, as aten.empty gives it.
+bool gives_no_values(const std::string& name);
 bool draws_at_random(std::string_view op);
 
 }  // namespace twinrun

@@ -24,7 +24,7 @@ class Trace:
             self.raw = file.read()
         assert self.raw[:64] == b"TWINTRC2" + bytes(56), "header"
         self.strings, self.blocks, self.calls, self.meta, self.end = [""], [None], [], None, None
-        self.graphs, self.steps = [None], 0
+        self.graphs, self.steps, self.begins = [None], 0, {}
         at, kinds = 64, []
         while at < len(self.raw):
             assert at % 8 == 0
@@ -54,6 +54,8 @@ class Trace:
             elif kind == 7:
                 self.steps += 1
                 assert (number, size) == (self.steps, 0) and {c.step for c in self.calls} <= set(range(self.steps))
+            elif kind == 8:
+                self.begins[number], = struct.unpack("<q", payload)
             elif kind == 5:
                 self.end = json.loads(payload)
             kinds.append(kind)
