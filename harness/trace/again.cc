@@ -246,7 +246,7 @@ void Again::evaluate(const Call& call) {
     for (Value& item : v.items) fill(item);
     TensorView& t = v.tensor;
     if (v.kind != Value::Kind::kTensor || !aten::is_float(t.element) || t.data == nullptr ||
-        !follows(call, t))
+        !follows(call, t) || (t.parameter && !is_leaf(t.storage)))
       return;
     if (const auto lost = lost_.find(t.storage); lost != lost_.end() && is_forward(call))
       throw Undefined(fmt::format("{} has a result that no definition gives", lost->second));
@@ -311,12 +311,14 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
     if (call.failed || call.composed) continue;
     for (const TensorView* t : read_by(call))
       if (t->changed_unseen) memory_.erase(t->storage);
-    const bool to_leaf =
-        is_forward(call) && call.without_gradient &&
-        std::ranges::any_of(call.written, [&](const TensorView& w) { return is_leaf(w.storage); });
+    // A weight is none of what is computed, however it got its first values.
+    const auto given = computed_by(call, read_by(call));
+    const bool to_leaf = is_forward(call) && std::ranges::any_of(given, [&](const TensorView* t) {
+                           return is_leaf(t->storage);
+                         });
     if (call.optimizer || to_leaf || !needed_[static_cast<size_t>(i - begin_)]) {
       forget(call);
-    } else if (!computed_by(call, read_by(call)).empty()) {
+    } else if (!given.empty()) {
       evaluate(call);
     }
     if (i == at) {

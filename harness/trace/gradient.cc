@@ -156,18 +156,21 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
     }
   }
   for (Pass& pass : out.passes) {
-    std::unordered_set<uint64_t> computed;
+    std::unordered_set<uint64_t> computed, weights;
     for (int64_t i = begin; i < pass.begin; ++i) {
       const Call& call = trace.calls[static_cast<size_t>(i)];
       const auto read = read_by(call);
+      for (const TensorView* t : read)
+        if (t->parameter) weights.insert(t->storage);
       if (!is_work(call) || call.optimizer || call.without_gradient ||
           std::ranges::none_of(read, &TensorView::requires_gradient))
         continue;
       for (const TensorView* t : computed_by(call, read)) computed.insert(t->storage);
     }
     // A copy of what the forward pass computed, as checkpointing makes it, is no weight.
-    std::erase_if(pass.contributions,
-                  [&](const Contribution& c) { return computed.contains(c.leaf); });
+    std::erase_if(pass.contributions, [&](const Contribution& c) {
+      return computed.contains(c.leaf) && !weights.contains(c.leaf);
+    });
   }
   std::erase_if(out.passes, [](const Pass& p) { return p.contributions.empty(); });
   return out;
@@ -394,7 +397,7 @@ class Check {
   Moves random_direction(double size) const {
     std::mt19937_64 random(1);
     Moves out;
-    const double least = 1e-3 * size / std::sqrt(static_cast<double>(leaves_.size()));
+    const double least = 0x1p-5 * size / std::sqrt(static_cast<double>(leaves_.size()));
     for (const auto& [storage, view] : leaves_) {
       const std::vector<double>& g = gradient_.at(storage);
       double squares = 0;
