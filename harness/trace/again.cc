@@ -77,6 +77,32 @@ std::optional<Array> selected(const Call& call, const Array& from) {
   return aten::gathered(from, at, out.dims);
 }
 
+// PyTorch's own functions whose gradient is meant to be no derivative.
+void refuse_what_is_meant(const Call& call, const aten::Arithmetic& m) {
+  const std::string name = base_name(call.op);
+  const bool bag = name == "aten._embedding_bag" || name == "aten._embedding_bag_forward_only";
+  if ((bag || name == "aten.embedding") &&
+      aten::Arguments(call, m).flag(3, "scale_grad_by_freq", false))
+    throw Undefined(
+        "its gradient is scaled by the frequency of indices, as scale_grad_by_freq asks");
+  if (name.find("fake_quantize") != std::string::npos)
+    throw Undefined("its gradient is that of a straight-through estimator");
+}
+// The padding row of an embedding has no gradient: what is read of it is as it was recorded.
+void keep_padding(const Call& call, const aten::Arithmetic& m, ThreadPool* pool, Array& result) {
+  if (base_name(call.op) != "aten.embedding") return;
+  const aten::Arguments a(call, m);
+  const int64_t padding = a.integer(2, "padding_idx", -1);
+  if (padding < 0) return;
+  const aten::Checked<int64_t> index = aten::integers_of(a.view(1, "indices"));
+  const Array recorded = aten::array_of(a.result(0), pool);
+  const size_t width = index.empty() ? 0 : result.value.size() / index.size();
+  for (size_t i = 0; i < index.size(); ++i) {
+    if (index[i] != padding) continue;
+    for (size_t k = i * width; k < (i + 1) * width; ++k) result.value[k] = recorded.value[k];
+  }
+}
+
 // Calls f(i, cell) for the elements of a view in row-major order.
 template <typename F>
 void each_cell(const TensorView& view, F f) {
@@ -95,11 +121,6 @@ void each_cell(const TensorView& view, F f) {
   }
 }
 
-bool has_place(const TensorView& view) {
-  const int64_t size = aten::size_of(view.element);
-  return view.storage != 0 && size > 0 && view.first >= 0 && view.first % size == 0;
-}
-
 int64_t reach_of(const TensorView& view) {
   int64_t last = view.first / aten::size_of(view.element);
   for (size_t d = 0; d < view.dims.size(); ++d) last += (view.dims[d] - 1) * view.strides[d];
@@ -108,13 +129,27 @@ int64_t reach_of(const TensorView& view) {
 
 bool is_forward(const Call& call) { return call.node.empty() && !call.optimizer; }
 
+// Elements that the storages of a step may have in all: what was recorded of them, or a part.
+constexpr int64_t kFewestCells = int64_t{1} << 24, kCellsForEachByte = 4;
+
 }  // namespace
 
 Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
              std::unordered_set<uint64_t> leaves, ThreadPool* pool)
-    : trace_(trace), begin_(begin), end_(end), leaves_(std::move(leaves)), pool_(pool) {
+    : trace_(trace),
+      begin_(begin),
+      end_(end),
+      most_cells_(kFewestCells + kCellsForEachByte * trace.bytes),
+      leaves_(std::move(leaves)),
+      pool_(pool) {
   find_hidden();
   needed_.assign(static_cast<size_t>(end_ - begin_), true);
+}
+
+bool Again::has_place(const TensorView& view) const {
+  const int64_t size = aten::size_of(view.element);
+  return view.storage != 0 && size > 0 && view.first >= 0 && view.first % size == 0 &&
+         view.elements() <= most_cells_ && reach_of(view) <= most_cells_;
 }
 
 // Walks back: what is read with a gradient, and was given without autograd, was given by a Function.
@@ -164,8 +199,13 @@ Again::Cells& Again::cells_of(const TensorView& view) {
   Cells& cells = memory_[view.storage];
   const int64_t unit = aten::size_of(view.element);
   const auto reach = static_cast<size_t>(reach_of(view));
-  if (cells.unit != unit) cells = {unit, {}, {}};
+  if (cells.unit != unit) {
+    cells_ -= static_cast<int64_t>(cells.value.size());
+    cells = {unit, {}, {}};
+  }
   if (cells.value.size() < reach) {
+    cells_ += static_cast<int64_t>(reach - cells.value.size());
+    if (cells_ > most_cells_) throw Undefined("the step's memory is larger than what was recorded");
     cells.value.resize(reach, 0);
     cells.known.resize(reach, 0);
   }
@@ -187,6 +227,7 @@ void Again::seed(const TensorView& view) {
 }
 
 Array Again::read(const TensorView& view) const {
+  if (view.elements() > most_cells_) throw Undefined("a tensor of too many elements");
   const auto at = memory_.find(view.storage);
   if (at == memory_.end() || !has_place(view) || view.elements() == 0 ||
       at->second.unit != aten::size_of(view.element))
@@ -207,7 +248,7 @@ Array Again::read(const TensorView& view) const {
   return out;
 }
 
-bool Again::add(const TensorView& view, const Array& x, double by, Moves& to) {
+bool Again::add(const TensorView& view, const Array& x, double by, Moves& to) const {
   if (!has_place(view) || x.size() != view.elements()) return false;
   if (x.size() == 0) return true;
   std::vector<double>& cells = to[view.storage];
@@ -230,10 +271,17 @@ void Again::write(const TensorView& view, const Array& x) {
   });
 }
 
+void Again::drop(uint64_t storage) {
+  const auto at = memory_.find(storage);
+  if (at == memory_.end()) return;
+  cells_ -= static_cast<int64_t>(at->second.value.size());
+  memory_.erase(at);
+}
+
 // What a call gave that was not evaluated is as it was recorded.
 void Again::forget(const Call& call) {
   for (const TensorView* t : computed_by(call, read_by(call))) {
-    memory_.erase(t->storage);
+    drop(t->storage);
     lost_.erase(t->storage);
   }
 }
@@ -245,11 +293,11 @@ void Again::evaluate(const Call& call) {
   const std::function<void(Value&)> fill = [&](Value& v) {
     for (Value& item : v.items) fill(item);
     TensorView& t = v.tensor;
-    if (v.kind != Value::Kind::kTensor || !aten::is_float(t.element) || t.data == nullptr ||
-        !follows(call, t) || (t.parameter && !is_leaf(t.storage)))
-      return;
+    if (v.kind != Value::Kind::kTensor || !follows(call, t)) return;
     if (const auto lost = lost_.find(t.storage); lost != lost_.end() && is_forward(call))
       throw Undefined(fmt::format("{} has a result that no definition gives", lost->second));
+    if (!aten::is_float(t.element) || t.data == nullptr || (t.parameter && !is_leaf(t.storage)))
+      return;
     if (is_leaf(t.storage) && has_place(t) && t.elements() > 0) seed(t);
     if (!memory_.contains(t.storage)) return;
     depends = true;
@@ -270,8 +318,11 @@ void Again::evaluate(const Call& call) {
       if (aten::is_float(w.element)) w.data = nullptr;
   }
   const std::vector<const TensorView*> given = computed_by(call, read_by(call));
+  for (const TensorView* t : given) {
+    if (!aten::is_float(t->element) && !aten::is_integer(t->element)) lost_[t->storage] = call.op;
+  }
   if (std::ranges::none_of(given, [](const TensorView* t) { return aten::is_float(t->element); }))
-    return forget(call);
+    return;
   try {
     if (!again.args.empty() && again.args[0].tensor.estimate != nullptr) {
       if (const auto chosen = selected(call, *again.args[0].tensor.estimate)) {
@@ -280,7 +331,11 @@ void Again::evaluate(const Call& call) {
         return write(*returned.front(), *chosen);
       }
     }
-    const aten::Expected expected = aten::expected_of(again, binary64(pool_));
+    const aten::Arithmetic m = binary64(pool_);
+    if (is_forward(call)) refuse_what_is_meant(call, m);
+    aten::Expected expected = aten::expected_of(again, m);
+    if (expected.results.size() == 1 && expected.results[0].has_value())
+      keep_padding(call, m, pool_, *expected.results[0]);
     const std::vector<const TensorView*> views = compared_views(call, expected.results.size());
     for (size_t i = 0; i < views.size(); ++i) {
       if (views[i] == nullptr) continue;
@@ -289,7 +344,7 @@ void Again::evaluate(const Call& call) {
           expected.results[i]->dims == views[i]->dims) {
         write(*views[i], *expected.results[i]);
       } else {
-        memory_.erase(views[i]->storage);
+        drop(views[i]->storage);
         if (aten::is_float(views[i]->element) && !draws_at_random(call.op))
           lost_[views[i]->storage] = call.op;
       }
@@ -304,13 +359,14 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
   static const Moves kNone;
   memory_.clear();
   lost_.clear();
+  cells_ = 0;
   moves_ = at < 0 ? &moves : &kNone;
   by_ = by;
   for (int64_t i = begin_; i < std::min(end, end_); ++i) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed) continue;
     for (const TensorView* t : read_by(call))
-      if (t->changed_unseen) memory_.erase(t->storage);
+      if (t->changed_unseen) drop(t->storage);
     // A weight is none of what is computed, however it got its first values.
     const auto given = computed_by(call, read_by(call));
     const bool to_leaf = is_forward(call) && std::ranges::any_of(given, [&](const TensorView* t) {

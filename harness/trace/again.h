@@ -42,7 +42,7 @@ class Again {
   // What a view holds now.
   aten::Array read(const aten::TensorView& view) const;
   // Adds `x`, elements of `view`, to `to`. False where the place of the view is not known.
-  static bool add(const aten::TensorView& view, const aten::Array& x, double by, Moves& to);
+  bool add(const aten::TensorView& view, const aten::Array& x, double by, Moves& to) const;
 
  private:
   struct Cells {
@@ -50,17 +50,21 @@ class Again {
     std::vector<double> value;
     std::vector<uint8_t> known;
   };
+  // Whether a view can be followed: a trace may name memory of any size.
+  bool has_place(const aten::TensorView& view) const;
   bool is_leaf(uint64_t storage) const { return leaves_.contains(storage); }
   bool follows(const aten::Call& call, const aten::TensorView& view) const;
   void find_hidden();
   void evaluate(const aten::Call& call);
   void write(const aten::TensorView& view, const aten::Array& x);
   void forget(const aten::Call& call);
+  void drop(uint64_t storage);
   void seed(const aten::TensorView& view);
   Cells& cells_of(const aten::TensorView& view);
 
   const TraceFile& trace_;
   int64_t begin_, end_;
+  int64_t most_cells_, cells_ = 0;  // of all storages together
   std::unordered_set<uint64_t> leaves_;
   ThreadPool* pool_;
   // Calls without autograd whose results have a gradient later: the forward pass of a Function.

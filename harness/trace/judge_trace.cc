@@ -187,6 +187,7 @@ class Judge {
       unjudged(call, call.left_out ? "bytes were left out of the trace for the budget" : e.what());
     }
   }
+  int64_t judged() const { return verdict_.judged; }
   TraceVerdict take() {
     finish();
     return std::move(verdict_);
@@ -461,8 +462,11 @@ TraceVerdict judge_trace(const TraceFile& trace, ThreadPool* pool, const StopFla
     judge.judge(call);
     progress->step(call.index + 1, call.op);
   }
+  progress->end(fmt::format("{} judged", judge.judged()));
+  progress->begin("the gradient against the loss, in binary64", 0);
   TraceVerdict verdict = judge.take();
-  progress->end(fmt::format("{} of {} judged", verdict.judged, verdict.calls));
+  progress->end(verdict.gradient.asked ? fmt::format("apart by {:.1e}", verdict.gradient.worst)
+                                       : "not asked");
   return verdict;
 }
 
