@@ -358,6 +358,7 @@ Report report_of(const TraceVerdict& v) {
               {"ill_conditioned_results", v.ill_conditioned_results},
               {"precision_loss_results", v.precision_loss_results}};
   r.numbers["uncertain_update"] = v.uncertain_update;
+  if (v.gradient.asked) r.numbers["gradient_off"] = v.gradient.worst;
   r.confidence =
       fmt::format("{} of {} in {}, {} compared{}; the new weights depend on {} of the calls",
                   text::count(v.judged), text::plural(v.calls, "call"),

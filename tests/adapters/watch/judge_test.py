@@ -87,7 +87,7 @@ WILD = {
     "a backward pass that is no derivative": (
         FUNCTION.format(forward="ctx.save_for_backward(x); return x * x.sigmoid()",
                         backward="x, = ctx.saved_tensors; s = x.sigmoid(); return g * (s + x * s)"), OWN,
-        "INCONCLUSIVE", "the backward pass of __main__.Own"),
+        "PROGRAM", "from __main__.Own on, whose backward pass is defined at"),
     "an operator of the script's": ("""
 @torch.library.custom_op("mine::square", mutates_args=())
 def square(x: torch.Tensor) -> torch.Tensor: return torch.from_numpy(x.detach().numpy() ** 2 * 1.5)

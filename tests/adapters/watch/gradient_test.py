@@ -1,0 +1,49 @@
+"""Is the recorded gradient the derivative of the loss? Right steps are not accused, of wrong ones the Function is named, and what is meant is told
+apart. Environment: as judge_test.py.
+"""
+import unittest
+
+from judge_test import COMPILES, HERE, PYTHON, FORKS, run, watched  # noqa: I001
+
+NAMES = f"import sys; sys.path.insert(0, {str(HERE)!r}); import gradients; print(*gradients.{{}})"
+
+
+def names(table):
+    return run("-c", NAMES.format(table)).split()
+
+
+@unittest.skipUnless(COMPILES, f"{PYTHON} has no current PyTorch")
+class Gradients(unittest.TestCase):
+    def test_right_ones_accuse_nobody(self):
+        for name in names("RIGHT"):
+            with self.subTest(name):
+                report = watched(HERE / "gradients.py", name, steps=3 if name == "zeros_behind_a_relu" else 1)
+                self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
+                self.assertIn("is the derivative of its loss", report["answers"]["program"]["what"], report["notes"])
+                self.assertLess(report["numbers"]["gradient_off"], 1e-5)
+
+    def test_of_wrong_ones_the_function_is_named(self):
+        for name in names("WRONG"):
+            with self.subTest(name):
+                report = watched(HERE / "gradients.py", name, steps=1)
+                self.assertEqual((report["verdict"]["class"], report["answers"]["program"]["outcome"]), ("PROGRAM", "no"), report["notes"])
+                found = report["findings"][0]
+                self.assertEqual((found["cause"], found["op"]), ("gradient", "__main__." + name.removesuffix("_in_bfloat16")))
+                self.assertIn("gradients.py:", found["place"])
+                self.assertGreater(found["number"], 1e-3)
+
+    def test_what_is_meant_is_told_apart(self):
+        for name in names("MEANT"):
+            with self.subTest(name):
+                report = watched(HERE / "gradients.py", name, steps=1)
+                self.assertEqual((report["findings"], report["answers"]["program"]["outcome"]), ([], "not asked"))
+                self.assertIn(report["verdict"]["class"], ("NOISE", "INCONCLUSIVE"))
+                said = "scale_grad_by_freq" if name == "scaled_by_frequency" else "which is meant"
+                self.assertIn(said, " ".join(report["notes"]))
+
+
+if __name__ == "__main__":
+    if FORKS is None:
+        print(f"SKIPPED: {PYTHON} has no PyTorch")
+        raise SystemExit(77)
+    unittest.main()
