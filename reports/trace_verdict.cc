@@ -59,9 +59,17 @@ std::string described(const GradientCheck& g) {
                      of);
 }
 
+std::string described(const UnclearedGradients& u) {
+  return fmt::format(
+      "gradients are not cleared: step {} adds those of {} to gradients that an update was made "
+      "with",
+      u.step, text::plural(u.weights, "weight"));
+}
+
 Answer program(const TraceVerdict& v) {
   const GradientCheck& g = v.gradient;
   if (g.accuses()) return {Outcome::kNo, described(g)};
+  if (v.uncleared) return {Outcome::kNo, described(*v.uncleared)};
   if (!v.not_finite.weights && g.asked && !g.is_wrong)
     return {Outcome::kNotAsked,
             fmt::format("the gradient of step {} is the derivative of its loss: in binary64 they "
@@ -148,6 +156,21 @@ Finding finding_of(const GradientCheck& g) {
       "gradient says, by {:.2g} of it",
       g.worst);
   out.bound_source = "docs/method/calls.md#the-gradient";
+  return out;
+}
+
+Finding finding_of(const UnclearedGradients& u) {
+  Finding out;
+  out.verdict = VerdictClass::kProgram;
+  out.cause = "uncleared_gradients";
+  out.level = ' ';
+  out.step = u.step;
+  out.phase = "backward";
+  out.place = u.place;
+  out.sentence = described(u);
+  out.evidence.emplace_back(
+      "between the update and this backward pass nothing set them to zero or None: call "
+      "optimizer.zero_grad()");
   return out;
 }
 
@@ -309,6 +332,8 @@ std::string TraceVerdict::headline() const {
                        f.op, f.step, f.call);
   }
   if (judged <= unrecorded) return operations(*this).what;
+  if (uncleared && !gradient.accuses())
+    return fmt::format("{}; {}", described(*uncleared), right(*this));
   if (gradient.accuses()) return fmt::format("{}; {}", described(gradient), right(*this));
   if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
   if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
@@ -344,6 +369,7 @@ Report report_of(const TraceVerdict& v) {
   r.open = v.open;
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
   if (v.gradient.accuses()) r.findings.push_back(finding_of(v.gradient));
+  if (v.uncleared) r.findings.push_back(finding_of(*v.uncleared));
   r.notes = notes_of(v);
   r.counts = {{"steps", v.steps},
               {"calls", v.calls},

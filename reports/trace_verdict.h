@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,6 +94,13 @@ struct GradientCheck {
   bool accuses() const { return is_wrong && !node.empty() && !is_meant(); }
 };
 
+// Gradients that a step adds to those of the step before, whose update was made with them.
+struct UnclearedGradients {
+  int32_t step = 0;
+  int64_t weights = 0;
+  std::string place;  // of the backward pass
+};
+
 struct TraceVerdict {
   std::string trace, framework, script;
   int64_t steps = 0, calls = 0, judged = 0, outside_calls = 0;
@@ -112,6 +120,7 @@ struct TraceVerdict {
   int64_t rank = 0, ranks = 1, rank_traces = 1;  // of how many ranks the traces were given
   std::vector<OpenQuestion> open;
   GradientCheck gradient;
+  std::optional<UnclearedGradients> uncleared;
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
   // the largest of the steps.

@@ -32,6 +32,18 @@ class Gradients(unittest.TestCase):
                 self.assertIn("gradients.py:", found["place"])
                 self.assertGreater(found["number"], 1e-3)
 
+    def test_gradients_that_are_not_cleared(self):
+        for name in names("CLEARED"):
+            with self.subTest(name):
+                report = watched(HERE / "gradients.py", name, steps=2)
+                self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []))
+        for name in names("UNCLEARED"):
+            with self.subTest(name):
+                report = watched(HERE / "gradients.py", name, steps=2)
+                self.assertEqual([f["cause"] for f in report["findings"]], ["uncleared_gradients"], report["verdict"]["headline"])
+                self.assertIn("adds those of 4 weights", report["verdict"]["headline"])
+                self.assertIn("backward()", report["findings"][0]["place"])
+
     def test_what_is_meant_is_told_apart(self):
         for name in names("MEANT"):
             with self.subTest(name):

@@ -1,0 +1,142 @@
+// Finds the backward passes of a step.
+#include "harness/trace/backward_passes.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "harness/trace/values.h"
+
+namespace twinrun {
+namespace {
+
+using aten::Call;
+using aten::TensorView;
+using aten::Value;
+
+const Value* named(const Call& call, std::string_view name) {
+  for (const auto& [key, v] : call.kwargs)
+    if (key == name) return &v;
+  return nullptr;
+}
+
+bool is_seed(const Call& call) {
+  return call.node.empty() && base_name(call.op) == "aten.ones_like" && !call.args.empty() &&
+         call.args[0].kind == Value::Kind::kTensor && call.args[0].tensor.elements() == 1 &&
+         aten::is_float(call.args[0].tensor.element) && call.args[0].tensor.requires_gradient;
+}
+
+}  // namespace
+
+bool is_work(const Call& call) {
+  return !call.failed && !call.composed && call.op.starts_with("aten.");
+}
+
+std::optional<Contribution> contribution_of(const Call& call) {
+  const Value* variable = named(call, "variable");
+  if (variable == nullptr || variable->kind != Value::Kind::kInteger) return std::nullopt;
+  const std::string name = base_name(call.op);
+  const size_t at = name == "aten.detach" || name == "aten.clone" ? 0 : 1;
+  if (name != "aten.detach" && name != "aten.clone" && name != "aten.add" && name != "aten.copy")
+    return std::nullopt;
+  if (call.args.size() <= at || call.args[at].kind != Value::Kind::kTensor) return std::nullopt;
+  return Contribution{call.index, static_cast<uint64_t>(variable->integer), &call.args[at].tensor};
+}
+
+Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
+  Step out{begin, end, {}, "", {}, false};
+  std::unordered_map<std::string, std::string> functions;  // by the names of their nodes
+  for (const ScriptFunction& f : trace.functions) functions[f.name + "Backward"] = f.name;
+  std::vector<int64_t> seeds;
+  bool inside = false;
+  std::unordered_set<uint64_t> computed;  // in the last pass
+  for (int64_t i = begin; i < end; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    if (call.op == "torch.compile.inductor" || call.op.starts_with("triton."))
+      out.why = "regions that torch.compile made are not evaluated again";
+    if (call.op.starts_with("c10d") || call.op.starts_with("_c10d"))
+      out.why = "its gradient depends on other processes";
+    if (call.left_out) out.why = "bytes were left out of the trace for the budget";
+    if (!is_work(call)) continue;
+    for (const TensorView* t : read_by(call))
+      out.has_half = out.has_half || aten::is_half(t->element);
+    if (is_seed(call)) {
+      seeds.push_back(i);
+      inside = false;
+      continue;
+    }
+    if (call.node.empty()) {
+      if (!call.optimizer && !seeds.empty() && !inside) seeds.clear();
+      inside = false;
+      continue;
+    }
+    if (!inside && !seeds.empty()) {
+      Pass pass{i, i + 1, {}, seeds, {}};
+      for (const int64_t s : seeds)
+        pass.losses.push_back(&trace.calls[static_cast<size_t>(s)].args[0].tensor);
+      out.passes.push_back(std::move(pass));
+      seeds.clear();
+      computed.clear();
+    } else if (!inside && std::ranges::none_of(read_by(call), [&](const TensorView* t) {
+                 return computed.contains(t->storage);
+               })) {
+      out.why = "a backward pass begins with a gradient that the script gives";
+    }
+    inside = true;
+    std::vector<const TensorView*> returned;
+    aten::collect(call.result, returned);
+    for (const TensorView* t : returned) computed.insert(t->storage);
+    if (const auto f = functions.find(call.node); f != functions.end())
+      out.functions.insert(f->second);
+    const auto c = contribution_of(call);
+    if (out.passes.empty()) continue;
+    Pass& pass = out.passes.back();
+    pass.end = i + 1;
+    if (!c) continue;
+    const auto same = [&](const Contribution& other) { return other.leaf == c->leaf; };
+    const auto known = std::ranges::find_if(pass.contributions, same);
+    if (known == pass.contributions.end()) {
+      pass.contributions.push_back(*c);
+    } else if (known->view->dims != c->view->dims) {
+      out.why = "several weights lie in one storage";
+    }
+  }
+  for (Pass& pass : out.passes) {
+    std::unordered_set<uint64_t> computed, weights;
+    for (int64_t i = begin; i < pass.begin; ++i) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      const auto read = read_by(call);
+      for (const TensorView* t : read)
+        if (t->parameter) weights.insert(t->storage);
+      if (!is_work(call) || call.optimizer || call.without_gradient ||
+          std::ranges::none_of(read, &TensorView::requires_gradient))
+        continue;
+      for (const TensorView* t : computed_by(call, read)) computed.insert(t->storage);
+    }
+    // A copy of what the forward pass computed, as checkpointing makes it, is no weight.
+    std::erase_if(pass.contributions, [&](const Contribution& c) {
+      return computed.contains(c.leaf) && !weights.contains(c.leaf);
+    });
+  }
+  std::erase_if(out.passes, [](const Pass& p) { return p.contributions.empty(); });
+  return out;
+}
+
+std::vector<std::vector<Pass>> groups_of(const TraceFile& trace, const Step& step) {
+  std::vector<std::vector<Pass>> out;
+  for (const Pass& pass : step.passes) {
+    bool together = !out.empty() && out.back().back().leaves() == pass.leaves();
+    for (int64_t i = out.empty() ? 0 : out.back().back().end; together && i < pass.begin; ++i) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      together = !(call.optimizer && call.node.empty() && !call.written.empty());
+    }
+    if (together) {
+      out.back().push_back(pass);
+    } else {
+      out.push_back({pass});
+    }
+  }
+  return out;
+}
+
+}  // namespace twinrun

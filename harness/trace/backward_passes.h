@@ -1,0 +1,56 @@
+// The backward passes of a step, as they are recorded: what each begins with, and the gradients of
+// weights that it adds up.
+//
+//   const Step step = step_of(trace, begin, end);   // calls of one step
+//   for (const std::vector<Pass>& group : groups_of(trace, step)) ...
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/trace/trace_file.h"
+
+namespace twinrun {
+
+// Whether a call computes: it is one of PyTorch's own and not composed of others.
+bool is_work(const aten::Call& call);
+
+// The gradient that a call within AccumulateGrad adds, and the leaf's storage.
+struct Contribution {
+  int64_t call = 0;
+  uint64_t leaf = 0;
+  const aten::TensorView* view = nullptr;
+};
+// Of a call that is none: nullopt.
+std::optional<Contribution> contribution_of(const aten::Call& call);
+
+// One backward pass.
+struct Pass {
+  int64_t begin = 0, end = 0;
+  std::vector<const aten::TensorView*> losses;
+  std::vector<int64_t> seeds;  // the calls that make the ones it begins with
+  std::vector<Contribution> contributions;
+  std::set<uint64_t> leaves() const {
+    std::set<uint64_t> out;
+    for (const Contribution& c : contributions) out.insert(c.leaf);
+    return out;
+  }
+};
+
+struct Step {
+  int64_t begin = 0, end = 0;
+  std::vector<Pass> passes;
+  std::string why;                  // it cannot be asked
+  std::set<std::string> functions;  // of the script, whose backward passes ran
+  bool has_half = false;            // tensors of half precision
+};
+
+Step step_of(const TraceFile& trace, int64_t begin, int64_t end);
+
+// Passes that add to the same gradient before an optimizer reads it.
+std::vector<std::vector<Pass>> groups_of(const TraceFile& trace, const Step& step);
+
+}  // namespace twinrun
