@@ -109,8 +109,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                      ? fmt::format("Sharding's part is {}: {}.", name, cause->meaning)
                      : fmt::format("{} changes what the program means: {}.", capitalized(name),
                                    cause->meaning);
-    f.sentence +=
-        fmt::format(" Undoing it removes {} of the squared change.", text::share(row.share));
+    f.sentence += fmt::format(" Its share of the squared change is {}.", text::share(row.share));
     if (as == VerdictClass::kNoise)
       f.sentence += " No effect on held-out metrics was detected, so it is counted as noise.";
     if (has_interval(effect)) {

@@ -129,11 +129,11 @@ const Row kRows[] = {
        return mean_loss(e)
                   ? fmt::format(
                         "each replica's loss is a mean, and the {} replicas' gradients are "
-                        "summed, so the update is {} times the whole batch's",
+                        "summed, so the gradient is {} times the whole batch's",
                         n, n)
                   : fmt::format(
                         "the loss is summed over the batch, but each replica's is scaled "
-                        "by 1/{}, so the update is 1/{} of the whole batch's",
+                        "by 1/{}, so the gradient is 1/{} of the whole batch's",
                         n, n);
      },
      [](E e) -> std::string {
