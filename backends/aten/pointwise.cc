@@ -109,6 +109,9 @@ Expected remainder(const Arguments& a) {
   if (!integers(a)) throw Undefined("a remainder of numbers that are not integers");
   return exact_map(a, [](double x, double y) { return x - std::floor(x / y) * y; });
 }
+Expected fmod(const Arguments& a) {
+  return exact_map(a, [](double x, double y) { return std::fmod(x, y); });
+}
 Expected maximum(const Arguments& a) {
   return exact_map(a, [](double x, double y) { return Arithmetic::max({x}, {y}).value; });
 }
@@ -295,6 +298,31 @@ Expected sinh(const Arguments& a) {
 Expected cosh(const Arguments& a) {
   return unary(a, [&](Estimate x) { return function(a.m, std::cosh(x.value)); });
 }
+Expected asinh(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::asinh(x.value)); });
+}
+Expected acosh(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::acosh(x.value)); });
+}
+Expected atanh(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, std::atanh(x.value)); });
+}
+// By Halley's steps from Winitzki's approximation, which is right to 2 in 1000.
+double inverse_of_erf(double x) {
+  if (!(std::fabs(x) < 1)) return std::fabs(x) == 1 ? std::copysign(kInfinity, x) : std::nan("");
+  if (x == 0) return x;
+  constexpr double kA = 0.147, kPi = 3.14159265358979323846;
+  const double ln = std::log1p(-x * x), half = 2 / (kPi * kA) + ln / 2;
+  double y = std::copysign(std::sqrt(std::sqrt(half * half - ln / kA) - half), x);
+  for (int i = 0; i < 3; ++i) {
+    const double off = (std::erf(y) - x) * std::sqrt(kPi) / 2 * std::exp(y * y);
+    y -= off / (1 + y * off);
+  }
+  return y;
+}
+Expected erfinv(const Arguments& a) {
+  return unary(a, [&](Estimate x) { return function(a.m, inverse_of_erf(x.value), 16); });
+}
 // The larger one + log1p(exp(-|self - other|)).
 Expected logaddexp(const Arguments& a) {
   const Arithmetic& m = a.m;
@@ -459,6 +487,11 @@ constexpr Definition kPointwiseDefinitions[] = {
     {"aten.tanh", tanh},
     {"aten.erf", erf},
     {"aten.erfc", erfc},
+    {"aten.erfinv", erfinv},
+    {"aten.asinh", asinh},
+    {"aten.acosh", acosh},
+    {"aten.atanh", atanh},
+    {"aten.fmod", fmod},
     {"aten.sin", sin},
     {"aten.cos", cos},
     {"aten.atan", atan},
