@@ -378,9 +378,10 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
       evaluate(call);
     }
     if (i == at) {
-      for (const auto& [storage, cells] : moves) {
+      for (const auto& moved : moves) {
+        const std::vector<double>& cells = moved.second;
         for (const TensorView* t : computed_by(call, read_by(call))) {
-          if (t->storage != storage || !has_place(*t)) continue;
+          if (t->storage != moved.first || !has_place(*t)) continue;
           moves_ = &kNone;
           Array x = read(*t);
           each_cell(*t, [&](int64_t k, int64_t cell) {

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "backends/aten/definitions.h"
 #include "harness/trace/again.h"
 #include "harness/trace/backward_passes.h"
 #include "harness/trace/values.h"
@@ -29,7 +30,7 @@ using aten::Value;
 constexpr double kLargestStep = 0x1p28;
 // Of the weights' norm; the second step is an eighth of it. What a kink of the loss adds to a
 // difference grows with the step, what the roundings of binary64 add shrinks with it.
-constexpr double kStep = 0x1p-20;
+constexpr double kFirstStep = 0x1p-20;
 // A difference is told from none where the two steps agree eight times better than it is large. Below
 // a thousandth of the gradient nothing is told: there, a branch that the step's own rounding decided
 // (the place of a maximum) may be another one in binary64.
@@ -219,7 +220,7 @@ class Check {
   // Where the loss has a kink just here (a relu of exactly 0), its slopes to both sides differ, and
   // any number between them is a gradient.
   Slope slope(const Moves& direction, double size, int64_t at = -1) {
-    double found[2] = {0, 0}, largest = 0, kink = 0, step = kStep * std::max(size, 1e-3);
+    double found[2] = {0, 0}, largest = 0, kink = 0, step = kFirstStep * std::max(size, 1e-3);
     if (!here_) here_ = loss({}, 0, -1);
     for (double& d : found) {
       const double up = loss(direction, step, at), down = loss(direction, -step, at);
