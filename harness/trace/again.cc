@@ -143,6 +143,13 @@ Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
       leaves_(std::move(leaves)),
       pool_(pool) {
   find_hidden();
+  last_read_.resize(static_cast<size_t>(end_ - begin_));
+  std::unordered_set<uint64_t> read;
+  for (int64_t i = end_; i-- > begin_;) {
+    for (const TensorView* t : read_by(trace_.calls[static_cast<size_t>(i)]))
+      if (read.insert(t->storage).second)
+        last_read_[static_cast<size_t>(i - begin_)].push_back(t->storage);
+  }
   needed_.assign(static_cast<size_t>(end_ - begin_), true);
 }
 
@@ -394,6 +401,7 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
       }
     }
     if (seen) seen(call);
+    for (const uint64_t storage : last_read_[static_cast<size_t>(i - begin_)]) drop(storage);
   }
 }
 

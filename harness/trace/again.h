@@ -70,6 +70,8 @@ class Again {
   // Calls without autograd whose results have a gradient later: the forward pass of a Function.
   std::vector<bool> hidden_;
   std::vector<bool> needed_;
+  std::vector<std::vector<uint64_t>>
+      last_read_;  // for each call: storages that none reads after it
   std::unordered_map<uint64_t, Cells> memory_;
   std::unordered_map<uint64_t, std::string>
       lost_;  // storages that depend on a leaf: what gave them
