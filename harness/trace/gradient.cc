@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <new>
 #include <optional>
 #include <random>
 #include <set>
@@ -142,7 +143,11 @@ class Check {
     out.worst = std::max(out.worst, worst);
     if (worst < least_) return;
     out.is_wrong = true;
-    locate(out);
+    try {
+      locate(out);
+    } catch (const Undefined&) {  // then it is not known where
+      out.node.clear();
+    }
   }
 
  private:
@@ -190,6 +195,7 @@ class Check {
     std::map<int64_t, const Contribution*> at;
     for (const Pass& pass : group_)
       for (const Contribution& c : pass.contributions) at[c.call] = &c;
+    for (const auto& [storage, view] : leaves_) gradient_[storage];  // some may be empty
     again_.run(group_.back().end, {}, 0, -1, [&](const Call& call) {
       check_stop();
       const auto c = at.find(call.index);
@@ -369,7 +375,7 @@ class Check {
       }
     }
     for (Node& node : nodes_) {
-      if (node.forward < 0 || function_of(node.name) != nullptr || is_hook(node.name)) continue;
+      if (node.forward < step_.begin || function_of(node.name) != nullptr || is_hook(node.name)) continue;
       const Call& forward = trace_.calls[static_cast<size_t>(node.forward)];
       std::vector<const TensorView*> returned = computed_by(forward, read_by(forward));
       if (returned.empty()) continue;
@@ -562,6 +568,8 @@ GradientCheck check_gradient(const TraceFile& trace, ThreadPool* pool, const Sto
       return found;
     } catch (const Undefined& e) {
       out.why = e.what();
+    } catch (const std::bad_alloc&) {
+      out.why = "it takes more memory than there is";
     }
     // First weights may lie on a kink: biases of 0 behind inputs of 0. Later ones rarely do.
     if (++tried == kTried) return out;
