@@ -144,9 +144,10 @@ class Document {
     const std::string rest =
         answer("Why", why()) + answer("How sure", sure()) + answer("What next", next());
     const std::string runs = html::runs_named(out + matter + place + rest);
-    return out + "<dl class=\"answer\">\n" + (by_scenario ? answer("Does it matter", matter) : "") +
-           answer("The cure", cures()) + answer("Where", place + runs) + rest +
-           "</dl>\n</header>\n";
+    const std::string answers = (by_scenario ? answer("Does it matter", matter) : "") +
+                                answer("The cure", cures()) + answer("Where", place + runs) + rest;
+    if (!answers.empty()) out += "<dl class=\"answer\">\n" + answers + "</dl>\n";
+    return out + "</header>\n";
   }
 
   static std::string answer(std::string_view question, const std::string& html) {

@@ -43,14 +43,20 @@ Answer operations(const TraceVerdict& v) {
   return {Outcome::kYes, right(v)};
 }
 
-// "from __main__.Swish, whose backward pass is at a.py:8"
+// "train.py:8" of "train.py:8 in backward: def backward(ctx, g):"
+std::string line_of(const std::string& place) {
+  const std::string first = innermost(place);
+  return first.substr(0, first.find(" in "));
+}
+
+// "from __main__.Swish on, whose backward pass is defined at train.py:8"
 std::string where(const GradientCheck& g) {
   if (!g.function.empty())
     return fmt::format("from {} on, whose backward pass is defined at {}", g.function,
-                       innermost(g.place));
+                       line_of(g.place));
   if (g.node.empty()) return "";
   return fmt::format("from {} on{}", g.node,
-                     g.place.empty() ? "" : ", of the forward call at " + innermost(g.place));
+                     g.place.empty() ? "" : ", of the forward call at " + line_of(g.place));
 }
 
 std::string described(const GradientCheck& g) {
