@@ -81,6 +81,11 @@ Answer program(const TraceVerdict& v) {
             fmt::format("the gradient of step {} is the derivative of its loss: in binary64 they "
                         "differ by {:.1e} of it; {}",
                         g.step, g.worst, kRestNotAsked)};
+  if (!v.not_finite.weights && g.is_meant())
+    return {Outcome::kNotAsked,
+            fmt::format("the gradient is not the derivative of the loss, which seems to be meant "
+                        "(the notes say by what); {}",
+                        kRestNotAsked)};
   if (!v.not_finite.weights) return {Outcome::kNotAsked, std::string(kProgramNotAsked)};
   const std::string from =
       v.not_finite.call < 0 ? ""
