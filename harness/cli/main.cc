@@ -17,9 +17,7 @@
 #include <filesystem>
 #include <memory>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <system_error>
 
 #include "backends/exec/exec_backend.h"
@@ -225,19 +223,6 @@ int fail(Error error) {
   return exit_code(error.kind);
 }
 
-// With --json there is a document on stdout whatever happens: a gate reads it.
-int fail_of_verb(const Error& error, std::span<char* const> words) {
-  const auto asks = [](const char* word) { return std::string_view(word) == "--json"; };
-  if (first_rank() && std::ranges::any_of(words, asks)) {
-    const nlohmann::ordered_json json = {
-        {"schema", 1},
-        {"error", {{"where", error.where}, {"what", error.what}, {"fix", error.fix}}},
-        {"exit_code", exit_code(error.kind)}};
-    print_document(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  }
-  return fail(error);
-}
-
 Error stdout_error() {
   return {fmt::format("cannot write: {}", std::strerror(errno)), "standard output",
           "free space, or write elsewhere"};
@@ -284,7 +269,7 @@ int main_of(const Tool& which, int argc, char** argv) {
     remember_command_line(argc, argv);
     const Status stack = ask_for_stack();
     const Result<int> done = stack ? run(argc, argv) : Result<int>(stack.error());
-    const int code = done ? *done : fail_of_verb(done.error(), {argv, static_cast<size_t>(argc)});
+    const int code = done ? *done : fail(done.error());
     // Output may still be in the buffer: a full disk behind a redirection is an error.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail(stdout_error());
     joined.reset();

@@ -33,18 +33,6 @@ TEST_F(Gates, TheSameBitsUnderEveryIsaAndThreadCount) {
   }
 }
 
-// A gate that reads the document gets one, whatever happens.
-TEST_F(Gates, AnErrorIsADocumentToo) {
-  const Words words = {"diagnose", "drill_mlp", "--subject", "exec:/absent", "-q"};
-  const Outcome o = twinrun(folder_, with(words, {"--json"}));
-  EXPECT_EQ(o.code, 125) << o.err;
-  const auto told = json_of(o.out);
-  EXPECT_EQ(told["exit_code"], 125);
-  EXPECT_EQ(told["error"]["where"], "exec:/absent");
-  EXPECT_TRUE(o.says("cannot be started")) << o.err;
-  EXPECT_EQ(twinrun(folder_, words).out, "");
-}
-
 TEST_F(Gates, AChangeEndsWithOneAndFilesForCiSayWhat) {
   record("g.golden.h5");
   const Outcome o =
