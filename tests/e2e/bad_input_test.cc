@@ -290,7 +290,7 @@ TEST(BadPlace, ProgressThatCannotBeWritten) {
 TEST(BadPlace, FolderInUse) {
   const Folder folder;
   Process first(folder, {"diagnose", "digits_mlp", "--threads", "1", "-o", "out"});
-  ASSERT_TRUE(first.wait_for(folder / "out/runs"));
+  ASSERT_TRUE(first.wait_for(folder / "out/runs/R.h5"));
   const Outcome second = twinrun(folder, {"diagnose", "digits_mlp", "-o", "out"});
   EXPECT_EQ(second.code, 128);
   EXPECT_TRUE(second.says("another twinrun is running")) << second.err;
