@@ -150,16 +150,23 @@ Finding finding_of(const CallFinding& f) {
   return out;
 }
 
-Finding finding_of(const GradientCheck& g) {
+// A finding about the step's own backward pass: what the program asks for, not how it was computed.
+template <class Check>
+Finding backward_finding(const char* cause, const Check& check) {
   Finding out;
   out.verdict = VerdictClass::kProgram;
-  out.cause = "gradient";
+  out.cause = cause;
   out.level = ' ';
-  out.step = g.step;
+  out.step = check.step;
   out.phase = "backward";
+  out.place = check.place;
+  out.sentence = described(check);
+  return out;
+}
+
+Finding finding_of(const GradientCheck& g) {
+  Finding out = backward_finding("gradient", g);
   out.op = g.function.empty() ? g.node : g.function;
-  out.place = g.place;
-  out.sentence = described(g);
   out.number = g.worst;
   out.bound = GradientCheck::kLeast;
   out.number_text = fmt::format(
@@ -171,14 +178,7 @@ Finding finding_of(const GradientCheck& g) {
 }
 
 Finding finding_of(const UnclearedGradients& u) {
-  Finding out;
-  out.verdict = VerdictClass::kProgram;
-  out.cause = "uncleared_gradients";
-  out.level = ' ';
-  out.step = u.step;
-  out.phase = "backward";
-  out.place = u.place;
-  out.sentence = described(u);
+  Finding out = backward_finding("uncleared_gradients", u);
   out.evidence.emplace_back(
       "between the update and this backward pass nothing set them to zero or None: call "
       "optimizer.zero_grad()");

@@ -176,10 +176,9 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   if (original.kind == "module" || original.kind == "JAX step")
     return bundle_module(original, results, path, options);
   if (original.kind != "scenario")
-    return Error{fmt::format("a bundle is of one step, and this is of: {}", original.kind),
-                 report_path,
-                 original.kind == "two sides" ? "bundle the folder a/ or b/ of a side"
-                                              : "send this folder"};
+    return Error{
+        fmt::format("a bundle is of one step, and this is of: {}", original.kind), report_path,
+        original.kind == "two sides" ? "bundle the folder a/ or b/ of a side" : "send this folder"};
   if (original.asked.subject.empty())
     return Error{"does not record how the diagnosis was run: it is from an older twinrun",
                  report_path, "diagnose again"};
@@ -266,8 +265,9 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   TWINRUN_ASSIGN(const Experiment e, make_experiment(here));
   package.add(kReadMe, bytes_of(reproduce_text(m, shown, options.anonymise)));
   package.add(kScenario, bytes_of(resolved_toml(shown)));
-  package.add(kProgram, bytes_of(to_text(scenario.tpu.cores > 1 ? e.sharded(e.sharding)
-                                                        : e.whole(Experiment::Stack::kTpu))));
+  package.add(kProgram,
+              bytes_of(to_text(scenario.tpu.cores > 1 ? e.sharded(e.sharding)
+                                                      : e.whole(Experiment::Stack::kTpu))));
   for (const auto& [name, file] : kProgramMembers) {
     if (!(scenario.program_files.*file).empty()) TWINRUN_RETURN_IF_ERROR(add_file(name));
   }

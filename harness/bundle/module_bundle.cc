@@ -26,15 +26,15 @@ std::string read_me(const Manifest& m, bool has_script) {
       "values.safetensors  what it was given (argument/0, ..) and returned (result/0, ..)\n"
       "original/           the diagnosis\n"
       "manifest.json       digests of these files, and the finding that must be reproduced\n",
-      m.headline, to_string(m.verdict), m.finding.sentence.empty() ? "" : ", ",
-      m.finding.sentence, m.twinrun,
+      m.headline, to_string(m.verdict), m.finding.sentence.empty() ? "" : ", ", m.finding.sentence,
+      m.twinrun,
       has_script ? "To compute it here, with the JAX of this Python:\n\n  python repro.py\n\n"
                  : "");
 }
 
 // The report of the module that lies in `folder`.
-Result<Report> judge_in(const std::string& folder, const std::map<std::string, std::string>& settings,
-                        int threads) {
+Result<Report> judge_in(const std::string& folder,
+                        const std::map<std::string, std::string>& settings, int threads) {
   TWINRUN_ASSIGN(ModuleRequest request, request_of(settings));
   request.module = (fs::path(folder) / kModule).string();
   request.values = (fs::path(folder) / kValues).string();
@@ -52,8 +52,9 @@ Result<Bundle> bundle_module(const Report& report, const std::string& results,
     return Error{"a module and its values cannot be anonymised", "--anonymise", "leave it out"};
   const auto module = report.environment.find("module"), values = report.environment.find("values");
   if (module == report.environment.end() || values == report.environment.end())
-    return Error{fmt::format("no equation is accused: the verdict is {}", to_string(report.verdict)),
-                 results, "a bundle of a JAX step is of wrong equations; else send this folder"};
+    return Error{
+        fmt::format("no equation is accused: the verdict is {}", to_string(report.verdict)),
+        results, "a bundle of a JAX step is of wrong equations; else send this folder"};
   const PrivatePaths paths = PrivatePaths::of_this_process();
   const fs::path folder(results);  // relative names are of its files
   TWINRUN_ASSIGN(std::vector<std::byte> text, read_whole_file((folder / module->second).string()));
@@ -62,8 +63,7 @@ Result<Bundle> bundle_module(const Report& report, const std::string& results,
   if (!options.with_paths)
     text = bytes_of(paths.text({reinterpret_cast<const char*>(text.data()), text.size()}));
   TWINRUN_ASSIGN(const TemporaryFolder work, TemporaryFolder::make("bundle"));
-  TWINRUN_RETURN_IF_ERROR(
-      write_file_atomically((fs::path(work.path()) / kModule).string(), text));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically((fs::path(work.path()) / kModule).string(), text));
   TWINRUN_RETURN_IF_ERROR(
       write_file_atomically((fs::path(work.path()) / kValues).string(), arrays));
   Package package;
@@ -100,11 +100,7 @@ Result<Replay> replay_module(const Manifest& manifest, const std::string& folder
   Replay out;
   out.manifest = manifest;
   TWINRUN_ASSIGN(out.report, judge_in(folder, manifest.settings, threads));
-  const Finding found = out.report.findings.empty() ? Finding{} : out.report.findings.front();
-  out.row("verdict", std::string(to_string(manifest.verdict)),
-          std::string(to_string(out.report.verdict)));
-  out.row("result", manifest.finding.op, found.op);
-  out.row("elements", manifest.finding.elements, found.elements);
+  out.compare_finding("result");
   return out;
 }
 

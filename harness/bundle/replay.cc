@@ -207,6 +207,13 @@ void Replay::row(std::string what, std::string expected, std::string found) {
   rows.push_back({std::move(what), std::move(expected), std::move(found), same});
 }
 
+void Replay::compare_finding(const std::string& op_name) {
+  const Finding first = report.findings.empty() ? Finding{} : report.findings.front();
+  row("verdict", std::string(to_string(manifest.verdict)), std::string(to_string(report.verdict)));
+  row(op_name, manifest.finding.op, first.op);
+  row("elements", manifest.finding.elements, first.elements);
+}
+
 bool Replay::reproduced() const {
   return !interrupted &&
          std::ranges::all_of(rows, [](const ReplayRow& row) { return row.same || !row.must; });
@@ -229,10 +236,9 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
     const bool module = m.kind == "module";
     TWINRUN_RETURN_IF_ERROR(unpack(module ? kModule : kTrace));
     if (module) TWINRUN_RETURN_IF_ERROR(unpack(kValues));
-    TWINRUN_ASSIGN(Replay out,
-                   module ? replay_module(m, options.folder, options.threads)
-                          : replay_step(m, (fs::path(options.folder) / kTrace).string(),
-                                        options.threads, stop));
+    TWINRUN_ASSIGN(Replay out, module ? replay_module(m, options.folder, options.threads)
+                                      : replay_step(m, (fs::path(options.folder) / kTrace).string(),
+                                                    options.threads, stop));
     note_differences(m, out);
     return out;
   }

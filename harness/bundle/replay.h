@@ -37,6 +37,9 @@ struct Replay {
   bool interrupted = false;
   bool reproduced() const;
   void row(std::string what, std::string expected, std::string found);
+  // The verdict and the first finding of a step or module, beside those of the manifest; `op_name` is
+  // what the finding's `op` is called in the row.
+  void compare_finding(const std::string& op_name);
 };
 
 // Errors: a damaged bundle or another file, with the name of the member; an engine that is not

@@ -102,11 +102,7 @@ Result<Replay> replay_step(const Manifest& manifest, const std::string& trace, i
   out.manifest = manifest;
   out.report = report_of(judge_trace(read, &pool, stop));
   out.interrupted = stop != nullptr && stop->load();
-  const Finding found = out.report.findings.empty() ? Finding{} : out.report.findings.front();
-  out.row("verdict", std::string(to_string(manifest.verdict)),
-          std::string(to_string(out.report.verdict)));
-  out.row("operation", manifest.finding.op, found.op);
-  out.row("elements", manifest.finding.elements, found.elements);
+  out.compare_finding("operation");
   return out;
 }
 
