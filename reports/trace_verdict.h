@@ -77,7 +77,6 @@ struct GradientCheck {
   bool asked = false;
   std::string why;  // it was not
   int32_t step = 0;
-  int64_t passes = 0, weights = 0;     // backward passes, and leaves whose gradients they give
   std::vector<std::string> functions;  // of the script, whose backward passes ran in the step
   // The largest difference of the loss's slope from the gradient's, along the gradient and along
   // random signs, relative to what is compared.

@@ -128,8 +128,6 @@ class Check {
     const double size = norm_of(gradient_);
     if (!std::isfinite(size)) throw Undefined("its gradient is not finite");
     if (size == 0) throw Undefined("its gradient is 0");
-    out.passes += static_cast<int64_t>(group_.size());
-    out.weights += static_cast<int64_t>(leaves_.size());
     const double along = off(scaled(gradient_, 1 / size), size);
     const Moves random = random_direction(size);
     double squares = 0;
