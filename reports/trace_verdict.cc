@@ -72,21 +72,44 @@ std::string described(const UnclearedGradients& u) {
       u.step, text::plural(u.weights, "weight"));
 }
 
+std::string described(const UpdateCheck& u) {
+  return fmt::format("the update of step {} is not the published formula of {}{}", u.step,
+                     u.optimizer, u.looks.empty() ? "" : ": " + u.looks);
+}
+
+// What of the program was asked and is right, and what was not asked.
+std::string looked_at(const TraceVerdict& v) {
+  const GradientCheck& g = v.gradient;
+  const UpdateCheck& u = v.update;
+  std::vector<std::string> right, open;
+  if (g.is_meant())
+    right.emplace_back(
+        "the gradient is not the derivative of the loss, which seems to be meant (the notes say by "
+        "what)");
+  else if (g.asked && !g.is_wrong)
+    right.push_back(fmt::format(
+        "the gradient of step {} is the derivative of its loss: in binary64 they differ by {:.1e} "
+        "of it",
+        g.step, g.worst));
+  else
+    open.emplace_back("the gradient is the derivative of the loss");
+  if (u.asked)
+    right.push_back(fmt::format("the updates are the published formula of {}: they differ by {:.1e}",
+                                fmt::join(u.optimizers, " and "), u.worst));
+  else
+    open.emplace_back("the update is the optimizer's published formula");
+  open.emplace_back("the weights and the batch that are read are the present ones");
+  const std::string rest = fmt::format("whether {}", fmt::join(open, ", whether "));
+  if (right.empty()) return rest;
+  return fmt::format("{}; {} was not asked", fmt::join(right, "; "), rest);
+}
+
 Answer program(const TraceVerdict& v) {
   const GradientCheck& g = v.gradient;
   if (g.accuses()) return {Outcome::kNo, described(g)};
   if (v.uncleared) return {Outcome::kNo, described(*v.uncleared)};
-  if (!v.not_finite.weights && g.asked && !g.is_wrong)
-    return {Outcome::kNotAsked,
-            fmt::format("the gradient of step {} is the derivative of its loss: in binary64 they "
-                        "differ by {:.1e} of it; {}",
-                        g.step, g.worst, kRestNotAsked)};
-  if (!v.not_finite.weights && g.is_meant())
-    return {Outcome::kNotAsked,
-            fmt::format("the gradient is not the derivative of the loss, which seems to be meant "
-                        "(the notes say by what); {}",
-                        kRestNotAsked)};
-  if (!v.not_finite.weights) return {Outcome::kNotAsked, std::string(kProgramNotAsked)};
+  if (v.update.is_wrong) return {Outcome::kNo, described(v.update)};
+  if (!v.not_finite.weights) return {Outcome::kNotAsked, looked_at(v)};
   const std::string from =
       v.not_finite.call < 0 ? ""
       : v.not_finite.from_input
@@ -182,6 +205,26 @@ Finding finding_of(const UnclearedGradients& u) {
   out.evidence.emplace_back(
       "between the update and this backward pass nothing set them to zero or None: call "
       "optimizer.zero_grad()");
+  return out;
+}
+
+Finding finding_of(const UpdateCheck& u) {
+  Finding out;
+  out.verdict = VerdictClass::kProgram;
+  out.cause = "update";
+  out.level = ' ';
+  out.step = u.step;
+  out.phase = "optimizer";
+  out.place = u.place;
+  out.op = u.optimizer;
+  out.sentence = described(u);
+  out.number = u.off;
+  out.bound = UpdateCheck::kLeast;
+  out.number_text = fmt::format(
+      "{} of a parameter {} differ by {:.2g} of the largest element from what the formula gives in "
+      "binary64; {} of {} parameters are so",
+      u.what, u.type, u.off, u.wrong, u.parameters);
+  out.bound_source = "docs/method/calls.md#the-update";
   return out;
 }
 
@@ -314,8 +357,7 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
   if (const GradientCheck& g = v.gradient; g.is_meant()) {
     notes.push_back(fmt::format(
         "The gradient is not the derivative of the loss, which is meant, as it seems: {}. Whether "
-        "it "
-        "is right besides was not asked.",
+        "it is right besides was not asked.",
         g.is_hook ? fmt::format("it is changed by {} at {}", g.node, innermost(g.place))
         : g.passes_on
             ? fmt::format("{} passes its input on and changes the gradient", g.function)
@@ -325,6 +367,9 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
     notes.push_back(fmt::format(
         "Whether the gradient is the derivative of the loss was not asked: {}.", g.why));
   }
+  if (!v.update.asked)
+    notes.push_back(fmt::format(
+        "Whether the update is the optimizer's published formula was not asked: {}.", v.update.why));
   if (v.without_update)
     notes.emplace_back("No update of a weight is in the trace, so every call counts.");
   notes.insert(notes.end(), v.notes.begin(), v.notes.end());
@@ -343,9 +388,9 @@ std::string TraceVerdict::headline() const {
                        f.op, f.step, f.call);
   }
   if (judged <= unrecorded) return operations(*this).what;
-  if (uncleared && !gradient.accuses())
-    return fmt::format("{}; {}", described(*uncleared), right(*this));
   if (gradient.accuses()) return fmt::format("{}; {}", described(gradient), right(*this));
+  if (uncleared) return fmt::format("{}; {}", described(*uncleared), right(*this));
+  if (update.is_wrong) return fmt::format("{}; {}", described(update), right(*this));
   if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
   if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
   return right(*this);
@@ -381,6 +426,7 @@ Report report_of(const TraceVerdict& v) {
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
   if (v.gradient.accuses()) r.findings.push_back(finding_of(v.gradient));
   if (v.uncleared) r.findings.push_back(finding_of(*v.uncleared));
+  if (v.update.is_wrong) r.findings.push_back(finding_of(v.update));
   r.notes = notes_of(v);
   r.counts = {{"steps", v.steps},
               {"calls", v.calls},
@@ -396,6 +442,7 @@ Report report_of(const TraceVerdict& v) {
               {"precision_loss_results", v.precision_loss_results}};
   r.numbers["uncertain_update"] = v.uncertain_update;
   if (v.gradient.asked) r.numbers["gradient_off"] = v.gradient.worst;
+  if (v.update.asked && std::isfinite(v.update.worst)) r.numbers["update_off"] = v.update.worst;
   r.confidence =
       fmt::format("{} of {} in {}, {} compared{}; the new weights depend on {} of the calls",
                   text::count(v.judged), text::plural(v.calls, "call"),

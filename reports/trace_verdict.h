@@ -100,6 +100,28 @@ struct UnclearedGradients {
   std::string place;  // of the backward pass
 };
 
+// Whether the updates are the published formulas of their optimizers.
+struct UpdateCheck {
+  bool asked = false;
+  std::string why;                      // it was not
+  std::vector<std::string> optimizers;  // "torch.optim.AdamW"
+  // The largest difference of a parameter's update, or of its state, from the formula's, relative to
+  // the largest element.
+  double worst = 0;
+  int64_t parameters = 0, wrong = 0;
+  // The first that is wrong.
+  bool is_wrong = false;
+  int32_t step = 0;
+  double off = 0;
+  std::string optimizer, place;
+  std::string type;   // of the parameter: "float32[64, 10]"
+  std::string what;   // "the weights", "its state exp_avg_sq"
+  // Optimizers keep numbers that all elements share in float32: each has an error of 2^-24, and a
+  // formula has fewer than 64.
+  static constexpr double kLeast = 64 * 0x1p-24;
+  std::string looks;  // "it is the formula without its weight decay"; "" if it is none that is known
+};
+
 struct TraceVerdict {
   std::string trace, framework, script;
   int64_t steps = 0, calls = 0, judged = 0, outside_calls = 0;
@@ -119,6 +141,7 @@ struct TraceVerdict {
   int64_t rank = 0, ranks = 1, rank_traces = 1;  // of how many ranks the traces were given
   std::vector<OpenQuestion> open;
   GradientCheck gradient;
+  UpdateCheck update;
   std::optional<UnclearedGradients> uncleared;
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
@@ -134,16 +157,6 @@ struct TraceVerdict {
   VerdictClass verdict() const;
   std::string headline() const;  // a sentence without a full stop
 };
-
-// What is not asked of a recorded step, whatever is found.
-inline constexpr std::string_view kProgramNotAsked =
-    "whether the gradient is the derivative of the loss, the optimizer its published formula, and "
-    "the weights and the batch that are read the present ones";
-
-inline constexpr std::string_view kRestNotAsked =
-    "whether the optimizer is its published formula, and the weights and the batch that are read "
-    "the "
-    "present ones, was not asked";
 
 Answers answers_of(const TraceVerdict& verdict);
 Report report_of(const TraceVerdict& verdict);

@@ -3,6 +3,8 @@ import multiprocessing.process
 import os
 import sys
 
+from .places import pass_on
+
 # What serves others and does not train. Workers of a DataLoader and of a pool are daemons, too.
 _SERVANTS = ("multiprocessing", "concurrent", "torch.utils.data")
 
@@ -13,8 +15,8 @@ def rank():
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return distributed.get_rank(), distributed.get_world_size()
-    except Exception:    # a group that is being made or taken down
-        pass
+    except Exception as e:    # a group that is being made or taken down
+        pass_on(e)
     for name, count in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
                         ("SLURM_PROCID", "SLURM_NTASKS")):
         try:

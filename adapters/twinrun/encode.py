@@ -11,12 +11,14 @@ compared with what was written, so that no call is judged on bytes that a launch
 Triton or CUDA, ctypes, numpy, another process).
 """
 import struct
+import sys
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .file import CALL
 from .graphs import Value
+from .places import pass_on
 
 LEFT_OUT, RAISED, OPTIMIZER, COMPOSED, NO_GRADIENT = 1, 2, 4, 8, 16    # flags of a call
 REQUIRES_GRAD, PARAMETER, CHANGED, OF_EVALUATION = 1, 2, 4, 8    # flags of a tensor
@@ -81,9 +83,9 @@ class Schema:
     __slots__ = ("name", "positions", "keywords", "out", "fresh", "late", "foreign", "view", "known", "undeclared")
 
     # Operations whose schema does not say, in some versions, that they write these arguments: the statistics of batch normalisation in
-    # training (argument 5), the noise of rrelu.
+    # training (argument 5), the noise of rrelu in training (argument 4).
     UNDECLARED = {"native_batch_norm": ((3, 4), 5), "cudnn_batch_norm": ((3, 4), 5), "miopen_batch_norm": ((3, 4), 5),
-                  "rrelu_with_noise": ((1,), None)}
+                  "rrelu_with_noise": ((1,), 4)}
     FRESH = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")    # results hold no values yet
 
     def __init__(self, func):
@@ -218,7 +220,8 @@ class Recorder:
         else:
             try:
                 text = repr(v)[:MAX_REPR]
-            except Exception:
+            except Exception as e:
+                pass_on(e)
                 text = f"<{type(v).__name__}>"
         out.append(_TEXT.pack(8, self.file.string(text)))
 
@@ -242,7 +245,8 @@ class Recorder:
         if t.layout is not torch.strided or t.is_quantized or getattr(t, "is_nested", False):
             try:
                 shape = tuple(t.shape)
-            except Exception:    # one that is nested has no shape
+            except Exception as e:    # one that is nested has no shape
+                pass_on(e)
                 shape = ()
             return self._pack(out, 0, 0, 0, dtype, place, flags, 0, shape, (0,) * len(shape))
         if _is_zeros(t):
@@ -295,9 +299,18 @@ class Recorder:
 
     def purge(self):
         gone = [key for key, entry in self.storages.items() if entry.reference.expired()]
-        for key in gone:
-            del self.storages[key]
-        self.skipped = {key: reference for key, reference in self.skipped.items() if not reference.expired()}
+        # What a handler of signals raises within __del__ of a reference, Python would drop.
+        dropped, hook = [], sys.unraisablehook
+        sys.unraisablehook = dropped.append
+        try:
+            for key in gone:
+                del self.storages[key]
+            self.skipped = {key: reference for key, reference in self.skipped.items() if not reference.expired()}
+        finally:
+            sys.unraisablehook = hook
+        for each in dropped:
+            pass_on(each.exc_value)
+            hook(each)
 
     def _block(self, entry, storage, t, first, last, place):
         """Returns the block with bytes first to last of a storage's present version, where it begins, and whether the bytes differ from
@@ -489,8 +502,8 @@ class Recorder:
             self.now += 1
         self.finish(before, schema.name, out, written, info, raised, schema.fresh or schema.late)
 
-    def finish(self, before, name, out, written, info, raised, fresh=False):
-        """`fresh`: the results, and what was written, hold no values yet."""
+    def finish(self, before, name, out, written, info, raised, fresh=False, kind=CALL):
+        """`fresh`: the results, and what was written, hold no values yet. `kind`: of the record; only calls are counted."""
         rest = []
         if raised:
             rest.append(_NONE)
@@ -503,13 +516,14 @@ class Recorder:
             self._tensor(t, rest, not fresh)
         place, module, node, forward, flags = info
         flags |= before.flags | (LEFT_OUT if self.refused else 0) | (RAISED if raised else 0)
-        if flags & LEFT_OUT:
+        if flags & LEFT_OUT and kind == CALL:
             self.left_out["budget"] += 1
         head = _HEAD.pack(self.file.string(name), place, module, node, forward, self.step, flags)
         number = self.calls
-        self.file.record(CALL, number, b"".join((head, before.arguments, *rest)))
-        self.calls += 1
-        self.in_step += 1
+        self.file.record(kind, number, b"".join((head, before.arguments, *rest)))
+        if kind == CALL:
+            self.calls += 1
+            self.in_step += 1
         return number
 
     def note(self, text):

@@ -1,6 +1,8 @@
 """Launches of Triton's kernels, which no dispatcher sees: each is recorded as a call `triton.KERNEL` without arguments."""
 import sys
 
+from .places import pass_on
+
 
 class Schema:
     """Has what encode.py needs of the schema of a call."""
@@ -45,6 +47,7 @@ class Launches:
             try:
                 found = each.get()["name"] if hasattr(each, "get") else each.metadata["name"]
                 break
-            except Exception:
+            except Exception as e:
+                pass_on(e)
                 continue
         self.launched(str(found or "unknown"))

@@ -42,7 +42,8 @@ def shown(file):
 def _source(file, line):
     try:
         return linecache.getline(file if file.startswith("<") else _absolute(file), line)
-    except Exception:    # the script has replaced what opens files
+    except Exception as e:    # the script has replaced what opens files
+        pass_on(e)
         return ""
 
 
@@ -68,6 +69,12 @@ def is_of_a_handler(error):
         given += [v for g in given if isinstance(g, tuple) for v in g]
         return any(isinstance(v, FrameType) for v in given)
     return False
+
+
+def pass_on(error):
+    """Raises again what a handler of signals has raised while we worked: it is the script's."""
+    if is_of_a_handler(error):
+        raise error
 
 
 class Places:
@@ -193,7 +200,8 @@ class Modules(Hooks):
             if name is None:    # one that the root does not hold
                 name = ".".join(filter(None, (self.path, type(module).__name__)))
             self.stack.append((module, name))
-        except Exception:    # a module with a hostile named_modules has no path
+        except Exception as e:    # a module with a hostile named_modules has no path
+            pass_on(e)
             self.stack.append((module, ""))
         if self.fast is not None and all(m is not self.fast for m, _ in self.stack):    # it ended with an exception
             self._leave(self.fast, None, None)

@@ -20,6 +20,7 @@ from .modes import depth, hidden, is_on_top, modes, plain, unnoticed
 from .regions import Regions, compiling, inside
 from .settings import loosest, nnpack_convolves, settings
 from .steps import Steps
+from .updates import Updates
 
 UNKNOWN = -1
 READS = ("aten._local_scalar_dense.default", "aten.detach.default", "aten.is_nonzero.default")    # begin no training, whatever they read
@@ -74,7 +75,8 @@ class watch:
         file = TraceFile(self._name(), self.meta)
         self.recorder = Recorder(file, self.budget, sees_all=not older.needed())
         self.places, self.modules = Places(), Modules(self._put_away, self._put_back)
-        self.counter = Steps(self._step_ends)
+        self.updates = Updates(self)
+        self.counter = Steps(self._step_ends, self.updates)
         self.counter.install()
         self.modules.install()
         self.regions = Regions(self, self._hide, self._show)
@@ -391,6 +393,9 @@ class watch:
             leaf = r.storages.get(key_of(node.variable))
             if leaf is not None:
                 kwargs = {**kwargs, "variable": leaf.number}    # which leaf's gradient this is
+        if self.updates.starting is not None and node is None and self.counter.optimizing:
+            self.updates.begins()
+            self.alone = alone = True    # nothing else runs between this and the call
         r.saw = self._made_by
         try:
             before = r.begin(schema, args, kwargs, alone is not None and alone == self.alone)

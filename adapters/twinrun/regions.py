@@ -11,6 +11,7 @@ import weakref
 import torch
 
 from .graphs import Graph, Unknown
+from .places import pass_on
 
 
 class _Schema:
@@ -116,6 +117,7 @@ class Regions:
                 try:
                     patch(found)
                 except Exception as e:    # a version that is built otherwise
+                    pass_on(e)
                     self.owner.recorder.note(f"regions of torch.compile are not recorded: {type(e).__name__}: {e}")
 
     # Dynamo

@@ -1,9 +1,11 @@
 """The settings of PyTorch that say how its kernels may round."""
+import functools
 import glob
 
 import torch
 
 from .modes import hidden
+from .places import pass_on
 
 
 def _lines(path, key):
@@ -14,6 +16,7 @@ def _lines(path, key):
         return []
 
 
+@functools.cache
 def _devices():
     """Returns the names of the CPU and of Nvidia's cards, from the kernel: asking CUDA would initialise it before the script forks."""
     cards = [_lines(path, "Model")[:1] for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information"))]
@@ -57,7 +60,8 @@ def settings():
         try:
             with hidden():    # a mode of the script must not see the calls
                 found[name] = ask()
-        except Exception:    # a setting that this version does not have
+        except Exception as e:    # a setting that this version does not have
+            pass_on(e)
             found[name] = {"float32_matmul_precision": "highest", "devices": "", "instruction_set": ""}.get(name, False)
     return found
 

@@ -7,7 +7,7 @@ import weakref
 import torch
 
 from .modes import plain
-from .places import Hooks
+from .places import Hooks, pass_on
 
 
 def _with_subclasses(base):
@@ -21,7 +21,8 @@ def _held(optimizer):
     """Returns the parameters of an optimizer, also of one that wraps another and shows its groups; not those that have no memory."""
     try:
         return [p for group in optimizer.param_groups for p in group["params"] if type(p).__name__ != "FakeTensor"]
-    except Exception:    # one that is not built yet, or has lost what it wraps
+    except Exception as e:    # one that is not built yet, or has lost what it wraps
+        pass_on(e)
         return []
 
 
@@ -33,7 +34,8 @@ def _living():
 
 
 class Steps(Hooks):
-    """Counts steps by hooks on all optimizers. `ends` is called after each that is complete.
+    """Counts steps by hooks on all optimizers. `ends` is called after each that is complete; `update`, if there is one, learns of each
+    optimizer that starts and ends.
 
     What counts is the parameters that an optimizer holds, not the object: one that wraps another one (accelerate, Lightning, apex, moving
     averages) holds the same, and a step that runs within another one is a part of it. A step ends when the parameters that were updated
@@ -45,8 +47,8 @@ class Steps(Hooks):
 
     Modes see the calls of their thread alone, so only the steps of the thread that made this object count; `elsewhere` counts the others."""
 
-    def __init__(self, ends):
-        self.ends, self.steps, self.elsewhere = ends, 0, 0
+    def __init__(self, ends, update=None):
+        self.ends, self.update, self.steps, self.elsewhere = ends, update, 0, 0
         self.thread = threading.get_ident()
         self.unstepped = 0        # steps of a loop that updated parameters which an optimizer holds that did not step
         self.inside = []          # (frame, whether it has a closure, whether all of it is PyTorch's) of the optimizers that step now, the outermost first
@@ -145,11 +147,15 @@ class Steps(Hooks):
         self.inside = [one for one in self.inside if any(one[0] is frame for frame in running)]    # the others ended with an exception
         closure = any(map(callable, args[1:])) or callable((kwargs or {}).get("closure"))
         self.inside.append((sys._getframe(1), closure, not closure and type(optimizer).__module__.startswith("torch.optim.")))
+        if self.update is not None:
+            self.update.starts(optimizer)
 
     def _after(self, optimizer, *_):
         if threading.get_ident() != self.thread:
             self.elsewhere += 1
             return
+        if self.update is not None:
+            self.update.ends(optimizer)
         frame = sys._getframe(1)
         while self.inside and self.inside.pop()[0] is not frame:
             pass

@@ -26,19 +26,55 @@ Expected backward(const Arguments& a, const std::function<Estimate(double, doubl
       a.array(1, "self"));
 }
 
+// The radius of what depends on the side of a limit.
+double open(const Limit& limit, double x) { return limit.is_open(x) ? kInfinity : 0; }
+
 Expected relu(const Arguments& a) {
   Array out = map(
       a.m, [](Estimate x) { return exactly(x.value < 0 ? 0 : x.value); }, a.array(0, "self"));
   out.radius.clear();
   return out;
 }
+Limit limit(const Arguments& a, size_t position, std::string_view name, double otherwise) {
+  const size_t self = a.call().op.find("backward") == std::string::npos ? 0 : 1;
+  return limit_of(a, a.number(position, name, otherwise), a.view(self, "self").element);
+}
+Expected threshold(const Arguments& a) {
+  const Limit t = limit(a, 1, "threshold", 0);
+  const double value = a.number(2, "value", 0);
+  return unary(a, [&](double x) { return Estimate{x <= t.at ? value : x, open(t, x)}; });
+}
 Expected threshold_backward(const Arguments& a) {
-  const double threshold = a.number(2, "threshold", 0);
-  Array out = map(
-      a.m, [&](Estimate dy, Estimate x) { return exactly(x.value <= threshold ? 0 : dy.value); },
-      a.array(0, "grad_output"), a.array(1, "self"));
-  out.radius.clear();
-  return out;
+  const Limit t = limit(a, 2, "threshold", 0);
+  return backward(a, [&](double dy, double x) {
+    return Estimate{x <= t.at ? 0 : dy, open(t, x)};
+  });
+}
+// What lies within [-lambda, lambda] becomes 0.
+Expected hardshrink(const Arguments& a) {
+  const Limit l = limit(a, 1, "lambd", 0.5);
+  return unary(a, [&](double x) {
+    return Estimate{std::fabs(x) <= l.at ? 0 : x, open(l, std::fabs(x))};
+  });
+}
+Expected shrink_backward(const Arguments& a) {
+  const Limit l = limit(a, 2, "lambd", 0.5);
+  return map(
+      a.m,
+      [&](Estimate dy, Estimate x) {
+        const double size = std::fabs(x.value);
+        return Estimate{size <= l.at ? 0 : dy.value, open(l, size)};
+      },
+      a.array(0), a.array(1, "self"));
+}
+Expected softshrink(const Arguments& a) {
+  const Limit l = limit(a, 1, "lambd", 0.5);
+  return unary(a, [&](double x) {
+    if (std::fabs(x) <= l.at) return Estimate{0, std::fmax(l.reach, 0)};
+    Estimate e = a.m.add(exactly(x), exactly(x > 0 ? -l.at : l.at));
+    e.radius += std::fmax(l.reach, 0);
+    return e;
+  });
 }
 Expected leaky_relu(const Arguments& a) {
   const double slope = a.number(1, "negative_slope", 0.01);
@@ -128,6 +164,43 @@ Expected elu(const Arguments& a) {
     return within(a.m, std::expm1(x * in) * alpha * scale, std::fabs(alpha * scale), 12);
   });
 }
+Expected celu(const Arguments& a) {
+  const double alpha = a.number(1, "alpha", 1);
+  return unary(a, [&](double x) {
+    if (x > 0) return exactly(x);
+    return within(a.m, std::expm1(x / alpha) * alpha, std::fabs(alpha), 12);
+  });
+}
+// Of z, limited to [eps, 1 - eps] if there is an eps: ln(z / (1 - z)).
+Expected logit(const Arguments& a) {
+  const double eps = a.number(1, "eps", -1);
+  const Element of = a.view(0, "self").element;
+  // PyTorch's CPU kernel rounds 1 - z and the quotient to the type of its input.
+  const double unit = is_half(of) ? half_unit(of) : 0;
+  return unary(a, [&](double x) {
+    const double z = eps < 0 ? x : std::fmin(std::fmax(x, eps), 1 - eps);
+    const double v = std::log(z / (1 - z));
+    // The upper end is rounded before it is taken from 1.
+    const double end = z >= 1 - eps ? 1 / eps : 0;
+    Estimate e = within(a.m, v, 1 + std::fabs(v) + end, 16);
+    e.radius += unit * (4 + end);
+    return e;
+  });
+}
+Expected logit_backward(const Arguments& a) {
+  const double eps = a.number(2, "eps", -1);
+  const Element of = a.view(1, "self").element;
+  const Limit low = limit_of(a, eps, of), high = limit_of(a, 1 - eps, of);
+  return backward(a, [&](double dy, double x) {
+    if (eps >= 0 && (x < low.at || x > high.at)) return Estimate{0, open(low, x) + open(high, x)};
+    if (x < 0 || x > 1) return exactly(NAN);
+    const double v = dy / (x * (1 - x));
+    Estimate e = within(a.m, v, std::fabs(v), 10);
+    if (is_half(of)) e.radius += 4 * half_unit(of) * std::fabs(v);  // 1 - x and the product, too
+    if (eps >= 0) e.radius += open(low, x) + open(high, x);
+    return e;
+  });
+}
 Expected elu_backward(const Arguments& a) {
   const double alpha = a.number(1, "alpha", 1), scale = a.number(2, "scale", 1),
                in = a.number(3, "input_scale", 1);
@@ -165,8 +238,10 @@ Expected hardtanh(const Arguments& a) {
   return unary(a, [&](double x) { return exactly(x < low ? low : x > high ? high : x); });
 }
 Expected hardtanh_backward(const Arguments& a) {
-  const double low = a.number(2, "min_val", -1), high = a.number(3, "max_val", 1);
-  return backward(a, [&](double dy, double x) { return exactly(x <= low || x >= high ? 0 : dy); });
+  const Limit low = limit(a, 2, "min_val", -1), high = limit(a, 3, "max_val", 1);
+  return backward(a, [&](double dy, double x) {
+    return Estimate{x <= low.at || x >= high.at ? 0 : dy, open(low, x) + open(high, x)};
+  });
 }
 Expected hardsigmoid(const Arguments& a) {
   return unary(a, [&](double x) {
@@ -283,7 +358,15 @@ Expected glu_backward(const Arguments& a) {
 
 constexpr Definition kActivationDefinitions[] = {
     {"aten.relu", relu},
+    {"aten.threshold", threshold},
     {"aten.threshold_backward", threshold_backward},
+    {"aten.hardshrink", hardshrink},
+    {"aten.hardshrink_backward", shrink_backward},
+    {"aten.softshrink", softshrink},
+    {"aten.softshrink_backward", shrink_backward},
+    {"aten.celu", celu},
+    {"aten.logit", logit},
+    {"aten.logit_backward", logit_backward},
     {"aten.leaky_relu", leaky_relu},
     {"aten.leaky_relu_backward", leaky_relu_backward},
     {"aten._prelu_kernel", prelu},

@@ -69,7 +69,8 @@ const std::map<std::string_view, Define>& table() {
           attention_definitions(),         embedding_definitions(),   recurrent_definitions(),
           optimizer_definitions(),         random_definitions(),      ctc_definitions(),
           sampling_definitions(),          distance_definitions(),    pooling3d_definitions(),
-          linear_algebra_definitions(),    vision_definitions(),      prim_definitions()}) {
+          linear_algebra_definitions(),    vision_definitions(),      prim_definitions(),
+          searching_definitions()}) {
       for (const Definition& d : family) made.emplace(d.name, d.define);
     }
     return made;
@@ -284,6 +285,20 @@ Array Arguments::array(size_t position, std::string_view name) const {
   if (v == nullptr) throw Undefined(fmt::format("argument {} ('{}') is missing", position, name));
   if (v->kind == Value::Kind::kTensor) return held_array_of(v->tensor, m.pool);
   return scalar(number_of(*v, name));
+}
+Limit limit_of(const Arguments& a, double number, Element of) {
+  if (of == Element::kF32 && !a.m.binary64()) return {static_cast<float>(number)};
+  if (!is_half(of)) return {number};
+  const Estimate e = stored(exactly(number), of);
+  return {e.value, e.radius > 0 ? e.radius : -1};
+}
+Array exact_operand(const Arguments& a) {
+  Array y = a.array(1, "other");
+  const Value *x = a.find(0, "self"), *other = a.find(1, "other");
+  if (x != nullptr && x->kind == Value::Kind::kTensor && other->kind == Value::Kind::kNumber &&
+      !is_half(x->tensor.element))
+    y.value[0] = limit_of(a, y.value[0], x->tensor.element).at;
+  return y;
 }
 std::optional<Array> Arguments::maybe(size_t position, std::string_view name) const {
   if (!has(position, name)) return std::nullopt;

@@ -6,6 +6,7 @@
 //   e.results[0]->value, e.results[0]->radius
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -67,6 +68,16 @@ class Arguments {
 Array array_of(const TensorView& view, ThreadPool* pool);
 Array held_array_of(const TensorView& view, ThreadPool* pool);  // Undefined if it has such integers
 Checked<int64_t> integers_of(const TensorView& view);
+// A number with which the elements of a tensor are compared. Kernels turn it into float32 where the
+// tensor is that; where it has half precision they may turn it into its type or not, so that it is
+// open on which side of it those elements are that are as near as this rounding.
+struct Limit {
+  double at = 0, reach = -1;
+  bool is_open(double x) const { return std::fabs(x - at) <= reach; }
+};
+Limit limit_of(const Arguments& a, double number, Element of);
+// The second operand of a comparison or a remainder, as such a number if it is one.
+Array exact_operand(const Arguments& a);
 // The number of bfloat16 or binary16 that is nearest to x, of two the even one.
 double nearest(double x, Element half);
 // How an element type stores an estimate: one more rounding.
@@ -107,6 +118,7 @@ std::span<const Definition> sampling_definitions();  // grid_sample, affine_grid
 std::span<const Definition> distance_definitions();
 std::span<const Definition> pooling3d_definitions();
 std::span<const Definition> linear_algebra_definitions();
+std::span<const Definition> searching_definitions();
 std::span<const Definition> vision_definitions();  // torchvision's
 std::span<const Definition> prim_definitions();    // what compilers add: prims
 

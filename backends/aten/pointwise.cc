@@ -18,7 +18,7 @@ bool integers(const Arguments& a) {
 Array exact_map(const Arguments& a, const std::function<double(double, double)>& f) {
   Array out = map(
       a.m, [&](Estimate x, Estimate y) { return exactly(f(x.value, y.value)); }, a.array(0, "self"),
-      a.array(1, "other"));
+      exact_operand(a));
   out.radius.clear();
   return out;
 }
@@ -89,27 +89,70 @@ Expected mul(const Arguments& a) {
       a.m, [&](Estimate x, Estimate y) { return a.m.mul(x, y); }, operand(a, 0, "self"),
       operand(a, 1, "other"));
 }
+// What a remainder or a whole quotient is taken of jumps, so the divisor must be known.
+Array divisor(const Arguments& a) {
+  const Array y = exact_operand(a);
+  const Value* x = a.find(0, "self");
+  if (y.dims.empty() && x != nullptr && x->kind == Value::Kind::kTensor &&
+      limit_of(a, y.at(0).value, x->tensor.element).reach > 0)
+    throw Undefined("a divisor that half precision does not hold");
+  return y;
+}
+// A quotient as an integer, downwards or towards zero. Kernels divide and round, so one that is as near
+// to an integer as that rounding may be the next one.
+Array whole_quotient(const Arguments& a, bool floors) {
+  return map(
+      a.m,
+      [&](Estimate x, Estimate y) {
+        const double exact = x.value / y.value, near = std::nearbyint(exact);
+        if (!finite(exact)) return Estimate{exact, kInfinity};
+        const bool divides = std::fmod(x.value, y.value) == 0;
+        const double value = divides ? near : floors ? std::floor(exact) : std::trunc(exact);
+        const bool open = !divides && std::fabs(exact - near) <= 2 * a.m.unit * std::fabs(exact);
+        return a.m.rounded({value, open ? 1.0 : 0.0});
+      },
+      a.array(0, "self"), divisor(a));
+}
 Expected div(const Arguments& a) {
   const std::string mode = a.text(2, "rounding_mode", "");
   if (!mode.empty()) {
-    if (!integers(a)) throw Undefined("a division that rounds numbers to integers");
-    return exact_map(a, [&](double x, double y) {
-      return mode == "floor" ? std::floor(x / y) : std::trunc(x / y);
-    });
+    const bool floors = mode == "floor";
+    return integers(a) ? exact_map(a,
+                                   [&](double x, double y) {
+                                     return floors ? std::floor(x / y) : std::trunc(x / y);
+                                   })
+                       : whole_quotient(a, floors);
   }
   return map(
       a.m, [&](Estimate x, Estimate y) { return a.m.div(x, y); }, operand(a, 0, "self"),
       operand(a, 1, "other"));
 }
 Expected floor_divide(const Arguments& a) {
-  if (!integers(a)) throw Undefined("a division that rounds numbers to integers");
+  if (!integers(a)) return whole_quotient(a, true);
   return exact_map(a, [](double x, double y) { return std::floor(x / y); });
 }
 Expected remainder(const Arguments& a) {
-  if (!integers(a)) throw Undefined("a remainder of numbers that are not integers");
-  return exact_map(a, [](double x, double y) { return x - std::floor(x / y) * y; });
+  if (integers(a))
+    return exact_map(a, [](double x, double y) { return x - std::floor(x / y) * y; });
+  // fmod is exact; the divisor is added where their signs differ.
+  return map(
+      a.m,
+      [&](Estimate x, Estimate y) {
+        const double r = std::fmod(x.value, y.value);
+        return r == 0 || (r < 0) == (y.value < 0) ? exactly(r) : a.m.add(exactly(r), y);
+      },
+      a.array(0, "self"), divisor(a));
+}
+Expected heaviside(const Arguments& a) {
+  return map(
+      a.m,
+      [](Estimate x, Estimate at_zero) {
+        return x.value == 0 ? at_zero : exactly(x.value > 0 ? 1 : x.value < 0 ? 0 : NAN);
+      },
+      a.array(0, "self"), a.array(1, "values"));
 }
 Expected fmod(const Arguments& a) {
+  divisor(a);
   return exact_map(a, [](double x, double y) { return std::fmod(x, y); });
 }
 Expected maximum(const Arguments& a) {
@@ -158,14 +201,11 @@ Expected compare(const Arguments& a, F f) {
     return e;
   const Array x = a.array(0, "self"), y = a.array(1, "other");
   if (x.dims.empty() || !y.dims.empty()) return e;
-  const Estimate limit = stored(y.at(0), self->tensor.element);
-  if (limit.radius == 0) return e;
+  const Limit limit = limit_of(a, y.at(0).value, self->tensor.element);
   Array& out = *e.results[0];
   out.radius.assign(out.value.size(), 0);
-  for (int64_t i = 0; i < x.size(); ++i) {
-    if (std::fabs(x.at(i).value - limit.value) <= limit.radius)
-      out.set(i, {out.at(i).value, kInfinity});
-  }
+  for (int64_t i = 0; i < x.size(); ++i)
+    if (limit.is_open(x.at(i).value)) out.set(i, {out.at(i).value, kInfinity});
   return e;
 }
 Expected eq(const Arguments& a) { return compare(a, std::equal_to<>()); }
@@ -433,7 +473,7 @@ Expected atan2(const Arguments& a) {
 Expected xlogy(const Arguments& a) {
   return map(
       a.m, [&](Estimate x, Estimate y) { return x.value == 0 ? x : a.m.mul(x, a.m.log(y)); },
-      a.array(0, "self"), a.array(1, "other"));
+      operand(a, 0, "self"), operand(a, 1, "other"));
 }
 
 constexpr Definition kPointwiseDefinitions[] = {
@@ -449,6 +489,7 @@ constexpr Definition kPointwiseDefinitions[] = {
     {"aten.minimum", minimum},
     {"aten.pow", power},
     {"aten.square", square},
+    {"aten.heaviside", heaviside},
     {"aten.eq", eq},
     {"aten.ne", ne},
     {"aten.lt", lt},

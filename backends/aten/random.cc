@@ -116,12 +116,15 @@ Expected rrelu(const Arguments& a) {
   const Element type = a.view(0, "self").element;
   if (!a.flag(4, "training", false)) {
     const Estimate slope = m.given(exactly(middle(lower, upper)));
-    return map(
+    Expected e = map(
         m,
         [&](Estimate v) {
           return v.value > 0 ? v : m.mul(v, is_half(type) ? stored(slope, type) : slope);
         },
         x);
+    // The schema says that the noise is written, but without training nothing writes it.
+    if (!a.call().written.empty()) e.results.emplace_back(std::nullopt);
+    return e;
   }
   // The tensor that was written, or given back by the functional form.
   std::optional<Array> noise;

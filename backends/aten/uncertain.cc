@@ -15,7 +15,7 @@ constexpr Estimate kOpen{0, 1};  // true or false
 
 template <typename F>
 Expected decide(const Arguments& a, F f) {
-  return map(a.m, f, a.array(0, "self"), a.array(1, "other"));
+  return map(a.m, f, a.array(0, "self"), exact_operand(a));
 }
 template <typename F>
 Expected compare(const Arguments& a, F f) {

@@ -67,6 +67,14 @@ bool allowed(Kind kind, VerdictClass v) {
   return false;
 }
 
+// A fault that strikes now and then also strikes when a run is repeated or resumed. Whoever sees that
+// it breaks a promise of the engine's is right, wherever it struck in the run itself.
+bool broke_a_promise(const CaseRecord& r) {
+  const auto is_of_resuming = [](const SaidFinding& f) { return f.cause == "hidden_state"; };
+  return r.verdict == VerdictClass::kNondeterministic ||
+         (r.verdict == VerdictClass::kProgram && std::ranges::any_of(r.findings, is_of_resuming));
+}
+
 // A finding names one cause, or several that the evidence cannot separate:
 // "reduction|learning_rate".
 bool names(const std::string& found, const std::string& cause) {
@@ -96,7 +104,10 @@ Score score(const CaseRecord& r) {
   // An intermittent fault begins at a different step in every run.
   const bool intermittent = r.injected.fault.find(",rate=") != std::string::npos;
   s.kind = kind_of(r);
-  s.right = r.error.empty() && allowed(s.kind, r.verdict);
+  s.right = r.error.empty() &&
+            (allowed(s.kind, r.verdict) ||
+             (intermittent && !r.sealed.empty() && broke_a_promise(r) &&
+              (s.kind == Kind::kInert || s.kind == Kind::kEngineInside)));
   s.effect = effect_is_right(s.kind, r);
   s.flagged = r.error.empty() && r.verdict == VerdictClass::kEngineBug;
   const auto first = std::ranges::find(r.findings, VerdictClass::kEngineBug, &SaidFinding::verdict);

@@ -135,22 +135,32 @@ constexpr int64_t kFewestCells = int64_t{1} << 24, kCellsForEachByte = 4;
 }  // namespace
 
 Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
-             std::unordered_set<uint64_t> leaves, ThreadPool* pool)
+             std::unordered_set<uint64_t> leaves, ThreadPool* pool, What what)
     : trace_(trace),
       begin_(begin),
       end_(end),
+      of_update_(what == What::kUpdate),
       most_cells_(kFewestCells + kCellsForEachByte * trace.bytes),
       leaves_(std::move(leaves)),
       pool_(pool) {
-  find_hidden();
-  last_read_.resize(static_cast<size_t>(end_ - begin_));
-  std::unordered_set<uint64_t> read;
-  for (int64_t i = end_; i-- > begin_;) {
-    for (const TensorView* t : read_by(trace_.calls[static_cast<size_t>(i)]))
-      if (read.insert(t->storage).second)
-        last_read_[static_cast<size_t>(i - begin_)].push_back(t->storage);
+  const auto n = static_cast<size_t>(end_ - begin_);
+  read_.reserve(n);
+  given_.reserve(n);
+  for (int64_t i = begin_; i < end_; ++i) {
+    const Call& call = trace_.calls[static_cast<size_t>(i)];
+    read_.push_back(read_by(call));
+    given_.push_back(computed_by(call, read_.back()));
   }
-  needed_.assign(static_cast<size_t>(end_ - begin_), true);
+  find_hidden();
+  last_read_.resize(n);
+  // What an update leaves is looked at when it is over.
+  std::unordered_set<uint64_t> read;
+  if (of_update_) read = leaves_;
+  for (size_t i = n; i-- > 0;) {
+    for (const TensorView* t : read_[i])
+      if (read.insert(t->storage).second) last_read_[i].push_back(t->storage);
+  }
+  needed_.assign(n, true);
 }
 
 bool Again::has_place(const TensorView& view) const {
@@ -170,11 +180,11 @@ void Again::find_hidden() {
       const auto gives = [&](const TensorView* t) {
         return with_gradient.contains(t->storage) && !is_leaf(t->storage);
       };
-      if (std::ranges::none_of(computed_by(call, read_by(call)), gives)) continue;
+      if (std::ranges::none_of(given_by(call), gives)) continue;
       hidden_[static_cast<size_t>(i - begin_)] = true;
-      for (const TensorView* t : read_by(call)) with_gradient.insert(t->storage);
+      for (const TensorView* t : read_of(call)) with_gradient.insert(t->storage);
     } else {
-      for (const TensorView* t : read_by(call))
+      for (const TensorView* t : read_of(call))
         if (t->requires_gradient) with_gradient.insert(t->storage);
     }
   }
@@ -193,11 +203,10 @@ void Again::need(const std::vector<uint64_t>& storages, int64_t end) {
   for (int64_t i = end; i-- > begin_;) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed || call.optimizer) continue;
-    const auto gives = computed_by(call, read_by(call));
-    if (std::ranges::none_of(gives, [&](const TensorView* t) { return live.contains(t->storage); }))
+    if (std::ranges::none_of(given_by(call), [&](const TensorView* t) { return live.contains(t->storage); }))
       continue;
     needed_[static_cast<size_t>(i - begin_)] = true;
-    for (const TensorView* t : read_by(call))
+    for (const TensorView* t : read_of(call))
       if (follows(call, *t)) live.insert(t->storage);
   }
 }
@@ -287,7 +296,7 @@ void Again::drop(uint64_t storage) {
 
 // What a call gave that was not evaluated is as it was recorded.
 void Again::forget(const Call& call) {
-  for (const TensorView* t : computed_by(call, read_by(call))) {
+  for (const TensorView* t : given_by(call)) {
     drop(t->storage);
     lost_.erase(t->storage);
   }
@@ -324,7 +333,7 @@ void Again::evaluate(const Call& call) {
     for (TensorView& w : again.written)
       if (aten::is_float(w.element)) w.data = nullptr;
   }
-  const std::vector<const TensorView*> given = computed_by(call, read_by(call));
+  const std::vector<const TensorView*>& given = given_by(call);
   for (const TensorView* t : given) {
     if (!aten::is_float(t->element) && !aten::is_integer(t->element)) lost_[t->storage] = call.op;
   }
@@ -372,14 +381,14 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
   for (int64_t i = begin_; i < std::min(end, end_); ++i) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed) continue;
-    for (const TensorView* t : read_by(call))
+    for (const TensorView* t : read_of(call))
       if (t->changed_unseen) drop(t->storage);
     // A weight is none of what is computed, however it got its first values.
-    const auto given = computed_by(call, read_by(call));
+    const auto& given = given_by(call);
     const bool to_leaf = is_forward(call) && std::ranges::any_of(given, [&](const TensorView* t) {
                            return is_leaf(t->storage);
                          });
-    if (call.optimizer || to_leaf || !needed_[static_cast<size_t>(i - begin_)]) {
+    if ((call.optimizer && !of_update_) || to_leaf || !needed_[static_cast<size_t>(i - begin_)]) {
       forget(call);
     } else if (!given.empty()) {
       evaluate(call);
@@ -387,7 +396,7 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
     if (i == at) {
       for (const auto& moved : moves) {
         const std::vector<double>& cells = moved.second;
-        for (const TensorView* t : computed_by(call, read_by(call))) {
+        for (const TensorView* t : given_by(call)) {
           if (t->storage != moved.first || !has_place(*t)) continue;
           moves_ = &kNone;
           Array x = read(*t);

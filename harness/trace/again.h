@@ -25,10 +25,13 @@ using Moves = std::unordered_map<uint64_t, std::vector<double>>;
 
 class Again {
  public:
+  // A backward pass with its forward pass; an optimizer's update, whose leaves are written.
+  enum class What : uint8_t { kGradient, kUpdate };
+
   // Calls `begin` to `end` of the trace. `leaves`: storages whose values are varied, and what
   // depends on them is evaluated.
   Again(const TraceFile& trace, int64_t begin, int64_t end, std::unordered_set<uint64_t> leaves,
-        ThreadPool* pool);
+        ThreadPool* pool, What what = What::kGradient);
 
   // Of the calls before `end` only those on which one of these storages depends, as it is then.
   void need(const std::vector<uint64_t>& storages, int64_t end);
@@ -62,14 +65,24 @@ class Again {
   void seed(const aten::TensorView& view);
   Cells& cells_of(const aten::TensorView& view);
 
+  const std::vector<const aten::TensorView*>& read_of(const aten::Call& call) const {
+    return read_[static_cast<size_t>(call.index - begin_)];
+  }
+  const std::vector<const aten::TensorView*>& given_by(const aten::Call& call) const {
+    return given_[static_cast<size_t>(call.index - begin_)];
+  }
+
   const TraceFile& trace_;
   int64_t begin_, end_;
+  bool of_update_;
   int64_t most_cells_, cells_ = 0;  // of all storages together
   std::unordered_set<uint64_t> leaves_;
   ThreadPool* pool_;
   // Calls without autograd whose results have a gradient later: the forward pass of a Function.
   std::vector<bool> hidden_;
   std::vector<bool> needed_;
+  // Of each call: the tensors that it reads, and those that it computes.
+  std::vector<std::vector<const aten::TensorView*>> read_, given_;
   std::vector<std::vector<uint64_t>>
       last_read_;  // for each call: storages that none reads after it
   std::unordered_map<uint64_t, Cells> memory_;

@@ -17,6 +17,7 @@
 #include "harness/trace/gradient.h"
 #include "harness/trace/operands.h"
 #include "harness/trace/uncleared.h"
+#include "harness/trace/update_check.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -437,6 +438,7 @@ class Judge {
     v.ranks = trace_.ranks;
     v.rank_traces = trace_.given_ranks;
     v.gradient = check_gradient(trace_, pool_, stop_);
+    v.update = check_updates(trace_, pool_, stop_);
     v.uncleared = uncleared_gradients(trace_);
     coverage_.finish(v);
   }

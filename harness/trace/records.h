@@ -22,7 +22,8 @@ enum Kind : uint32_t {
   kEnd = 5,
   kGraph = 6,
   kStep = 7,
-  kPlace = 8
+  kPlace = 8,
+  kUpdate = 9
 };
 
 inline uint32_t checksum(std::span<const std::byte> bytes, uint32_t before) {

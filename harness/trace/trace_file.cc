@@ -223,7 +223,11 @@ class Reader {
         return;
       }
       case kCall:
-        return call(payload);
+        trace_.calls.push_back(call(payload));
+        return;
+      case kUpdate:
+        trace_.updates.push_back(call(payload));
+        return;
       case kGraph:
         return graph(id, payload);
       case kStep:
@@ -269,7 +273,7 @@ class Reader {
         return;
       }
       default:
-        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 8)", kind)};
+        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 9)", kind)};
     }
   }
 
@@ -284,7 +288,7 @@ class Reader {
     return at->second;
   }
 
-  void call(Bytes payload) {
+  Call call(Bytes payload) {
     Cursor c(payload);
     Call call;
     call.index = static_cast<int64_t>(trace_.calls.size());
@@ -312,7 +316,7 @@ class Reader {
       if (v.kind == Value::Kind::kTensor) call.written.push_back(v.tensor);
     }
     if (call.op == kRegion) attach(call);
-    trace_.calls.push_back(std::move(call));
+    return call;
   }
 
   void graph(uint64_t id, Bytes payload) {

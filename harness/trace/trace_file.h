@@ -39,6 +39,8 @@ struct TraceFile {
   std::vector<std::pair<std::string, std::string>> settings;  // all that the recorder noted
   bool onednn_bfloat16 = false;  // oneDNN has kernels for bfloat16 on that CPU
   std::vector<aten::Call> calls;
+  // What optimizers were given and left, a group of parameters each. `index`: of the call that follows.
+  std::vector<aten::Call> updates;
   bool on_accelerator = false;  // some tensor lies in the memory of a device
   int64_t steps = 0;
   int64_t bytes = 0;  // of the file

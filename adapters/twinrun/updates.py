@@ -1,0 +1,115 @@
+"""What an optimizer is given and what it leaves, as a record around its calls: the judge holds its update against the published formula.
+
+    updates.starts(optimizer)    # when its step() is called
+    updates.begins()             # before its first call, when the gradients are there
+    updates.ends(optimizer)      # when step() returns
+
+A record has no values of its own: parameters, gradients and state are those that the calls of the optimizer read and wrote.
+"""
+import sys
+
+import torch
+
+from .file import UPDATE
+from .modes import hidden, plain
+from .places import pass_on
+
+NOWHERE = (0, 0, 0, -1, 0)              # place, module, node, forward call, flags
+SCALES = ("grad_scale", "found_inf")    # where torch.amp.GradScaler leaves the scale to the optimizer's own kernel
+
+
+class Kind:
+    """The kind of an optimizer; has what encode.py needs of a schema."""
+    known, fresh, view, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
+
+    def __init__(self, optimizer):
+        cls = type(optimizer)
+        # torch.optim.adam.Adam is known as torch.optim.Adam.
+        public = cls.__module__.startswith("torch.optim.") and getattr(torch.optim, cls.__name__, None) is cls
+        self.name = f"torch.optim.{cls.__name__}" if public else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _has_hooks(optimizer):
+    """Whether others' code runs within its step, before or after the update. One of all optimizers' hooks is ours."""
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    of_all = [len(getattr(module, f"_global_optimizer_{k}_hooks", ())) for k in ("pre", "post")]
+    return any(getattr(optimizer, f"_optimizer_step_{k}_hooks", None) for k in ("pre", "post")) or max(of_all) > 1
+
+
+def _settings(optimizer, group):
+    found = {k: v for k, v in group.items() if isinstance(k, str) and k != "params" and _is_setting(v)}
+    found.update({k: v for k in SCALES if isinstance(v := getattr(optimizer, k, None), torch.Tensor)})
+    return {f"setting.{k}": v for k, v in found.items()}
+
+
+def _is_setting(v):
+    if isinstance(v, (tuple, list)):
+        return all(isinstance(x, (bool, int, float, type(None))) for x in v)
+    return isinstance(v, (bool, int, float, str, type(None))) or isinstance(v, torch.Tensor) and v.numel() == 1
+
+
+def _state(optimizer, params, numbers=None):
+    """Returns {name: a value for each parameter, None where it has none}. `numbers`: the numbers among them as they were then."""
+    of_each = [optimizer.state.get(p) or {} for p in params]
+    if numbers is not None:
+        of_each = [{**s, **{k: v for k, v in numbers.get(id(p), {}).items() if k in s}} for p, s in zip(params, of_each)]
+    names = dict.fromkeys(k for s in of_each for k, v in s.items() if isinstance(k, str) and isinstance(v, (torch.Tensor, int, float)))
+    return {f"state.{n}": [s.get(n) for s in of_each] for n in names}
+
+
+class Updates:
+    def __init__(self, watch):
+        self.watch = watch
+        self.starting = None    # an optimizer that has made no call of its update, and the numbers of its state
+        self.open = []          # (the optimizer's id, [(what was given, the numbers of the group's parameters)])
+
+    def starts(self, optimizer):
+        self.open = [one for one in self.open if one[0] != id(optimizer)]    # one that ended with an exception
+        self.starting = None
+        self._tries(self._start, optimizer)
+
+    def begins(self):
+        (optimizer, numbers), self.starting = self.starting, None
+        self._tries(self._begin, optimizer, numbers)
+
+    def ends(self, optimizer):
+        self.starting = None
+        while self.open:
+            begun = self.open.pop()
+            if begun[0] == id(optimizer):
+                self._tries(self._end, optimizer, begun[1])
+                return
+
+    def _tries(self, function, *arguments):
+        """An update that cannot be described is not asked about; its calls are recorded all the same."""
+        if not self.watch.on:
+            return
+        try:
+            with self.watch.lock, plain(), hidden():
+                function(*arguments)
+        except Exception as e:
+            pass_on(e)
+
+    def _start(self, optimizer):
+        # Older versions count steps in numbers, and go on before the first call.
+        numbers = {id(p): {k: v for k, v in s.items() if isinstance(v, (int, float))} for p, s in optimizer.state.items()}
+        self.starting = optimizer, numbers
+
+    def _begin(self, optimizer, numbers):
+        r, kind, groups = self.watch.recorder, Kind(optimizer), []
+        self.open.append((id(optimizer), groups))
+        hooks = {"hooks": True} if _has_hooks(optimizer) else {}
+        for group in optimizer.param_groups:
+            moved = [i for i, p in enumerate(group["params"]) if p.grad is not None]
+            params = [group["params"][i] for i in moved]
+            given = {**hooks, "first": r.calls, "parameters": params, "gradients": [p.grad for p in params], **_settings(optimizer, group),
+                     **_state(optimizer, params, numbers)}
+            groups.append((r.begin(kind, (), given, quiet=bool(groups)), moved))
+
+    def _end(self, optimizer, groups):
+        r = self.watch.recorder
+        for group, (before, moved) in zip(optimizer.param_groups, groups):
+            params = [group["params"][i] for i in moved]
+            state = _state(optimizer, params)
+            r.refused = False
+            r.finish(before, before.schema.name, [list(state), *state.values()], params, NOWHERE, False, kind=UPDATE)

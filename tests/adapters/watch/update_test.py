@@ -1,0 +1,57 @@
+"""Is the recorded update the published formula of its optimizer? PyTorch's optimizers are not accused, of wrong ones it is said what they
+compute, and of the script's own which formula they agree with. Environment: as judge_test.py.
+"""
+import unittest
+
+from judge_test import COMPILES, FORKS, HERE, PYTHON, run, watched  # noqa: I001
+
+
+def names(table):
+    return run("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}); import updates; print(*updates.{table})").split()
+
+
+@unittest.skipUnless(COMPILES, f"{PYTHON} has no current PyTorch")
+class Updates(unittest.TestCase):
+    def of(self, name, steps=3):
+        report = watched(HERE / "updates.py", name, steps=steps)
+        return report, report["answers"]["program"]["what"]
+
+    def test_right_ones_accuse_nobody(self):
+        for name in ("every_optimizer", "gradients_that_a_closure_clips", "a_wrapper"):
+            with self.subTest(name):
+                report, said = self.of(name)
+                self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
+                self.assertIn("the updates are the published formula of torch.optim.", said)
+                self.assertLess(report["numbers"]["update_off"], 1e-6)    # of what may be 3.8e-6
+                if name == "every_optimizer":
+                    for optimizer in ("SGD", "AdamW", "NAdam", "Rprop", "Adafactor", "Muon"):
+                        self.assertIn(f"torch.optim.{optimizer}", said)
+
+    def test_of_wrong_ones_it_is_said_what_they_compute(self):
+        for name in names("WRONG"):
+            with self.subTest(name):
+                report, said = self.of(name)
+                self.assertEqual(report["verdict"]["class"], "PROGRAM", report["notes"])
+                found = report["findings"][0]
+                self.assertEqual((found["cause"], found["phase"]), ("update", "optimizer"))
+                self.assertIn(name.replace("_", " "), found["sentence"])
+                self.assertIn("optimizer.step()", found["place"])
+
+    def test_of_the_scripts_own(self):
+        for name, said in {
+            "of_the_script": "the published formula of torch.optim.Adam, which __main__.Mine computes",
+            "of_the_script_without_correction": "it computes the formula of torch.optim.Adam without bias correction",
+            "of_the_script_and_unknown": "no published formula is known that its updates agree with",
+            "hooks": "hooks run within the step of torch.optim.Adam",
+        }.items():  # fmt: skip
+            with self.subTest(name):
+                report, program = self.of(name)
+                self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
+                self.assertIn(said, program + " ".join(report["notes"]))
+
+
+if __name__ == "__main__":
+    if FORKS is None:
+        print(f"SKIPPED: {PYTHON} has no PyTorch")
+        raise SystemExit(77)
+    unittest.main()

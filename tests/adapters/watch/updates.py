@@ -1,0 +1,241 @@
+"""Steps for update_test.py, each by its name: python updates.py NAME. Their optimizers are PyTorch's, some of them changed as a bug of a
+release would change them, or the script's own.
+"""
+import inspect
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+CASES, WRONG, OTHERS = {}, {}, {}
+VARIANTS = {
+    "SGD": [{}, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01}, {"momentum": 0.9, "nesterov": True}, {"maximize": True}],
+    "Adam": [{}, {"amsgrad": True}, {"weight_decay": 0.1}, {"maximize": True, "betas": (0.5, 0.9)}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
+    "AdamW": [{"amsgrad": True}, {}], "Adamax": [{"weight_decay": 0.1}], "NAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
+    "RAdam": [{"betas": (0.5, 0.6)}, {"weight_decay": 0.1}], "Adagrad": [{"lr_decay": 0.1, "initial_accumulator_value": 0.5}],
+    "Adadelta": [{}], "RMSprop": [{}, {"centered": True, "momentum": 0.9}], "Rprop": [{}, {"etas": (0.3, 1.5)}],
+    "ASGD": [{"t0": 0, "lambd": 0.01}], "Adafactor": [{"weight_decay": 0.1}], "Muon": [{}, {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}]}
+
+
+def case(table=None):
+    def keep(make):
+        CASES[make.__name__] = make
+        if table is not None:
+            table[make.__name__] = make
+        return make
+
+    return keep
+
+
+def model(bias=True):
+    return nn.Sequential(nn.Linear(6, 12, bias=bias), nn.Tanh(), nn.Linear(12, 3, bias=bias))
+
+
+def train(*pairs, steps=3, closure=False):
+    schedules = [torch.optim.lr_scheduler.StepLR(o, 1, 0.9) for _, o in pairs]
+    for _ in range(steps):
+        for net, optimizer in pairs:
+            x, y = torch.randn(8, 6), torch.randn(8, 3)
+
+            def loss(clips=False):
+                optimizer.zero_grad()
+                value = F.mse_loss(net(x), y)
+                value.backward()
+                if clips:
+                    nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+                return value
+
+            if closure:
+                optimizer.step(lambda: loss(clips=True))
+            else:
+                loss()
+                optimizer.step()
+        for schedule in schedules:
+            schedule.step()
+
+
+@case()
+def every_optimizer():
+    pairs = []
+    for name, variants in VARIANTS.items():
+        cls = getattr(torch.optim, name, None)
+        for options in variants if cls else []:
+            known = inspect.signature(cls).parameters
+            if not all(k in known for k in options):
+                continue
+            for extra in ({}, {"foreach": True}, {"fused": True}):
+                if all(k in known for k in extra):
+                    net = model(bias=name != "Muon")
+                    pairs.append((net, cls(net.parameters(), lr=0.01, **options, **extra)))
+    train(*pairs)
+
+
+@case()
+def gradients_that_a_closure_clips():
+    net = model()
+    train((net, torch.optim.AdamW(net.parameters(), 0.01)), closure=True)
+
+
+@case()
+def a_wrapper():
+    """As accelerate's: it holds the optimizer's groups, and calls its step."""
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, inner):
+            self.inner, self.param_groups, self.state, self.defaults = inner, inner.param_groups, inner.state, inner.defaults
+
+        def step(self, closure=None):
+            self.inner.step()
+
+        def zero_grad(self, set_to_none=True):
+            self.inner.zero_grad(set_to_none)
+
+    net = model()
+    inner = torch.optim.Adam(net.parameters(), 0.01)
+    outer = Wrapper(inner)
+    for _ in range(3):
+        outer.zero_grad()
+        F.mse_loss(net(torch.randn(8, 6)), torch.randn(8, 3)).backward()
+        outer.step()
+
+
+@case()
+def hooks():
+    net = model()
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    optimizer.register_step_pre_hook(lambda *_: print(nn.utils.clip_grad_norm_(net.parameters(), 0.05)))
+    train((net, optimizer))
+
+
+# As a wrong release would be
+
+def adam(change, **options):
+    """Adam with a wrong `_single_tensor_adam`; `change` alters its parts."""
+    parts = {"correct": lambda beta, t: 1 - beta**t, "root": lambda v, eps: v.sqrt() + eps, "count": lambda t: t, "decays": True, "keeps": True,
+             "rate": 1, **change}
+
+    def wrong(params, grads, m, v, most, steps, *_, amsgrad, beta1, beta2, lr, weight_decay, eps, **__):
+        for i, p in enumerate(params):
+            steps[i] += 1
+            t = parts["count"](steps[i].item())
+            g = grads[i].add(p, alpha=weight_decay) if weight_decay and parts["decays"] else grads[i]
+            m[i].lerp_(g, 1 - beta1)
+            v[i].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            second = v[i]
+            if amsgrad:
+                second = torch.maximum(most[i], v[i])
+                if parts["keeps"]:
+                    most[i].copy_(second)
+            c1, c2 = parts["correct"](beta1, t), parts["correct"](beta2, t)
+            p.addcdiv_(m[i], parts["root"](second / c2, eps), value=-lr * parts["rate"] / c1)
+
+    sys.modules["torch.optim.adam"]._single_tensor_adam = wrong
+    net = model()
+    train((net, torch.optim.Adam(net.parameters(), 0.01, foreach=False, **options)))
+
+
+@case(WRONG)
+def without_bias_correction():
+    adam({"correct": lambda beta, t: 1})
+
+
+@case(WRONG)
+def epsilon_under_the_square_root():
+    adam({"root": lambda v, eps: (v + eps).sqrt()})
+
+
+@case(WRONG)
+def one_behind():
+    adam({"count": lambda t: max(t - 1, 1)})
+
+
+@case(WRONG)
+def one_ahead():
+    adam({"count": lambda t: t + 1})
+
+
+@case(WRONG)
+def without_its_weight_decay():
+    adam({"decays": False}, weight_decay=0.1)
+
+
+@case(WRONG)
+def without_keeping_the_largest():
+    adam({"keeps": False}, amsgrad=True)
+
+
+@case(WRONG)
+def update_is_2_times():
+    adam({"rate": 2})
+
+
+@case(WRONG)
+def other_form_of_weight_decay():
+    """Decoupled where it is to be coupled."""
+    net = model()
+
+    # The first step does not tell: w - lr (g + d w) is w (1 - lr d) - lr g.
+    def wrong(params, grads, buffers, *_, weight_decay, momentum, lr, **__):
+        for i, p in enumerate(params):
+            p.mul_(1 - lr * weight_decay)
+            buffers[i] = grads[i].clone() if buffers[i] is None else buffers[i].mul_(momentum).add_(grads[i])
+            p.add_(buffers[i], alpha=-lr)
+
+    sys.modules["torch.optim.sgd"]._single_tensor_sgd = wrong
+    train((net, torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=0.1, foreach=False)))
+
+
+# The script's own
+
+class Mine(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.01, corrects=True, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        self.corrects = corrects
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (b1, b2), eps = group["betas"], group["eps"]
+            for p in group["params"]:
+                s = self.state[p]
+                if not s:
+                    s.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+                s["t"] += 1
+                s["m"].mul_(b1).add_(p.grad, alpha=1 - b1)
+                s["v"].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+                c1, c2 = (1 - b1**s["t"], 1 - b2**s["t"]) if self.corrects else (1, 1)
+                p.addcdiv_(s["m"] / c1, (s["v"] / c2).sqrt().add_(eps), value=-group["lr"])
+
+
+@case()
+def of_the_script():
+    net = model()
+    train((net, Mine(net.parameters())))
+
+
+@case()
+def of_the_script_without_correction():
+    net = model()
+    train((net, Mine(net.parameters(), corrects=False)))
+
+
+@case()
+def of_the_script_and_unknown():
+    class Lion(torch.optim.Optimizer):
+        def __init__(self, params, lr):
+            super().__init__(params, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                p.add_((0.9 * m + 0.1 * p.grad).sign_(), alpha=-self.param_groups[0]["lr"])
+                m.mul_(0.99).add_(p.grad, alpha=0.01)
+
+    net = model()
+    train((net, Lion(net.parameters(), 0.01)))
+
+
+if __name__ == "__main__":
+    CASES[sys.argv[1]]()
