@@ -72,6 +72,12 @@ std::string described(const UnclearedGradients& u) {
       u.step, text::plural(u.weights, "weight"));
 }
 
+std::string described(const StaleReads& s) {
+  return fmt::format("step {} computes with {} from before an update: {} read {} in step {}",
+                     s.step, s.weights == 1 ? "a weight" : text::plural(s.weights, "weight"), s.op,
+                     s.weights == 1 ? "it" : "them", s.made_in);
+}
+
 std::string described(const UpdateCheck& u) {
   return fmt::format("the update of step {} is not the published formula of {}{}", u.step,
                      u.optimizer, u.looks.empty() ? "" : ": " + u.looks);
@@ -88,17 +94,20 @@ std::string looked_at(const TraceVerdict& v) {
         "what)");
   else if (g.asked && !g.is_wrong)
     right.push_back(fmt::format(
-        "the gradient of step {} is the derivative of its loss: in binary64 they differ by {:.1e} "
-        "of it",
+        "the gradient of step {} is the derivative of its loss (they differ by {:.1e} of it)",
         g.step, g.worst));
   else
     open.emplace_back("the gradient is the derivative of the loss");
   if (u.asked)
-    right.push_back(fmt::format("the updates are the published formula of {}: they differ by {:.1e}",
+    right.push_back(fmt::format("the updates are the published formula of {} ({:.1e})",
                                 fmt::join(u.optimizers, " and "), u.worst));
   else
     open.emplace_back("the update is the optimizer's published formula");
-  open.emplace_back("the weights and the batch that are read are the present ones");
+  if (v.stale.asked)
+    right.emplace_back("no weight is from before an update");
+  else
+    open.emplace_back("the weights that are read are the present ones");
+  open.emplace_back("the batch is the present one");
   const std::string rest = fmt::format("whether {}", fmt::join(open, ", whether "));
   if (right.empty()) return rest;
   return fmt::format("{}; {} was not asked", fmt::join(right, "; "), rest);
@@ -108,6 +117,7 @@ Answer program(const TraceVerdict& v) {
   const GradientCheck& g = v.gradient;
   if (g.accuses()) return {Outcome::kNo, described(g)};
   if (v.uncleared) return {Outcome::kNo, described(*v.uncleared)};
+  if (v.stale.weights > 0) return {Outcome::kNo, described(v.stale)};
   if (v.update.is_wrong) return {Outcome::kNo, described(v.update)};
   if (!v.not_finite.weights) return {Outcome::kNotAsked, looked_at(v)};
   const std::string from =
@@ -173,9 +183,9 @@ Finding finding_of(const CallFinding& f) {
   return out;
 }
 
-// A finding about the step's own backward pass: what the program asks for, not how it was computed.
+// A finding about the step itself: what the program asks for, not how it was computed.
 template <class Check>
-Finding backward_finding(const char* cause, const Check& check) {
+Finding step_finding(const char* cause, const Check& check) {
   Finding out;
   out.verdict = VerdictClass::kProgram;
   out.cause = cause;
@@ -188,7 +198,7 @@ Finding backward_finding(const char* cause, const Check& check) {
 }
 
 Finding finding_of(const GradientCheck& g) {
-  Finding out = backward_finding("gradient", g);
+  Finding out = step_finding("gradient", g);
   out.op = g.function.empty() ? g.node : g.function;
   out.number = g.worst;
   out.bound = GradientCheck::kLeast;
@@ -201,10 +211,21 @@ Finding finding_of(const GradientCheck& g) {
 }
 
 Finding finding_of(const UnclearedGradients& u) {
-  Finding out = backward_finding("uncleared_gradients", u);
+  Finding out = step_finding("uncleared_gradients", u);
   out.evidence.emplace_back(
       "between the update and this backward pass nothing set them to zero or None: call "
       "optimizer.zero_grad()");
+  return out;
+}
+
+Finding finding_of(const StaleReads& s) {
+  Finding out = step_finding("stale_weights", s);
+  out.phase = "forward";
+  out.op = s.op;
+  out.evidence.emplace_back(
+      "what was computed of a weight in an earlier step, such as its cast to half precision, is used "
+      "again after the weight was updated: compute it in each step (a torch.autocast region for "
+      "each, not one around the loop)");
   return out;
 }
 
@@ -390,6 +411,7 @@ std::string TraceVerdict::headline() const {
   if (judged <= unrecorded) return operations(*this).what;
   if (gradient.accuses()) return fmt::format("{}; {}", described(gradient), right(*this));
   if (uncleared) return fmt::format("{}; {}", described(*uncleared), right(*this));
+  if (stale.weights > 0) return fmt::format("{}; {}", described(stale), right(*this));
   if (update.is_wrong) return fmt::format("{}; {}", described(update), right(*this));
   if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
   if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
@@ -426,6 +448,7 @@ Report report_of(const TraceVerdict& v) {
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
   if (v.gradient.accuses()) r.findings.push_back(finding_of(v.gradient));
   if (v.uncleared) r.findings.push_back(finding_of(*v.uncleared));
+  if (v.stale.weights > 0) r.findings.push_back(finding_of(v.stale));
   if (v.update.is_wrong) r.findings.push_back(finding_of(v.update));
   r.notes = notes_of(v);
   r.counts = {{"steps", v.steps},

@@ -100,6 +100,14 @@ struct UnclearedGradients {
   std::string place;  // of the backward pass
 };
 
+// Weights as they were before an update, through which the gradient of a later step goes.
+struct StaleReads {
+  bool asked = false;  // a step after the first one has a backward pass whose forward calls are known
+  int64_t weights = 0;
+  int32_t step = 0, made_in = 0;  // of the first: the step of the gradient, and that of the reading
+  std::string op, place;          // the call that read the weight
+};
+
 // Whether the updates are the published formulas of their optimizers.
 struct UpdateCheck {
   bool asked = false;
@@ -143,6 +151,7 @@ struct TraceVerdict {
   GradientCheck gradient;
   UpdateCheck update;
   std::optional<UnclearedGradients> uncleared;
+  StaleReads stale;
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
   // the largest of the steps.

@@ -16,6 +16,7 @@
 #include "harness/trace/coverage.h"
 #include "harness/trace/gradient.h"
 #include "harness/trace/operands.h"
+#include "harness/trace/stale.h"
 #include "harness/trace/uncleared.h"
 #include "harness/trace/update_check.h"
 #include "harness/trace/values.h"
@@ -440,6 +441,7 @@ class Judge {
     v.gradient = check_gradient(trace_, pool_, stop_);
     v.update = check_updates(trace_, pool_, stop_);
     v.uncleared = uncleared_gradients(trace_);
+    v.stale = stale_reads(trace_);
     coverage_.finish(v);
   }
 

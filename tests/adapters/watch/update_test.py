@@ -37,6 +37,14 @@ class Updates(unittest.TestCase):
                 self.assertIn(name.replace("_", " "), found["sentence"])
                 self.assertIn("optimizer.step()", found["place"])
 
+    def test_weights_from_before_an_update(self):
+        report, said = self.of("a_cast_in_each_step")
+        self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
+        self.assertIn("no weight is from before an update", said)
+        report, said = self.of("a_cast_around_the_loop")
+        self.assertEqual((report["verdict"]["class"], report["findings"][0]["cause"]), ("PROGRAM", "stale_weights"))
+        self.assertIn("step 1 computes with 4 weights from before an update: aten._to_copy.default read them in step 0", said)
+
     def test_of_the_scripts_own(self):
         for name, said in {
             "of_the_script": "the published formula of torch.optim.Adam, which __main__.Mine computes",

@@ -108,6 +108,30 @@ def hooks():
     train((net, optimizer))
 
 
+def halves(cached):
+    """Autocast's cache of casts lives as long as its region; what is added up for a metric keeps its graph."""
+    net, total = model(), 0
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=cached):
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+                loss = net(torch.randn(8, 6)).float().pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            total = total + loss
+
+
+@case()
+def a_cast_in_each_step():
+    halves(False)
+
+
+@case()
+def a_cast_around_the_loop():
+    halves(True)
+
+
 # As a wrong release would be
 
 def adam(change, **options):
