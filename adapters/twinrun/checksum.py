@@ -5,6 +5,7 @@ document = checksum.loads(path.read_bytes())    # ValueError: changed after it w
 """
 
 import json
+import math
 import re
 import zlib
 
@@ -15,15 +16,25 @@ def _of(before):
     return f"crc32:{zlib.crc32(before) & 0xFFFFFFFF:08x}"
 
 
+def _plain(value):
+    """JSON has no NaN and no infinity: they are strings, as in reports/json_number.h."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(float(value))
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
 def dumps(document, **options):
     """The text of an object with its checksum, and an indent of 1. Options are those of json.dumps."""
+    document = _plain(document)
     before = json.dumps(document, indent=1, **options)[: -len("\n}")] + ",\n " if document else "{"
     return f'{before}"checksum": "{_of(before.encode())}"\n}}\n'
 
 
 def line(document, **options):
     """The same on one line, for files of records, without a line break at its end."""
-    before = json.dumps(document, **options)[:-1] + (", " if document else "")
+    before = json.dumps(_plain(document), **options)[:-1] + (", " if document else "")
     return f'{before}"checksum": "{_of(before.encode())}"}}'
 
 

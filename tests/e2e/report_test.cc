@@ -40,6 +40,8 @@ sys.path.insert(0, ")" TWINRUN_SOURCE_DIR R"(/adapters/twinrun")
 import checksum
 document = checksum.loads(open(sys.argv[1], "rb").read())
 assert "checksum" not in document
+for x in (float("nan"), float("inf"), -float("inf")):  # JSON has none of them
+    assert checksum.loads(checksum.dumps({"a": [x, 1.5]}).encode()) == {"a": [str(x), 1.5]}
 open("own.json", "w").write(checksum.dumps(document))
 )");
   const auto python = [&](const std::string& script, const std::string& file) {

@@ -82,10 +82,9 @@ class Answer:
             text = f"{r['outside']} of {r['elements']} elements of {label} are outside their bound"
             worst = r.get("worst")
             if worst:
-                text += (
-                    f": element {worst['index']} is {_number(worst['found'])}, expected {_number(worst['expected'])}"
-                    f" ± {_number(worst['radius'])}"
-                )
+                text += f": element {worst['index']} is {_number(worst['found'])}, expected {_number(worst['expected'])}"
+                if worst["expected"] == worst["expected"]:
+                    text += f" ± {_number(worst['radius'])}"
             parts.append(text)
         return "; ".join(parts)
 
