@@ -28,6 +28,7 @@ using Numbers = std::vector<double>;
 constexpr double kLeastOfNorms = 4 * 0x1p-9;
 constexpr const char* kWeights = "the weights";
 constexpr double kMostNumbers = 0x1p28;
+constexpr int64_t kMostEvents = 1 << 14, kFewestElements = 1 << 16;
 
 const Value* named(const Call& update, std::string_view name) {
   for (const auto& [key, value] : update.kwargs)
@@ -125,15 +126,17 @@ struct Event {
 
 std::vector<Event> events_of(const TraceFile& trace) {
   std::vector<Event> out;
+  std::map<std::string, int64_t> count;
   for (const Call& u : trace.updates) {
     const Value* first = named(u, "first");
     const int64_t from = first == nullptr ? -1 : first->integer;
     if (from < 0 || from >= u.index) continue;
     if (out.empty() || out.back().first != from || out.back().end != u.index ||
         out.back().optimizer != u.op)
-      out.push_back({from, u.index, u.step, u.op, std::ranges::count(out, u.op, &Event::optimizer), {}});
+      out.push_back({from, u.index, u.step, u.op, count[u.op]++, {}});
     out.back().groups.push_back(&u);
   }
+  if (static_cast<int64_t>(out.size()) > kMostEvents) throw Undefined("there are too many updates");
   // One that wraps another does nothing itself.
   std::erase_if(out, [&](const Event& e) {
     return formula_of(e.optimizer) == nullptr && std::ranges::any_of(out, [&](const Event& inner) {
@@ -246,6 +249,7 @@ class Evaluated {
       : event_(event),
         pool_(pool),
         stop_(stop),
+        most_elements_(kFewestElements + trace.bytes),
         again_(trace, event.first, event.end, storages(), pool, Again::What::kUpdate) {
     again_.run(event_.end, {}, 0, -1, [&](const Call& call) {
       for (const TensorView& w : call.written) written_.insert(w.storage);
@@ -278,12 +282,17 @@ class Evaluated {
     return found;
   }
 
+  void hold(const TensorView& view) const {
+    if (view.elements() > most_elements_) throw Undefined("a tensor of too many elements");
+  }
   Numbers recorded(const TensorView& view) const {
+    hold(view);
     const aten::Array x = aten::held_array_of(view, pool_);
     return {x.value.begin(), x.value.end()};
   }
   Numbers again(const TensorView& view) const {
     if (!aten::is_float(view.element)) return recorded(view);
+    hold(view);
     const aten::Array x = again_.read(view);
     return {x.value.begin(), x.value.end()};
   }
@@ -293,8 +302,9 @@ class Evaluated {
             {m.weight->dims, recorded(*m.weight), recorded(*m.gradient), {}},
             {m.after->dims, again(*m.after), {}, {}},
             {}};
-    if (row.before.weight.size() != row.before.gradient.size())
-      throw Undefined("a gradient of another size than its weight");
+    if (row.before.weight.size() != row.before.gradient.size() ||
+        row.before.weight.size() != row.after.weight.size())
+      throw Undefined("a weight of another size than its gradient");
     if (written_.contains(m.gradient->storage)) row.changed = again(*m.gradient);
     if (const double scale = settings.number_or("grad_scale", 1); scale != 1)
       for (double& g : row.before.gradient) g /= scale;
@@ -320,6 +330,7 @@ class Evaluated {
   const Event& event_;
   ThreadPool* pool_;
   const StopFlag* stop_;
+  int64_t most_elements_;  // of a tensor: no more than the trace has bytes, but for small ones
   Again again_;
   std::unordered_set<uint64_t> written_;
 };
@@ -387,7 +398,13 @@ std::vector<Known> every_formula() {
 
 UpdateCheck check_updates(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop) {
   UpdateCheck out;
-  std::vector<Event> events = events_of(trace);
+  std::vector<Event> events;
+  try {
+    events = events_of(trace);
+  } catch (const Undefined& e) {
+    out.why = e.what();
+    return out;
+  }
   if (events.empty()) {
     out.why = "no update of an optimizer was described in the trace";
     return out;
@@ -397,11 +414,13 @@ UpdateCheck check_updates(const TraceFile& trace, ThreadPool* pool, const StopFl
   std::erase_if(events, [&](const Event& e) { return e.step != first && e.step != last; });
   UpdateCheck found;
   std::map<std::string, std::vector<Known>> others;  // by optimizer
+  double numbers = 0;
   try {
     for (const Event& e : events) {
       if (named(*e.groups[0], "hooks") != nullptr)
         throw Undefined(fmt::format("hooks run within the step of {}", e.optimizer));
-      if (size_of(trace, e) > kMostNumbers) throw Undefined("the update is too large");
+      const double size = size_of(trace, e);
+      if (size > kMostNumbers || (numbers += size) > 4 * kMostNumbers) throw Undefined("the update is too large");
       const Evaluated update(trace, e, pool, stop);
       if (const Formula* formula = formula_of(e.optimizer)) {
         hold(update, e, *formula, found);

@@ -1,5 +1,6 @@
 """What differs between versions of JAX (0.4.13 to 0.10), in one place."""
 
+import contextlib
 import os
 import re
 import sys
@@ -75,6 +76,39 @@ def bound(primitive, params, values):
     return list(out) if primitive.multiple_results else [out]
 
 
+@contextlib.contextmanager
+def _exchanged(owner, name, change):
+    original = getattr(owner, name)
+    setattr(owner, name, change(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def vjp_of(change):
+    """While it lasts, grad and value_and_grad call change(vjp), also those that were made before. None where they call
+    something else, as in older versions."""
+    from jax._src import api
+
+    return None if hasattr(api, "_vjp") else _exchanged(api, "vjp", change)
+
+
+@contextlib.contextmanager
+def custom_rules(change):
+    """While it lasts, functions with derivative rules of their own are called through change(the call)."""
+    with _exchanged(jax.custom_vjp, "__call__", change), _exchanged(jax.custom_jvp, "__call__", change):
+        yield
+
+
+def with_x64():
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64
+
+    return enable_x64()
+
+
 def quickly(function, *arguments):
     """Compiles a function that runs a few times only: with little optimisation of its machine code, where that can be
     asked for. Which operations XLA joins does not depend on it."""
@@ -90,6 +124,19 @@ def quickly(function, *arguments):
 def inner_jaxpr(jaxpr):
     """Returns (jaxpr, constants) of a closed or an open jaxpr."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, [])
+
+
+def wide_jaxpr(jaxpr):
+    """Returns a jaxpr, closed or open as it was, for numbers of float64 where it takes numbers."""
+    from jax._src.core import eval_jaxpr
+
+    inner, constants = inner_jaxpr(jaxpr)
+    given = [
+        jax.ShapeDtypeStruct(v.aval.shape, "float64" if jax.numpy.issubdtype(v.aval.dtype, np.floating) else v.aval.dtype)
+        for v in inner.invars
+    ]
+    closed = jax.make_jaxpr(lambda *a: eval_jaxpr(inner, constants, *a))(*given)
+    return closed if hasattr(jaxpr, "consts") else closed.jaxpr
 
 
 def scan_counts(params):

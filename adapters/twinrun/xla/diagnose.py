@@ -15,7 +15,7 @@ import numpy as np
 
 from ..refused import Refused
 from ..report import Report, forget, run_program, save
-from . import files
+from . import derivative, files
 from .arguments import find, flat_results
 from .compat import MESHES, is_key, key_data, loaded, wrap_key, key_impl
 from .culprit import Culprit, Hunt, Lost, spread_over
@@ -29,6 +29,7 @@ from .stepwise import on_one_device, one_by_one, outputs
 
 # Values of the step that are kept to judge each equation by itself.
 _LARGEST_VALUES = 1 << 29
+_TIME_FOR_GRADIENT = 60
 # Seconds. What is not judged is not known, so the proof does not wait for what the search for a cause leaves.
 _TIME_FOR_WHOLE, _TIME_FOR_SINGLES = 120, 120
 
@@ -159,6 +160,11 @@ def diagnose(
         "platform": jax.default_backend(), "equations": len(list(program.everything())), "steps": len(batches),
         "flags": os.environ.get("XLA_FLAGS", ""), "notes": notes, "repeats": run.repeats,
     }  # fmt: skip
+    if meaning is None:
+        say("holding the gradient against the loss")
+        seen["gradient"] = derivative.check(form, on_one_device(first), time.monotonic() + _TIME_FOR_GRADIENT)
+    else:
+        seen["gradient"] = derivative.Found("the step runs on a mesh")
     _investigate(form, meant, program, run, folder, begun + seconds, seen, say)
     seen["seconds"] = round(time.monotonic() - begun, 1)
     data = outcome(seen)

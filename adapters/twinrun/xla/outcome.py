@@ -40,8 +40,14 @@ def outcome(seen):
         verdict = "PROGRAM"
         headline = f"the step's own equations make its new state NaN, first {_maker(seen['not_finite'])}; XLA computes what they say"
         findings.append({"cause": "nan", "sentence": headline})
+    elif _wrong_rule(seen):
+        verdict, headline = "PROGRAM", _gradient(seen["gradient"])
+        findings.append({"cause": "gradient", "sentence": headline, "op": seen["gradient"].wrong["rule"],
+                         "place": seen["gradient"].wrong["place"]})  # fmt: skip
     elif decided.open:
         verdict, headline = "INCONCLUSIVE", _open(decided, singles, seen.get("no_digit"))
+    elif seen["gradient"].wrong and not seen["gradient"].wrong["rule"]:
+        verdict, headline = "INCONCLUSIVE", _gradient(seen["gradient"])
     else:
         verdict = "NOISE"
         headline = "what XLA compiles gives what its equations give one by one, but for rounding"
@@ -62,10 +68,12 @@ def outcome(seen):
         lines += _decided(decided, singles)
     if seen.get("not_finite") and verdict != "PROGRAM":
         lines.append(f"a result is not finite: the first value that is not was made {_maker(seen['not_finite'])}")
+    if seen["gradient"].wrong and not _wrong_rule(seen):
+        lines.append(_gradient(seen["gradient"]))
     if verdict == "NOISE":
         lines.append(
-            "not asked: whether the gradient is the derivative of the loss, and whether the optimizer is its formula; the "
-            "step's own equations are the definition here. Another release asks it: twinrun diagnose A --against B"
+            f"not asked: {_not_asked(seen['gradient'])}; the step's own equations are the definition here. Another release "
+            "asks it: twinrun diagnose A --against B"
         )
     lines += [n for n in (culprit.notes if culprit else [])]
     lines += seen["notes"]
@@ -94,6 +102,7 @@ def outcome(seen):
         "repro": str(culprit.repro) if culprit and culprit.repro else None,
         "whole": whole.data,
         "step": seen["step"],
+        "gradient": seen["gradient"].worst if seen["gradient"].asked else None,
         "undecided": decided and {leaf.name: round(leaf.undecided, 6) for leaf in decided.leaves},
         "singles": {"judged": singles.judged, "of": singles.total, "refused": singles.refused} if singles else None,
         "versions": seen["versions"], "devices": seen["devices"], "platform": seen["platform"],
@@ -108,11 +117,40 @@ def _answers(seen, verdict, headline, several):
         "repeats": ("yes" if seen["repeats"] else "no", "the step ran twice on the same numbers"),
         "operations": (operations, headline),
         "program": ("no", headline) if verdict == "PROGRAM"
-        else ("not asked", "is the gradient the derivative of the loss, and the optimizer its formula?"),
+        else ("not asked", _not_asked(seen["gradient"])),
         "sharding": ("not asked", "no step on one device was given") if several else ("-", "one device"),
         "effect": ("not asked", "a few steps do not say what the model learns"),
     }  # fmt: skip
     return {question: {"outcome": outcome, "what": what} for question, (outcome, what) in answers.items()}
+
+
+def _wrong_rule(seen):
+    """Whether a rule is known that is no derivative, and not meant to be another gradient."""
+    wrong = seen["gradient"].wrong
+    return bool(wrong and wrong["rule"] and not wrong["meant"])
+
+
+def _gradient(found):
+    wrong = found.wrong
+    text = "the gradient is not the derivative of the loss"
+    if not wrong["rule"]:
+        return f"{text}, by {wrong['off']:.2g} of it, and the rule that makes it was not found"
+    if wrong["rule"] == "here":
+        return (
+            f"{text} at the parameters' present values, by {wrong['off']:.2g} of it; a little beside them it is: a branch for "
+            "single values, as where(x == 0, x, f(x)), or a rule of JAX's own for them"
+        )
+    if wrong["meant"]:
+        return f"{text}, which seems to be meant: {wrong['rule']} {wrong['meant']}, and changes the gradient ({wrong['place']})"
+    return f"{text}: the rule of {wrong['rule']}, at {wrong['place']}, is no derivative of it; they differ by {wrong['off']:.2g}"
+
+
+def _not_asked(gradient):
+    rest = "whether the optimizer is its formula"
+    if gradient.asked and not gradient.wrong:
+        return f"{rest}. The gradient is the derivative of the loss (they differ by {gradient.worst:.1e} of it)"
+    why = f" ({gradient.why})" if gradient.why else ""
+    return f"whether the gradient is the derivative of the loss{why}, and {rest}"
 
 
 def _makes_nan(seen):

@@ -1,6 +1,8 @@
 """A program's equations one by one: each is compiled alone, so that XLA joins nothing, in loops neither.
 
     env = one_by_one(program, leaves)            # {number: value}
+
+`hold(equation, values)` returns what others see of an equation's results, within loops too.
 """
 
 import jax
@@ -43,7 +45,7 @@ def iterations(e, values):
         carry = out[:carried]
 
 
-def _loop(e, values):
+def _loop(e, values, hold):
     """Computes a loop equation by equation; None if it is too long."""
     p, size = e.params, [len(list(b.everything())) for b in e.bodies]
     if e.name == "scan":
@@ -53,7 +55,7 @@ def _loop(e, values):
         rows, out, steps = [], None, iterations(e, values)
         given = next(steps)
         while True:
-            out = results(e.bodies[0], given)
+            out = results(e.bodies[0], given, hold)
             rows.append(out[carried:])
             try:
                 given = steps.send(out)
@@ -66,41 +68,42 @@ def _loop(e, values):
         nc, nb = p["cond_nconsts"], p["body_nconsts"]
         of_cond, of_body, carry = values[:nc], values[nc : nc + nb], list(values[nc + nb :])
         done = 0
-        while bool(results(e.bodies[0], [*of_cond, *carry])[0]):
-            carry = results(e.bodies[1], [*of_body, *carry])
+        while bool(results(e.bodies[0], [*of_cond, *carry], hold)[0]):
+            carry = results(e.bodies[1], [*of_body, *carry], hold)
             done += sum(size)
             if done > _LONGEST_LOOP:
                 return None
         return carry
     index = int(values[0])
-    return results(e.bodies[min(max(index, 0), len(e.bodies) - 1)], values[1:])
+    return results(e.bodies[min(max(index, 0), len(e.bodies) - 1)], values[1:], hold)
 
 
-def evaluated(e, values):
+def evaluated(e, values, hold=None):
     """Returns the results of an equation that is computed alone."""
-    found = _loop(e, values) if e.name in ("scan", "while", "cond") else None
+    found = _loop(e, values, hold) if e.name in ("scan", "while", "cond") else None
     if found is None:
         whole = len(e.bodies) > 0
         found = jax.jit(lambda *v: tuple(_bind(e, list(v), None, True)))(*values) if whole else _bind(e, values, None, True)
-    return [x if is_key(x) else jnp.asarray(x) for x in found]
+    found = [x if is_key(x) else jnp.asarray(x) for x in found]
+    return found if hold is None else hold(e, found)
 
 
-def continued(program, env, equations):
+def continued(program, env, equations, hold=None):
     """Computes some equations one by one into env."""
     for e in equations:
-        env.update(zip(e.outputs, evaluated(e, [i[1] if isinstance(i, tuple) else env[i] for i in e.inputs])))
+        env.update(zip(e.outputs, evaluated(e, [i[1] if isinstance(i, tuple) else env[i] for i in e.inputs], hold)))
     return env
 
 
-def one_by_one(program, leaves, keep=None):
+def one_by_one(program, leaves, keep=None, hold=None):
     """Returns {number: value}: all, or those to keep and the outputs."""
     env = dict(zip(program.inputs, leaves))
     if keep is None:
-        return continued(program, env, program.equations)
+        return continued(program, env, program.equations, hold)
     last = {i: n for n, e in enumerate(program.equations) for i in e.operands()}
     kept = set(keep) | {o for o in program.outputs if not isinstance(o, tuple)}
     for n, e in enumerate(program.equations):
-        continued(program, env, [e])
+        continued(program, env, [e], hold)
         for i in [*e.operands(), *e.outputs]:
             if last.get(i, -1) <= n and i not in kept and i in env:
                 del env[i]
@@ -111,5 +114,5 @@ def outputs(program, env):
     return [jnp.asarray(o[1]) if isinstance(o, tuple) else env[o] for o in program.outputs]
 
 
-def results(program, arguments):
-    return outputs(program, one_by_one(program, arguments))
+def results(program, arguments, hold=None):
+    return outputs(program, one_by_one(program, arguments, None if hold is None else (), hold))

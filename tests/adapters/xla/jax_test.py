@@ -366,7 +366,7 @@ class NotLookedAt(unittest.TestCase):
         self.assertIn("first value that is not was made by log", str(report))
 
     def test_what_the_equations_take_for_granted_is_said(self):
-        self.assertIn("not asked: whether the gradient is the derivative", str(self.diagnosed(lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2))))
+        self.assertIn("not asked: whether the optimizer is its formula", str(self.diagnosed(lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2))))
 
 
 _SIDE = """
