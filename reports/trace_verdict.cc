@@ -388,6 +388,12 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
     notes.push_back(fmt::format(
         "Whether the gradient is the derivative of the loss was not asked: {}.", g.why));
   }
+  if (v.gradient.unscaled > 0)
+    notes.push_back(fmt::format(
+        "The gradient of step {} is the sum of {} backward passes of one line, which nothing divides: "
+        "if they are of micro-batches, it is {} times that of the whole batch. Whether the passes of a "
+        "step mean what one pass would was not asked.",
+        v.gradient.step, v.gradient.unscaled, v.gradient.unscaled));
   if (!v.update.asked)
     notes.push_back(fmt::format(
         "Whether the update is the optimizer's published formula was not asked: {}.", v.update.why));

@@ -81,6 +81,7 @@ struct GradientCheck {
   // The largest difference of the loss's slope from the gradient's, along the gradient and along
   // random signs, relative to what is compared.
   double worst = 0;
+  int64_t unscaled = 0;  // backward passes of one line whose gradients are added as they are
   bool is_wrong = false;
   std::string node, place;  // where the backward pass becomes wrong
   std::string function;     // of the script, if that is one: "__main__.Swish"

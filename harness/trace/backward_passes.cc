@@ -139,4 +139,41 @@ std::vector<std::vector<Pass>> groups_of(const TraceFile& trace, const Step& ste
   return out;
 }
 
+int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vector<Pass>& group) {
+  const auto scales = [](const Call& call) {
+    const std::string name = base_name(call.op);
+    return name == "aten.div" || name == "aten.mul" || name == "aten._foreach_div" ||
+           name == "aten._foreach_mul" || name == "aten.copy";
+  };
+  const auto place = [&](const Pass& pass) -> const std::string& {
+    return trace.calls[static_cast<size_t>(pass.seeds.front())].place;
+  };
+  if (group.size() < 2) return 0;
+  for (const Pass& pass : group) {
+    if (pass.losses.size() != 1 || place(pass) != place(group.front())) return 0;
+    for (int64_t i = pass.begin; i-- > step.begin;) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      const auto given = computed_by(call, read_by(call));
+      if (std::ranges::none_of(given, [&](const TensorView* t) {
+            return t->storage == pass.losses[0]->storage;
+          }))
+        continue;
+      if (scales(call)) return 0;
+      break;
+    }
+  }
+  // A gradient that is written after its pass is scaled, or clipped.
+  std::unordered_set<uint64_t> gradients;
+  for (const Contribution& c : group.back().contributions) {
+    const Call& call = trace.calls[static_cast<size_t>(c.call)];
+    for (const TensorView* t : computed_by(call, read_by(call))) gradients.insert(t->storage);
+  }
+  for (int64_t i = group.back().end; i < step.end; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    for (const TensorView& w : call.written)
+      if (gradients.contains(w.storage) && scales(call)) return 0;
+  }
+  return static_cast<int64_t>(group.size());
+}
+
 }  // namespace twinrun

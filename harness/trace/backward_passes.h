@@ -50,6 +50,10 @@ struct Step {
 
 Step step_of(const TraceFile& trace, int64_t begin, int64_t end);
 
+// Passes of one line of the script, as of micro-batches, whose losses and gradients no call scales: the
+// update is made of the sum of their gradients. 0: none.
+int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vector<Pass>& group);
+
 // Passes that add to the same gradient before an optimizer reads it.
 std::vector<std::vector<Pass>> groups_of(const TraceFile& trace, const Step& step);
 

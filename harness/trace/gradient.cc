@@ -559,8 +559,10 @@ GradientCheck check_gradient(const TraceFile& trace, ThreadPool* pool, const Sto
     if (!out.why.empty()) return out;
     try {
       GradientCheck found = out;
-      for (std::vector<Pass>& group : groups_of(trace, step))
+      for (std::vector<Pass>& group : groups_of(trace, step)) {
+        found.unscaled = std::max(found.unscaled, unscaled_passes(trace, step, group));
         Check(trace, step, std::move(group), pool, stop).run(found);
+      }
       found.asked = true;
       found.why.clear();
       return found;

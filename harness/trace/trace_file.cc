@@ -395,19 +395,22 @@ class Reader {
     }
   }
 
+  [[noreturn]] static void too_many_arguments() {
+    throw Malformed{fmt::format("its calls have more than {} arguments and results", kMaxArguments)};
+  }
   std::vector<Value> list(Cursor& c, int depth) {
     if (depth > kMaxDepth) throw Malformed{"lists nested too deeply"};
     const auto n = c.take<uint32_t>();
     if (n > c.left()) throw Malformed{fmt::format("a list of {} values", n)};
+    if (n > kMaxArguments - all_values_) too_many_arguments();
     std::vector<Value> out;
+    out.reserve(n);  // growing would take the memory twice
     for (uint32_t i = 0; i < n; ++i) out.push_back(value(c, depth + 1));
     return out;
   }
 
   Value value(Cursor& c, int depth) {
-    if (++all_values_ > kMaxArguments)
-      throw Malformed{
-          fmt::format("its calls have more than {} arguments and results", kMaxArguments)};
+    if (++all_values_ > kMaxArguments) too_many_arguments();
     Value v;
     const auto tag = c.take<uint8_t>();
     switch (tag) {

@@ -45,6 +45,13 @@ class Updates(unittest.TestCase):
         self.assertEqual((report["verdict"]["class"], report["findings"][0]["cause"]), ("PROGRAM", "stale_weights"))
         self.assertIn("step 1 computes with 4 weights from before an update: aten._to_copy.default read them in step 0", said)
 
+    def test_micro_batches_that_nothing_divides_are_told(self):
+        for name, told in {"micro_batches_that_are_averaged": False, "micro_batches_that_are_added": True}.items():
+            with self.subTest(name):
+                report, _ = self.of(name, steps=2)
+                self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
+                self.assertEqual(any("the sum of 4 backward passes of one line" in n for n in report["notes"]), told, report["notes"])
+
     def test_of_the_scripts_own(self):
         for name, said in {
             "of_the_script": "the published formula of torch.optim.Adam, which __main__.Mine computes",

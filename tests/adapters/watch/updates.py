@@ -132,6 +132,27 @@ def a_cast_around_the_loop():
     halves(True)
 
 
+def micro_batches(divide):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for _ in range(4):
+            loss = F.mse_loss(net(torch.randn(2, 6)), torch.randn(2, 3))
+            (loss / divide if divide else loss).backward()
+        optimizer.step()
+
+
+@case()
+def micro_batches_that_are_averaged():
+    micro_batches(4)
+
+
+@case()
+def micro_batches_that_are_added():
+    micro_batches(None)
+
+
 # As a wrong release would be
 
 def adam(change, **options):
