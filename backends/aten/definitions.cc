@@ -263,18 +263,19 @@ Array stored(const Arithmetic& m, const Array& x, Element as) {
       m, [&](Estimate e) { return stored(e, as); }, x);
 }
 
+bool fits(double x, Element to) {
+  const double high = std::ldexp(1, to == Element::kU8 ? 8 : static_cast<int>(8 * size_of(to)) - 1);
+  return std::trunc(x) >= (to == Element::kU8 ? 0 : -high) && std::trunc(x) < high;
+}
 Array converted(Array x, Element to) {
   if (!is_integer(to)) return x;
-  const auto bits = static_cast<int>(8 * size_of(to));
   for (double& v : x.value) {
     if (to == Element::kBool) {
       v = v != 0 ? 1 : 0;
       continue;
     }
     v = std::trunc(v);
-    const double high = std::ldexp(1, to == Element::kU8 ? 8 : bits - 1);
-    const double low = to == Element::kU8 ? 0 : -high;
-    if (!(v >= low && v < high)) throw Undefined("a conversion beyond the range of the integers");
+    if (!fits(v, to)) throw Undefined("a conversion beyond the range of the integers");
   }
   x.radius.clear();
   return x;

@@ -86,6 +86,8 @@ Array stored(const Arithmetic& m, const Array& x, Element as);
 // Numbers as another element type holds them: truncated to integers, true where they are not zero.
 // Rounding to a shorter floating-point type is left to `stored`.
 Array converted(Array x, Element to);
+// Whether a type of integers, other than bool, holds a number without its fraction.
+bool fits(double x, Element to);
 
 using Define = Expected (*)(const Arguments& a);
 struct Definition {

@@ -173,7 +173,23 @@ Expected squeeze(const Arguments& a) {
   return reshaped(std::move(x), std::move(dims));
 }
 
-Expected to_copy(const Arguments& a) { return converted(a.array(0, "self"), a.result(0).element); }
+Expected to_copy(const Arguments& a) {
+  Array x = a.array(0, "self");
+  const Element to = a.result(0).element;
+  if (!is_integer(to) || to == Element::kBool) return converted(std::move(x), to);
+  // What a number beyond the range becomes is not defined, and was not meant to be used: it is taken as
+  // it was given. The bucket of distance 0 of a relative position is the logarithm of 0.
+  Array given;
+  for (size_t i = 0; i < x.value.size(); ++i) {
+    if (fits(x.value[i], to)) continue;
+    if (given.value.empty()) given = array_of(a.result(0), a.m.pool);
+    x.value[i] = given.value[i];
+  }
+  if (given.value.empty()) return converted(std::move(x), to);
+  for (double& v : x.value) v = std::trunc(v);
+  x.radius.clear();
+  return x;
+}
 // Writes the source into self, in the element type of self.
 Expected copy(const Arguments& a) {
   const TensorView& self = a.view(0, "self");

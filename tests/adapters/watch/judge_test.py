@@ -104,6 +104,13 @@ m = torch.nn.Linear(16, 16)""", "loss = square(m(torch.randn(8, 16))).sum()", "I
     loss = (y.contiguous() * torch.randn(4, 8, 16, 16).bfloat16()).sum()""", "NOISE", ""),
     "weights that become NaN": ("m = torch.nn.Linear(4, 2)", "loss = (m(torch.randn(8, 4)) - 10).sqrt().sum()", "PROGRAM",
                                 "aten.sqrt.default returns the first NaN"),
+    "buckets by the logarithm of 0": ("m = torch.nn.Embedding(8, 4)", """d = torch.arange(6)
+    loss = m(torch.where(d < 2, d, (d.float().log() * 2).to(torch.long).clamp(max=7))).pow(2).sum()""", "NOISE", ""),
+    "numbers that float32 rounds": ("w = torch.nn.Parameter(torch.tensor([.1, .3, .7, -.3, .9, 1.1, -.7, .2]))", """x, y = w.detach().clone(), w * 1
+    loss = sum(v.sum() for v in (F.threshold(y, .3, .1), F.hardtanh(y, -.3, .7), F.hardshrink(y, .3), F.softshrink(y, .3), F.celu(y, .3),
+                                 y * (x == .3), y * (x <= .7), torch.fmod(y, .3), torch.remainder(y, .3), (x // .3) * y, torch.isin(x, .3) * y,
+                                 torch.logit(y.abs().clamp(.1, .9), .3), torch.bucketize(x, torch.tensor([.3, .7])) * y, F.rrelu(y, .1, .3)))""",
+                                    "NOISE", ""),
     "a metric without a definition": ("m = torch.nn.Linear(4, 2)", """y = m(torch.randn(8, 4)); loss = y.pow(2).sum()
     torch.linalg.eigvalsh(y.detach().t() @ y.detach())""", "NOISE", ""),
 }
