@@ -2,7 +2,7 @@
 gradient, are evaluated in binary64, equation by equation and without the roundings of their types; the function also a
 little along its gradient and along random signs.
 
-    found = check(form, leaves, deadline)      # of the step's first arguments
+    found = check(form, program, leaves, deadline)    # of the step's equations and first arguments
     found.asked, found.why, found.worst, found.wrong
 
 The slope by differences knows nothing of derivative rules. Where it is not the gradient's, each rule that the script or a
@@ -29,6 +29,7 @@ _CERTAIN = 8  # a slope is certain to within so many times the difference of its
 _STEP = 2.0**-20  # of the norm of what is moved
 _OPEN = 0.25  # of the gradient: a slope that is less certain is none
 _LARGEST = 5000  # equations
+_MOST_WORK, _MOST_NUMBERS = 20000, 1 << 28  # of the step, each iteration of a loop by itself
 
 
 class Found:
@@ -39,9 +40,23 @@ class Found:
         self.asked, self.why, self.worst, self.wrong = not why, why, 0.0, None
 
 
-def check(form, leaves, deadline):
+def _work(program):
+    """Returns (equations, numbers) that a program computes, each iteration of a scan by itself."""
+    equations = numbers = 0
+    for e in program.equations:
+        times = e.params.get("length", 1) if e.name == "scan" else 1
+        inner = [_work(body) for body in e.bodies]
+        equations += 1 + times * sum(n for n, _ in inner)
+        numbers += sum(int(np.prod(getattr(a, "shape", ()))) for a in e.avals) + times * sum(n for _, n in inner)
+    return equations, numbers
+
+
+def check(form, program, leaves, deadline):
     """Runs the step without compiling it, and asks each function that it differentiates."""
     asked, inside = [], []
+    equations, numbers = _work(program)
+    if equations > _MOST_WORK or numbers > _MOST_NUMBERS:
+        return Found("the step is too large")
 
     def watching(original):
         def vjp(function, *primals, **options):

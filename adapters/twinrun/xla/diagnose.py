@@ -162,7 +162,7 @@ def diagnose(
     }  # fmt: skip
     if meaning is None:
         say("holding the gradient against the loss")
-        seen["gradient"] = derivative.check(form, on_one_device(first), time.monotonic() + _TIME_FOR_GRADIENT)
+        seen["gradient"] = derivative.check(form, program, on_one_device(first), time.monotonic() + _TIME_FOR_GRADIENT)
     else:
         seen["gradient"] = derivative.Found("the step runs on a mesh")
     _investigate(form, meant, program, run, folder, begun + seconds, seen, say)
