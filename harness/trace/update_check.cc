@@ -30,7 +30,7 @@ constexpr const char* kWeights = "the weights";
 constexpr double kMostNumbers = 0x1p28;
 constexpr int64_t kMostEvents = 1 << 14, kFewestElements = 1 << 16;
 
-const Value* named(const Call& update, std::string_view name) {
+const Value* keyword_of(const Call& update, std::string_view name) {
   for (const auto& [key, value] : update.kwargs)
     if (key == name) return &value;
   return nullptr;
@@ -89,8 +89,8 @@ const TensorView& tensor(const Value& v) {
 }
 
 std::vector<Given> given_to(const Call& update) {
-  const Value* weights = named(update, "parameters");
-  const Value* gradients = named(update, "gradients");
+  const Value* weights = keyword_of(update, "parameters");
+  const Value* gradients = keyword_of(update, "gradients");
   if (weights == nullptr || gradients == nullptr ||
       weights->items.size() != gradients->items.size() ||
       weights->items.size() != update.written.size())
@@ -128,7 +128,7 @@ std::vector<Event> events_of(const TraceFile& trace) {
   std::vector<Event> out;
   std::map<std::string, int64_t> count;
   for (const Call& u : trace.updates) {
-    const Value* first = named(u, "first");
+    const Value* first = keyword_of(u, "first");
     const int64_t from = first == nullptr ? -1 : first->integer;
     if (from < 0 || from >= u.index) continue;
     if (out.empty() || out.back().first != from || out.back().end != u.index ||
@@ -417,7 +417,7 @@ UpdateCheck check_updates(const TraceFile& trace, ThreadPool* pool, const StopFl
   double numbers = 0;
   try {
     for (const Event& e : events) {
-      if (named(*e.groups[0], "hooks") != nullptr)
+      if (keyword_of(*e.groups[0], "hooks") != nullptr)
         throw Undefined(fmt::format("hooks run within the step of {}", e.optimizer));
       const double size = size_of(trace, e);
       if (size > kMostNumbers || (numbers += size) > 4 * kMostNumbers) throw Undefined("the update is too large");

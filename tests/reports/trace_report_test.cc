@@ -23,6 +23,10 @@ TEST(TraceReport, NothingFromTheTraceIsMarkup) {
   v.unjudged[{bad, bad}] = {1, 1};
   v.open = {{bad, bad, bad, 1}};
   v.notes = {bad};
+  v.update.is_wrong = true;
+  v.update.optimizer = v.update.place = v.update.type = v.update.what = v.update.looks = bad;
+  v.stale.weights = 1;
+  v.stale.op = v.stale.place = bad;
   v.settings = {{bad, bad}};
   const std::string page = to_html(report_of(v));
   for (const char* part : {"<img", "<script>alert", "\x1b"})
