@@ -103,14 +103,17 @@ std::string looked_at(const TraceVerdict& v) {
                                 fmt::join(u.optimizers, " and "), u.worst));
   else
     open.emplace_back("the update is the optimizer's published formula");
-  if (v.stale.asked)
-    right.emplace_back("no weight is from before an update");
-  else
-    open.emplace_back("the weights that are read are the present ones");
-  open.emplace_back("the batch is the present one");
-  const std::string rest = fmt::format("whether {}", fmt::join(open, ", whether "));
+  if (v.stale.asked) right.emplace_back("no weight is from before an update");
+  open.emplace_back(v.stale.asked ? "the batch that is read is the present one"
+                                  : "the weights and the batch that are read are the present ones");
+  const std::string last = open.back();
+  open.pop_back();
+  const std::string rest =
+      open.empty() ? "whether " + last
+                   : fmt::format("whether {}, and whether {}", fmt::join(open, ", whether "), last);
   if (right.empty()) return rest;
-  return fmt::format("{}; {} was not asked", fmt::join(right, "; "), rest);
+  return fmt::format("{}; {} {} not asked", fmt::join(right, "; "), rest,
+                     open.empty() ? "was" : "were");
 }
 
 Answer program(const TraceVerdict& v) {
