@@ -138,7 +138,9 @@ class Judge(unittest.TestCase):
                 with self.subTest(script=script.name, extra=extra):
                     # The judge takes ten seconds for a step of this network.
                     report = watched(script, "--steps", 2, *extra, steps=1 if script.stem == "resnet18" else 2)
-                    self.assertEqual(report["findings"], [])
+                    # NAdam of PyTorch 1 is not its formula.
+                    old = VERSION.startswith("1.") and script.stem == "contrastive"
+                    self.assertEqual([f["op"] for f in report["findings"]], ["torch.optim.NAdam"] if old else [])
                     # All but a handful are judged, and the rest is listed.
                     self.assertGreater(report["counts"]["judged"], 0.9 * report["counts"]["calls"])
                     listed = sum(row["calls"] for row in rows(report, "not_judged"))
