@@ -188,20 +188,20 @@ Finding finding_of(const CallFinding& f) {
 
 // A finding about the step itself: what the program asks for, not how it was computed.
 template <class Check>
-Finding step_finding(const char* cause, const Check& check) {
+Finding step_finding(const char* cause, const char* phase, const Check& check) {
   Finding out;
   out.verdict = VerdictClass::kProgram;
   out.cause = cause;
   out.level = ' ';
   out.step = check.step;
-  out.phase = "backward";
+  out.phase = phase;
   out.place = check.place;
   out.sentence = described(check);
   return out;
 }
 
 Finding finding_of(const GradientCheck& g) {
-  Finding out = step_finding("gradient", g);
+  Finding out = step_finding("gradient", "backward", g);
   out.op = g.function.empty() ? g.node : g.function;
   out.number = g.worst;
   out.bound = GradientCheck::kLeast;
@@ -214,7 +214,7 @@ Finding finding_of(const GradientCheck& g) {
 }
 
 Finding finding_of(const UnclearedGradients& u) {
-  Finding out = step_finding("uncleared_gradients", u);
+  Finding out = step_finding("uncleared_gradients", "backward", u);
   out.evidence.emplace_back(
       "between the update and this backward pass nothing set them to zero or None: call "
       "optimizer.zero_grad()");
@@ -222,8 +222,7 @@ Finding finding_of(const UnclearedGradients& u) {
 }
 
 Finding finding_of(const StaleReads& s) {
-  Finding out = step_finding("stale_weights", s);
-  out.phase = "forward";
+  Finding out = step_finding("stale_weights", "forward", s);
   out.op = s.op;
   out.evidence.emplace_back(
       "what was computed of a weight in an earlier step, such as its cast to half precision, is used "
@@ -233,15 +232,8 @@ Finding finding_of(const StaleReads& s) {
 }
 
 Finding finding_of(const UpdateCheck& u) {
-  Finding out;
-  out.verdict = VerdictClass::kProgram;
-  out.cause = "update";
-  out.level = ' ';
-  out.step = u.step;
-  out.phase = "optimizer";
-  out.place = u.place;
+  Finding out = step_finding("update", "optimizer", u);
   out.op = u.optimizer;
-  out.sentence = described(u);
   out.number = u.off;
   out.bound = UpdateCheck::kLeast;
   out.number_text = fmt::format(

@@ -111,6 +111,9 @@ struct StaleReads {
 
 // Whether the updates are the published formulas of their optimizers.
 struct UpdateCheck {
+  // A difference below is none. Optimizers keep numbers that all elements share in float32: each has an
+  // error of 2^-24, and a formula has fewer than 64.
+  static constexpr double kLeast = 64 * 0x1p-24;
   bool asked = false;
   std::string why;                      // it was not
   std::vector<std::string> optimizers;  // "torch.optim.AdamW"
@@ -125,9 +128,6 @@ struct UpdateCheck {
   std::string optimizer, place;
   std::string type;   // of the parameter: "float32[64, 10]"
   std::string what;   // "the weights", "its state exp_avg_sq"
-  // Optimizers keep numbers that all elements share in float32: each has an error of 2^-24, and a
-  // formula has fewer than 64.
-  static constexpr double kLeast = 64 * 0x1p-24;
   std::string looks;  // "it is the formula without its weight decay"; "" if it is none that is known
 };
 

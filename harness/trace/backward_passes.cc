@@ -14,12 +14,6 @@ using aten::Call;
 using aten::TensorView;
 using aten::Value;
 
-const Value* named(const Call& call, std::string_view name) {
-  for (const auto& [key, v] : call.kwargs)
-    if (key == name) return &v;
-  return nullptr;
-}
-
 bool is_seed(const Call& call) {
   return call.node.empty() && base_name(call.op) == "aten.ones_like" && !call.args.empty() &&
          call.args[0].kind == Value::Kind::kTensor && call.args[0].tensor.elements() == 1 &&

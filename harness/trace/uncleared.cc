@@ -34,10 +34,9 @@ std::optional<UnclearedGradients> uncleared_gradients(const TraceFile& trace) {
   for (const Call& call : trace.calls) {
     if (call.failed || call.composed) continue;
     if (out.weights > 0 && call.step > out.step + 1) break;
-    const auto variable = std::ranges::find(call.kwargs, std::string("variable"),
-                                            [](const auto& named) { return named.first; });
-    if (variable != call.kwargs.end() && variable->second.kind == Value::Kind::kInteger) {
-      const auto leaf = static_cast<uint64_t>(variable->second.integer);
+    const Value* variable = named(call, "variable");
+    if (variable != nullptr && variable->kind == Value::Kind::kInteger) {
+      const auto leaf = static_cast<uint64_t>(variable->integer);
       Buffer& b = of_leaf[leaf];
       const bool adds = base_name(call.op) == "aten.add" && !call.args.empty() &&
                         call.args[0].kind == Value::Kind::kTensor &&

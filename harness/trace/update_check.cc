@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
-#include <optional>
 #include <unordered_set>
 
 #include "backends/aten/definitions.h"
@@ -30,13 +28,7 @@ constexpr const char* kWeights = "the weights";
 constexpr double kMostNumbers = 0x1p28;
 constexpr int64_t kMostEvents = 1 << 14, kFewestElements = 1 << 16;
 
-const Value* keyword_of(const Call& update, std::string_view name) {
-  for (const auto& [key, value] : update.kwargs)
-    if (key == name) return &value;
-  return nullptr;
-}
-
-std::vector<double> numbers_of(const Value& v) {
+Numbers numbers_of(const Value& v) {
   switch (v.kind) {
     case Value::Kind::kBool:
     case Value::Kind::kInteger:
@@ -89,8 +81,8 @@ const TensorView& tensor(const Value& v) {
 }
 
 std::vector<Given> given_to(const Call& update) {
-  const Value* weights = keyword_of(update, "parameters");
-  const Value* gradients = keyword_of(update, "gradients");
+  const Value* weights = named(update, "parameters");
+  const Value* gradients = named(update, "gradients");
   if (weights == nullptr || gradients == nullptr ||
       weights->items.size() != gradients->items.size() ||
       weights->items.size() != update.written.size())
@@ -128,7 +120,7 @@ std::vector<Event> events_of(const TraceFile& trace) {
   std::vector<Event> out;
   std::map<std::string, int64_t> count;
   for (const Call& u : trace.updates) {
-    const Value* first = keyword_of(u, "first");
+    const Value* first = named(u, "first");
     const int64_t from = first == nullptr ? -1 : first->integer;
     if (from < 0 || from >= u.index) continue;
     if (out.empty() || out.back().first != from || out.back().end != u.index ||
@@ -282,17 +274,17 @@ class Evaluated {
     return found;
   }
 
-  void hold(const TensorView& view) const {
+  void allow(const TensorView& view) const {
     if (view.elements() > most_elements_) throw Undefined("a tensor of too many elements");
   }
   Numbers recorded(const TensorView& view) const {
-    hold(view);
+    allow(view);
     const aten::Array x = aten::held_array_of(view, pool_);
     return {x.value.begin(), x.value.end()};
   }
   Numbers again(const TensorView& view) const {
     if (!aten::is_float(view.element)) return recorded(view);
-    hold(view);
+    allow(view);
     const aten::Array x = again_.read(view);
     return {x.value.begin(), x.value.end()};
   }
@@ -335,20 +327,37 @@ class Evaluated {
   std::unordered_set<uint64_t> written_;
 };
 
-bool agrees(const Evaluated& update, const Formula& formula, Departure departure) {
-  bool all = true, any = false;
-  try {
-    update.each([&](const Row& row) {
-      any = true;
-      return all = compare(row, formula, departure).off <= least_of(row, formula);
-    });
-  } catch (const Undefined&) {
-    return false;  // it has not the settings of this formula
-  }
-  return all && any;
+// An optimizer that is none of PyTorch's: a formula that all of its updates so far agree with.
+struct Known {
+  const Formula* formula = nullptr;
+  Departure departure = Departure::kNone;
+};
+std::vector<Known> every_formula() {
+  std::vector<Known> out;
+  for (int d = 0; d < static_cast<int>(Departure::kCount); ++d)
+    for (const Formula& f : formulas()) out.push_back({&f, static_cast<Departure>(d)});
+  return out;
 }
 
-void hold(const Evaluated& update, const Event& event, const Formula& formula, UpdateCheck& out) {
+// Leaves those that agree with an update, too.
+void narrow(const Evaluated& update, std::vector<Known>& known) {
+  bool any = false;
+  update.each([&](const Row& row) {
+    any = true;
+    std::erase_if(known, [&](const Known& k) {
+      try {
+        return compare(row, *k.formula, k.departure).off > least_of(row, *k.formula);
+      } catch (const Undefined&) {
+        return true;  // the optimizer has not the settings of this formula
+      }
+    });
+    return !known.empty();
+  });
+  if (!any) known.clear();
+}
+
+// Holds an update against the formula of its optimizer.
+void judge(const Evaluated& update, const Event& event, const Formula& formula, UpdateCheck& out) {
   update.each([&](const Row& row) {
     const Apart c = compare(row, formula, Departure::kNone);
     ++out.parameters;
@@ -382,15 +391,55 @@ double size_of(const TraceFile& trace, const Event& event) {
   return numbers;
 }
 
-// An optimizer that is none of PyTorch's: the formula that all of its updates agree with.
-struct Known {
-  const Formula* formula = nullptr;
-  Departure departure = Departure::kNone;
-};
-std::vector<Known> every_formula() {
-  std::vector<Known> out;
-  for (int d = 0; d < static_cast<int>(Departure::kCount); ++d)
-    for (const Formula& f : formulas()) out.push_back({&f, static_cast<Departure>(d)});
+// Undefined where it cannot be asked.
+UpdateCheck checked(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop) {
+  std::vector<Event> events = events_of(trace);
+  if (events.empty()) throw Undefined("no update of an optimizer was described in the trace");
+  // A state that is wrong shows at the latest in the last step; between, every step costs.
+  const int32_t first = events.front().step, last = events.back().step;
+  std::erase_if(events, [&](const Event& e) { return e.step != first && e.step != last; });
+  UpdateCheck out;
+  std::map<std::string, std::vector<Known>> others;  // by optimizer
+  double numbers = 0;
+  for (const Event& e : events) {
+    if (named(*e.groups[0], "hooks") != nullptr) {
+      out.why = fmt::format("hooks run within the step of {}", e.optimizer);
+      continue;
+    }
+    const double size = size_of(trace, e);
+    if (size > kMostNumbers || (numbers += size) > 4 * kMostNumbers)
+      throw Undefined("the update is too large");
+    const Evaluated update(trace, e, pool, stop);
+    if (const Formula* formula = formula_of(e.optimizer)) {
+      judge(update, e, *formula, out);
+    } else {
+      auto& known = others.try_emplace(e.optimizer, every_formula()).first->second;
+      narrow(update, known);
+    }
+    if (std::ranges::find(out.optimizers, e.optimizer) == out.optimizers.end())
+      out.optimizers.push_back(e.optimizer);
+    // What is wrong counts, whatever of others is not known.
+    if (out.is_wrong) {
+      out.why.clear();
+      out.place = trace.calls[static_cast<size_t>(e.first)].place;
+      out.asked = true;
+      return out;
+    }
+  }
+  if (!out.why.empty()) throw Undefined(out.why);
+  for (const auto& [optimizer, known] : others) {
+    if (known.empty())
+      throw Undefined(fmt::format("{} is none of torch.optim's, and no published formula is known "
+                                  "that its updates agree with",
+                                  optimizer));
+    const Known& k = known.front();
+    if (k.departure != Departure::kNone)
+      throw Undefined(fmt::format("{} is none of torch.optim's; it computes the formula of {} {}",
+                                  optimizer, k.formula->optimizer, words_of(k.departure)));
+    std::ranges::replace(out.optimizers, optimizer,
+                         fmt::format("{}, which {} computes", k.formula->optimizer, optimizer));
+  }
+  out.asked = true;
   return out;
 }
 
@@ -398,67 +447,14 @@ std::vector<Known> every_formula() {
 
 UpdateCheck check_updates(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop) {
   UpdateCheck out;
-  std::vector<Event> events;
   try {
-    events = events_of(trace);
+    return checked(trace, pool, stop);
   } catch (const Undefined& e) {
     out.why = e.what();
-    return out;
-  }
-  if (events.empty()) {
-    out.why = "no update of an optimizer was described in the trace";
-    return out;
-  }
-  // A state that is wrong shows at the latest in the last step; between, every step costs.
-  const int32_t first = events.front().step, last = events.back().step;
-  std::erase_if(events, [&](const Event& e) { return e.step != first && e.step != last; });
-  UpdateCheck found;
-  std::map<std::string, std::vector<Known>> others;  // by optimizer
-  double numbers = 0;
-  try {
-    for (const Event& e : events) {
-      if (keyword_of(*e.groups[0], "hooks") != nullptr)
-        throw Undefined(fmt::format("hooks run within the step of {}", e.optimizer));
-      const double size = size_of(trace, e);
-      if (size > kMostNumbers || (numbers += size) > 4 * kMostNumbers) throw Undefined("the update is too large");
-      const Evaluated update(trace, e, pool, stop);
-      if (const Formula* formula = formula_of(e.optimizer)) {
-        hold(update, e, *formula, found);
-      } else {
-        auto& known = others.try_emplace(e.optimizer, every_formula()).first->second;
-        std::erase_if(known,
-                      [&](const Known& k) { return !agrees(update, *k.formula, k.departure); });
-        if (known.empty())
-          throw Undefined(fmt::format("{} is none of torch.optim's, and no published formula is "
-                                      "known that its updates agree with",
-                                      e.optimizer));
-      }
-      if (std::ranges::find(found.optimizers, e.optimizer) == found.optimizers.end())
-        found.optimizers.push_back(e.optimizer);
-      if (found.is_wrong) {
-        found.place = trace.calls[static_cast<size_t>(e.first)].place;
-        break;
-      }
-    }
-  } catch (const Undefined& e) {
-    out.why = e.what();
-    return out;
   } catch (const std::bad_alloc&) {
     out.why = "it takes more memory than there is";
-    return out;
   }
-  for (const auto& [optimizer, known] : others) {
-    const Known& k = known.front();
-    if (k.departure != Departure::kNone) {
-      out.why = fmt::format("{} is none of torch.optim's; it computes the formula of {} {}", optimizer,
-                            k.formula->optimizer, words_of(k.departure));
-      return out;
-    }
-    std::ranges::replace(found.optimizers, optimizer,
-                         fmt::format("{}, which {} computes", k.formula->optimizer, optimizer));
-  }
-  found.asked = true;
-  return found;
+  return out;
 }
 
 }  // namespace twinrun

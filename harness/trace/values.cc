@@ -37,6 +37,12 @@ class Digests {
 
 }  // namespace
 
+const Value* named(const Call& call, std::string_view name) {
+  for (const auto& [key, v] : call.kwargs)
+    if (key == name) return &v;
+  return nullptr;
+}
+
 std::vector<const TensorView*> read_by(const Call& call) {
   std::vector<const TensorView*> all;
   for (const Value& v : call.args) aten::collect(v, all);

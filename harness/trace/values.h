@@ -54,6 +54,8 @@ std::vector<const aten::TensorView*> compared_views(const aten::Call& call, size
 std::vector<const aten::TensorView*> computed_by(const aten::Call& call,
                                                  const std::vector<const aten::TensorView*>& read);
 
+// An argument that a call is given by name; nullptr if it is not.
+const aten::Value* named(const aten::Call& call, std::string_view name);
 // All tensors that a call is given, in order.
 std::vector<const aten::TensorView*> read_by(const aten::Call& call);
 // "aten.add" for "aten.add_.Tensor": without the overload and the mark of a write in place.

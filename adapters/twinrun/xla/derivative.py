@@ -162,6 +162,13 @@ def _results(program, leaves, hold=lambda e, values: values):
         return outputs(program, one_by_one(program, [_wide(x) for x in leaves], (), wide))
 
 
+def _placed(leaves, places, values):
+    leaves = list(leaves)
+    for i, x in zip(places, values):
+        leaves[i] = x
+    return leaves
+
+
 class _Function:
     """A function of arrays, at a point: its values nearby, and what its derivative rules give. What stop_gradient gives
     stays as it is at the point."""
@@ -187,10 +194,7 @@ class _Function:
         return [leaves[i] for i in self.places]
 
     def placed(self, leaves, floats):
-        leaves = list(leaves)
-        for i, x in zip(self.places, floats):
-            leaves[i] = x
-        return leaves
+        return _placed(leaves, self.places, floats)
 
     def compared(self, deadline=None):
         """Returns (the largest difference of a slope from the gradient's, relative, and whether one is beyond doubt)."""
@@ -252,8 +256,8 @@ def _signs(like, seed):
 
 
 def _slope(value, at, direction):
-    """Returns (slope, how uncertain it is, how far its two sides are apart) along a direction, by differences, of the sum of value(moved). The two sides are
-    held against each other element by element: kinks of several may cancel in the sum."""
+    """Returns (slope, how uncertain it is, how far its two sides are apart) along a direction, by differences, of the sum of
+    value(moved). The two sides are held against each other element by element: kinks of several may cancel in the sum."""
     here, size = value(at), (_norm(at) or 1.0) / max(_norm(direction), 1e-300)
     slopes, sides = [], 0.0
     for h in (_STEP * size, _STEP * size / 8):
@@ -327,14 +331,8 @@ class _Loss:
         """Returns what is wrong with the derivative of a function of arrays; None if nothing is known to be."""
         arrays = [i for i, x in enumerate(leaves) if hasattr(x, "dtype")]
 
-        def of_arrays(*given):
-            every = list(leaves)
-            for i, x in zip(arrays, given):
-                every[i] = x
-            return function(*every)
-
         try:
-            asked = _Function(self.vjp, of_arrays, [leaves[i] for i in arrays])
+            asked = _Function(self.vjp, lambda *given: function(*_placed(leaves, arrays, given)), [leaves[i] for i in arrays])
             worst, wrong = asked.compared() if asked.places else (0.0, False)
         except Exception:  # what has no meaning in float64 by itself, or a kink here
             return None

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 torch.manual_seed(0)
-CASES, WRONG, OTHERS = {}, {}, {}
+CASES, WRONG = {}, {}
 VARIANTS = {
     "SGD": [{}, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01}, {"momentum": 0.9, "nesterov": True}, {"maximize": True}],
     "Adam": [{}, {"amsgrad": True}, {"weight_decay": 0.1}, {"maximize": True, "betas": (0.5, 0.9)}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
