@@ -225,7 +225,8 @@ Finding finding_of(const StaleReads& s) {
   Finding out = step_finding("stale_weights", "forward", s);
   out.op = s.op;
   out.evidence.emplace_back(
-      "what was computed of a weight in an earlier step, such as its cast to half precision, is used "
+      "what was computed of a weight in an earlier step, such as its cast to half precision, is "
+      "used "
       "again after the weight was updated: compute it in each step (a torch.autocast region for "
       "each, not one around the loop)");
   return out;
@@ -384,14 +385,17 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
         "Whether the gradient is the derivative of the loss was not asked: {}.", g.why));
   }
   if (v.gradient.unscaled > 0)
-    notes.push_back(fmt::format(
-        "The gradient of step {} is the sum of {} backward passes of one line, which nothing divides: "
-        "if they are of micro-batches, it is {} times that of the whole batch. Whether the passes of a "
-        "step mean what one pass would was not asked.",
-        v.gradient.step, v.gradient.unscaled, v.gradient.unscaled));
+    notes.push_back(
+        fmt::format("The gradient of step {} is the sum of {} backward passes of one line, which "
+                    "nothing divides: "
+                    "if they are of micro-batches, it is {} times that of the whole batch. Whether "
+                    "the passes of a "
+                    "step mean what one pass would was not asked.",
+                    v.gradient.step, v.gradient.unscaled, v.gradient.unscaled));
   if (!v.update.asked)
-    notes.push_back(fmt::format(
-        "Whether the update is the optimizer's published formula was not asked: {}.", v.update.why));
+    notes.push_back(
+        fmt::format("Whether the update is the optimizer's published formula was not asked: {}.",
+                    v.update.why));
   if (v.without_update)
     notes.emplace_back("No update of a weight is in the trace, so every call counts.");
   notes.insert(notes.end(), v.notes.begin(), v.notes.end());

@@ -103,7 +103,8 @@ struct UnclearedGradients {
 
 // Weights as they were before an update, through which the gradient of a later step goes.
 struct StaleReads {
-  bool asked = false;  // a step after the first one has a backward pass whose forward calls are known
+  bool asked =
+      false;  // a step after the first one has a backward pass whose forward calls are known
   int64_t weights = 0;
   int32_t step = 0, made_in = 0;  // of the first: the step of the gradient, and that of the reading
   std::string op, place;          // the call that read the weight
@@ -126,9 +127,10 @@ struct UpdateCheck {
   int32_t step = 0;
   double off = 0;
   std::string optimizer, place;
-  std::string type;   // of the parameter: "float32[64, 10]"
-  std::string what;   // "the weights", "its state exp_avg_sq"
-  std::string looks;  // "it is the formula without its weight decay"; "" if it is none that is known
+  std::string type;  // of the parameter: "float32[64, 10]"
+  std::string what;  // "the weights", "its state exp_avg_sq"
+  std::string
+      looks;  // "it is the formula without its weight decay"; "" if it is none that is known
 };
 
 struct TraceVerdict {

@@ -46,9 +46,7 @@ Expected threshold(const Arguments& a) {
 }
 Expected threshold_backward(const Arguments& a) {
   const Limit t = limit(a, 2, "threshold", 0);
-  return backward(a, [&](double dy, double x) {
-    return Estimate{x <= t.at ? 0 : dy, open(t, x)};
-  });
+  return backward(a, [&](double dy, double x) { return Estimate{x <= t.at ? 0 : dy, open(t, x)}; });
 }
 // What lies within [-lambda, lambda] becomes 0.
 Expected hardshrink(const Arguments& a) {

@@ -44,8 +44,8 @@ Array positions(const Array& x, const Array& sorted, bool right) {
   for (int64_t i = 0; i < x.size(); ++i) {
     const auto begin = sorted.value.begin() + (rows ? quotient(i, each) * width : 0);
     const double v = x.value[static_cast<size_t>(i)];
-    const auto at =
-        right ? std::upper_bound(begin, begin + width, v) : std::lower_bound(begin, begin + width, v);
+    const auto at = right ? std::upper_bound(begin, begin + width, v)
+                          : std::lower_bound(begin, begin + width, v);
     out.value[static_cast<size_t>(i)] = static_cast<double>(at - begin);
   }
   return out;

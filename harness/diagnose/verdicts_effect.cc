@@ -134,7 +134,8 @@ void sharding_harmless(const Evidence& e, Judgement& j) {
   j.headline = fmt::format("Noise: sharding changes the program's meaning ({}), but {}.",
                            named_causes(e), lower_first(effect_words(*find_row(e, "S - R"))));
   j.next_steps = {
-      "if sharding has to mean the same, undo the cause above; otherwise declare the largest effect "
+      "if sharding has to mean the same, undo the cause above; otherwise declare the largest "
+      "effect "
       "that you accept (--set diagnose.margin=X), and the whole interval is held against it"};
   j.notes.push_back(
       "The sharded program does not mean the same; the seeds would have shown an effect as large "

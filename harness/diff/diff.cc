@@ -188,10 +188,11 @@ void compare_starts(const RunFile& a, const RunFile& b, Diff& d) {
   if (*d.same_start) return;
   d.notes.insert(
       d.notes.begin(),
-      fmt::format("A and B begin from different initial checkpoints (weights {} against "
-                  "{}), which alone makes everything after them differ; train both from one "
-                  "checkpoint (train --snapshot, then train --init FILE) before concluding anything",
-                  x->second.substr(0, 8), y->second.substr(0, 8)));
+      fmt::format(
+          "A and B begin from different initial checkpoints (weights {} against "
+          "{}), which alone makes everything after them differ; train both from one "
+          "checkpoint (train --snapshot, then train --init FILE) before concluding anything",
+          x->second.substr(0, 8), y->second.substr(0, 8)));
 }
 
 }  // namespace

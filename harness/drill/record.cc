@@ -104,10 +104,9 @@ Score score(const CaseRecord& r) {
   // An intermittent fault begins at a different step in every run.
   const bool intermittent = r.injected.fault.find(",rate=") != std::string::npos;
   s.kind = kind_of(r);
-  s.right = r.error.empty() &&
-            (allowed(s.kind, r.verdict) ||
-             (intermittent && !r.sealed.empty() && broke_a_promise(r) &&
-              (s.kind == Kind::kInert || s.kind == Kind::kEngineInside)));
+  s.right = r.error.empty() && (allowed(s.kind, r.verdict) ||
+                                (intermittent && !r.sealed.empty() && broke_a_promise(r) &&
+                                 (s.kind == Kind::kInert || s.kind == Kind::kEngineInside)));
   s.effect = effect_is_right(s.kind, r);
   s.flagged = r.error.empty() && r.verdict == VerdictClass::kEngineBug;
   const auto first = std::ranges::find(r.findings, VerdictClass::kEngineBug, &SaidFinding::verdict);
@@ -219,8 +218,8 @@ Result<CaseRecord> from_line(const std::string& text) {
     r.truth.matters = truth.at("matters");
     r.error = line.at("error");
     r.verdict = class_of_text(line.at("verdict"));
-    for (const Effect effect : {Effect::kNoneDetected, Effect::kSeedNoise, Effect::kWithinMargin, Effect::kHarmful,
-                                Effect::kBeneficial, Effect::kUndecided}) {
+    for (const Effect effect : {Effect::kNoneDetected, Effect::kSeedNoise, Effect::kWithinMargin,
+                                Effect::kHarmful, Effect::kBeneficial, Effect::kUndecided}) {
       if (line.at("effect") == std::string(to_string(effect))) r.effect = effect;
     }
     r.not_learnt = line.at("not_learnt");

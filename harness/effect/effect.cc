@@ -18,9 +18,7 @@ constexpr double kPower = 0.8;
 constexpr double kHarmful = 2;
 constexpr double kGrowth = 1.6;  // factor of the number of seeds from look to look
 
-double quantile(double n, double p) {
-  return student_quantile(n - 1, p);
-}
+double quantile(double n, double p) { return student_quantile(n - 1, p); }
 
 // The lower 95 % bound of the true standard deviation, as a factor of that of `n` numbers.
 double lower_bound_of_deviation(double n) {

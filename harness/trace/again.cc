@@ -203,7 +203,8 @@ void Again::need(const std::vector<uint64_t>& storages, int64_t end) {
   for (int64_t i = end; i-- > begin_;) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed || call.optimizer) continue;
-    if (std::ranges::none_of(given_by(call), [&](const TensorView* t) { return live.contains(t->storage); }))
+    if (std::ranges::none_of(given_by(call),
+                             [&](const TensorView* t) { return live.contains(t->storage); }))
       continue;
     needed_[static_cast<size_t>(i - begin_)] = true;
     for (const TensorView* t : read_of(call))

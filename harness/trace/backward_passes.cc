@@ -148,9 +148,8 @@ int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vec
     for (int64_t i = pass.begin; i-- > step.begin;) {
       const Call& call = trace.calls[static_cast<size_t>(i)];
       const auto given = computed_by(call, read_by(call));
-      if (std::ranges::none_of(given, [&](const TensorView* t) {
-            return t->storage == pass.losses[0]->storage;
-          }))
+      if (std::ranges::none_of(
+              given, [&](const TensorView* t) { return t->storage == pass.losses[0]->storage; }))
         continue;
       if (scales(call)) return 0;
       break;

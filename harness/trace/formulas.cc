@@ -154,9 +154,10 @@ void radam(const Settings& s, Departure d, Slot& slot) {
   const double limit = 2 / (1 - b2) - 1;
   const double length = limit - 2 * step.t * std::pow(b2, step.t) / (1 - std::pow(b2, step.t));
   const bool rectifies = length > 5;
-  const double r = rectifies ? std::sqrt((length - 4) * (length - 2) * limit /
-                                         ((limit - 4) * (limit - 2) * length))
-                             : 1;
+  const double r =
+      rectifies
+          ? std::sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length))
+          : 1;
   step.each([&](size_t i, double& w, double g) {
     m[i] = b1 * m[i] + (1 - b1) * g;
     v[i] = b2 * v[i] + (1 - b2) * g * g;
@@ -283,9 +284,8 @@ void adafactor(const Settings& s, Departure d, Slot& slot) {
         x += beta * (of_column[c] - x);
       }
       for (size_t i = 0; i < rows * columns; ++i)
-        estimate[p * rows * columns + i] = row[p * rows + i / columns] *
-                                           column[p * columns + i % columns] /
-                                           std::max(mean, least);
+        estimate[p * rows * columns + i] =
+            row[p * rows + i / columns] * column[p * columns + i % columns] / std::max(mean, least);
     }
   } else {
     Numbers& v = step.state("variance");
@@ -346,18 +346,12 @@ void muon(const Settings& s, Departure d, Slot& slot) {
 
 // Of formulas that agree on a step the first is meant.
 constexpr std::array kFormulas = {
-    Formula{"torch.optim.SGD", sgd},
-    Formula{"torch.optim.Adam", adam},
-    Formula{"torch.optim.AdamW", adamw},
-    Formula{"torch.optim.RMSprop", rmsprop},
-    Formula{"torch.optim.Adagrad", adagrad},
-    Formula{"torch.optim.Adamax", adamax},
-    Formula{"torch.optim.NAdam", nadam},
-    Formula{"torch.optim.RAdam", radam},
-    Formula{"torch.optim.Adadelta", adadelta},
-    Formula{"torch.optim.Adafactor", adafactor, true},
-    Formula{"torch.optim.ASGD", asgd},
-    Formula{"torch.optim.Rprop", rprop},
+    Formula{"torch.optim.SGD", sgd},           Formula{"torch.optim.Adam", adam},
+    Formula{"torch.optim.AdamW", adamw},       Formula{"torch.optim.RMSprop", rmsprop},
+    Formula{"torch.optim.Adagrad", adagrad},   Formula{"torch.optim.Adamax", adamax},
+    Formula{"torch.optim.NAdam", nadam},       Formula{"torch.optim.RAdam", radam},
+    Formula{"torch.optim.Adadelta", adadelta}, Formula{"torch.optim.Adafactor", adafactor, true},
+    Formula{"torch.optim.ASGD", asgd},         Formula{"torch.optim.Rprop", rprop},
     Formula{"torch.optim.Muon", muon},
 };
 

@@ -373,7 +373,8 @@ class Check {
       }
     }
     for (Node& node : nodes_) {
-      if (node.forward < step_.begin || function_of(node.name) != nullptr || is_hook(node.name)) continue;
+      if (node.forward < step_.begin || function_of(node.name) != nullptr || is_hook(node.name))
+        continue;
       const Call& forward = trace_.calls[static_cast<size_t>(node.forward)];
       std::vector<const TensorView*> returned = computed_by(forward, read_by(forward));
       if (returned.empty()) continue;

@@ -396,7 +396,8 @@ class Reader {
   }
 
   [[noreturn]] static void too_many_arguments() {
-    throw Malformed{fmt::format("its calls have more than {} arguments and results", kMaxArguments)};
+    throw Malformed{
+        fmt::format("its calls have more than {} arguments and results", kMaxArguments)};
   }
   std::vector<Value> list(Cursor& c, int depth) {
     if (depth > kMaxDepth) throw Malformed{"lists nested too deeply"};

@@ -103,7 +103,8 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   says(std::string(100000, '{'), "", "header");  // parsed without recursion
   says("{\"a\":" + std::string(100000, '['), "", "a list for 'a'");
   EXPECT_NE(refusal_of("short").find("too short"), std::string::npos);
-  EXPECT_NE(refusal_of(std::string(8, '\xFF') + "{}").find("declares a header of"), std::string::npos);
+  EXPECT_NE(refusal_of(std::string(8, '\xFF') + "{}").find("declares a header of"),
+            std::string::npos);
 }
 
 TEST(Safetensors, UnknownKeysAreReported) {

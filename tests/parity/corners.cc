@@ -52,8 +52,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 double bound_of(const std::vector<double>& members) {
   const double rms =
       distance(members, std::vector<double>(members.size())) / std::sqrt(members.size());
-  return std::sqrt(2.0) * rms *
-         student_upper(static_cast<double>(members.size()), kFalseAlarm / 2);
+  return std::sqrt(2.0) * rms * student_upper(static_cast<double>(members.size()), kFalseAlarm / 2);
 }
 
 Result<Trace> trace(const Experiment& e, const Program& program, Backend& backend,

@@ -38,7 +38,8 @@ TEST(Classify, DivergingReference) {
   e.reference_non_finite_run = "S";
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "loss/value first produces Inf at step 6 (reference, sharded)")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "loss/value first produces Inf at step 6 (reference, sharded)"))
+      << j.headline;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].op, "loss/value");
   EXPECT_EQ(j.findings[0].step, 6);

@@ -193,7 +193,8 @@ TEST(EvidenceLevel, NothingDeclaredIsJudgedByTheLoosestBounds) {
     const Watched w = watch(std::move(subject), tiny::kNormalized, 8, 4);
     EXPECT_EQ(w.probe->level(), 'B');
     EXPECT_TRUE(w.probe->violations().empty()) << w.all();
-    EXPECT_NE(w.probe->summary("T", 4).dot_residual_text.find("the engine declares none"), std::string::npos);
+    EXPECT_NE(w.probe->summary("T", 4).dot_residual_text.find("the engine declares none"),
+              std::string::npos);
   }
   auto subject = std::make_unique<Spoiled>(tiny::backend("tpu"), nullptr, undeclared);
   const Watched w =
