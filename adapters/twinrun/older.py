@@ -3,6 +3,7 @@ operation stands behind are replaced by ones that record it; the nodes of autogr
 backward pass computed there. docs/method/calls.md says what is not seen."""
 import copy
 import functools
+import itertools
 import re
 import threading
 import types
@@ -34,6 +35,8 @@ class Overload:
         if schema is not None:
             text = str(schema).split(" -> ")[0]
             written = set(re.findall(r"\(\w!\)(?:\[\])? (\w+)", text))
+            if name.startswith("_foreach_") and name.endswith("_"):    # their schemas say nothing of it
+                written.add(schema.arguments[0].name)
             names = re.findall(r"(\w+)(?:=|,|\)$)", text.partition(", *, ")[2] or text.partition("(*, ")[2])
             self.arguments = [types.SimpleNamespace(
                 name=a.name, kind=str(a.type), kwarg_only=a.name in names, missing=not a.has_default_value(), default=a.default_value,
@@ -47,7 +50,9 @@ class Overload:
         """Returns (all arguments by name, those given by position, those given by name), or None if they do not fit."""
         rows = self.arguments
         names = {a.name for a in rows}
-        given = {}
+        given, out = {}, kwargs.get("out")
+        if isinstance(out, tuple):    # the schema has a name for each
+            kwargs = {**{k: v for k, v in kwargs.items() if k != "out"}, **dict(zip([a.name for a in rows if a.alias_info], out))}
         for key, v in kwargs.items():
             key = key if key in names else rows[0].name if key == "input" else RENAMED.get(key, key)
             if key not in names:
@@ -82,7 +87,7 @@ def _fits(kind, v):
 
 @functools.lru_cache(maxsize=None)
 def _overloads(name):
-    found = [Overload("", s) for s in torch._C._jit_get_schemas_for_operator("aten::" + name)]
+    found = [Overload(name, s) for s in torch._C._jit_get_schemas_for_operator("aten::" + name)]
     for each in found:
         each.name = f"aten.{name}.{each.schema.overload_name or 'default'}"
     return found
@@ -106,8 +111,9 @@ class Patches:
 
     def __enter__(self):
         nn = torch._C._nn
+        lists = [name for name in dir(torch) if name.startswith("_foreach_")]
         for owner in (torch, torch.Tensor, nn, torch._VF, F):
-            for name in [*SAME, *(n + "_" for n in SAME), *OTHER]:
+            for name in [*SAME, *(n + "_" for n in SAME), *OTHER, *lists]:
                 found = getattr(owner, name, None)
                 if isinstance(found, BUILTIN):
                     self._patch(owner, name, found, functools.partial(self._call, name))
@@ -166,6 +172,8 @@ class Patches:
                 bound, op, given, named = self._meant(name, args, kwargs)
                 info = r.file.string(owner.places.here()), r.file.string(owner.modules.path)
                 if op is not None:
+                    if owner.updates.starting is not None and owner.counter.optimizing:
+                        owner.updates.begins()
                     before = r.begin(r.schema_of(op), given, named)
                     before.place, before.module, before.node, before.forward, before.link = *info, 0, -1, None
                 stops = [t.grad_fn for t in r.tensors([*args, *kwargs.values()], [])]
@@ -196,8 +204,9 @@ class Patches:
 
     def _meant(self, name, args, kwargs):
         """Returns the arguments by name (None: not understood), the operation, and its arguments."""
-        for over in _overloads(name):
-            found = over.bind(args, kwargs) or over.bind((args[0], args[1:]), kwargs) if args else over.bind(args, kwargs)
+        forms = [args, (args[0], args[1:])] if args else [args]    # view(2, 3) is view((2, 3))
+        for form, over in itertools.product(forms, _overloads(name)):
+            found = over.bind(form, kwargs)
             if found is not None:
                 bound, given, named = found
                 if _autocast():    # it may compute with other inputs than it was given

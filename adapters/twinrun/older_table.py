@@ -30,7 +30,8 @@ def bare(v):
 SAME = """add sub rsub mul div true_divide pow neg abs exp log log1p sqrt rsqrt reciprocal square sigmoid tanh erf sin cos clamp clamp_min
 clamp_max addcmul addcdiv lerp maximum minimum where masked_fill relu gelu silu leaky_relu elu hardtanh hardswish softplus mm bmm mv dot
 addmm baddbmm addmv matmul linear sum mean var std norm frobenius_norm max min amax amin prod cumsum logsumexp softmax log_softmax cat stack
-zero fill copy avg_pool2d embedding embedding_bag dropout feature_dropout alpha_dropout lstm gru rnn_tanh rnn_relu
+zero fill copy zeros_like ones_like full_like clone sign eq ne lt le gt ge avg_pool2d embedding
+dropout feature_dropout alpha_dropout lstm gru rnn_tanh rnn_relu
 mse_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits upsample_nearest2d
 upsample_bilinear2d conv3d einsum bilinear prelu""".split()
 OPERATORS = {"__add__": "add", "__radd__": "add", "__iadd__": "add_", "__sub__": "sub", "__rsub__": "rsub", "__isub__": "sub_",
@@ -49,11 +50,18 @@ def _convolution(f):
     return [f.input, f.weight, f.bias, *each[:3], "output_padding" in f, each[3], f.groups]
 
 
+def _bag(f):
+    padding = f.get("padding_idx")
+    return [f.weight, f.indices, f.offsets, f.scale_grad_by_freq, f.mode, f.sparse, f.per_sample_weights, f.include_last_offset,
+            -1 if padding is None else padding]
+
+
 # Recorded as another operation, with these arguments; None: not recorded itself, as the function of functions.py around it is.
 OTHER = {
     **dict.fromkeys(("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"), ("aten.convolution.default", _convolution)),
     "max_pool2d": ("aten.max_pool2d_with_indices.default", None), "adaptive_avg_pool2d": ("aten._adaptive_avg_pool2d.default", None),
-    "nll_loss": ("aten.nll_loss_forward.default", None), "nll_loss2d": ("aten.nll_loss2d_forward.default", None),
+    "embedding_bag": ("aten._embedding_bag.default", _bag), "nll_loss": ("aten.nll_loss_forward.default", None),
+    "nll_loss2d": ("aten.nll_loss2d_forward.default", None),
     **dict.fromkeys(("nll_loss_nd", "layer_norm", "group_norm", "batch_norm", "cross_entropy_loss", "l1_loss", "kl_div"), (None, None))}
 
 
@@ -99,11 +107,21 @@ def _likelihood(f):
              [DY, own, f.target if target is None else target, weight, f.reduction, f.ignore_index, total], [own])]
 
 
+def _bag_backward(f):
+    kept = [f.saved(name) for name in ("indices", "offsets", "result1", "result2", "result3", "weight_argsize_0", "scale_grad_by_freq",
+                                       "mode", "sparse", "per_sample_weights")]
+    return [((0,), "aten._embedding_bag_backward.default", [DY, *kept, _signed(f.saved("padding_idx"))], None)]
+
+
+def _signed(number):
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def _softmax(op):
     def parts(f):
         out, dim = f.saved("result"), f.saved("dim")
         out, dim = f.out if out is None else out, f.dim if dim is None else dim
-        return [((0,), op, [DY, out, dim - (1 << 64) if dim >= 1 << 63 else dim, out.dtype], [out])]
+        return [((0,), op, [DY, out, _signed(dim), out.dtype], [out])]
     return parts
 
 
@@ -165,7 +183,8 @@ BACKWARD = {
                       "divisor_override"),
     "AdaptiveAvgPool2D": _one("aten._adaptive_avg_pool2d_backward.default", "self"),
     "Embedding": lambda f: [((0,), "aten.embedding_dense_backward.default", [
-        DY, f.indices, f.weight.shape[0], f.padding_idx, f.scale_grad_by_freq], [f.weight])]}
+        DY, f.indices, f.weight.shape[0], f.padding_idx, f.scale_grad_by_freq], [f.weight])],
+    "EmbeddingBag": _bag_backward}
 # Nodes that other calls are composed of, too, with other arguments: there only what the node itself keeps is known.
 COMMON = ("Relu", "Sigmoid", "Tanh", "Silu", "Gelu", "LeakyRelu", "Exp", "Neg", "Add", "Sub", "Div", "Mul", "Softmax", "LogSoftmax",
           "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")

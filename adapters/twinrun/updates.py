@@ -48,11 +48,11 @@ def _is_setting(v):
     return isinstance(v, (bool, int, float, str, type(None))) or isinstance(v, torch.Tensor) and v.numel() == 1
 
 
-def _state(optimizer, params, numbers=None):
-    """Returns {name: a value for each parameter, None where it has none}. `numbers`: the numbers among them as they were then."""
+def _state(optimizer, params, started=None):
+    """Returns {name: a value for each parameter, None where it has none}. `started`: what there was when the step began (`_start`)."""
     of_each = [optimizer.state.get(p) or {} for p in params]
-    if numbers is not None:
-        of_each = [{**s, **{k: v for k, v in numbers.get(id(p), {}).items() if k in s}} for p, s in zip(params, of_each)]
+    if started is not None:
+        of_each = [{k: s.get(k) if v is None else v for k, v in started.get(id(p), {}).items()} for p, s in zip(params, of_each)]
     names = dict.fromkeys(k for s in of_each for k, v in s.items() if isinstance(k, str) and isinstance(v, (torch.Tensor, int, float)))
     return {f"state.{n}": [s.get(n) for s in of_each] for n in names}
 
@@ -60,7 +60,7 @@ def _state(optimizer, params, numbers=None):
 class Updates:
     def __init__(self, watch):
         self.watch = watch
-        self.starting = None    # an optimizer that has made no call of its update, and the numbers of its state
+        self.starting = None    # an optimizer that has made no call of its update, and the state that it began with
         self.open = []          # (the optimizer's id, [(what was given, the numbers of the group's parameters)])
 
     def starts(self, optimizer):
@@ -69,8 +69,8 @@ class Updates:
         self._tries(self._start, optimizer)
 
     def begins(self):
-        (optimizer, numbers), self.starting = self.starting, None
-        self._tries(self._begin, optimizer, numbers)
+        (optimizer, started), self.starting = self.starting, None
+        self._tries(self._begin, optimizer, started)
 
     def ends(self, optimizer):
         self.starting = None
@@ -91,11 +91,11 @@ class Updates:
             pass_on(e)
 
     def _start(self, optimizer):
-        # Older versions count steps in numbers, and go on before the first call.
-        numbers = {id(p): {k: v for k, v in s.items() if isinstance(v, (int, float))} for p, s in optimizer.state.items()}
-        self.starting = optimizer, numbers
+        # Older versions count steps in numbers, and go on before the first call. What is None is a tensor, and is read then.
+        started = {id(p): {k: v if isinstance(v, (int, float)) else None for k, v in s.items()} for p, s in optimizer.state.items()}
+        self.starting = optimizer, started
 
-    def _begin(self, optimizer, numbers):
+    def _begin(self, optimizer, started):
         r, kind, groups = self.watch.recorder, Kind(optimizer), []
         self.open.append((id(optimizer), groups))
         hooks = {"hooks": True} if _has_hooks(optimizer) else {}
@@ -103,7 +103,7 @@ class Updates:
             moved = [i for i, p in enumerate(group["params"]) if p.grad is not None]
             params = [group["params"][i] for i in moved]
             given = {**hooks, "first": r.calls, "parameters": params, "gradients": [p.grad for p in params], **_settings(optimizer, group),
-                     **_state(optimizer, params, numbers)}
+                     **_state(optimizer, params, started)}
             groups.append((r.begin(kind, (), given, quiet=bool(groups)), moved))
 
     def _end(self, optimizer, groups):

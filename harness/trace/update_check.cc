@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "backends/aten/definitions.h"
@@ -181,7 +182,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOtherNam
      {"velocity", "momentum_buffer"},
      {"square", "square_avg"}}};
 std::string public_name(const std::string& name) {
-  const auto* at = std::ranges::find(kOtherNames, name, [](const auto& pair) { return pair.first; });
+  const auto* at =
+      std::ranges::find(kOtherNames, name, [](const auto& pair) { return pair.first; });
   return at == kOtherNames.end() ? name : std::string(at->second);
 }
 
@@ -189,8 +191,7 @@ Apart compare(const Row& row, const Formula& formula, Departure departure) {
   const auto with = [&](const Numbers& gradient) {
     Slot slot = row.before;
     slot.gradient = gradient;
-    if (row.settings.number_or("found_inf", 0) == 0)
-      formula.apply(row.settings, departure, slot);
+    if (row.settings.number_or("found_inf", 0) == 0) formula.apply(row.settings, departure, slot);
     const double rounding = 8 * 0x1p-53 * largest(row.before.weight);
     const double difference = apart(row.after.weight, slot.weight);
     Apart out{
@@ -244,7 +245,8 @@ class Evaluated {
         most_elements_(kFewestElements + trace.bytes),
         again_(trace, event.first, event.end, storages(), pool, Again::What::kUpdate) {
     again_.run(event_.end, {}, 0, -1, [&](const Call& call) {
-      for (const TensorView& w : call.written) written_.insert(w.storage);
+      for (const TensorView* t : read_by(call)) hold(*t);
+      for (const TensorView* t : computed_by(call, read_by(call))) given_[t->storage] = t->version;
     });
   }
 
@@ -274,6 +276,12 @@ class Evaluated {
     return found;
   }
 
+  // What the update's calls leave is what the next of them reads, or others have written it.
+  void hold(const TensorView& view) const {
+    const auto at = given_.find(view.storage);
+    if (at != given_.end() && at->second != view.version)
+      throw Undefined(fmt::format("{} was changed by a call that was not recorded", view.type()));
+  }
   void allow(const TensorView& view) const {
     if (view.elements() > most_elements_) throw Undefined("a tensor of too many elements");
   }
@@ -289,6 +297,9 @@ class Evaluated {
     return {x.value.begin(), x.value.end()};
   }
   Row row_of(const Given& m, const Settings& settings) const {
+    hold(*m.after);
+    if (!given_.contains(m.after->storage))
+      throw Undefined(fmt::format("no recorded call wrote the parameter {}", m.after->type()));
     Row row{m.weight,
             settings,
             {m.weight->dims, recorded(*m.weight), recorded(*m.gradient), {}},
@@ -297,15 +308,17 @@ class Evaluated {
     if (row.before.weight.size() != row.before.gradient.size() ||
         row.before.weight.size() != row.after.weight.size())
       throw Undefined("a weight of another size than its gradient");
-    if (written_.contains(m.gradient->storage)) row.changed = again(*m.gradient);
+    if (given_.contains(m.gradient->storage)) row.changed = again(*m.gradient);
     if (const double scale = settings.number_or("grad_scale", 1); scale != 1)
       for (double& g : row.before.gradient) g /= scale;
     for (const auto& [name, value] : m.state)
       row.before.state[public_name(name)] =
           value->kind == Value::Kind::kTensor ? recorded(value->tensor) : numbers_of(*value);
-    for (const auto& [name, value] : m.state_after)
+    for (const auto& [name, value] : m.state_after) {
+      if (value->kind == Value::Kind::kTensor) hold(value->tensor);
       row.after.state[public_name(name)] =
           value->kind == Value::Kind::kTensor ? again(value->tensor) : numbers_of(*value);
+    }
     // Others than PyTorch's may count their steps elsewhere.
     if (formula_of(event_.optimizer) == nullptr)
       row.before.state.try_emplace("step", 1, static_cast<double>(event_.before));
@@ -324,7 +337,8 @@ class Evaluated {
   const StopFlag* stop_;
   int64_t most_elements_;  // of a tensor: no more than the trace has bytes, but for small ones
   Again again_;
-  std::unordered_set<uint64_t> written_;
+  std::unordered_map<uint64_t, uint32_t>
+      given_;  // the version of each storage that a call has given
 };
 
 // An optimizer that is none of PyTorch's: a formula that all of its updates so far agree with.
@@ -429,9 +443,10 @@ UpdateCheck checked(const TraceFile& trace, ThreadPool* pool, const StopFlag* st
   if (!out.why.empty()) throw Undefined(out.why);
   for (const auto& [optimizer, known] : others) {
     if (known.empty())
-      throw Undefined(fmt::format("{} is none of torch.optim's, and no published formula is known "
-                                  "that its updates agree with",
-                                  optimizer));
+      throw Undefined(
+          fmt::format("{} is none of torch.optim's, and no published formula is known "
+                      "that its updates agree with",
+                      optimizer));
     const Known& k = known.front();
     if (k.departure != Departure::kNone)
       throw Undefined(fmt::format("{} is none of torch.optim's; it computes the formula of {} {}",

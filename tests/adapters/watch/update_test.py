@@ -1,9 +1,11 @@
 """Is the recorded update the published formula of its optimizer? PyTorch's optimizers are not accused, of wrong ones it is said what they
 compute, and of the script's own which formula they agree with. Environment: as judge_test.py.
 """
+import pathlib
+import tempfile
 import unittest
 
-from judge_test import COMPILES, FORKS, HERE, PYTHON, run, watched  # noqa: I001
+from judge_test import COMPILES, FORKS, HERE, PYTHON, judged, run, watched  # noqa: I001
 
 
 def names(table):
@@ -36,6 +38,17 @@ class Updates(unittest.TestCase):
                 self.assertEqual((found["cause"], found["phase"]), ("update", "optimizer"))
                 self.assertIn(name.replace("_", " "), found["sentence"])
                 self.assertIn("optimizer.step()", found["place"])
+
+    def test_as_before_1_13(self):
+        for name in ("every_optimizer", *names("WRONG")):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                trace = pathlib.Path(folder) / "trace.twin"
+                run(HERE / "updates.py", name, trace)
+                report = judged(trace)
+                wrong = report["verdict"]["class"] == "PROGRAM"
+                self.assertEqual(wrong, name != "every_optimizer", report["verdict"]["headline"])
+                if wrong:
+                    self.assertIn(name.replace("_", " "), report["findings"][0]["sentence"])
 
     def test_weights_from_before_an_update(self):
         report, said = self.of("a_cast_in_each_step")

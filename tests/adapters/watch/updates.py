@@ -1,4 +1,4 @@
-"""Steps for update_test.py, each by its name: python updates.py NAME. Their optimizers are PyTorch's, some of them changed as a bug of a
+"""Steps for update_test.py, each by its name: python updates.py NAME [TRACE]. With a trace they are recorded as on PyTorch before 1.13. Their optimizers are PyTorch's, some of them changed as a bug of a
 release would change them, or the script's own.
 """
 import inspect
@@ -282,5 +282,16 @@ def of_the_script_and_unknown():
     train((net, Lion(net.parameters(), 0.01)))
 
 
+def main(name, trace=None):
+    if trace is None:
+        return CASES[name]()
+    import twinrun
+    from twinrun import older
+
+    older.needed = lambda: True
+    with twinrun.watch(trace, steps=3):
+        CASES[name]()
+
+
 if __name__ == "__main__":
-    CASES[sys.argv[1]]()
+    main(*sys.argv[1:])
