@@ -7,6 +7,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import io
+import itertools
 import os
 import runpy
 import shutil
@@ -17,6 +18,11 @@ import types
 import zipfile
 
 from . import messages
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# What PyTorch puts between our modes and its operations.
+_BETWEEN = tuple(os.path.join("torch", *path) for path in (
+    ("_compile.py",), ("_dynamo", "eval_frame.py"), ("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py")))
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT|-m MODULE ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...     what a step computes on a healthy machine
@@ -187,10 +193,34 @@ def watch_script(words):
         frame = error.__traceback__
         while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
             frame = frame.tb_next
-        error = error.with_traceback(frame)
+        error = _without_ours(error.with_traceback(frame))
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
+
+
+def _without_ours(error):
+    """Takes our frames, and those that PyTorch puts between them, out of the traceback of an exception of the script and of its causes."""
+    todo, done = [error], set()
+    while todo:
+        each = todo.pop()
+        if each is None or id(each) in done:
+            continue
+        done.add(id(each))
+        todo += [each.__cause__, each.__context__]
+        frames, frame = [], each.__traceback__
+        while frame is not None:
+            frames.append((frame, frame.tb_frame.f_code.co_filename))
+            frame = frame.tb_next
+        kept = []
+        for _, run in itertools.groupby(frames, lambda pair: pair[1].startswith(_OURS) or pair[1].endswith(_BETWEEN)):
+            run = list(run)
+            if not any(file.startswith(_OURS) for _, file in run):
+                kept += [frame for frame, _ in run]
+        for frame, following in zip(kept, [*kept[1:], None]):
+            frame.tb_next = following
+        each.__traceback__ = kept[0] if kept else None
+    return error
 
 
 def _when_imported(name, then):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from . import functions
-from .encode import OPTIMIZER, Skip
+from .encode import NO_GRADIENT, OPTIMIZER, Skip
 from .older_table import BACKWARD, COMMON, DY, MASK, OPERATORS, OTHER, RENAMED, SAME, SHAPE, THROUGH, Forward, bare
 
 MAX_NODES = 32    # of one call; recurrent layers have thousands
@@ -176,6 +176,8 @@ class Patches:
                         owner.updates.begins()
                     before = r.begin(r.schema_of(op), given, named)
                     before.place, before.module, before.node, before.forward, before.link = *info, 0, -1, None
+                    if not torch.is_grad_enabled():
+                        before.flags |= NO_GRADIENT
                 stops = [t.grad_fn for t in r.tensors([*args, *kwargs.values()], [])]
             except Skip:
                 return func(*args, **kwargs)

@@ -92,29 +92,35 @@ class Flow {
   const Effects& of(const Call& call) const { return effects_[static_cast<size_t>(call.index)]; }
 
   // Weights, and what an optimizer writes; of a loop without an optimizer, what comes from outside
-  // and is written.
+  // and is written. A tensor that is updated by hand is a weight, too: it requires a gradient, and
+  // autograd does not follow what is written to it.
   void find_state() {
-    std::unordered_set<uint64_t> parameters, seen, outside, written;
+    std::unordered_set<uint64_t> parameters, leaves, seen, outside, written, by_hand;
     bool optimizer = false;
     for (const Call& call : trace_.calls) {
       if (call.failed) continue;
       const Effects& e = of(call);
       for (const TensorView* t : e.read) {
         if (t->parameter) parameters.insert(t->storage);
+        if (t->requires_gradient) leaves.insert(t->storage);
         if (seen.insert(t->storage).second) outside.insert(t->storage);
       }
       for (const uint64_t s : e.written) {
         seen.insert(s);
         written.insert(s);
       }
-      if (!call.optimizer) continue;
       for (const TensorView& w : call.written) {
-        optimizer = true;
-        out_.state.insert(w.storage);
+        if (call.optimizer)
+          out_.state.insert(w.storage);
+        else if (call.node.empty() && (call.without_gradient || !w.requires_gradient))
+          by_hand.insert(w.storage);
+        optimizer = optimizer || call.optimizer;
       }
     }
     for (const uint64_t s : parameters)
       if (written.contains(s)) out_.state.insert(s);
+    for (const uint64_t s : leaves)
+      if (by_hand.contains(s)) out_.state.insert(s);
     if (out_.state.empty()) {
       for (const uint64_t s : outside)
         if (written.contains(s)) out_.state.insert(s);

@@ -1,6 +1,7 @@
 """Scripts that do what recorders do not expect, to threads, signals, folders and streams: they run as without recording."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -53,6 +54,15 @@ for i in range(20):
 print("all came")
 """, "--steps", "100000", "--run-on")
         self.assertIn("all came", done.stdout)
+
+    def test_a_traceback_has_the_frames_of_the_script(self):
+        done = self.both(TRAINING + """
+step(), step()
+try: torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+except RuntimeError as e: raise KeyError("other") from e
+""", "--steps", "2", "--run-on")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(re.findall(r'File ".*/(.*)", line (\d+)', done.stderr), [("script.py", "10"), ("script.py", "11")])
 
     def test_folders_and_descriptors_that_go(self):
         os.mkdir(os.path.join(self.folder, "gone"))

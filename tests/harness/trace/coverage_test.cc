@@ -230,6 +230,27 @@ TEST(Coverage, AnUpdateWithoutACorrectDigitIsAnOpenQuestion) {
   EXPECT_EQ(to_string(v.verdict()), "INCONCLUSIVE") << v.headline();
 }
 
+// A frozen model's weights are written once; the tensor beside it is what is trained.
+TEST(Coverage, ATensorThatIsUpdatedByHandIsAWeight) {
+  Made m;
+  TensorView frozen = m.tensor({0, 0}), w = m.tensor({1, 2});
+  frozen.parameter = true;
+  w.requires_gradient = true;
+  frozen = m.update(frozen, m.tensor({2, 2}), -0.5F);
+  const TensorView y = m.call("aten.mul.Tensor", {w, frozen}, {1, 2});
+  m.call("mine.metric.default", {y}, {3});
+  const TensorView g = m.backward("aten.mul.Tensor", {y, frozen}, {1, 2});
+  m.update(w, g, 0.5F);
+  for (Call& call : m.trace.calls) {
+    if (call.optimizer) call.without_gradient = true;
+    call.optimizer = false;
+  }
+  const TraceVerdict v = judge_trace(m.trace, nullptr);
+  EXPECT_FALSE(v.without_update);
+  EXPECT_EQ(v.on_path, 4);
+  EXPECT_EQ(to_string(v.verdict()), "NOISE") << v.headline();
+}
+
 TEST(Coverage, WithoutAnUpdateEveryCallCounts) {
   Made m;
   m.call("mine.square.default", {m.tensor({1})}, {1});
