@@ -13,6 +13,8 @@ std::string_view to_string(Answer::Outcome outcome) {
       return "no";
     case Answer::Outcome::kOpen:
       return "open";
+    case Answer::Outcome::kPartly:
+      return "in part";
     case Answer::Outcome::kNotAsked:
       return "not asked";
     case Answer::Outcome::kNotApplicable:

@@ -100,7 +100,7 @@ class Reader {
            {kIdentical, kNoise, kSharding, kProgram, kEngineBug, kNondeterministic, kInconclusive});
     } else if constexpr (std::is_same_v<T, Answer::Outcome>) {
       using enum Answer::Outcome;
-      word(found, place, value, {kYes, kNo, kOpen, kNotAsked, kNotApplicable});
+      word(found, place, value, {kYes, kNo, kOpen, kPartly, kNotAsked, kNotApplicable});
     } else if constexpr (std::is_same_v<T, DetailValue>) {
       if (found.is_number_integer()) {
         read(found, place, value.template emplace<int64_t>());

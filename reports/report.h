@@ -51,11 +51,12 @@ int exit_code(VerdictClass verdict, Effect effect = Effect::kUndecided);
 
 // One of the five questions about a training step, and what came out of it.
 struct Answer {
-  enum class Outcome : uint8_t { kYes, kNo, kOpen, kNotAsked, kNotApplicable };
+  // kPartly: yes, as far as it was asked; `what` says both.
+  enum class Outcome : uint8_t { kYes, kNo, kOpen, kPartly, kNotAsked, kNotApplicable };
   Outcome outcome = Outcome::kNotAsked;
   std::string what;  // what shows it, or why it was not asked; without a full stop
 };
-std::string_view to_string(Answer::Outcome outcome);  // "yes" "no" "open" "not asked" "-"
+std::string_view to_string(Answer::Outcome outcome);  // "yes" "no" "open" "in part" ..
 
 // Whoever diagnoses fills what it can.
 struct Answers {
@@ -81,6 +82,7 @@ struct OpenQuestion {
   std::string how;    // what to do so that it is examined: the same
   std::string place;  // the first line of the user's source that is concerned; "" if none is
   int64_t times = 1;
+  bool of_program = false;  // it belongs to the question of the program, not to that of the operations
 };
 
 // What paired seeds show of a difference. A diagnosis gives kIdentical or one of the words of

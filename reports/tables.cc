@@ -338,7 +338,7 @@ Section answers(const Report& r) {
                                                                                : Mark::kNone;
     Cell outcome(std::string{to_string(a.outcome)});
     outcome.mark = mark;
-    t.add({Cell(tables::capitalized(std::string(q.words))), outcome, words(a.what, 300)});
+    t.add({Cell(tables::capitalized(std::string(q.words))), outcome, words(a.what, 900)});
   }
   return {"What was asked, and what came out", {std::move(t)}};
 }

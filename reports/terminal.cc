@@ -217,7 +217,7 @@ class Screen {
           a.outcome == Answer::Outcome::kNotApplicable
               ? ""
               : fmt::format("{}{}", to_string(a.outcome), alone ? "" : ": ");
-      labelled(q.key, outcome + (alone ? "" : clean(a.what, 240)), kIndent, kColumn);
+      labelled(q.key, outcome + (alone ? "" : clean(a.what, a.outcome == Answer::Outcome::kPartly ? 900 : 240)), kIndent, kColumn);
     }
     line();
     if (!r_.directory.empty())

@@ -39,7 +39,8 @@ Answer operations(const TraceVerdict& v) {
   if (v.judged <= v.unrecorded)
     return {Outcome::kOpen, fmt::format("{} calls were judged and {} could not be recorded",
                                         text::count(v.judged), text::count(v.unrecorded))};
-  if (!v.open.empty()) return {Outcome::kOpen, first_open(v)};
+  if (!std::ranges::all_of(v.open, &OpenQuestion::of_program))
+    return {Outcome::kOpen, first_open(v)};
   return {Outcome::kYes, right(v)};
 }
 
@@ -51,6 +52,10 @@ std::string line_of(const std::string& place) {
 
 // "from __main__.Swish on, whose backward pass is defined at train.py:8"
 std::string where(const GradientCheck& g) {
+  if (!g.changed_by.empty())
+    return fmt::format("{} wrote {} after the forward pass had kept it for {}, past autograd{}",
+                       g.changed_by, g.changed, g.node,
+                       g.place.empty() ? "" : ", at " + line_of(g.place));
   if (!g.function.empty())
     return fmt::format("from {} on, whose backward pass is defined at {}", g.function,
                        line_of(g.place));
@@ -83,46 +88,92 @@ std::string described(const UpdateCheck& u) {
                      u.optimizer, u.looks.empty() ? "" : ": " + u.looks);
 }
 
-// What of the program was asked and is right, and what was not asked.
+std::string described(const TrainedWeights& t) {
+  const std::string holds =
+      t.without_gradient == t.parameters
+          ? fmt::format("none of the {} that {} holds has", text::plural(t.parameters, "parameter"),
+                        t.optimizer)
+          : fmt::format("{} of the {} that {} holds have", text::count(t.without_gradient),
+                        text::plural(t.parameters, "parameter"), t.optimizer);
+  const std::string others = text::plural(t.not_updated, "weight");
+  if (t.is_nothing_updated)
+    return fmt::format("no weight is updated: {} a gradient{}", holds,
+                       t.not_updated == 0 ? "" : fmt::format(", and {} with one belong to no "
+                                                             "optimizer", others));
+  if (t.is_replaced)
+    return fmt::format("{} no gradient, and {} of the same shapes have one and are not updated: they "
+                       "took the place of those after the optimizer was made", holds, others);
+  std::vector<std::string> parts;
+  if (t.without_gradient > 0)
+    parts.push_back(fmt::format("{} no gradient (such as {}{})", holds, t.type,
+                                t.op.empty() ? ", which no forward call reads"
+                                : t.place.empty()
+                                    ? ", which " + t.op + " reads"
+                                    : ", which " + t.op + " reads at " + line_of(t.place)));
+  if (t.not_updated > 0)
+    parts.push_back(fmt::format("{} with a gradient {} not updated (such as {})", others,
+                                t.not_updated == 1 ? "is" : "are", t.not_updated_type));
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+// What the steps do that is right by itself, and not always meant.
+std::vector<std::string> told_of(const TraceVerdict& v) {
+  std::vector<std::string> told;
+  if (std::string weights = described(v.trained); !weights.empty()) told.push_back(weights);
+  if (v.gradient.unscaled > 0)
+    told.push_back(fmt::format("the gradient is the sum of {} backward passes of one line, which "
+                               "nothing divides",
+                               v.gradient.unscaled));
+  if (!v.old_copy.empty()) told.push_back(v.old_copy);
+  if (v.repeats_batch) told.emplace_back("each step reads the same batch");
+  if (!v.evaluating.empty())
+    told.push_back(v.evaluating + ", as all batch normalisation here, is in evaluation mode");
+  return told;
+}
+
+// What of the program was asked, and what was not.
 std::string looked_at(const TraceVerdict& v) {
   const GradientCheck& g = v.gradient;
   const UpdateCheck& u = v.update;
-  std::vector<std::string> right, open;
+  std::vector<std::string> asked = told_of(v), open;
   if (g.is_meant())
-    right.emplace_back(
+    asked.emplace_back(
         "the gradient is not the derivative of the loss, which seems to be meant (the notes say by "
         "what)");
   else if (g.asked && !g.is_wrong)
-    right.push_back(fmt::format(
+    asked.push_back(fmt::format(
         "the gradient of step {} is the derivative of its loss (they differ by {:.1e} of it)",
         g.step, g.worst));
-  else
-    open.emplace_back("the gradient is the derivative of the loss");
+  else if (!g.is_wrong)
+    open.emplace_back("whether the gradient is the derivative of the loss");
   if (u.asked)
-    right.push_back(fmt::format("the updates are the published formula of {} ({:.1e})",
+    asked.push_back(fmt::format("the updates are the published formula of {} ({:.1e})",
                                 fmt::join(u.optimizers, " and "), u.worst));
   else
-    open.emplace_back("the update is the optimizer's published formula");
-  if (v.stale.asked) right.emplace_back("no weight is from before an update");
-  open.emplace_back(v.stale.asked ? "the batch that is read is the present one"
-                                  : "the weights and the batch that are read are the present ones");
-  const std::string last = open.back();
-  open.pop_back();
-  const std::string rest =
-      open.empty() ? "whether " + last
-                   : fmt::format("whether {}, and whether {}", fmt::join(open, ", whether "), last);
-  if (right.empty()) return rest;
-  return fmt::format("{}; {} {} not asked", fmt::join(right, "; "), rest,
-                     open.empty() ? "was" : "were");
+    open.emplace_back("whether the update is the optimizer's published formula");
+  if (v.trained.asked && v.trained.without_gradient == 0)
+    asked.emplace_back("every parameter of the optimizers has a gradient");
+  if (v.stale.asked) asked.emplace_back("no gradient goes through weights of before an update");
+  open.emplace_back("whether the loss and the data are those that you mean");
+  return fmt::format("{}{}not asked: {}", fmt::join(asked, "; "), asked.empty() ? "" : "; ",
+                     fmt::join(open, ", "));
+}
+
+// What the step itself does wrong, the most important first; "" if nothing is known.
+std::string wrong_of_step(const TraceVerdict& v) {
+  if (v.gradient.accuses()) return described(v.gradient);
+  if (v.trained.is_wrong()) return described(v.trained);
+  if (v.uncleared) return described(*v.uncleared);
+  if (v.stale.weights > 0) return described(v.stale);
+  return v.update.is_wrong ? described(v.update) : "";
 }
 
 Answer program(const TraceVerdict& v) {
-  const GradientCheck& g = v.gradient;
-  if (g.accuses()) return {Outcome::kNo, described(g)};
-  if (v.uncleared) return {Outcome::kNo, described(*v.uncleared)};
-  if (v.stale.weights > 0) return {Outcome::kNo, described(v.stale)};
-  if (v.update.is_wrong) return {Outcome::kNo, described(v.update)};
-  if (!v.not_finite.weights) return {Outcome::kNotAsked, looked_at(v)};
+  if (const std::string wrong = wrong_of_step(v); !wrong.empty()) return {Outcome::kNo, wrong};
+  if (const auto q = std::ranges::find_if(v.open, &OpenQuestion::of_program);
+      q != v.open.end() && !v.not_finite.weights)
+    return {Outcome::kOpen, q->what};
+  if (!v.not_finite.weights) return {Outcome::kPartly, looked_at(v)};
   const std::string from =
       v.not_finite.call < 0 ? ""
       : v.not_finite.from_input
@@ -218,6 +269,18 @@ Finding finding_of(const UnclearedGradients& u) {
   out.evidence.emplace_back(
       "between the update and this backward pass nothing set them to zero or None: call "
       "optimizer.zero_grad()");
+  return out;
+}
+
+Finding finding_of(const TrainedWeights& t) {
+  Finding out = step_finding("untrained_weights", "optimizer", t);
+  out.op = t.optimizer;
+  out.evidence.emplace_back(
+      t.not_updated == 0
+          ? "no backward pass reaches them: look for detach(), no_grad() or another model between "
+            "the weights and the loss"
+          : "make the optimizer after the model is complete (copied, moved, given new layers), from "
+            "the parameters that the loss is computed with");
   return out;
 }
 
@@ -414,10 +477,8 @@ std::string TraceVerdict::headline() const {
                        f.op, f.step, f.call);
   }
   if (judged <= unrecorded) return operations(*this).what;
-  if (gradient.accuses()) return fmt::format("{}; {}", described(gradient), right(*this));
-  if (uncleared) return fmt::format("{}; {}", described(*uncleared), right(*this));
-  if (stale.weights > 0) return fmt::format("{}; {}", described(stale), right(*this));
-  if (update.is_wrong) return fmt::format("{}; {}", described(update), right(*this));
+  if (const std::string wrong = wrong_of_step(*this); !wrong.empty())
+    return fmt::format("{}; {}", wrong, right(*this));
   if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
   if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
   return right(*this);
@@ -452,6 +513,7 @@ Report report_of(const TraceVerdict& v) {
   r.open = v.open;
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
   if (v.gradient.accuses()) r.findings.push_back(finding_of(v.gradient));
+  if (v.trained.is_wrong()) r.findings.push_back(finding_of(v.trained));
   if (v.uncleared) r.findings.push_back(finding_of(*v.uncleared));
   if (v.stale.weights > 0) r.findings.push_back(finding_of(v.stale));
   if (v.update.is_wrong) r.findings.push_back(finding_of(v.update));

@@ -85,6 +85,9 @@ struct GradientCheck {
   bool is_wrong = false;
   std::string node, place;  // where the backward pass becomes wrong
   std::string function;     // of the script, if that is one: "__main__.Swish"
+  // The call that has written what a node had kept for its backward pass, past autograd, and the type
+  // of that; `place` is the call's then.
+  std::string changed_by, changed;
   // The function gives its input, or only steps: then its backward pass is its purpose. A hook
   // changes a gradient on purpose.
   bool passes_on = false, has_steps = false, is_hook = false;
@@ -108,6 +111,24 @@ struct StaleReads {
   int64_t weights = 0;
   int32_t step = 0, made_in = 0;  // of the first: the step of the gradient, and that of the reading
   std::string op, place;          // the call that read the weight
+};
+
+// Which weights the recorded steps train.
+struct TrainedWeights {
+  bool asked = false;      // it is known what the optimizers hold
+  int64_t parameters = 0;  // of the optimizers
+  // Those that no gradient reached in any step; of one of them the type, and the forward call that
+  // reads it, if one does.
+  int64_t without_gradient = 0;
+  std::string optimizer, type, op, place;
+  // Weights that have gradients, and that nothing updates; the type of one.
+  int64_t not_updated = 0;
+  std::string not_updated_type;
+  // The optimizers step, and change nothing; the weights without gradients have successors of the
+  // same types with gradients, which no optimizer holds.
+  bool is_nothing_updated = false, is_replaced = false;
+  static constexpr int32_t step = 0;
+  bool is_wrong() const { return is_nothing_updated || is_replaced; }
 };
 
 // Whether the updates are the published formulas of their optimizers.
@@ -155,6 +176,10 @@ struct TraceVerdict {
   UpdateCheck update;
   std::optional<UnclearedGradients> uncleared;
   StaleReads stale;
+  TrainedWeights trained;
+  bool repeats_batch = false;  // each step reads the same one
+  std::string old_copy;        // a sentence on a copy of a weight that a later step reads
+  std::string evaluating;      // normalisation that a trained step has in evaluation mode
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
   // the largest of the steps.

@@ -183,20 +183,33 @@ def watch_script(words):
     try:
         with stack:
             _run(args)
-        if counter is None:
-            messages.say("the script did not import torch, so nothing was recorded")
     except _Stop:
         return 0
-    except (KeyboardInterrupt, SystemExit):
+    except SystemExit:
         raise
-    except BaseException as error:    # shown as `python SCRIPT` shows it, without the frames around the script
-        frame = error.__traceback__
-        while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    except BaseException:    # shown as `python SCRIPT` shows it
+        _show_without_ours()
+        raise
+    finally:
+        if counter is None:
+            messages.say("torch was imported past Python's import system, so nothing was recorded" if "torch" in sys.modules else
+                         "the script did not import torch, so nothing was recorded")
+    return 0
+
+
+def _show_without_ours():
+    """The interpreter shows the exception that goes on without the frames around the script, and within PyTorch's."""
+    hook = sys.excepthook
+
+    def show(kind, error, frame):
+        sys.excepthook = hook
+        while frame is not None and frame.tb_frame.f_code.co_filename in (
+                __file__, os.path.join(_OURS, "__main__.py"), runpy.__file__, "<frozen runpy>"):
             frame = frame.tb_next
         error = _without_ours(error.with_traceback(frame))
-        sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    return 0
+        hook(kind, error, error.__traceback__)
+
+    sys.excepthook = show
 
 
 def _without_ours(error):
@@ -266,7 +279,8 @@ def _run(args):
         return runpy.run_path(args.script, run_name="__main__")
     path = os.path.abspath(args.script)
     main = types.ModuleType("__main__")
-    vars(main).update(__file__=path, __cached__=None, __builtins__=builtins, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+    vars(main).update(__annotations__={}, __file__=path, __cached__=None, __builtins__=builtins,
+                      __loader__=importlib.machinery.SourceFileLoader("__main__", path))
     sys.modules["__main__"] = main
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)

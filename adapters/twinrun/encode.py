@@ -46,6 +46,11 @@ else:
         return getattr(storage, "_storage", storage)
 
 
+# A script may put functions of its own in their place.
+_stride, _offset, _numel, _size, _is_contiguous = (getattr(torch.Tensor, name) for name in (
+    "stride", "storage_offset", "numel", "element_size", "is_contiguous"))
+
+
 def key_of(t):
     """Returns what tells a tensor's memory from that of others that live; None for layouts that have several or none."""
     return _storage_of(t)._cdata if t.layout is torch.strided and t.device.type != "meta" else None
@@ -158,6 +163,8 @@ class Recorder:
             torch.device: self._text, torch.layout: self._text, torch.memory_format: self._text,
             torch.Tensor: self._tensor, torch.nn.Parameter: self._tensor,
             Value: lambda v, out: out.append(_TEXT.pack(10, v.number))}
+        for name in ("UninitializedParameter", "UninitializedBuffer"):    # of a module that is lazy
+            self.encoders[getattr(torch.nn.parameter, name, None)] = self._uninitialized
 
     # Steps
 
@@ -215,7 +222,9 @@ class Recorder:
         return self._unknown
 
     def _unknown(self, v, out):
-        if "Storage" in type(v).__name__:    # its repr is all of its bytes
+        # A storage's is all of its bytes, and that of the script's own would run its code.
+        module = str(type(v).__module__).partition(".")[0]
+        if "Storage" in type(v).__name__ or module not in ("torch", "numpy", "builtins"):
             text = f"<{type(v).__name__}>"
         else:
             try:
@@ -255,7 +264,7 @@ class Recorder:
                 zero = self.zeros[t.dtype] = torch.zeros((), dtype=t.dtype)
             t = zero.expand(t.shape)
             place = 0
-        shape, stride = tuple(t.shape), t.stride()
+        shape, stride = tuple(t.shape), _stride(t)
         storage = _storage_of(t)
         key = storage._cdata
         entry = self.storages.get(key)
@@ -263,15 +272,15 @@ class Recorder:
             entry = self._new_storage(key, storage)
         if self.skipped and key in self.skipped:
             flags |= OF_EVALUATION
-        size = t.element_size()
-        first = t.storage_offset() * size
+        size = _size(t)
+        first = _offset(t) * size
         block = 0
         offset = 0
         if bytes_too and dtype != OTHER_DTYPE and place != OTHER_DEVICE and not (dtype >= 10 and hasattr(t, "is_conj") and t.is_conj()) and not _is_negated(t):
-            count = t.numel()
+            count = _numel(t)
             if count == 0:
                 last = first
-            elif t.is_contiguous():
+            elif _is_contiguous(t):
                 last = first + count * size
             else:
                 last = first + (sum((n - 1) * s for n, s in zip(shape, stride)) + 1) * size
@@ -280,6 +289,9 @@ class Recorder:
             if changed:
                 flags |= CHANGED if self.sees_all else 0
         self._pack(out, block, entry.number, entry.version, dtype, place, flags, offset, shape, stride)
+
+    def _uninitialized(self, t, out, bytes_too=True):
+        self._pack(out, 0, 0, 0, DTYPES.get(t.dtype, OTHER_DTYPE), OTHER_DEVICE, 0, 0, (), ())
 
     def _pack(self, out, block, number, version, dtype, place, flags, offset, shape, stride):
         d = len(shape)
@@ -469,9 +481,9 @@ class Recorder:
             entry.version += 1
             entry.changed = 0
             if entry.blocks:
-                size = t.element_size()
-                first = t.storage_offset() * size
-                last = first + (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * size
+                size = _size(t)
+                first = _offset(t) * size
+                last = first + (sum((n - 1) * s for n, s in zip(t.shape, _stride(t))) + 1) * size
                 same = entry.size == _bytes_of(storage)
                 entry.blocks = [b for b in entry.blocks if same and (b[1] <= first or last <= b[0])]
 
@@ -535,7 +547,7 @@ class Recorder:
 def _bytes(storage, t, begin, size, dtype=torch.uint8):
     with torch.no_grad():
         flat = torch.empty(0, dtype=dtype, device=t.device)
-        return flat.set_(storage, begin // flat.element_size(), (size // flat.element_size(),), (1,))
+        return flat.set_(storage, begin // fla_size(t), (size // fla_size(t),), (1,))
 
 
 def _digest(storage, t, begin, size):

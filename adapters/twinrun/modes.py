@@ -2,6 +2,7 @@
 import contextlib
 import functools
 import sys
+import types
 
 import torch
 
@@ -81,6 +82,35 @@ def _top(mode):
     return get() if get else None
 
 
+class Originals:
+    """PyTorch's functions as they were when this module was imported. A function of PyTorch tells a mode itself by its name, and a script
+    may have put one of its own under that name: called by the mode, it would run twice."""
+
+    BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+
+    def __init__(self):
+        self.owners = [(owner, {n: f for n in dir(owner) if callable(f := getattr(owner, n, None)) and not isinstance(f, type)})
+                       for owner in (torch.Tensor, torch.nn.functional, torch.functional, torch)]
+        self.known = {id(f) for _, functions in self.owners for f in functions.values()}    # which live as long as PyTorch
+        self.replaced = []    # (what a script has put in the place of a function, that function)
+
+    def behind(self, func):
+        if isinstance(func, self.BUILTIN) or id(func) in self.known:
+            return func
+        for other, original in self.replaced:
+            if other is func:
+                return original
+        for owner, functions in self.owners:
+            for name, original in functions.items():
+                if vars(owner).get(name) is func:
+                    self.replaced.append((func, original))
+                    return original
+        return func
+
+
+_originals = Originals()
+
+
 @functools.lru_cache(maxsize=None)
 def _classes():
     from torch.overrides import TorchFunctionMode
@@ -127,6 +157,7 @@ def _classes():
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             owner = self.owner
+            func = _originals.behind(func)
             try:
                 spec = self.table.get(func) if owner.on and not compiling() else None
             except TypeError:    # a function that cannot be a key

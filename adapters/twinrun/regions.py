@@ -4,6 +4,7 @@ The graph is the one that AOTAutograd gives to inductor: calls of aten, which sa
 returns (CompiledFxGraph) is known by its identity. While a compiled function runs or is compiled, nothing of ours that dynamo would see
 (hooks, a function mode) is installed, so that it compiles what it would compile without us.
 """
+import functools
 import sys
 import threading
 import weakref
@@ -68,12 +69,12 @@ class Regions:
             return
         original = torch.compile
 
+        @functools.wraps(original)
         def compile(*args, **kwargs):
             __import__("torch._dynamo.eval_frame")    # as the original does
             self._find()
             return original(*args, **kwargs)
 
-        compile.__doc__ = original.__doc__
         self._patch(torch, "compile", compile)
         wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
         if wrapper is not None:

@@ -39,8 +39,9 @@ class Report:
         self.data["answers"]["sharding"] = {"outcome": outcome, "what": what}
         self.data["verdict"].update({"class": self.verdict, "headline": self.headline})
         known = [f["sentence"] for f in self.data["findings"]]
-        told = [dict(f, **{"class": self.verdict}) for f in self.findings if f["sentence"] not in known]
+        told = [{**f, "class": self.verdict, "level": " ", "place": f.get("line", "")} for f in self.findings if f["sentence"] not in known]
         self.data["findings"] = told + self.data["findings"]
+        self.data["next_steps"] = list(dict.fromkeys(f["cure"] for f in told if f.get("cure"))) + self.data.get("next_steps", [])
 
     def _say_meaning(self, meaning):
         if meaning.get("refused"):

@@ -203,6 +203,8 @@ class Steps(Hooks):
     def sees(self, key_of, backward, tensors, written):
         """Follows the calls of a loop until an optimizer steps. After a backward pass and a write to a parameter (a leaf that the forward
         pass read), the next call that autograd records begins a step; so does one that reads a new leaf in the place of the old one."""
+        if self.inside:    # an optimizer computes its closure; the step ends after it
+            return
         if backward:
             self.backward = True
             return

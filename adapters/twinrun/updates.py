@@ -20,7 +20,8 @@ SCALES = ("grad_scale", "found_inf")    # where torch.amp.GradScaler leaves the 
 
 class Kind:
     """The kind of an optimizer; has what encode.py needs of a schema."""
-    known, fresh, view, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
+    known, fresh, view, undeclared, positions = True, False, False, None, ()
+    out, keywords = True, ("without",)    # their bytes are of no use
 
     def __init__(self, optimizer):
         cls = type(optimizer)
@@ -34,6 +35,10 @@ def _has_hooks(optimizer):
     module = sys.modules[torch.optim.Optimizer.__module__]
     of_all = [len(getattr(module, f"_global_optimizer_{k}_hooks", ())) for k in ("pre", "post")]
     return any(getattr(optimizer, f"_optimizer_step_{k}_hooks", None) for k in ("pre", "post")) or max(of_all) > 1
+
+
+def _with_gradients(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 
 def _settings(optimizer, group):
@@ -73,6 +78,8 @@ class Updates:
         self._tries(self._begin, optimizer, started)
 
     def ends(self, optimizer):
+        if self.starting is not None and self.starting[0] is optimizer and not _with_gradients(optimizer):
+            self.begins()    # it has updated nothing
         self.starting = None
         while self.open:
             begun = self.open.pop()
@@ -102,7 +109,8 @@ class Updates:
         for group in optimizer.param_groups:
             moved = [i for i, p in enumerate(group["params"]) if p.grad is not None]
             params = [group["params"][i] for i in moved]
-            given = {**hooks, "first": r.calls, "parameters": params, "gradients": [p.grad for p in params], **_settings(optimizer, group),
+            given = {**hooks, "first": r.calls, "parameters": params, "gradients": [p.grad for p in params],
+                     "without": [p for p in group["params"] if p.grad is None and p.requires_grad], **_settings(optimizer, group),
                      **_state(optimizer, params, started)}
             groups.append((r.begin(kind, (), given, quiet=bool(groups)), moved))
 

@@ -1,5 +1,7 @@
-// Where numbers stand among others: membership, and positions in sorted sequences.
+// Where numbers stand among others: membership, and positions in sorted sequences; sequences of sorted
+// lengths.
 #include <algorithm>
+#include <functional>
 
 #include "backends/aten/definitions.h"
 
@@ -57,6 +59,34 @@ Expected searchsorted(const Arguments& a) {
   if (a.has(5, "sorter")) throw Undefined("a sequence that a sorter sorts");
   const bool right = a.flag(3, "right", false) || a.text(4, "side", "left") == "right";
   return positions(a.array(1, "self"), a.array(0, "sorted_sequence"), right);
+}
+
+// Sequences of falling lengths, step by step: those that are long enough, and how many they are.
+Expected pack_padded_sequence(const Arguments& a) {
+  const Array x = a.array(0, "input"), lengths = a.array(1, "lengths");
+  const bool batch_first = a.flag(2, "batch_first", false);
+  if (x.dims.size() < 2) throw Undefined("sequences of less than two dimensions");
+  const int64_t batch = x.dims[batch_first ? 0 : 1], steps = x.dims[batch_first ? 1 : 0];
+  const auto most = static_cast<double>(steps);
+  if (lengths.size() != batch || batch == 0 || lengths.value[0] > most ||
+      lengths.value[static_cast<size_t>(batch) - 1] < 1 ||
+      !std::ranges::is_sorted(lengths.value, std::greater<>()))
+    throw Undefined("lengths that are not sorted, or not those of the sequences");
+  const int64_t each = quotient(x.size(), std::max<int64_t>(batch * steps, 1));
+  Checked<int64_t> positions;
+  Array sizes = empty_array({static_cast<int64_t>(lengths.value[0])}, true);
+  for (int64_t t = 0, n = batch; t < sizes.size(); ++t) {
+    while (n > 0 && lengths.value[static_cast<size_t>(n) - 1] <= static_cast<double>(t)) --n;
+    sizes.value[static_cast<size_t>(t)] = static_cast<double>(n);
+    for (int64_t b = 0; b < n; ++b)
+      for (int64_t i = 0; i < each; ++i)
+        positions.push_back((batch_first ? b * steps + t : t * batch + b) * each + i);
+  }
+  Dims dims(x.dims.begin() + 1, x.dims.end());
+  dims[0] = quotient(static_cast<int64_t>(positions.size()), std::max<int64_t>(each, 1));
+  Expected out(gathered(x, positions, dims));
+  out.results.emplace_back(std::move(sizes));
+  return out;
 }
 
 constexpr Definition kSearchingDefinitions[] = {

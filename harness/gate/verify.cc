@@ -187,6 +187,38 @@ class Verification {
     return Ok{};
   }
 
+  // What the engine computes in the steps `looked` of a run from the state before step `at`; nullopt
+  // if it was interrupted.
+  Result<std::optional<std::vector<ProbedState>>> steps_from(const States& from, int64_t at,
+                                                             const std::vector<int64_t>& looked) {
+    StepRecorder recorder(setup_.program, looked, false);
+    RunOptions run;
+    run.name = fmt::format("steps {} to {}: where it first leaves the noise", at, looked.back());
+    run.start = from;
+    run.first_step = at;
+    run.steps = looked.back() + 1;
+    run.threads = options_.threads;
+    run.observer = &recorder;
+    run.progress = options_.progress;
+    run.stop = options_.stop;
+    run.evaluate = run.digest_states = false;
+    TWINRUN_ASSIGN(const RunResult result,
+                   train(*experiment_, setup_.program, *setup_.backend, run));
+    if (result.file.ended.interrupted()) return std::optional<std::vector<ProbedState>>();
+    return std::optional(std::move(recorder.states));
+  }
+
+  // Adds the step in which the bits part: the state before it is that of the golden run.
+  Status add_parting_step(std::vector<ProbedState>& states) {
+    if (!gate_.divergence->step || states.empty()) return Ok{};
+    const int64_t step = *gate_.divergence->step;
+    const auto after = std::ranges::upper_bound(states, step, {}, &ProbedState::step);
+    if (after == states.begin() || (after - 1)->step == step) return Ok{};
+    TWINRUN_ASSIGN(auto own, steps_from((after - 1)->states, (after - 1)->step, {step}));
+    if (own && own->size() == 1) states.insert(after, std::move(own->front()));
+    return Ok{};
+  }
+
   Status look_at_noise() {
     if (same_engine_ && !facts_.noise.empty()) {
       gate_.noise = Gate::Noise{.unusable = facts_.noise};
@@ -198,6 +230,8 @@ class Verification {
       TWINRUN_ASSIGN(States at, state_of(c));
       states.push_back({c.step, std::move(at)});
     }
+    TWINRUN_RETURN_IF_ERROR(add_parting_step(states));
+    judged_ = static_cast<int64_t>(states.size());
     if (options_.progress != nullptr)
       options_.progress->begin(
           "bits differ: one step from each recorded state, among conforming engines", 1);
@@ -235,7 +269,10 @@ class Verification {
     const bool inside = usable && gate_.noise->inside;
     if (inside && !bits_decide_) {
       gate_.outcome = GateOutcome::kInside;
-      gate_.headline = "Bits differ, inside the noise of conforming engines.";
+      gate_.headline =
+          fmt::format("Bits differ; the {} of {} that were judged lie inside the noise of "
+                      "conforming engines.",
+                      text::count(judged_), text::plural(golden_.steps.size(), "step"));
       return;
     }
     gate_.outcome = GateOutcome::kDiverged;
@@ -244,7 +281,9 @@ class Verification {
           "Bits differ, first in {}{}{}.", gate_.divergence->tensor,
           gate_.divergence->step ? fmt::format(" at step {}", *gate_.divergence->step) : "",
           !usable  ? ""
-          : inside ? "; inside the noise of conforming engines, as another order of summation is"
+          : inside ? fmt::format("; the {} steps that were judged lie inside the noise of conforming "
+                                 "engines, as another order of summation does",
+                                 judged_)
                    : "; outside the noise of conforming engines");
       return;
     }
@@ -269,26 +308,14 @@ class Verification {
       const int64_t n = std::min(kAtOnce, bad - at);
       std::vector<int64_t> looked;
       for (int64_t i = 1; i <= n; ++i) looked.push_back(at + i * (bad - at) / n);
-      StepRecorder recorder(setup_.program, looked, false);
-      RunOptions run;
-      run.name = fmt::format("steps {} to {}: where it first leaves the noise", at, bad);
-      run.start = from;
-      run.first_step = at;
-      run.steps = bad + 1;
-      run.threads = options_.threads;
-      run.observer = &recorder;
-      run.progress = options_.progress;
-      run.stop = options_.stop;
-      run.evaluate = run.digest_states = false;
-      TWINRUN_ASSIGN(const RunResult result,
-                     train(*experiment_, setup_.program, *setup_.backend, run));
-      if (result.file.ended.interrupted()) return interrupted();
+      TWINRUN_ASSIGN(const auto steps, steps_from(from, at, looked));
+      if (!steps) return interrupted();
       TWINRUN_ASSIGN(const Gate::Noise own, noise_of(*experiment_, setup_.program, *setup_.backend,
-                                                     recorder.states, options_.threads));
+                                                     *steps, options_.threads));
       if (own.inside || !own.outside) break;  // keep the result from the recorded state
       gate_.divergence = own.outside;
       bad = *own.outside->step;
-      for (const ProbedState& state : recorder.states) {
+      for (const ProbedState& state : *steps) {
         if (state.step >= bad) break;
         at = state.step;
         from = state.states;
@@ -325,6 +352,7 @@ class Verification {
   EngineSetup setup_;
   Capabilities declared_;
   bool same_engine_ = true, bits_decide_ = true;
+  int64_t judged_ = 0;  // steps that were held against conforming engines
 };
 
 }  // namespace

@@ -69,13 +69,14 @@ constexpr double kMostOfTheUpdate = 0.5;
 
 Coverage::Coverage(const TraceFile& trace) : trace_(trace), path_(update_path(trace)) {}
 
-void Coverage::open(std::string what, std::string how, const std::string& place, int64_t times) {
+void Coverage::open(std::string what, std::string how, const std::string& place, int64_t times,
+                    bool of_program) {
   const auto [same, is_new] = at_.try_emplace(what, open_.size());
   if (!is_new) {
     open_[same->second].times += times;
     return;
   }
-  open_.push_back({std::move(what), std::move(how), innermost(place), times});
+  open_.push_back({std::move(what), std::move(how), innermost(place), times, of_program});
 }
 
 void Coverage::judged(const Call& call) { pass(call, true); }
@@ -217,20 +218,21 @@ void Coverage::finish(TraceVerdict& verdict) {
              "the gradient of step {} differs from the derivative of its loss by {:.2g} of it "
              "in binary64, and the part of the backward pass that makes it was not found",
              g.step, g.worst),
-         "leave parts of the model out until it no longer does", "");
+         "leave parts of the model out until it no longer does", "", 1, true);
   }
   for (const ScriptFunction& f : trace_.functions) {
     // PyTorch's are not the script's.
     if (f.name.starts_with("torch.")) continue;
     const GradientCheck& g = verdict.gradient;
-    if (g.asked && !g.is_meant() && std::ranges::find(g.functions, f.name) != g.functions.end())
+    if (g.asked && (!g.is_meant() || f.name == g.function) &&
+        std::ranges::find(g.functions, f.name) != g.functions.end())
       continue;
     open(
         fmt::format("whether the backward pass of {}, which is not PyTorch's, is the derivative of "
                     "its forward pass was not examined",
                     f.name),
         "call torch.autograd.gradcheck(FUNCTION.apply, inputs) with inputs in float64", f.place,
-        std::max<int64_t>(f.calls, 1));
+        std::max<int64_t>(f.calls, 1), true);
   }
   for (const PartialStep& s : path_.partial) {
     open(fmt::format(

@@ -36,7 +36,8 @@ class Coverage {
   void finish(TraceVerdict& verdict);
 
  private:
-  void open(std::string what, std::string how, const std::string& place, int64_t times = 1);
+  void open(std::string what, std::string how, const std::string& place, int64_t times = 1,
+            bool of_program = false);
   void pass(const aten::Call& call, bool judged);
   void follow_uncertain(const aten::Call& call);
   void note_weights(TraceVerdict& verdict);

@@ -177,9 +177,10 @@ class Flow {
     return found;
   }
 
-  // Between two steps a script may put its next batch into memory that PyTorch shares with it.
+  // Between two steps a script may put its next batch into memory that PyTorch shares with it. What
+  // is trained is no batch.
   bool is_no_new_input(const TensorView& t, const Memory& m, const Call& call) const {
-    return m.computed || is_state(t.storage) ||
+    return m.computed || t.requires_gradient || is_state(t.storage) ||
            (m.last >= 0 && trace_.calls[static_cast<size_t>(m.last)].step == call.step);
   }
 

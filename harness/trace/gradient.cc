@@ -15,6 +15,7 @@
 #include "backends/aten/definitions.h"
 #include "harness/trace/again.h"
 #include "harness/trace/backward_passes.h"
+#include "harness/trace/step_checks.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -270,6 +271,7 @@ class Check {
   void locate(GradientCheck& out) {
     const Contribution& leaf = first_wrong();
     const Pass& pass = pass_of(leaf);
+    if (changed_behind_autograd(trace_, step_.begin, pass.begin, pass.end, out)) return;
     find_nodes(pass);
     keep_values();
     std::vector<size_t> suspects = suspects_of(pass, leaf);

@@ -16,8 +16,7 @@
 #include "harness/trace/coverage.h"
 #include "harness/trace/gradient.h"
 #include "harness/trace/operands.h"
-#include "harness/trace/stale.h"
-#include "harness/trace/uncleared.h"
+#include "harness/trace/step_checks.h"
 #include "harness/trace/update_check.h"
 #include "harness/trace/values.h"
 
@@ -442,7 +441,11 @@ class Judge {
     v.update = check_updates(trace_, pool_, stop_);
     v.uncleared = uncleared_gradients(trace_);
     v.stale = stale_reads(trace_);
+    v.repeats_batch = repeats_its_batch(trace_);
+    v.old_copy = old_copy(trace_);
+    v.evaluating = evaluates(trace_);
     coverage_.finish(v);
+    v.trained = trained_weights(trace_, v.without_update);
   }
 
   const TraceFile& trace_;

@@ -117,7 +117,7 @@ def _answers(seen, verdict, headline, several):
         "repeats": ("yes" if seen["repeats"] else "no", "the step ran twice on the same numbers"),
         "operations": (operations, headline),
         "program": ("no", headline) if verdict == "PROGRAM"
-        else ("not asked", _not_asked(seen["gradient"])),
+        else ("in part" if seen["gradient"].asked else "not asked", _not_asked(seen["gradient"])),
         "sharding": ("not asked", "no step on one device was given") if several else ("-", "one device"),
         "effect": ("not asked", "a few steps do not say what the model learns"),
     }  # fmt: skip

@@ -488,5 +488,17 @@ UNCLEARED = {
 }
 
 
+def changed_behind_autograd():
+    m = nn.Sequential(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 4))
+
+    def loss():
+        h = m[1](m[0](X[:8]))
+        y = m[2](h)
+        h.data.mul_(0.5)
+        return F.cross_entropy(y, Y[:8])
+
+    train(m, loss)
+
+
 if __name__ == "__main__":
-    {**RIGHT, **MEANT, **WRONG, **CLEARED, **UNCLEARED}[sys.argv[1]]()
+    {**RIGHT, **MEANT, **WRONG, **CLEARED, **UNCLEARED, "changed_behind_autograd": changed_behind_autograd}[sys.argv[1]]()

@@ -64,6 +64,47 @@ except RuntimeError as e: raise KeyError("other") from e
         self.assertEqual(done.returncode, 1)
         self.assertEqual(re.findall(r'File ".*/(.*)", line (\d+)', done.stderr), [("script.py", "10"), ("script.py", "11")])
 
+    def test_functions_that_a_script_replaces_run_once(self):
+        self.both(TRAINING + """
+import torch.nn.functional as F
+plain, relu, strides = F.mse_loss, torch.Tensor.relu, torch.Tensor.stride
+def scaled(*given, **named): print("loss"); return 0.5 * plain(*given, **named)
+def leaky(t): print("relu"); return relu(t) + 0.1 * t
+def stride(t, *given): print("stride"); return strides(t, *given)
+F.mse_loss, torch.Tensor.relu, torch.Tensor.stride = scaled, leaky, stride
+for i in range(3):
+    o.zero_grad(); loss = F.mse_loss(m(torch.ones(3, 4)).relu(), torch.ones(3, 2)); loss.backward(); o.step()
+    print(loss.item().hex())
+""", "--steps", "3", "--run-on")
+        self.assertEqual(Trace(self.path).end["steps"], 3)
+
+    def test_an_optimizer_that_evaluates_its_closure_makes_one_step(self):
+        self.both(TRAINING + """
+o = torch.optim.LBFGS(m.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+x = torch.ones(3, 4)
+def closure():
+    o.zero_grad(); loss = m(x).pow(2).mean(); loss.backward(); return loss
+for i in range(3): print(o.step(closure).item().hex())
+""", "--steps", "2", "--run-on")
+        trace = Trace(self.path)
+        self.assertEqual(trace.end["steps"], 2)
+        self.assertGreater(sum(c.op == "aten.mean.default" and c.step == 0 for c in trace.calls), 2)
+
+    def test_what_is_lazy_is_recorded_when_it_has_values(self):
+        self.both("""
+import torch
+m = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.Linear(3, 1))
+for i in range(2):
+    x = torch.ones(2, 4)
+    if not i: m(x); o = torch.optim.SGD(m.parameters(), 0.1)
+    o.zero_grad(); m(x).sum().backward(); o.step()
+""", "--steps", "2", "--run-on")
+        self.assertEqual(Trace(self.path).end["left_out"]["error"], 0)
+
+    def test_a_script_that_ends_before_it_imports_pytorch(self):
+        done = self.both("import sys; sys.exit(3)")
+        self.assertIn("did not import torch", done.stderr)
+
     def test_folders_and_descriptors_that_go(self):
         os.mkdir(os.path.join(self.folder, "gone"))
         self.both(TRAINING + """

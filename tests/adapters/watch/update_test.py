@@ -53,10 +53,35 @@ class Updates(unittest.TestCase):
     def test_weights_from_before_an_update(self):
         report, said = self.of("a_cast_in_each_step")
         self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
-        self.assertIn("no weight is from before an update", said)
+        self.assertIn("no gradient goes through weights of before an update", said)
         report, said = self.of("a_cast_around_the_loop")
         self.assertEqual((report["verdict"]["class"], report["findings"][0]["cause"]), ("PROGRAM", "stale_weights"))
         self.assertIn("step 1 computes with 4 weights from before an update: aten._to_copy.default read them in step 0", said)
+
+    def test_weights_that_are_not_trained(self):
+        for name, said in {
+            "no_gradient_at_all": "no weight is updated: none of the 4 parameters that torch.optim.Adam holds has a gradient",
+            "a_copy_of_the_model": "and 4 weights with one belong to no optimizer",
+            "another_last_layer": "and 2 weights of the same shapes have one and are not updated",
+        }.items():
+            with self.subTest(name):
+                report, program = self.of(name)
+                self.assertEqual((report["verdict"]["class"], report["findings"][0]["cause"]), ("PROGRAM", "untrained_weights"))
+                self.assertIn(said, program)
+        for name, said in {
+            "a_part_of_the_model": "2 weights with a gradient are not updated",
+            "a_part_that_is_detached": "2 of the 4 parameters that torch.optim.Adam holds have no gradient",
+            "one_batch": "each step reads the same batch",
+            "evaluation_mode": "as all batch normalisation here, is in evaluation mode",
+            "a_kept_copy": "step 1 computes with a copy of a weight (float32[12, 3]) from before an update",
+        }.items():
+            with self.subTest(name):
+                report, program = self.of(name)
+                self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
+                self.assertIn(said, program)
+        _, program = self.of("a_cast_in_each_step")
+        for words in ("not updated", "no gradient (", "same batch", "evaluation mode", "a copy of a weight"):
+            self.assertNotIn(words, program)
 
     def test_micro_batches_that_nothing_divides_are_told(self):
         for name, told in {"micro_batches_that_are_averaged": False, "micro_batches_that_are_added": True}.items():

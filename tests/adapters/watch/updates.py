@@ -1,6 +1,7 @@
 """Steps for update_test.py, each by its name: python updates.py NAME [TRACE]. With a trace they are recorded as on PyTorch before 1.13. Their optimizers are PyTorch's, some of them changed as a bug of a
 release would change them, or the script's own.
 """
+import copy
 import inspect
 import sys
 
@@ -280,6 +281,67 @@ def of_the_script_and_unknown():
 
     net = model()
     train((net, Lion(net.parameters(), 0.01)))
+
+
+def steps_of(net, optimizer=None, same=False, output=lambda net, x: net(x)):
+    optimizer = optimizer or torch.optim.Adam(net.parameters(), 0.01)
+    batch = torch.randn(8, 6)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.mse_loss(output(net, batch if same else torch.randn(8, 6)), torch.zeros(8, 3)).backward()
+        optimizer.step()
+
+
+@case()
+def no_gradient_at_all():
+    steps_of(model(), output=lambda net, x: net(x).detach().requires_grad_())
+
+
+@case()
+def a_copy_of_the_model():
+    net = model()
+    steps_of(copy.deepcopy(net), torch.optim.Adam(net.parameters(), 0.01))
+
+
+@case()
+def another_last_layer():
+    net = model()
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    net[2] = nn.Linear(12, 3)
+    steps_of(net, optimizer)
+
+
+@case()
+def a_part_of_the_model():
+    net = model()
+    steps_of(net, torch.optim.Adam(net[2].parameters(), 0.01))
+
+
+@case()
+def a_part_that_is_detached():
+    steps_of(model(), output=lambda net, x: net[2](net[1](net[0](x)).detach()))
+
+
+@case()
+def one_batch():
+    steps_of(model(), same=True)
+
+
+@case()
+def evaluation_mode():
+    steps_of(nn.Sequential(model(), nn.BatchNorm1d(3)).eval())
+
+
+@case()
+def a_kept_copy():
+    kept = []
+
+    def output(net, x):
+        kept[:] = kept or [net[2].weight.detach().clone()]
+        live = net(x)
+        return live + (net[1](net[0](x)) @ kept[0].t() - live).detach()
+
+    steps_of(model(), output=output)
 
 
 def main(name, trace=None):

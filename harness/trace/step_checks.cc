@@ -1,0 +1,296 @@
+// Follows gradients, weights and inputs from step to step.
+#include "harness/trace/step_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "harness/trace/values.h"
+
+namespace twinrun {
+namespace {
+
+using aten::Call;
+using aten::TensorView;
+using aten::Value;
+
+bool clears_all(const Call& call) {
+  const std::string name = base_name(call.op);
+  return name == "aten.zero" || name == "aten._foreach_zero" || name == "aten.fill" ||
+         name == "aten.copy";
+}
+
+// Whether autograd follows a call: what is recorded of its results is from below autograd.
+bool is_followed(const Call& call, const std::vector<const TensorView*>& read) {
+  return !call.without_gradient &&
+         std::ranges::any_of(read, [](const TensorView* t) { return t->requires_gradient; });
+}
+
+}  // namespace
+
+std::optional<UnclearedGradients> uncleared_gradients(const TraceFile& trace) {
+  struct Buffer {
+    uint64_t storage = 0;
+    bool is_used = false;         // an update was made with it
+    const Call* added = nullptr;  // the call that added to it after that
+  };
+  std::unordered_map<uint64_t, Buffer> of_leaf;
+  std::unordered_map<uint64_t, uint64_t> leaf_of;  // by the buffer's storage
+  const bool optimizes = std::ranges::any_of(trace.calls, &Call::optimizer);
+  UnclearedGradients out;
+  for (const Call& call : trace.calls) {
+    if (call.failed || call.composed) continue;
+    if (out.weights > 0 && call.step > out.step + 1) break;
+    const Value* variable = named(call, "variable");
+    if (variable != nullptr && variable->kind == Value::Kind::kInteger) {
+      const auto leaf = static_cast<uint64_t>(variable->integer);
+      Buffer& b = of_leaf[leaf];
+      const bool adds = base_name(call.op) == "aten.add" && !call.args.empty() &&
+                        call.args[0].kind == Value::Kind::kTensor &&
+                        call.args[0].tensor.storage == b.storage;
+      if (adds && b.is_used && b.added == nullptr) b.added = &call;
+      std::vector<const TensorView*> given;
+      aten::collect(call.result, given);
+      if (given.empty()) continue;
+      if (!adds) b = {};
+      b.storage = given.front()->storage;
+      leaf_of[b.storage] = leaf;
+      continue;
+    }
+    for (const TensorView& w : call.written) {
+      // Clipping and scaling change gradients before an update, and optimizers may during it. Whoever
+      // writes into the buffer after the update, before anything is added, knows what he does.
+      if (const auto leaf = leaf_of.find(w.storage); leaf != leaf_of.end()) {
+        Buffer& b = of_leaf[leaf->second];
+        const bool clears = clears_all(call) || (!call.optimizer && b.added == nullptr);
+        if (b.storage == w.storage && clears) b = {b.storage};
+      }
+      const bool updates = optimizes ? call.optimizer : call.node.empty() && call.without_gradient;
+      const auto of = of_leaf.find(w.storage);
+      if (!updates || of == of_leaf.end()) continue;
+      Buffer& b = of->second;
+      // Another model's loss may add to these gradients, too, before they are cleared.
+      if (b.added != nullptr) {
+        if (out.weights == 0) {
+          out.step = b.added->step;
+          out.place = b.added->place;
+        }
+        out.weights += b.added->step == out.step ? 1 : 0;
+        b.added = nullptr;
+      }
+      b.is_used = b.storage != 0;
+    }
+  }
+  if (out.weights == 0) return std::nullopt;
+  return out;
+}
+
+StaleReads stale_reads(const TraceFile& trace) {
+  std::unordered_map<uint64_t, int64_t> updated;  // weights, by the call of their last update
+  std::unordered_set<uint64_t> found;
+  StaleReads out;
+  for (const Call& call : trace.calls) {
+    if (call.failed || call.composed) continue;
+    if (call.optimizer)
+      for (const TensorView& w : call.written) updated[w.storage] = call.index;
+    if (call.node.empty() || call.forward < 0) continue;
+    const Call& forward = trace.calls[static_cast<size_t>(call.forward)];
+    out.asked = out.asked || (forward.step > 0 && forward.step == call.step);
+    if (forward.step >= call.step) continue;
+    for (const TensorView* t : read_by(forward)) {
+      const auto update = updated.find(t->storage);
+      if (!t->parameter || !t->requires_gradient || update == updated.end() ||
+          update->second < call.forward || !found.insert(t->storage).second)
+        continue;
+      if (out.weights++ > 0) continue;
+      out.step = call.step;
+      out.op = forward.op;
+      out.place = forward.place;
+      out.made_in = forward.step;
+    }
+  }
+  return out;
+}
+
+bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin, int64_t end,
+                             GradientCheck& out) {
+  for (int64_t i = begin; i < end; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    if (call.failed || call.composed || call.node.empty() || call.forward < step) continue;
+    const Call& forward = trace.calls[static_cast<size_t>(call.forward)];
+    std::vector<const TensorView*> then = read_by(forward);
+    const auto computed = computed_by(forward, then);
+    then.insert(then.end(), computed.begin(), computed.end());
+    for (const TensorView* t : read_by(call)) {
+      const auto of = [&](const TensorView* f) { return f->storage == t->storage; };
+      const auto same = [&](const TensorView* f) { return of(f) && f->version == t->version; };
+      if (t->storage == 0 || std::ranges::none_of(then, of) || std::ranges::any_of(then, same))
+        continue;
+      const auto writes = [&](const TensorView& w) { return w.storage == t->storage; };
+      for (int64_t k = i - 1; k > forward.index; --k) {
+        const Call& writer = trace.calls[static_cast<size_t>(k)];
+        if (!writer.node.empty() || std::ranges::none_of(writer.written, writes)) continue;
+        out.node = call.node;
+        out.place = writer.place;
+        out.changed_by = writer.op;
+        out.changed = t->type();
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
+  // By storage: parameters of an optimizer that had a gradient, and those that had none.
+  std::unordered_set<uint64_t> moved;
+  std::map<uint64_t, std::string> without, with_gradient;  // their types
+  TrainedWeights out;
+  for (const Call& update : trace.updates) {
+    std::vector<const TensorView*> views;
+    if (const Value* v = named(update, "parameters")) aten::collect(*v, views);
+    for (const TensorView* t : views) moved.insert(t->storage);
+    views.clear();
+    if (const Value* v = named(update, "without")) {
+      out.asked = true;
+      aten::collect(*v, views);
+    }
+    for (const TensorView* t : views) {
+      if (t->storage == 0) continue;
+      if (out.optimizer.empty()) out.optimizer = update.op;
+      without.try_emplace(t->storage, t->type());
+    }
+  }
+  std::erase_if(without, [&](const auto& pair) { return moved.contains(pair.first); });
+  std::unordered_map<uint64_t, const TensorView*> parameters;
+  std::unordered_map<uint64_t, const Call*> reader;
+  for (const Call& call : trace.calls) {
+    if (call.failed) continue;
+    if (call.node.empty() && !call.optimizer) {
+      for (const TensorView* t : read_by(call)) {
+        const auto is_it = [&](const TensorView& w) { return w.storage == t->storage; };
+        if (!t->parameter || !t->requires_gradient || std::ranges::any_of(call.written, is_it))
+          continue;
+        parameters.try_emplace(t->storage, t);
+        reader.try_emplace(t->storage, &call);
+      }
+    }
+    if (call.node.empty())
+      for (const TensorView& w : call.written) with_gradient.erase(w.storage);
+    const Value* variable = named(call, "variable");
+    if (variable == nullptr || variable->kind != Value::Kind::kInteger) continue;
+    const auto leaf = static_cast<uint64_t>(variable->integer);
+    if (const auto at = parameters.find(leaf); at != parameters.end() && !moved.contains(leaf))
+      with_gradient.try_emplace(leaf, at->second->type());
+  }
+  out.parameters = static_cast<int64_t>(moved.size() + without.size());
+  out.without_gradient = static_cast<int64_t>(without.size());
+  out.not_updated = static_cast<int64_t>(with_gradient.size());
+  for (const auto& [storage, type] : without) {
+    const auto at = reader.find(storage);
+    if (!out.type.empty() && (at == reader.end() || !out.op.empty())) continue;
+    out.type = type;
+    if (at == reader.end()) continue;
+    out.op = at->second->op;
+    out.place = at->second->place;
+  }
+  if (!with_gradient.empty()) {
+    const auto& [storage, type] = *with_gradient.begin();
+    out.not_updated_type = type;
+    if (const auto at = reader.find(storage); at != reader.end()) out.place = at->second->place;
+  }
+  std::multiset<std::string> old, replaced_by;
+  for (const auto& [storage, type] : without) old.insert(type);
+  for (const auto& [storage, type] : with_gradient) replaced_by.insert(type);
+  out.is_nothing_updated = without_update && moved.empty() && !without.empty();
+  out.is_replaced = !out.is_nothing_updated && !old.empty() && old == replaced_by;
+  return out;
+}
+
+std::string old_copy(const TraceFile& trace) {
+  std::unordered_set<uint64_t> weights;
+  for (const Call& call : trace.calls)
+    for (const TensorView* t : read_by(call))
+      if (t->parameter && t->requires_gradient) weights.insert(t->storage);
+  struct Copy {
+    uint64_t weight = 0;
+    const Call* made = nullptr;
+    bool is_old = false;
+  };
+  std::unordered_map<uint64_t, Copy> copies;
+  for (const Call& call : trace.calls) {
+    if (call.failed || call.composed) continue;
+    if (call.optimizer) {
+      for (auto& [storage, copy] : copies)
+        for (const TensorView& w : call.written) copy.is_old |= w.storage == copy.weight;
+      continue;
+    }
+    if (!call.node.empty()) continue;
+    const std::vector<const TensorView*> read = read_by(call), given = computed_by(call, read);
+    const bool trains = is_followed(call, read);
+    for (const TensorView* t : read) {
+      const auto at = copies.find(t->storage);
+      if (!trains || at == copies.end() || !at->second.is_old || t->parameter) continue;
+      const Call& made = *at->second.made;
+      const std::string line = made.place.substr(0, made.place.find(" in "));
+      return fmt::format(
+          "step {} computes with a copy of a weight ({}) from before an update: {} made it in step "
+          "{}{}",
+          call.step, t->type(), made.op, made.step, line.empty() ? "" : " at " + line);
+    }
+    std::optional<Copy> made;
+    const std::string name = base_name(call.op);
+    if (read.size() == 1 && given.size() == 1 && !trains && call.written.empty() &&
+        (name == "aten.clone" || name == "aten._to_copy")) {
+      if (weights.contains(read[0]->storage)) made = {read[0]->storage, &call, false};
+      if (const auto at = copies.find(read[0]->storage); at != copies.end()) made = at->second;
+    }
+    for (const TensorView* t : given) copies.erase(t->storage);
+    if (made) copies[given[0]->storage] = *made;
+  }
+  return "";
+}
+
+std::string evaluates(const TraceFile& trace) {
+  const Call* first = nullptr;
+  for (const Call& call : trace.calls) {
+    const std::string name = base_name(call.op);
+    if (call.failed || call.composed || !call.node.empty() ||
+        name.find("batch_norm") == std::string::npos)
+      continue;
+    if (!is_followed(call, read_by(call))) continue;
+    constexpr size_t kTraining = 5;
+    const bool evaluating = name.find("_no_") != std::string::npos ||
+                            (call.args.size() > kTraining &&
+                             call.args[kTraining].kind == Value::Kind::kBool &&
+                             call.args[kTraining].integer == 0);
+    if (!evaluating) return "";
+    if (first == nullptr) first = &call;
+  }
+  if (first == nullptr) return "";
+  const std::string line = first->place.substr(0, first->place.find(" in "));
+  return first->op + (line.empty() ? "" : " at " + line);
+}
+
+bool repeats_its_batch(const TraceFile& trace) {
+  std::map<int32_t, std::vector<Digest>> read;  // by step
+  for (const Call& call : trace.calls) {
+    if (call.failed || call.composed || call.optimizer || !call.node.empty()) continue;
+    const std::vector<const TensorView*> all = read_by(call);
+    if (std::ranges::none_of(all, [](const TensorView* t) { return t->parameter; })) continue;
+    for (const TensorView* t : all) {
+      if (t->parameter || t->requires_gradient || t->elements() < 2) continue;
+      if (t->data == nullptr) return false;
+      read[call.step].push_back(digest_of(*t));
+    }
+  }
+  return read.size() > 1 && std::ranges::all_of(read, [&](const auto& pair) {
+           return pair.second == read.begin()->second;
+         });
+}
+
+}  // namespace twinrun

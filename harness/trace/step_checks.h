@@ -1,0 +1,41 @@
+// What the memory of a trace tells of the step as a whole: whether gradients are cleared, whether a
+// gradient goes through weights of before an update, which weights are trained, and whether every
+// step reads the same batch. docs/method/calls.md#the-step says what follows from each.
+#pragma once
+
+#include <optional>
+
+#include "harness/trace/trace_file.h"
+#include "reports/trace_verdict.h"
+
+namespace twinrun {
+
+// Gradients that are added to those of a step whose update was made already: zero_grad() is missing.
+// The first step in which it happens; nullopt: nowhere.
+std::optional<UnclearedGradients> uncleared_gradients(const TraceFile& trace);
+
+// Copies of weights that a step's gradient goes through although an optimizer has changed the weight
+// since: a cast that was kept, such as the cache of one autocast region around the whole loop.
+StaleReads stale_reads(const TraceFile& trace);
+
+// Looks in a backward pass, calls `begin` to `end` of a step that begins with call `step`, for what a
+// node kept of its forward call and another call has written since: through .data, or a view that
+// autograd does not know. Autograd itself refuses what it sees of that. Returns whether there is one.
+bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin, int64_t end,
+                             GradientCheck& out);
+
+// Parameters of the optimizers that no gradient reaches, and weights whose gradients nothing uses.
+// `without_update`: no call of the trace updates anything.
+TrainedWeights trained_weights(const TraceFile& trace, bool without_update);
+
+// A copy of a weight that a later step computes with although the weight was updated since: a
+// sentence, without a full stop; "": none. It may be meant, as that of a target network.
+std::string old_copy(const TraceFile& trace);
+
+// Where all normalisation of steps that are trained is in evaluation mode: what, and where; "" elsewhere.
+std::string evaluates(const TraceFile& trace);
+
+// Whether what is computed with the weights is the same data in each of several steps.
+bool repeats_its_batch(const TraceFile& trace);
+
+}  // namespace twinrun
