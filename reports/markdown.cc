@@ -132,7 +132,8 @@ class Page {
 
   void what_happened() {
     tables::Table t{.columns = {tables::left("#"), tables::left("class"), tables::left("cause"),
-                                tables::left("what"), tables::left("where"), tables::left("op"),
+                                tables::left("what"), tables::left("where"), tables::left("line"),
+                                tables::left("op"),
                                 tables::right("share of drift"), tables::left("evidence")},
                     .limits = {.markdown = 24}};
     for (const Finding& f : r_.findings) {
@@ -140,7 +141,8 @@ class Page {
       if (!f.op_kind.empty() && f.op_kind != f.op) op += " (" + md_.prose(f.op_kind, 80) + ")";
       t.add({fmt::format("{}", t.rows.size() + 1), std::string(to_string(f.verdict)),
              md_.cell_code(f.cause, 120), md_.prose(f.sentence, 600),
-             md_.prose(text::place_of(f), 80), op, f.share ? md_.prose(text::share(*f.share)) : "",
+             md_.prose(text::place_of(f), 80), md_.cell_code(f.place.substr(0, f.place.find('\n')), 160),
+             op, f.share ? md_.prose(text::share(*f.share)) : "",
              level(f)});
     }
     section("What happened", t.rows.empty() ? "There are no findings.\n" : table(t));
@@ -191,9 +193,12 @@ class Page {
       evidence += fmt::format("\n**{}. {}**\n\n", i + 1, md_.prose(f.cause, 120));
       evidence += md_.bullets(f.evidence, 8);
     }
-    std::string body = table(t);
+    const bool any = std::ranges::any_of(r_.findings, [](const Finding& f) {
+      return f.number != 0 || f.bound != 0 || !f.number_text.empty() || !f.bound_source.empty();
+    });
+    std::string body = any ? table(t) : "";
     if (!evidence.empty()) body += "\n" + text::details("Evidence for each finding", evidence);
-    section("Number against bound", body);
+    if (!body.empty()) section(any ? "Number against bound" : "Evidence", body);
   }
 
   void experiment() {

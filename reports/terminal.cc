@@ -433,7 +433,7 @@ class Screen {
       paragraph(clean(r_.directory), kIndent);
       labelled("report.html", "to read: verdict, charts and every table, in one file", kIndent,
                kColumn);
-      labelled("report.md", "to paste into a bug report; explains the terms used here", kIndent,
+      labelled("report.md", "to paste into a bug report", kIndent,
                kColumn);
       labelled("report.json", "every number, for programs", kIndent, kColumn);
       if (!r_.runs.empty()) labelled("runs/*.h5", "losses, checkpoints, digests", kIndent, kColumn);

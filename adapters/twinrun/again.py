@@ -152,4 +152,4 @@ def replay(words):
     import torch
     found = {0: "not reproduced here: these calls are right", 20: "reproduced here"}.get(done.returncode, "not decided here")
     print(f"{found} (PyTorch {torch.__version__})")
-    return done.returncode
+    return {0: 1, 20: 0}.get(done.returncode, done.returncode)    # as `twinrun replay`

@@ -164,7 +164,7 @@ class watch:
                "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
                "functions": [{"name": name, "place": place, "calls": len(numbers)} for name, place, numbers in self.functions.values()],
                "skipped_evaluation": r.passed, "steps_elsewhere": self.counter.elsewhere,
-               "steps_asked": self.steps if self.of_script else 0}
+               "steps_asked": self.steps if self.of_script else 0, "steps_made": self.counter.steps}
         if r.error is not None:
             end["left_out"]["first_error"] = r.error
         if not self.complete and (self.child or self.children.started):

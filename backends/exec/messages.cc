@@ -155,7 +155,9 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
     constexpr size_t kMax = 8000;
     const std::string text = said->is_string() ? said->get<std::string>() : said->dump();
     return Error{"the engine says: " + text.substr(0, kMax) + (text.size() > kMax ? "..." : ""),
-                 engine, "", Error::Kind::kRefusal};
+                 engine, "",
+                 // What it says of a program it declines; what it says of a step, it fails at.
+                 key == "prepared" ? Error::Kind::kRefusal : Error::Kind::kForeignEngine};
   }
   Reply out;
   if (const auto alive = reply.find("alive"); alive != reply.end()) {

@@ -8,6 +8,7 @@
 
 #include "harness/trace/updates.h"
 #include "harness/trace/values.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
@@ -43,7 +44,7 @@ std::vector<const TensorView*> given_by(const Call& call) {
 
 constexpr std::string_view kWithPlainOperations =
     "run the step with plain PyTorch operations in its place, and hold both against each other: "
-    "twinrun diagnose A --against B";
+    "twinrun diagnose --against B A";
 
 // How the question of a call that was not judged can be answered.
 std::string how_to_judge(const Call& call, const std::string& why) {
@@ -58,7 +59,7 @@ std::string how_to_judge(const Call& call, const std::string& why) {
     return "record from the script's start (--first 0), so that the region is compiled while it is "
            "watched";
   return "run the step on another release or device, and hold both against each other: twinrun "
-         "diagnose A --against B";
+         "diagnose --against B A";
 }
 
 // Of the update's norm. A parameter whose gradient has no correct digit moves in a random direction;
@@ -252,6 +253,10 @@ void Coverage::finish(TraceVerdict& verdict) {
                      "one thread",
                      trace_.steps_elsewhere),
          "call twinrun.watch in the thread that trains", "");
+  } else if (trace_.steps == 0 && trace_.steps_made > 0) {
+    open(fmt::format("the script ended after {}, before the first that was to be recorded",
+                     text::plural(trace_.steps_made, "training step")),
+         "give a smaller --first", "");
   } else if (trace_.steps_asked > 0 && trace_.steps == 0 && !trace_.cut_short) {
     open(
         "no training step of the script was seen",

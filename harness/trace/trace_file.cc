@@ -255,6 +255,7 @@ class Reader {
         trace_.skipped_evaluation_used = count(end, "skipped_evaluation_used");
         trace_.steps_elsewhere = count(end, "steps_elsewhere");
         trace_.steps_asked = count(end, "steps_asked");
+        trace_.steps_made = count(end, "steps_made");
         if (end.contains("functions") && end["functions"].is_array()) {
           for (const Json& f : end["functions"])
             trace_.functions.push_back(

@@ -52,6 +52,7 @@ struct TraceFile {
   int64_t skipped_evaluation = 0;  // calls of evaluations between the steps, which were left out
   int64_t skipped_evaluation_used = 0;  // calls that read what those computed; of older traces
   int64_t steps_asked = 0;              // of a script; 0: of no script
+  int64_t steps_made = 0;               // those that were not recorded too
   int64_t steps_elsewhere = 0;          // optimizer steps in other threads, which are not recorded
   std::string exception;                // with which the recorded script ended; "" if none did
   int64_t errors = 0;                   // calls that the recorder could not record

@@ -73,7 +73,7 @@ def outcome(seen):
     if verdict == "NOISE":
         lines.append(
             f"not asked: {_not_asked(seen['gradient'])}; the step's own equations are the definition here. Another release "
-            "asks it: twinrun diagnose A --against B"
+            "asks it: twinrun diagnose --against B A"
         )
     lines += [n for n in (culprit.notes if culprit else [])]
     lines += seen["notes"]

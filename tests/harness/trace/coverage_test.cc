@@ -186,6 +186,8 @@ TEST(Coverage, WhatWasNotRecordedIsAnOpenQuestion) {
   expect_open(
       Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_elsewhere = 6; }),
       "6 optimizer steps ran in other threads");
+  expect_open(Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_made = 16; }),
+              "the script ended after 16 training steps");
   expect_open(Step().judged([](Step& s) { s.made.trace.steps = 0, s.made.trace.steps_asked = 4; }),
               "no training step of the script was seen");
 }
