@@ -131,19 +131,19 @@ class Page {
   }
 
   void what_happened() {
-    tables::Table t{.columns = {tables::left("#"), tables::left("class"), tables::left("cause"),
-                                tables::left("what"), tables::left("where"), tables::left("line"),
-                                tables::left("op"),
-                                tables::right("share of drift"), tables::left("evidence")},
-                    .limits = {.markdown = 24}};
+    tables::Table t{
+        .columns = {tables::left("#"), tables::left("class"), tables::left("cause"),
+                    tables::left("what"), tables::left("where"), tables::left("line"),
+                    tables::left("op"), tables::right("share of drift"), tables::left("evidence")},
+        .limits = {.markdown = 24}};
     for (const Finding& f : r_.findings) {
       std::string op = md_.cell_code(f.op);
       if (!f.op_kind.empty() && f.op_kind != f.op) op += " (" + md_.prose(f.op_kind, 80) + ")";
       t.add({fmt::format("{}", t.rows.size() + 1), std::string(to_string(f.verdict)),
              md_.cell_code(f.cause, 120), md_.prose(f.sentence, 600),
-             md_.prose(text::place_of(f), 80), md_.cell_code(f.place.substr(0, f.place.find('\n')), 160),
-             op, f.share ? md_.prose(text::share(*f.share)) : "",
-             level(f)});
+             md_.prose(text::place_of(f), 80),
+             md_.cell_code(f.place.substr(0, f.place.find('\n')), 160), op,
+             f.share ? md_.prose(text::share(*f.share)) : "", level(f)});
     }
     section("What happened", t.rows.empty() ? "There are no findings.\n" : table(t));
   }

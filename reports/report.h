@@ -82,7 +82,8 @@ struct OpenQuestion {
   std::string how;    // what to do so that it is examined: the same
   std::string place;  // the first line of the user's source that is concerned; "" if none is
   int64_t times = 1;
-  bool of_program = false;  // it belongs to the question of the program, not to that of the operations
+  bool of_program =
+      false;  // it belongs to the question of the program, not to that of the operations
 };
 
 // What paired seeds show of a difference. A diagnosis gives kIdentical or one of the words of

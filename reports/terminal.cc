@@ -217,7 +217,10 @@ class Screen {
           a.outcome == Answer::Outcome::kNotApplicable
               ? ""
               : fmt::format("{}{}", to_string(a.outcome), alone ? "" : ": ");
-      labelled(q.key, outcome + (alone ? "" : clean(a.what, a.outcome == Answer::Outcome::kPartly ? 900 : 240)), kIndent, kColumn);
+      labelled(
+          q.key,
+          outcome + (alone ? "" : clean(a.what, a.outcome == Answer::Outcome::kPartly ? 900 : 240)),
+          kIndent, kColumn);
     }
     line();
     if (!r_.directory.empty())
@@ -433,8 +436,7 @@ class Screen {
       paragraph(clean(r_.directory), kIndent);
       labelled("report.html", "to read: verdict, charts and every table, in one file", kIndent,
                kColumn);
-      labelled("report.md", "to paste into a bug report", kIndent,
-               kColumn);
+      labelled("report.md", "to paste into a bug report", kIndent, kColumn);
       labelled("report.json", "every number, for programs", kIndent, kColumn);
       if (!r_.runs.empty()) labelled("runs/*.h5", "losses, checkpoints, digests", kIndent, kColumn);
     }

@@ -98,11 +98,15 @@ std::string described(const TrainedWeights& t) {
   const std::string others = text::plural(t.not_updated, "weight");
   if (t.is_nothing_updated)
     return fmt::format("no weight is updated: {} a gradient{}", holds,
-                       t.not_updated == 0 ? "" : fmt::format(", and {} with one belong to no "
-                                                             "optimizer", others));
+                       t.not_updated == 0 ? ""
+                                          : fmt::format(", and {} with one belong to no "
+                                                        "optimizer",
+                                                        others));
   if (t.is_replaced)
-    return fmt::format("{} no gradient, and {} of the same shapes have one and are not updated: they "
-                       "took the place of those after the optimizer was made", holds, others);
+    return fmt::format(
+        "{} no gradient, and {} of the same shapes have one and are not updated: they "
+        "took the place of those after the optimizer was made",
+        holds, others);
   std::vector<std::string> parts;
   if (t.without_gradient > 0)
     parts.push_back(fmt::format("{} no gradient (such as {}{})", holds, t.type,
@@ -121,9 +125,10 @@ std::vector<std::string> told_of(const TraceVerdict& v) {
   std::vector<std::string> told;
   if (std::string weights = described(v.trained); !weights.empty()) told.push_back(weights);
   if (v.gradient.unscaled > 0)
-    told.push_back(fmt::format("the gradient is the sum of {} backward passes of one line, which "
-                               "nothing divides",
-                               v.gradient.unscaled));
+    told.push_back(
+        fmt::format("the gradient is the sum of {} backward passes of one line, which "
+                    "nothing divides",
+                    v.gradient.unscaled));
   if (!v.old_copy.empty()) told.push_back(v.old_copy);
   if (v.repeats_batch) told.emplace_back("each step reads the same batch");
   if (!v.evaluating.empty())
@@ -279,7 +284,8 @@ Finding finding_of(const TrainedWeights& t) {
       t.not_updated == 0
           ? "no backward pass reaches them: look for detach(), no_grad() or another model between "
             "the weights and the loss"
-          : "make the optimizer after the model is complete (copied, moved, given new layers), from "
+          : "make the optimizer after the model is complete (copied, moved, given new layers), "
+            "from "
             "the parameters that the loss is computed with");
   return out;
 }

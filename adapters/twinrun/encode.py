@@ -547,7 +547,7 @@ class Recorder:
 def _bytes(storage, t, begin, size, dtype=torch.uint8):
     with torch.no_grad():
         flat = torch.empty(0, dtype=dtype, device=t.device)
-        return flat.set_(storage, begin // fla_size(t), (size // fla_size(t),), (1,))
+        return flat.set_(storage, begin // flat.element_size(), (size // flat.element_size(),), (1,))
 
 
 def _digest(storage, t, begin, size):

@@ -269,10 +269,10 @@ class Verification {
     const bool inside = usable && gate_.noise->inside;
     if (inside && !bits_decide_) {
       gate_.outcome = GateOutcome::kInside;
-      gate_.headline =
-          fmt::format("Bits differ; the {} of {} that were judged lie inside the noise of "
-                      "conforming engines.",
-                      text::count(judged_), text::plural(golden_.steps.size(), "step"));
+      gate_.headline = fmt::format(
+          "Bits differ; the {} of {} that were judged lie inside the noise of "
+          "conforming engines.",
+          text::count(judged_), text::plural(golden_.steps.size(), "step"));
       return;
     }
     gate_.outcome = GateOutcome::kDiverged;
@@ -280,11 +280,12 @@ class Verification {
       gate_.headline = fmt::format(
           "Bits differ, first in {}{}{}.", gate_.divergence->tensor,
           gate_.divergence->step ? fmt::format(" at step {}", *gate_.divergence->step) : "",
-          !usable  ? ""
-          : inside ? fmt::format("; the {} steps that were judged lie inside the noise of conforming "
-                                 "engines, as another order of summation does",
-                                 judged_)
-                   : "; outside the noise of conforming engines");
+          !usable ? ""
+          : inside
+              ? fmt::format("; the {} steps that were judged lie inside the noise of conforming "
+                            "engines, as another order of summation does",
+                            judged_)
+              : "; outside the noise of conforming engines");
       return;
     }
     gate_.notes.push_back(

@@ -264,10 +264,10 @@ std::string evaluates(const TraceFile& trace) {
       continue;
     if (!is_followed(call, read_by(call))) continue;
     constexpr size_t kTraining = 5;
-    const bool evaluating = name.find("_no_") != std::string::npos ||
-                            (call.args.size() > kTraining &&
-                             call.args[kTraining].kind == Value::Kind::kBool &&
-                             call.args[kTraining].integer == 0);
+    const bool evaluating =
+        name.find("_no_") != std::string::npos ||
+        (call.args.size() > kTraining && call.args[kTraining].kind == Value::Kind::kBool &&
+         call.args[kTraining].integer == 0);
     if (!evaluating) return "";
     if (first == nullptr) first = &call;
   }

@@ -88,7 +88,7 @@ for i in range(3): print(o.step(closure).item().hex())
 """, "--steps", "2", "--run-on")
         trace = Trace(self.path)
         self.assertEqual(trace.end["steps"], 2)
-        self.assertGreater(sum(c.op == "aten.mean.default" and c.step == 0 for c in trace.calls), 2)
+        self.assertGreater(sum(c.name == "aten.mean.default" and c.step == 0 for c in trace.calls), 2)
 
     def test_what_is_lazy_is_recorded_when_it_has_values(self):
         self.both("""
