@@ -116,7 +116,7 @@ std::string to_terminal(const Gate& g, int width) {
                     "conforming engine in {} is farther); one step from each of {}",
                     text::number(g.noise->ratio), text::number(g.noise->threshold),
                     text::count(std::llround(1 / g.noise->false_alarm)),
-                    text::plural(g.noise->states, "recorded state")));
+                    text::plural(g.noise->states, "state")));
     if (g.noise->elements_kept < g.noise->elements)
       add("", fmt::format("a sample of each tensor was compared: {} of {} elements",
                           text::count(g.noise->elements_kept), text::count(g.noise->elements)));

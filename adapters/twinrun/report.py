@@ -9,6 +9,12 @@ from .command import program as binary
 from .refused import Refused
 
 
+_BLIND = (
+    "not asked: whether the gradients have the right size, because this step gives the same state with half of them (a clip that is "
+    "reached); give a state and batches of a step that is not clipped"
+)
+
+
 def _kind(meaning):
     return meaning.get("first_kind") or ("variable" if meaning.get("of") else "gradient")
 
@@ -34,6 +40,7 @@ class Report:
         outcome, what = (
             ("open", meaning["refused"]) if meaning.get("refused")
             else ("no" if self.verdict == "SHARDING" else "open", self.headline) if meaning["differs"]
+            else ("in part", f"one step is the whole batch's, in binary64; {_BLIND}") if meaning.get("blind")
             else ("yes", "one step is the whole batch's, in binary64")
         )  # fmt: skip
         self.data["answers"]["sharding"] = {"outcome": outcome, "what": what}

@@ -23,6 +23,10 @@ Answer repeats(const Evidence& e, const Report& r) {
                                     : "the reference gives the same bits again; the engine was "
                                       "run once"};
   }
+  if (e.inside_again.value_or(false) && r.verdict == VerdictClass::kEngineBug)
+    return {Outcome::kNo,
+            "a step that was wrong is right when it runs again from the state that the engine "
+            "reported: the fault comes and goes, or the engine keeps more than its state"};
   return out;
 }
 

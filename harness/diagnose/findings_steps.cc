@@ -41,6 +41,8 @@ void step_findings(const Evidence& e, Judgement& j) {
         fmt::format("outside at {} of the {} steps that were judged: {}", described.outside.size(),
                     described.judged - described.set_aside, listed(described.outside)));
   if (e.inside_again) {
+    if (*e.inside_again && j.verdict == VerdictClass::kEngineBug)
+      j.headline += " Run again from the engine's own state, the step is right.";
     first.evidence.push_back(
         !*e.inside_again ? "run again from the state that the engine reported: outside again"
         : described.outside.size() > 1

@@ -33,7 +33,8 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
   const bool repeats = std::ranges::any_of(r.controls, [](const Control& c) {
     return c.kind == ControlKind::kSubjectRepeats && c.run && c.passed;
   });
-  if (repeats && !e.subject_diverges_at && r.verdict == VerdictClass::kEngineBug)
+  if (repeats && !e.subject_diverges_at && !e.inside_again.value_or(false) &&
+      r.verdict == VerdictClass::kEngineBug)
     out.push_back("chance: the subject gave the same bits when its first steps were run again");
   const MeaningResult& meaning = e.meaning;
   if (!meaning.steps.empty() && !meaning.differs()) {

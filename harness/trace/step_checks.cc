@@ -176,7 +176,9 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
         if (!t->parameter || !t->requires_gradient || std::ranges::any_of(call.written, is_it))
           continue;
         parameters.try_emplace(t->storage, t);
-        reader.try_emplace(t->storage, &call);
+        // Not one that gives a view of it, where there is another.
+        const auto [at, is_new] = reader.try_emplace(t->storage, &call);
+        if (!is_new && computed_by(*at->second, read_by(*at->second)).empty()) at->second = &call;
       }
     }
     if (call.node.empty())

@@ -39,6 +39,7 @@ def _compare(r):
                 kinds = r.kinds(r.sharded, r.read(reading))
                 break
     out.update(kinds=kinds, threshold=r.threshold, differs=differs, axes=r.sizes)
+    out["blind"] = not differs and r.is_blind_to_factors()
     if differs:
         out["first_parameter"], out["factor"] = r.first_difference()
         found = None

@@ -13,6 +13,7 @@ from ..mechanisms import threshold
 from ..refused import Refused
 from ..xla.arguments import find
 from .align import pairs
+from .collectives import REDUCTIONS
 from .evaluate import leave, widened
 from .flat import evaluate, flatten
 from .flow import Flow
@@ -215,6 +216,25 @@ class Results:
 
     def same(self, values, expected=None):
         return all(d <= self.threshold for d in self.kinds(values, expected).values())
+
+    def is_blind_to_factors(self):
+        """Returns whether the step gives the same state when all that its derivatives sum over devices is halved, as behind a
+        clip that is reached: then it shows no factor on them.
+        """
+        loss = [self.s.outputs[position] for kind, _, position, _ in self.rows() if kind == "loss"]
+        forward = self.flow.upstream(loss)
+        sums = {op.index for op in self.s.ops if op.axes and op.name in REDUCTIONS and op.index not in forward}
+        if not loss or not sums:
+            return False
+
+        def instead(op, values):
+            if op.index in sums:
+                given = op.call([values[i] for i in op.inputs])
+                return [y * 0.5 if y.dtype == np.float64 else y for y in given]
+            return self.draws.instead(op, values) if self.draws else None
+
+        halved = evaluate(self.s, self.wide, self.sharded, instead=instead)
+        return all(d <= self.threshold for kind, d in self.kinds(halved).items() if kind != "loss")
 
     def leave_out_rounding(self):
         """Leaves out what a nudge of the state by 2^-48 moves by more than the threshold: nothing but rounding."""

@@ -1,6 +1,8 @@
 """The verdict of a JAX step, and the sentences of its report, from what was seen."""
 
+import os
 import re
+import sys
 
 from .singles import TIME_OVER
 
@@ -90,7 +92,7 @@ def outcome(seen):
         "verdict": {"class": verdict, "effect": "undecided", "headline": headline, "subject": seen["versions"]},
         "answers": _answers(seen, verdict, headline, several),
         "open": [],
-        "scenario": {"name": seen["what"]},
+        "scenario": {"name": _script() or seen["what"]},
         "findings": [dict(f, **{"class": verdict, "level": " "}) for f in findings],
         "notes": lines,
         "lines": lines,
@@ -108,6 +110,11 @@ def outcome(seen):
         "versions": seen["versions"], "devices": seen["devices"], "platform": seen["platform"],
         "seconds": seen["seconds"],
     }  # fmt: skip
+
+
+def _script():
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return "" if name in ("", "-c", "-m") else name
 
 
 def _answers(seen, verdict, headline, several):

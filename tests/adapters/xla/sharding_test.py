@@ -196,6 +196,13 @@ class Words(unittest.TestCase):
         self.assertTrue(found["differs"])
         self.assertEqual(found["written_for_mesh"], [])
 
+    def test_a_clip_that_is_reached_hides_a_factor(self):
+        for name, reduce, blind in (("mean", m.mean, False), ("sum", lambda g: m.clipped(lax.psum(g, "data")), True),
+                                    ("mean behind a clip", lambda g: m.clipped(m.mean(g), 1e3), False)):  # fmt: skip
+            step, state, batch = m.data_parallel(reduce)
+            found = compare(step, state, [batch])
+            self.assertEqual((found["differs"], found["blind"]), (False, blind), (name, found))
+
     def test_a_number_written_for_this_mesh_is_noted(self):
         step, state, batch = HEALTHY["psum over 8"]()
         self.assertIn("taken as the number of devices", " ".join(compare(step, state, [batch])["notes"]))

@@ -72,7 +72,7 @@ TEST_F(Verify, AChangeIsNamedByStepAndTensor) {
   ASSERT_TRUE(tensor.noise);
   EXPECT_FALSE(tensor.noise->inside);
   ASSERT_TRUE(tensor.noise->outside);
-  EXPECT_EQ(tensor.noise->outside->step, 6);  // the first recorded state at which it acts
+  EXPECT_EQ(tensor.noise->outside->step, 5);  // not recorded: judged because the bits part there
   EXPECT_EQ(tensor.noise->outside->tensor, "dense1/kernel.grad");
   EXPECT_NE(tensor.noise->outside->now.find("1.5 times what was expected"), std::string::npos)
       << tensor.noise->outside->now;
@@ -169,6 +169,17 @@ TEST_F(VerifyNoise, TheFirstStepOutsideIsFoundBetweenRecordedOnes) {
   ASSERT_TRUE(gate.divergence);
   EXPECT_EQ(gate.divergence->step, 9) << to_terminal(gate);
   EXPECT_EQ(gate.divergence->tensor, "dense1/kernel.grad");
+}
+
+// No recorded state shows a fault of one step: the step in which the bits part is judged, too.
+TEST_F(VerifyNoise, AFaultOfOneStepIsOutside) {
+  record(tiny::kDense, "tpu", 1);
+  const Gate gate =
+      verify({.decides = VerifyOptions::Decides::kNoise,
+              .faults = {must(parse_fault("scale@dense1/kernel.grad,step=9,magnitude=2"))}});
+  EXPECT_EQ(gate.outcome, GateOutcome::kDiverged) << to_terminal(gate);
+  ASSERT_TRUE(gate.divergence);
+  EXPECT_EQ(gate.divergence->step, 9) << to_terminal(gate);
 }
 
 // One conforming variant in eight draws new summation orders in every run.
