@@ -135,7 +135,8 @@ def watch_script(words):
         return _observe(words, args)
     messages.keep()
     silent, told, repeatable = (os.environ.pop(f"TWINRUN_{name}", None) for name in ("OBSERVE_ONLY", "OBSERVE", "REPEATABLE"))
-    stack, counter = contextlib.ExitStack(), None    # of the steps; it is there once PyTorch is
+    stack, began = contextlib.ExitStack(), False
+    counter = None    # of the steps; it is there once PyTorch is
 
     def complete():
         if told:
@@ -145,7 +146,8 @@ def watch_script(words):
             stop()
 
     def begin():
-        nonlocal counter
+        nonlocal counter, began
+        began = True
         if repeatable:
             from .known import make_repeatable
             make_repeatable()
@@ -191,7 +193,7 @@ def watch_script(words):
         _show_without_ours()
         raise
     finally:
-        if counter is None:
+        if not began:
             messages.say("torch was imported past Python's import system, so nothing was recorded" if "torch" in sys.modules else
                          "the script did not import torch, so nothing was recorded")
     return 0

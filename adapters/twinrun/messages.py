@@ -25,6 +25,15 @@ def keep():
         _kept = fd, os.fstat(fd)
 
 
+def forget():
+    """Closes it: a child process that lives on shall not keep its parent's standard error open."""
+    global _kept
+    if _kept is not None:
+        with contextlib.suppress(OSError):
+            os.close(_kept[0])
+        _kept = None
+
+
 def say(text):
     if _kept is not None:
         fd, was = _kept

@@ -86,26 +86,26 @@ class Originals:
     """PyTorch's functions as they were when this module was imported. A function of PyTorch tells a mode itself by its name, and a script
     may have put one of its own under that name: called by the mode, it would run twice."""
 
+    MOST = 1000
     BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 
     def __init__(self):
         self.owners = [(owner, {n: f for n in dir(owner) if callable(f := getattr(owner, n, None)) and not isinstance(f, type)})
                        for owner in (torch.Tensor, torch.nn.functional, torch.functional, torch)]
         self.known = {id(f) for _, functions in self.owners for f in functions.values()}    # which live as long as PyTorch
-        self.replaced = []    # (what a script has put in the place of a function, that function)
+        self.asked = {}    # by id: (another function, what it stands for)
 
     def behind(self, func):
         if isinstance(func, self.BUILTIN) or id(func) in self.known:
             return func
-        for other, original in self.replaced:
-            if other is func:
-                return original
-        for owner, functions in self.owners:
-            for name, original in functions.items():
-                if vars(owner).get(name) is func:
-                    self.replaced.append((func, original))
-                    return original
-        return func
+        found = self.asked.get(id(func))
+        if found is None:
+            names = ((owner, name, original) for owner, functions in self.owners for name, original in functions.items())
+            original = next((original for owner, name, original in names if vars(owner).get(name) is func), func)
+            if len(self.asked) >= self.MOST:    # a script makes a function for each call
+                self.asked.clear()
+            found = self.asked[id(func)] = func, original
+        return found[1]
 
 
 _originals = Originals()

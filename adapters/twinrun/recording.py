@@ -14,7 +14,7 @@ from . import launches, older
 from .children import Children, named, rank
 from .encode import COMPOSED, NO_GRADIENT, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile, parse_size
-from .messages import say
+from .messages import forget, say
 from .places import Modules, Places, is_of_a_handler, raised_at
 from .modes import depth, hidden, is_on_top, modes, plain, unnoticed
 from .regions import Regions, compiling, inside
@@ -132,6 +132,7 @@ class watch:
             self._remove()
             self._unwind()
             self.recorder.file.abandon()
+        forget()
 
     def _record(self):
         """Begins to record, if no mode of the script lies above ours."""

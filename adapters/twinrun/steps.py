@@ -203,6 +203,7 @@ class Steps(Hooks):
     def sees(self, key_of, backward, tensors, written):
         """Follows the calls of a loop until an optimizer steps. After a backward pass and a write to a parameter (a leaf that the forward
         pass read), the next call that autograd records begins a step; so does one that reads a new leaf in the place of the old one."""
+        self.key_of = key_of
         if self.inside:    # an optimizer computes its closure; the step ends after it
             return
         if backward:
@@ -233,7 +234,8 @@ class Steps(Hooks):
 
     def _turns(self):
         with plain():
-            living = any(p.requires_grad for o in _living() for p in _held(o))
+            # One whose parameters the forward pass has not read is none of this loop's.
+            living = any(p.requires_grad and (not self.leaves or self.key_of(p) in self.leaves) for o in _living() for p in _held(o))
         if living:
             # The optimizer will step. One that has not when its parameters are updated a second time sets the learning rate alone.
             self.unstepped += self.updated

@@ -37,10 +37,6 @@ def _has_hooks(optimizer):
     return any(getattr(optimizer, f"_optimizer_step_{k}_hooks", None) for k in ("pre", "post")) or max(of_all) > 1
 
 
-def _with_gradients(optimizer):
-    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-
-
 def _settings(optimizer, group):
     found = {k: v for k, v in group.items() if isinstance(k, str) and k != "params" and _is_setting(v)}
     found.update({k: v for k in SCALES if isinstance(v := getattr(optimizer, k, None), torch.Tensor)})
@@ -78,8 +74,8 @@ class Updates:
         self._tries(self._begin, optimizer, started)
 
     def ends(self, optimizer):
-        if self.starting is not None and self.starting[0] is optimizer and not _with_gradients(optimizer):
-            self.begins()    # it has updated nothing
+        if self.starting is not None and self.starting[0] is optimizer:
+            self._tries(self._begin_of_nothing, *self.starting)
         self.starting = None
         while self.open:
             begun = self.open.pop()
@@ -101,6 +97,11 @@ class Updates:
         # Older versions count steps in numbers, and go on before the first call. What is None is a tensor, and is read then.
         started = {id(p): {k: v if isinstance(v, (int, float)) else None for k, v in s.items()} for p, s in optimizer.state.items()}
         self.starting = optimizer, started
+
+    def _begin_of_nothing(self, optimizer, started):
+        """An optimizer has made no call: it is described if that is because no parameter has a gradient."""
+        if all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
+            self._begin(optimizer, started)
 
     def _begin(self, optimizer, started):
         r, kind, groups = self.watch.recorder, Kind(optimizer), []

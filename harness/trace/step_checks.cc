@@ -208,7 +208,10 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
   std::multiset<std::string> old, replaced_by;
   for (const auto& [storage, type] : without) old.insert(type);
   for (const auto& [storage, type] : with_gradient) replaced_by.insert(type);
-  out.is_nothing_updated = without_update && moved.empty() && !without.empty();
+  // A step of an optimizer without a backward pass is one that a script makes before it trains.
+  const bool backward =
+      std::ranges::any_of(trace.calls, [](const Call& call) { return !call.node.empty(); });
+  out.is_nothing_updated = backward && without_update && moved.empty() && !without.empty();
   out.is_replaced = !out.is_nothing_updated && !old.empty() && old == replaced_by;
   return out;
 }
