@@ -53,7 +53,9 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
   std::vector<std::string> names = backend_names();
   names.insert(names.end(), {"honest:SEED", "xla", "exec:COMMAND"});
   return Error{"unknown engine '" + std::string(name) + "' (known: " + join(names, ", ") + ")", "",
-               did_you_mean(name, names)};
+               name.find_first_of(" /") != std::string_view::npos
+                   ? "a command is named exec:" + std::string(name)
+                   : did_you_mean(name, names)};
 }
 
 }  // namespace twinrun

@@ -70,6 +70,20 @@ DetailTable differences(const TwoSides& s) {
 constexpr std::array kKinds = {"tensor", "draw",      "number",   "arguments",
                                "type",   "operation", "gradient", "update"};
 
+// Inputs that are described in the same words count as one: the draws of a line that a loop makes.
+std::vector<std::pair<const OtherInput*, int64_t>> told_once(const TwoSides& s) {
+  std::vector<std::pair<const OtherInput*, int64_t>> out;
+  std::map<std::string, size_t> at;
+  for (const OtherInput& o : s.inputs) {
+    const auto [same, is_new] = at.try_emplace(o.sentence() + o.a.place, out.size());
+    if (is_new)
+      out.emplace_back(&o, 1);
+    else
+      ++out[same->second].second;
+  }
+  return out;
+}
+
 DetailTable inputs(const TwoSides& s) {
   DetailTable t{"inputs",
                 "Not the same on both sides",
@@ -80,11 +94,13 @@ DetailTable inputs(const TwoSides& s) {
                  {"a_has", "A has"},
                  {"b_has", "B has"},
                  {"differing", "elements that differ"},
-                 {"relative", "relative"}},
+                 {"relative", "relative"},
+                 {"times", "times"}},
                 {}};
-  for (const OtherInput& o : s.inputs)
-    t.rows.push_back({std::string(kKinds[static_cast<size_t>(o.kind)]), o.sentence(),
-                      first_line(o.a.place), o.a_has, o.b_has, o.differing, o.relative});
+  for (const auto& [o, times] : told_once(s))
+    t.rows.push_back({std::string(kKinds[static_cast<size_t>(o->kind)]), o->sentence(),
+                      first_line(o->a.place), o->a_has, o->b_has, o->differing, o->relative,
+                      times});
   return t;
 }
 
@@ -243,7 +259,8 @@ Report report_of(const TwoSides& s) {
   add_finding(r, "A", s.a, s.of_a);
   add_finding(r, "B", s.b, s.of_b);
   if (s.verdict == VerdictClass::kProgram) {
-    for (const OtherInput& o : s.inputs) {
+    for (const auto& [input, times] : told_once(s)) {
+      const OtherInput& o = *input;
       Finding f;
       f.verdict = VerdictClass::kProgram;
       f.cause = fmt::format("other_{}", kKinds[static_cast<size_t>(o.kind)]);
@@ -255,13 +272,20 @@ Report report_of(const TwoSides& s) {
       f.place = o.a.place;
       f.module = o.a.module;
       f.level = ' ';
+      if (times > 1) f.evidence.push_back(fmt::format("{} times", times));
       r.findings.push_back(std::move(f));
     }
   }
   if (!s.inputs.empty() && s.inputs.front().kind == OtherInput::Kind::kDraw)
     r.next_steps.emplace_back(
-        "Seed both sides alike. Releases and devices may draw in another order: leave out "
-        "dropout, or draw outside of the step.");
+        (s.unaligned_a.empty() && s.unaligned_b.empty()
+             ? ""
+             : "Look at the calls that only one side makes (the last table): a draw among them "
+               "moves "
+               "all that follow. ") +
+        std::string(
+            "Seed both sides alike. Releases and devices may draw in another order: leave out "
+            "dropout, or draw outside of the step."));
   r.notes = s.notes;
   r.counts = {{"differing", s.differing},         {"aligned_by_bits", s.by_bits},
               {"aligned_by_values", s.by_values}, {"aligned_by_order", s.by_order},
