@@ -32,6 +32,13 @@ Section section(std::string title, Table table, std::string after = "") {
   return {std::move(title), {std::move(table)}, "", std::move(after)};
 }
 
+// The frames of a place, the innermost first, in one line.
+std::string lines_of(std::string place) {
+  for (size_t at = 0; (at = place.find('\n')) != std::string::npos;)
+    place.replace(at, 1, ", called by ");
+  return place;
+}
+
 }  // namespace
 
 Cell::Cell(Look l, std::string_view words, size_t longest)
@@ -387,12 +394,15 @@ std::vector<Section> details(const Report& r) {
 
 std::vector<Fact> facts_of(const Finding& f) {
   const std::string op = f.op_kind.empty() ? f.op : fmt::format("{} ({})", f.op, f.op_kind);
-  std::vector<Fact> out = {
-      {"where", words(text::place_of(f))},  {"op", code(f.op.empty() ? "" : op, 300)},
-      {"line", code(f.place, 2000)},        {"module", code(f.module, 300)},
-      {"elements", prose(f.elements, 300)}, {"looks like", words(f.fingerprint, 300)},
-      {"bits", code(f.hex, 400)},           {"number", prose(text::number_of(f), 300)},
-      {"bound", prose(f.bound_source, 400)}};
+  std::vector<Fact> out = {{"where", words(text::place_of(f))},
+                           {"op", code(f.op.empty() ? "" : op, 300)},
+                           {"line", code(lines_of(f.place), 2000)},
+                           {"module", code(f.module, 300)},
+                           {"elements", prose(f.elements, 300)},
+                           {"looks like", words(f.fingerprint, 300)},
+                           {"bits", code(f.hex, 400)},
+                           {"number", prose(text::number_of(f), 300)},
+                           {"bound", prose(f.bound_source, 400)}};
   std::erase_if(out, [](const Fact& fact) { return fact.cell.raw.empty(); });
   return out;
 }

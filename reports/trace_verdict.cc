@@ -263,42 +263,46 @@ Finding finding_of(const GradientCheck& g) {
   out.bound = GradientCheck::kLeast;
   out.number_text = fmt::format(
       "in binary64, where no rounding of the step is left, the loss changes otherwise than the "
-      "gradient says, by {:.2g} of it",
-      g.worst);
+      "gradient says, by {:.2g} % of it",
+      100 * g.worst);
   out.bound_source = "docs/method/calls.md#the-gradient";
   return out;
 }
+std::string what_to_do(const GradientCheck& g) {
+  if (!g.changed_by.empty())
+    return "write it before the forward pass reads it, or after the backward pass";
+  return "torch.autograd.gradcheck, in float64, shows it for a function alone";
+}
 
 Finding finding_of(const UnclearedGradients& u) {
-  Finding out = step_finding("uncleared_gradients", "backward", u);
-  out.evidence.emplace_back(
-      "between the update and this backward pass nothing set them to zero or None: call "
-      "optimizer.zero_grad()");
-  return out;
+  return step_finding("uncleared_gradients", "backward", u);
+}
+std::string what_to_do(const UnclearedGradients&) {
+  return "call optimizer.zero_grad() between the update and the next backward pass: nothing set "
+         "the "
+         "gradients to zero or None";
 }
 
 Finding finding_of(const TrainedWeights& t) {
   Finding out = step_finding("untrained_weights", "optimizer", t);
   out.op = t.optimizer;
-  out.evidence.emplace_back(
-      t.not_updated == 0
-          ? "no backward pass reaches them: look for detach(), no_grad() or another model between "
-            "the weights and the loss"
-          : "make the optimizer after the model is complete (copied, moved, given new layers), "
-            "from "
-            "the parameters that the loss is computed with");
   return out;
+}
+std::string what_to_do(const TrainedWeights& t) {
+  return t.not_updated == 0
+             ? "look for detach(), no_grad() or another model between the weights and the loss"
+             : "make the optimizer after the model is complete (copied, moved, given new layers), "
+               "from the parameters that the loss is computed with";
 }
 
 Finding finding_of(const StaleReads& s) {
   Finding out = step_finding("stale_weights", "forward", s);
   out.op = s.op;
-  out.evidence.emplace_back(
-      "what was computed of a weight in an earlier step, such as its cast to half precision, is "
-      "used "
-      "again after the weight was updated: compute it in each step (a torch.autocast region for "
-      "each, not one around the loop)");
   return out;
+}
+std::string what_to_do(const StaleReads&) {
+  return "compute in each step what is computed of a weight, such as its cast to half precision: a "
+         "torch.autocast region for each step, not one around the loop";
 }
 
 Finding finding_of(const UpdateCheck& u) {
@@ -312,6 +316,25 @@ Finding finding_of(const UpdateCheck& u) {
       u.what, u.type, u.off, u.wrong, u.parameters);
   out.bound_source = "docs/method/calls.md#the-update";
   return out;
+}
+
+std::string what_to_do(const UpdateCheck&) {
+  return "hold the optimizer against another implementation (foreach=True, another release: "
+         "twinrun "
+         "diagnose --against B A)";
+}
+
+// Findings about the step itself, and what to do about each.
+void add_step_findings(const TraceVerdict& v, Report& r) {
+  const auto add = [&](const auto& check) {
+    r.findings.push_back(finding_of(check));
+    r.next_steps.push_back(what_to_do(check));
+  };
+  if (v.gradient.accuses()) add(v.gradient);
+  if (v.trained.is_wrong()) add(v.trained);
+  if (v.uncleared) add(*v.uncleared);
+  if (v.stale.weights > 0) add(v.stale);
+  if (v.update.is_wrong) add(v.update);
 }
 
 DetailTable precision_losses(const TraceVerdict& v) {
@@ -518,11 +541,7 @@ Report report_of(const TraceVerdict& v) {
   r.headline = v.headline();
   r.open = v.open;
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
-  if (v.gradient.accuses()) r.findings.push_back(finding_of(v.gradient));
-  if (v.trained.is_wrong()) r.findings.push_back(finding_of(v.trained));
-  if (v.uncleared) r.findings.push_back(finding_of(*v.uncleared));
-  if (v.stale.weights > 0) r.findings.push_back(finding_of(v.stale));
-  if (v.update.is_wrong) r.findings.push_back(finding_of(v.update));
+  add_step_findings(v, r);
   r.notes = notes_of(v);
   r.counts = {{"steps", v.steps},
               {"calls", v.calls},
