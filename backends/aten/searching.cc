@@ -90,7 +90,10 @@ Expected pack_padded_sequence(const Arguments& a) {
 }
 
 constexpr Definition kSearchingDefinitions[] = {
-    {"aten.isin", isin}, {"aten.bucketize", bucketize}, {"aten.searchsorted", searchsorted}};
+    {"aten.isin", isin},
+    {"aten.bucketize", bucketize},
+    {"aten.searchsorted", searchsorted},
+    {"aten._pack_padded_sequence", pack_padded_sequence}};
 
 }  // namespace
 

@@ -109,7 +109,7 @@ TEST_F(Script, KindOfAnError) {
   const std::string refusal = say(R"({"error":"no such layer"})");
   const std::string wrong = say(R"({"stepped":0,"result":"/etc/passwd"})");
   EXPECT_EQ(run(engine(say(kHello), refusal, "")).kind, Kind::kRefusal);
-  EXPECT_EQ(run(engine(say(kHello), prepared(), refusal)).kind, Kind::kRefusal);
+  EXPECT_EQ(run(engine(say(kHello), prepared(), refusal)).kind, Kind::kForeignEngine);
   EXPECT_EQ(run(engine(say(kHello), "exit 3", "")).kind, Kind::kForeignEngine);
   EXPECT_EQ(run(engine(say("{}"), "", "")).kind, Kind::kForeignEngine);
   EXPECT_EQ(run(engine(say(kHello), prepared(), wrong)).kind, Kind::kForeignEngine);
