@@ -118,6 +118,7 @@ StaleReads stale_reads(const TraceFile& trace) {
 
 bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin, int64_t end,
                              GradientCheck& out) {
+  int64_t looks = int64_t{1} << 24;  // a trace may ask for the square of its calls
   for (int64_t i = begin; i < end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed || call.node.empty() || call.forward < step) continue;
@@ -131,7 +132,7 @@ bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin
       if (t->storage == 0 || std::ranges::none_of(then, of) || std::ranges::any_of(then, same))
         continue;
       const auto writes = [&](const TensorView& w) { return w.storage == t->storage; };
-      for (int64_t k = i - 1; k > forward.index; --k) {
+      for (int64_t k = i - 1; k > forward.index && --looks > 0; --k) {
         const Call& writer = trace.calls[static_cast<size_t>(k)];
         if (!writer.node.empty() || std::ranges::none_of(writer.written, writes)) continue;
         out.node = call.node;
@@ -212,7 +213,10 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
   const bool backward =
       std::ranges::any_of(trace.calls, [](const Call& call) { return !call.node.empty(); });
   out.is_nothing_updated = backward && without_update && moved.empty() && !without.empty();
-  out.is_replaced = !out.is_nothing_updated && !old.empty() && old == replaced_by;
+  // Single numbers and rows have the same shape by chance.
+  const bool matrices = std::ranges::any_of(
+      old, [](const std::string& type) { return type.find(',') != std::string::npos; });
+  out.is_replaced = !out.is_nothing_updated && matrices && old == replaced_by;
   return out;
 }
 
@@ -224,14 +228,17 @@ std::string old_copy(const TraceFile& trace) {
   struct Copy {
     uint64_t weight = 0;
     const Call* made = nullptr;
-    bool is_old = false;
   };
   std::unordered_map<uint64_t, Copy> copies;
+  std::unordered_map<uint64_t, int64_t> updated;  // weights, by the call of their last update
+  const auto is_old = [&](const Copy& copy) {
+    const auto at = updated.find(copy.weight);
+    return at != updated.end() && at->second > copy.made->index;
+  };
   for (const Call& call : trace.calls) {
     if (call.failed || call.composed) continue;
     if (call.optimizer) {
-      for (auto& [storage, copy] : copies)
-        for (const TensorView& w : call.written) copy.is_old |= w.storage == copy.weight;
+      for (const TensorView& w : call.written) updated[w.storage] = call.index;
       continue;
     }
     if (!call.node.empty()) continue;
@@ -239,7 +246,7 @@ std::string old_copy(const TraceFile& trace) {
     const bool trains = is_followed(call, read);
     for (const TensorView* t : read) {
       const auto at = copies.find(t->storage);
-      if (!trains || at == copies.end() || !at->second.is_old || t->parameter) continue;
+      if (!trains || at == copies.end() || !is_old(at->second) || t->parameter) continue;
       const Call& made = *at->second.made;
       const std::string line = made.place.substr(0, made.place.find(" in "));
       return fmt::format(
@@ -251,7 +258,7 @@ std::string old_copy(const TraceFile& trace) {
     const std::string name = base_name(call.op);
     if (read.size() == 1 && given.size() == 1 && !trains && call.written.empty() &&
         (name == "aten.clone" || name == "aten._to_copy")) {
-      if (weights.contains(read[0]->storage)) made = {read[0]->storage, &call, false};
+      if (weights.contains(read[0]->storage)) made = {read[0]->storage, &call};
       if (const auto at = copies.find(read[0]->storage); at != copies.end()) made = at->second;
     }
     for (const TensorView* t : given) copies.erase(t->storage);
