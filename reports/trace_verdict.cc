@@ -120,6 +120,11 @@ std::string described(const TrainedWeights& t) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+// " at train.py:8"; "" of no place.
+std::string at_line(const std::string& place) {
+  return place.empty() ? "" : " at " + line_of(place);
+}
+
 // What the steps do that is right by itself, and not always meant.
 std::vector<std::string> told_of(const TraceVerdict& v) {
   std::vector<std::string> told;
@@ -129,10 +134,15 @@ std::vector<std::string> told_of(const TraceVerdict& v) {
         fmt::format("the gradient is the sum of {} backward passes of one line, which "
                     "nothing divides",
                     v.gradient.unscaled));
-  if (!v.old_copy.empty()) told.push_back(v.old_copy);
+  if (const auto& c = v.old_copy)
+    told.push_back(
+        fmt::format("step {} computes with a copy of a weight ({}) from before an update: {} made "
+                    "it in step {}{}",
+                    c->step, c->type, c->op, c->made_in, at_line(c->place)));
   if (v.repeats_batch) told.emplace_back("each step reads the same batch");
-  if (!v.evaluating.empty())
-    told.push_back(v.evaluating + ", as all batch normalisation here, is in evaluation mode");
+  if (v.evaluating)
+    told.push_back(v.evaluating->op + at_line(v.evaluating->place) +
+                   ", as all batch normalisation here, is in evaluation mode");
   return told;
 }
 

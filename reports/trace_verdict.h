@@ -113,6 +113,18 @@ struct StaleReads {
   std::string op, place;          // the call that read the weight
 };
 
+// A detached copy of a weight that a later step computes with, although the weight was updated since.
+struct OldCopy {
+  int32_t step = 0, made_in = 0;
+  std::string type;       // of the copy
+  std::string op, place;  // the call that made it
+};
+
+// A call of the script.
+struct CallSite {
+  std::string op, place;
+};
+
 // Which weights the recorded steps train.
 struct TrainedWeights {
   bool asked = false;      // it is known what the optimizers hold
@@ -178,8 +190,8 @@ struct TraceVerdict {
   StaleReads stale;
   TrainedWeights trained;
   bool repeats_batch = false;  // each step reads the same one
-  std::string old_copy;        // a sentence on a copy of a weight that a later step reads
-  std::string evaluating;      // normalisation that a trained step has in evaluation mode
+  std::optional<OldCopy> old_copy;
+  std::optional<CallSite> evaluating;  // batch normalisation, all of which is in evaluation mode
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
   // the largest of the steps.

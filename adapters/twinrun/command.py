@@ -20,9 +20,9 @@ import zipfile
 from . import messages
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# What PyTorch puts between our modes and its operations.
-_BETWEEN = tuple(os.path.join("torch", *path) for path in (
-    ("_compile.py",), ("_dynamo", "eval_frame.py"), ("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py")))
+# What lies between our frames and the script's, and what PyTorch puts between our modes and its operations.
+_BETWEEN = (runpy.__file__, "<frozen runpy>", *(os.path.join("torch", *path) for path in (
+    ("_compile.py",), ("_dynamo", "eval_frame.py"), ("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))))
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT|-m MODULE ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...     what a step computes on a healthy machine
@@ -205,17 +205,14 @@ def _show_without_ours():
 
     def show(kind, error, frame):
         sys.excepthook = hook
-        while frame is not None and frame.tb_frame.f_code.co_filename in (
-                __file__, os.path.join(_OURS, "__main__.py"), runpy.__file__, "<frozen runpy>"):
-            frame = frame.tb_next
-        error = _without_ours(error.with_traceback(frame))
+        _without_ours(error)
         hook(kind, error, error.__traceback__)
 
     sys.excepthook = show
 
 
 def _without_ours(error):
-    """Takes our frames, and those that PyTorch puts between them, out of the traceback of an exception of the script and of its causes."""
+    """Takes our frames, and those that lie between, out of the traceback of an exception of the script and of its causes."""
     todo, done = [error], set()
     while todo:
         each = todo.pop()
@@ -235,7 +232,6 @@ def _without_ours(error):
         for frame, following in zip(kept, [*kept[1:], None]):
             frame.tb_next = following
         each.__traceback__ = kept[0] if kept else None
-    return error
 
 
 def _when_imported(name, then):

@@ -87,7 +87,7 @@ class Originals:
     may have put one of its own under that name: called by the mode, it would run twice."""
 
     MOST = 1000
-    BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+    BUILTIN = (*older.BUILTIN, types.MethodWrapperType)
 
     def __init__(self):
         self.owners = [(owner, {n: f for n in dir(owner) if callable(f := getattr(owner, n, None)) and not isinstance(f, type)})

@@ -1,8 +1,6 @@
 // Follows gradients, weights and inputs from step to step.
 #include "harness/trace/step_checks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -220,7 +218,7 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
   return out;
 }
 
-std::string old_copy(const TraceFile& trace) {
+std::optional<OldCopy> old_copy(const TraceFile& trace) {
   std::unordered_set<uint64_t> weights;
   for (const Call& call : trace.calls)
     for (const TensorView* t : read_by(call))
@@ -248,11 +246,7 @@ std::string old_copy(const TraceFile& trace) {
       const auto at = copies.find(t->storage);
       if (!trains || at == copies.end() || !is_old(at->second) || t->parameter) continue;
       const Call& made = *at->second.made;
-      const std::string line = made.place.substr(0, made.place.find(" in "));
-      return fmt::format(
-          "step {} computes with a copy of a weight ({}) from before an update: {} made it in step "
-          "{}{}",
-          call.step, t->type(), made.op, made.step, line.empty() ? "" : " at " + line);
+      return OldCopy{call.step, made.step, t->type(), made.op, made.place};
     }
     std::optional<Copy> made;
     const std::string name = base_name(call.op);
@@ -264,10 +258,10 @@ std::string old_copy(const TraceFile& trace) {
     for (const TensorView* t : given) copies.erase(t->storage);
     if (made) copies[given[0]->storage] = *made;
   }
-  return "";
+  return std::nullopt;
 }
 
-std::string evaluates(const TraceFile& trace) {
+std::optional<CallSite> evaluates(const TraceFile& trace) {
   const Call* first = nullptr;
   for (const Call& call : trace.calls) {
     const std::string name = base_name(call.op);
@@ -280,16 +274,15 @@ std::string evaluates(const TraceFile& trace) {
         name.find("_no_") != std::string::npos ||
         (call.args.size() > kTraining && call.args[kTraining].kind == Value::Kind::kBool &&
          call.args[kTraining].integer == 0);
-    if (!evaluating) return "";
+    if (!evaluating) return std::nullopt;
     if (first == nullptr) first = &call;
   }
-  if (first == nullptr) return "";
-  const std::string line = first->place.substr(0, first->place.find(" in "));
-  return first->op + (line.empty() ? "" : " at " + line);
+  if (first == nullptr) return std::nullopt;
+  return CallSite{first->op, first->place};
 }
 
 bool repeats_its_batch(const TraceFile& trace) {
-  std::map<int32_t, std::vector<Digest>> read;  // by step
+  std::map<int32_t, std::vector<const TensorView*>> read;  // by step
   for (const Call& call : trace.calls) {
     if (call.failed || call.composed || call.optimizer || !call.node.empty()) continue;
     const std::vector<const TensorView*> all = read_by(call);
@@ -297,12 +290,20 @@ bool repeats_its_batch(const TraceFile& trace) {
     for (const TensorView* t : all) {
       if (t->parameter || t->requires_gradient || t->elements() < 2) continue;
       if (t->data == nullptr) return false;
-      read[call.step].push_back(digest_of(*t));
+      read[call.step].push_back(t);
     }
   }
-  return read.size() > 1 && std::ranges::all_of(read, [&](const auto& pair) {
-           return pair.second == read.begin()->second;
-         });
+  if (read.size() < 2) return false;
+  // Most batches differ in the first tensor.
+  const std::vector<const TensorView*>& first = read.begin()->second;
+  for (const auto& [step, other] : read)
+    if (other.size() != first.size()) return false;
+  for (size_t i = 0; i < first.size(); ++i) {
+    const Digest digest = digest_of(*first[i]);
+    for (auto step = std::next(read.begin()); step != read.end(); ++step)
+      if (digest_of(*step->second[i]) != digest) return false;
+  }
+  return true;
 }
 
 }  // namespace twinrun

@@ -28,12 +28,11 @@ bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin
 // `without_update`: no call of the trace updates anything.
 TrainedWeights trained_weights(const TraceFile& trace, bool without_update);
 
-// A copy of a weight that a later step computes with although the weight was updated since: a
-// sentence, without a full stop; "": none. It may be meant, as that of a target network.
-std::string old_copy(const TraceFile& trace);
+// The first old copy of a weight. It may be meant, as that of a target network.
+std::optional<OldCopy> old_copy(const TraceFile& trace);
 
-// Where all normalisation of steps that are trained is in evaluation mode: what, and where; "" elsewhere.
-std::string evaluates(const TraceFile& trace);
+// The first batch normalisation, where all of it is in evaluation mode though autograd follows it.
+std::optional<CallSite> evaluates(const TraceFile& trace);
 
 // Whether what is computed with the weights is the same data in each of several steps.
 bool repeats_its_batch(const TraceFile& trace);
