@@ -39,10 +39,11 @@ class _Child:
         self.process, self.options = process, options
 
     def __call__(self):
+        vars(self.process).pop("run", None)
         if "torch" not in sys.modules:    # it cannot train, and shall not wait for an import
             return type(self.process).run(self.process)
-        from .command import stop
         from .recording import watch
+        from .watched import stop
         options = dict(self.options)
         after = stop if options.pop("stop") else None
         with watch(**options, after=after, child=True):
@@ -64,7 +65,11 @@ class Children:
             if not process.daemon and not module.startswith(_SERVANTS) and "run" not in vars(process):
                 process.run = _Child(process, self.options)
                 self.started = True
-            return self.original(process)
+            try:
+                return self.original(process)
+            finally:
+                if isinstance(vars(process).get("run"), _Child):
+                    del process.run
 
         base.start = self.patched = start
 

@@ -1,28 +1,14 @@
 """The command line: `watch` records a script, `environment` makes one of released versions, every
 other verb is the program twinrun's."""
 import argparse
-import builtins
-import contextlib
-import hashlib
-import importlib.machinery
 import importlib.util
-import io
-import itertools
 import os
-import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
-import types
-import zipfile
 
-from . import messages
-
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# What lies between our frames and the script's, and what PyTorch puts between our modes and its operations.
-_BETWEEN = (runpy.__file__, "<frozen runpy>", *(os.path.join("torch", *path) for path in (
-    ("_compile.py",), ("_dynamo", "eval_frame.py"), ("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))))
+from . import watched
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT|-m MODULE ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...     what a step computes on a healthy machine
@@ -109,180 +95,9 @@ def _parsed(words):
     return args
 
 
-def digest(tensors):
-    """Returns the SHA-256 of tensors' bytes."""
-    import torch
-    found = hashlib.sha256()
-    with torch.no_grad():
-        for t in tensors:
-            t = t.detach().cpu().contiguous()
-            found.update(str((t.dtype, tuple(t.shape))).encode())
-            found.update((t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes())
-    return found.hexdigest()
-
-
-class _Stop(SystemExit):
-    """Ends the script after the recorded steps."""
-
-
-def stop():
-    raise _Stop(0)
-
-
 def watch_script(words):
     args = _parsed(words)
-    if args.observer:
-        return _observe(words, args)
-    messages.keep()
-    silent, told, repeatable = (os.environ.pop(f"TWINRUN_{name}", None) for name in ("OBSERVE_ONLY", "OBSERVE", "REPEATABLE"))
-    stack, began = contextlib.ExitStack(), False
-    counter = None    # of the steps; it is there once PyTorch is
-
-    def complete():
-        if told:
-            with open(told, "w") as file:
-                file.write(digest(counter.parameters()))
-        if args.stop:
-            stop()
-
-    def begin():
-        nonlocal counter, began
-        began = True
-        if repeatable:
-            from .known import make_repeatable
-            make_repeatable()
-        if silent:
-            from .regions import Regions, Uncounted
-            from .steps import Steps
-
-            def ends():
-                if counter.steps == args.first + args.steps:
-                    complete()
-            counter = Steps(ends)
-            counter.install()
-            # The other run counts steps of compiled optimizers so, too.
-            Regions(Uncounted(counter), counter.hide, counter.show).install()
-            return
-        from .recording import watch
-        watched = watch(args.output, args.steps, args.first, args.budget, script=args.script, after=complete if told or args.stop else None)
-        stack.callback(report, watched)    # after it is left
-        try:
-            stack.enter_context(watched)
-        except OSError as e:
-            messages.say(str(e))
-            raise SystemExit(2) from None
-        counter = watched.counter
-
-    def report(watched):
-        if watched.recorder is None or watched.done or watched.children.started:
-            return
-        elsewhere = watched.counter.elsewhere
-        messages.say(f"the script made {watched.counter.steps} training steps; --first {args.first} --steps {args.steps} asks for "
-                     f"{args.first + args.steps}" + (f". {elsewhere} steps of an optimizer ran in other threads, whose calls are not "
-                                                     "recorded: call twinrun.watch in the thread that trains" if elsewhere else ""))
-
-    _when_imported("torch", begin)
-    try:
-        with stack:
-            _run(args)
-    except _Stop:
-        return 0
-    except SystemExit:
-        raise
-    except BaseException:    # shown as `python SCRIPT` shows it
-        _show_without_ours()
-        raise
-    finally:
-        if not began:
-            messages.say("torch was imported past Python's import system, so nothing was recorded" if "torch" in sys.modules else
-                         "the script did not import torch, so nothing was recorded")
-    return 0
-
-
-def _show_without_ours():
-    """The interpreter shows the exception that goes on without the frames around the script, and within PyTorch's."""
-    hook = sys.excepthook
-
-    def show(kind, error, frame):
-        sys.excepthook = hook
-        _without_ours(error)
-        hook(kind, error, error.__traceback__)
-
-    sys.excepthook = show
-
-
-def _without_ours(error):
-    """Takes our frames, and those that lie between, out of the traceback of an exception of the script and of its causes."""
-    todo, done = [error], set()
-    while todo:
-        each = todo.pop()
-        if each is None or id(each) in done:
-            continue
-        done.add(id(each))
-        todo += [each.__cause__, each.__context__]
-        frames, frame = [], each.__traceback__
-        while frame is not None:
-            frames.append((frame, frame.tb_frame.f_code.co_filename))
-            frame = frame.tb_next
-        kept = []
-        for _, run in itertools.groupby(frames, lambda pair: pair[1].startswith(_OURS) or pair[1].endswith(_BETWEEN)):
-            run = list(run)
-            if not any(file.startswith(_OURS) for _, file in run):
-                kept += [frame for frame, _ in run]
-        for frame, following in zip(kept, [*kept[1:], None]):
-            frame.tb_next = following
-        each.__traceback__ = kept[0] if kept else None
-
-
-def _when_imported(name, then):
-    """Calls `then` as soon as the module is there: what a script sets before it imports PyTorch (threads, devices) has its effect."""
-    if name in sys.modules:
-        return then()
-
-    class Finder:
-        looking = False
-
-        @classmethod
-        def find_spec(cls, wanted, path=None, target=None):
-            if wanted != name or cls.looking:
-                return None
-            cls.looking = True
-            try:
-                spec = importlib.util.find_spec(name)
-            finally:
-                cls.looking = False
-            if spec is not None and spec.loader is not None:
-                execute = spec.loader.exec_module
-
-                def exec_module(module):
-                    execute(module)
-                    if cls in sys.meta_path:
-                        sys.meta_path.remove(cls)
-                        then()
-                spec.loader.exec_module = exec_module
-            return spec
-
-    sys.meta_path.insert(0, Finder)
-
-
-def _run(args):
-    """Runs what the user named as `python SCRIPT` does; its `__main__` stays after it has ended, for threads and atexit."""
-    sys.argv = [args.script, *args.args]
-    if args.module:
-        return runpy.run_module(args.script, run_name="__main__", alter_sys=True)
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.realpath(args.script))
-    if os.path.isdir(args.script) or zipfile.is_zipfile(args.script):
-        del sys.path[0]    # run_path puts the script itself there
-        return runpy.run_path(args.script, run_name="__main__")
-    path = os.path.abspath(args.script)
-    main = types.ModuleType("__main__")
-    vars(main).update(__annotations__={}, __file__=path, __cached__=None, __builtins__=builtins,
-                      __loader__=importlib.machinery.SourceFileLoader("__main__", path))
-    sys.modules["__main__"] = main
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    exec(code, vars(main))
+    return _observe(words, args) if args.observer else watched.run(args)
 
 
 def _observe(words, args):

@@ -47,8 +47,14 @@ else:
 
 
 # A script may put functions of its own in their place.
-_stride, _offset, _numel, _size, _is_contiguous = (getattr(torch.Tensor, name) for name in (
-    "stride", "storage_offset", "numel", "element_size", "is_contiguous"))
+_sizes, _stride, _offset, _numel, _size, _is_contiguous = (getattr(torch.Tensor, name) for name in (
+    "size", "stride", "storage_offset", "numel", "element_size", "is_contiguous"))
+
+
+def _is_parameter(t):
+    """As isinstance says, which asks the tensor itself."""
+    kind = type(t)
+    return kind is not torch.Tensor and (issubclass(kind, torch.nn.Parameter) or "_is_param" in object.__getattribute__(t, "__dict__"))
 
 
 def key_of(t):
@@ -72,7 +78,7 @@ class Skip(Exception):
 
 
 class Storage:
-    __slots__ = ("number", "version", "reference", "blocks", "checked", "changed", "told", "size")
+    __slots__ = ("number", "version", "reference", "blocks", "checked", "changed", "told", "untold", "size")
 
     def __init__(self, number, storage):
         self.number, self.version, self.reference = number, 0, StorageWeakRef(storage)
@@ -80,6 +86,7 @@ class Storage:
         self.checked = 0    # the moment at which the memory was known to hold these bytes
         self.changed = 0    # the moment at which it was found to hold others, though no call had written them
         self.told = 0       # the call that was recorded with this change; one that has the memory twice says it once
+        self.untold = False    # only the description of an update has said it, which is no call
         self.size = None
 
 
@@ -152,6 +159,7 @@ class Recorder:
         self.refused = False                          # in the call that is being encoded
         self.schemas = {}
         self.shapes = {}
+        self.describes = False
         self.full = False
         s = file.string
         self.encoders = {
@@ -241,7 +249,7 @@ class Recorder:
     # Tensors
 
     def _tensor(self, t, out, bytes_too=True):
-        flags = 2 if isinstance(t, torch.nn.Parameter) else 0
+        flags = 2 if _is_parameter(t) else 0
         if t.requires_grad:
             flags |= 1
             if self.saw is not None:
@@ -253,7 +261,7 @@ class Recorder:
         place = DEVICES.get(device, OTHER_DEVICE)
         if t.layout is not torch.strided or t.is_quantized or getattr(t, "is_nested", False):
             try:
-                shape = tuple(t.shape)
+                shape = tuple(_sizes(t))
             except Exception as e:    # one that is nested has no shape
                 pass_on(e)
                 shape = ()
@@ -262,9 +270,9 @@ class Recorder:
             zero = self.zeros.get(t.dtype)
             if zero is None:
                 zero = self.zeros[t.dtype] = torch.zeros((), dtype=t.dtype)
-            t = zero.expand(t.shape)
+            t = zero.expand(_sizes(t))
             place = 0
-        shape, stride = tuple(t.shape), _stride(t)
+        shape, stride = tuple(_sizes(t)), _stride(t)
         storage = _storage_of(t)
         key = storage._cdata
         entry = self.storages.get(key)
@@ -335,9 +343,9 @@ class Recorder:
                 entry.version += 1
                 entry.changed = now
         entry.checked = now
-        changed = entry.changed == now and entry.told != self.begun
+        changed = (entry.changed == now or entry.untold) and entry.told != self.begun
         if changed:
-            entry.told = self.begun
+            entry.told, entry.untold = self.begun, self.describes
         for begin, end, block, _ in blocks:
             if begin <= first and last <= end:
                 return block, begin, changed
@@ -430,8 +438,9 @@ class Recorder:
                 self.tensors(v, found)
         return found
 
-    def begin(self, schema, args, kwargs, quiet=False):
-        """`quiet`: since the last call none but PyTorch's own code has run."""
+    def begin(self, schema, args, kwargs, quiet=False, describes=False):
+        """`quiet`: since the last call none but PyTorch's own code has run. `describes`: this is no call."""
+        self.describes = describes
         before = Before()
         before.schema = schema
         self.refused = False
@@ -483,7 +492,7 @@ class Recorder:
             if entry.blocks:
                 size = _size(t)
                 first = _offset(t) * size
-                last = first + (sum((n - 1) * s for n, s in zip(t.shape, _stride(t))) + 1) * size
+                last = first + (sum((n - 1) * s for n, s in zip(_sizes(t), _stride(t))) + 1) * size
                 same = entry.size == _bytes_of(storage)
                 entry.blocks = [b for b in entry.blocks if same and (b[1] <= first or last <= b[0])]
 

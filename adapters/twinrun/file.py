@@ -17,12 +17,11 @@ import errno
 import fcntl
 import json
 import mmap
-import os
 import resource
 import struct
 import zlib
 
-from .messages import high
+from .messages import high, os    # as it was before the script
 
 MAGIC = b"TWINTRC2".ljust(64, b"\0")
 PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP, PLACE, UPDATE = range(10)
@@ -39,6 +38,7 @@ CHUNK = 1 << 20         # bytes that are read together where none can be mapped
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
          "TIB": 1 << 40}
 
+_text = json.dumps
 _libc = ctypes.CDLL(None, use_errno=True)
 _compare, _map, _unmap = _libc.memcmp, _libc.mmap, _libc.munmap
 _compare.argtypes, _compare.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_int
@@ -101,11 +101,11 @@ class TraceFile:
         self.blocks = [None]    # of each block of data: where it begins, its size
         self.windows = {}       # the address of each part of the file that is mapped
         self.empty = 0          # the block that has no bytes
-        self.room = len(json.dumps(meta)) + ROOM
+        self.room = len(_text(meta)) + ROOM
         self.record(META, 0, self._meta(meta))
 
     def _meta(self, meta):
-        return json.dumps(meta).encode().ljust(self.room)
+        return _text(meta).encode().ljust(self.room)
 
     def publish(self, path, meta):
         """Gives the file its name, and the first record what is known by now."""
@@ -278,7 +278,7 @@ class TraceFile:
             while done < len(view):
                 done += os.write(self.fd, view[done:done + (1 << 30)])
         except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from None
+            raise OSError(error.errno, error.strerror or str(error), self.path) from None
         self.written += len(view)
 
     def flush(self):
@@ -293,7 +293,7 @@ class TraceFile:
 
     def record_end(self, end):
         """Writes the last record."""
-        self.record(END, 0, json.dumps(end).encode())
+        self.record(END, 0, _text(end).encode())
         self.flush()
 
     def abandon(self):
@@ -320,7 +320,7 @@ def replace_end(path, change):
                 raise ValueError(f"{path} has no last record; was its recording cut short?")
         end = json.loads(file.read(length))
         change(end)
-        payload = json.dumps(end).encode()
+        payload = _text(end).encode()
         file.seek(at)
         file.write(header(END, 0, payload) + payload + bytes(-len(payload) % 8))
         file.truncate()

@@ -3,25 +3,33 @@ import contextlib
 import fcntl
 import os
 import sys
+import types
 
+os = types.SimpleNamespace(**vars(os))    # a script may put functions of its own in the place of the module's
+_HIGH = 200    # scripts print the numbers that they get
 _kept = None    # (a descriptor of the standard error that the process began with, what it was)
 
 
 def high(fd):
-    """Returns a descriptor of the same file that is none of the three standard ones, which a script may have closed."""
-    if fd > 2:
-        return fd
+    """Returns a descriptor of the same file with a high number, and closes this one."""
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        return _high(fd)
     finally:
         os.close(fd)
+
+
+def _high(fd):
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:    # a process that may have few
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def keep():
     """Keeps the present standard error for what is said later."""
     global _kept
     with contextlib.suppress(OSError):
-        fd = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 3)
+        fd = _high(2)
         _kept = fd, os.fstat(fd)
 
 

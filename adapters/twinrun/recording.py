@@ -21,6 +21,7 @@ from .regions import Regions, compiling, inside
 from .settings import loosest, nnpack_convolves, settings
 from .steps import Steps
 from .updates import Updates
+from .warned import Warned
 
 UNKNOWN = -1
 READS = ("aten._local_scalar_dense.default", "aten.detach.default", "aten.is_nonzero.default")    # begin no training, whatever they read
@@ -85,6 +86,8 @@ class watch:
         self.children = Children({"path": self.given, "steps": self.steps, "first": self.first, "budget": self.budget,
                                   "script": self.script, "stop": self.after is not None})
         self.children.install()
+        self.warned = Warned()
+        self.warned.install()
         self.depth = depth()
         _watches.add(self)
         if self.first == 0:
@@ -124,6 +127,7 @@ class watch:
         self.modules.remove()
         self.launches.remove()
         self.children.remove()
+        self.warned.remove()
 
     def _forget(self):
         """In a child process: the file belongs to the parent."""
@@ -256,6 +260,15 @@ class watch:
         self.counter.told()
 
     def _step_ends(self):
+        done = self.done
+        try:
+            self._keep_and_go_on()
+        except Exception as e:    # ours is none of the script's
+            self._failed(e)
+        if self.done and not done and self.after:
+            self.after()
+
+    def _keep_and_go_on(self):
         done = self.counter.steps    # those that are complete
         self.between, self.trained = True, {}
         if self.done:
@@ -272,10 +285,9 @@ class watch:
             self._unwind()
             self.modules.remove()
             self.children.remove()
+            self.warned.remove()
             with self.lock:
                 self._finish()
-            if self.after:
-                self.after()
         elif self.on:
             with self.lock:
                 self.recorder.start_step(done - self.first, self.steps)

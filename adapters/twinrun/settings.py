@@ -7,6 +7,8 @@ import torch
 from .modes import hidden
 from .places import pass_on
 
+_item = torch.Tensor.item    # a script may put a function of its own in its place
+
 
 def _lines(path, key):
     try:
@@ -45,7 +47,7 @@ def settings():
     matmul, cudnn = getattr(getattr(torch.backends, "cuda", None), "matmul", None), torch.backends.cudnn
     asked = {
         "float32_matmul_precision": lambda: torch.get_float32_matmul_precision(),
-        "flush_denormal": lambda: (torch.full((1,), 1e-40) * 1.0).item() == 0,
+        "flush_denormal": lambda: _item(torch.full((1,), 1e-40) * 1.0) == 0,
         "deterministic": lambda: torch.are_deterministic_algorithms_enabled(),
         "bf16_reduced_precision_reduction": lambda: bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": lambda: bool(matmul.allow_fp16_reduced_precision_reduction),

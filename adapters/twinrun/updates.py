@@ -113,7 +113,7 @@ class Updates:
             given = {**hooks, "first": r.calls, "parameters": params, "gradients": [p.grad for p in params],
                      "without": [p for p in group["params"] if p.grad is None and p.requires_grad], **_settings(optimizer, group),
                      **_state(optimizer, params, started)}
-            groups.append((r.begin(kind, (), given, quiet=bool(groups)), moved))
+            groups.append((r.begin(kind, (), given, quiet=bool(groups), describes=True), moved))
 
     def _end(self, optimizer, groups):
         r = self.watch.recorder

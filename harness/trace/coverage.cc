@@ -206,11 +206,12 @@ void Coverage::finish(TraceVerdict& verdict) {
     const Call& reader = trace_.calls[static_cast<size_t>(u.call)];
     open(u.fresh
              ? fmt::format("something that was not recorded wrote the memory of {} before {} read "
-                           "it: a kernel that was launched past PyTorch's dispatcher",
+                           "it: a kernel that was launched past PyTorch's dispatcher, or another "
+                           "thread",
                            u.type, reader.op)
              : fmt::format("the memory of {} changed between the calls {} and {} ({}), and no "
                            "recorded call wrote it: a kernel that was launched past PyTorch's "
-                           "dispatcher, or another process",
+                           "dispatcher, another thread or process",
                            u.type, u.before, u.call, reader.op),
          std::string(kWithPlainOperations), reader.place);
   }
@@ -225,9 +226,11 @@ void Coverage::finish(TraceVerdict& verdict) {
     // PyTorch's are not the script's.
     if (f.name.starts_with("torch.")) continue;
     const GradientCheck& g = verdict.gradient;
-    if (g.asked && (!g.is_meant() || f.name == g.function) &&
-        std::ranges::find(g.functions, f.name) != g.functions.end())
-      continue;
+    const auto among = [&](const std::vector<std::string>& names) {
+      return std::ranges::find(names, f.name) != names.end();
+    };
+    if (g.asked && (!g.is_meant() || f.name == g.function) && among(g.functions)) continue;
+    if (among(g.right) || among(g.meant)) continue;
     open(
         fmt::format("whether the backward pass of {}, which is not PyTorch's, is the derivative of "
                     "its forward pass was not examined",

@@ -180,8 +180,11 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
         if (!is_new && computed_by(*at->second, read_by(*at->second)).empty()) at->second = &call;
       }
     }
-    if (call.node.empty())
-      for (const TensorView& w : call.written) with_gradient.erase(w.storage);
+    // A hook may update the weight whose gradient was just added up.
+    const bool updates = std::ranges::any_of(
+        call.written, [&](const TensorView& w) { return parameters.contains(w.storage); });
+    for (const TensorView& w : call.written) with_gradient.erase(w.storage);
+    if (updates) continue;
     const Value* variable = named(call, "variable");
     if (variable == nullptr || variable->kind != Value::Kind::kInteger) continue;
     const auto leaf = static_cast<uint64_t>(variable->integer);

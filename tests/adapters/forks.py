@@ -11,6 +11,7 @@ import atexit
 import fcntl
 import gc
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -83,6 +84,17 @@ def received(connection):
     return json.loads(data), streams
 
 
+class Becomes(BaseException):
+    """os.execve, of an interpreter that this process stands for."""
+
+    def __init__(self, path, words, environment):
+        self.words, self.environment = words[1:], environment
+
+
+def execve(*given):
+    raise Becomes(*given)
+
+
 def become(asked, streams):
     """Makes this process the script that was asked for."""
     for number, stream in enumerate(streams):
@@ -92,7 +104,22 @@ def become(asked, streams):
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.path[1:1] = [p for p in asked["environment"].get("PYTHONPATH", "").split(":") if p]
-    words = asked["words"]
+    os.execve = execve
+    try:
+        run_words(asked["words"], asked)
+    except Becomes as other:
+        run_watched(other, asked)
+
+
+def run_watched(other, asked):
+    os.environ.clear()
+    os.environ.update(other.environment)
+    from twinrun import watched
+    watched.begin()
+    run_words(list(itertools.dropwhile(lambda word: word.startswith("-") and word != "-m", other.words)), asked)
+
+
+def run_words(words, asked):
     if words[0] == "-m":
         sys.argv, sys.path[0] = words[1:], asked["folder"]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -119,6 +146,7 @@ def child(connection):
             print(end.code, file=sys.stderr)
         status = (0 if end.code is None else end.code & 255) if not isinstance(end.code, str) else 1
     except BaseException as error:
+        sys.audit("sys.excepthook", sys.excepthook, type(error), error, error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
     try:
         threading._shutdown()

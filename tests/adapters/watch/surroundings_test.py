@@ -64,6 +64,44 @@ except RuntimeError as e: raise KeyError("other") from e
         self.assertEqual(done.returncode, 1)
         self.assertEqual(re.findall(r'File ".*/(.*)", line (\d+)', done.stderr), [("script.py", "10"), ("script.py", "11")])
 
+    def test_nothing_of_ours_is_around_a_script(self):
+        """Neither frames nor variables, and warnings name its lines, for which its filters hold."""
+        done = self.both(TRAINING + """
+import os, sys, traceback, warnings
+import torch.nn.functional as F
+print(sys._getframe().f_back, len(traceback.extract_stack()), sorted(sys.modules["__main__"].__dict__)[:8], sys.excepthook is sys.__excepthook__)
+print(sorted(name for name in os.environ if name.startswith("TWINRUN_W")), [entry for entry in sys.path if "/site" in entry[-6:]])
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    def wide():
+        return F.mse_loss(torch.ones(8), torch.ones(8, 1))
+    for i in range(2):
+        step(), wide(), torch.add(torch.ones(4), 1, out=torch.empty(3))
+    print([(os.path.basename(w.filename), w.lineno) for w in found])
+warnings.filterwarnings("error", module="__main__")
+try: wide()
+except UserWarning as e: print(type(e).__name__)
+def deep(): return deep()
+sys.setrecursionlimit(120)
+try: deep()
+except RecursionError as e: print(len(traceback.extract_tb(e.__traceback__)))
+""", "--steps", "3", "--run-on")
+        self.assertEqual(done.stdout.count("UserWarning"), 1)
+
+    def test_what_a_script_replaces_is_not_ours(self):
+        self.both(TRAINING + """
+import json, os
+def no(*given, **named): raise RuntimeError("none of yours")
+json.dumps = os.write = os.replace = os.unlink = no
+for i in range(3): step()
+print("end")
+""", "--steps", "2", "--run-on")
+        self.assertEqual(Trace(self.path).end["steps"], 2)
+
+    def test_another_program_in_its_place(self):
+        done = self.both("import os, sys\nif len(sys.argv) < 2: os.execv(sys.executable, [sys.executable, __file__, 'again'])\nprint(sys.argv[1:])\n")
+        self.assertIn("goes on as another program", done.stderr)
+
     def test_functions_that_a_script_replaces_run_once(self):
         self.both(TRAINING + """
 import torch.nn.functional as F

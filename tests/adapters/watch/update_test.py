@@ -79,6 +79,11 @@ class Updates(unittest.TestCase):
                 report, program = self.of(name)
                 self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
                 self.assertIn(said, program)
+        report, _ = self.of("memory_that_nobody_saw")
+        self.assertEqual(report["verdict"]["class"], "INCONCLUSIVE")
+        self.assertIn("and no recorded call wrote it", report["open"][0]["what"])
+        _, program = self.of("one_optimizer_for_each")
+        self.assertNotIn("not updated", program)
         _, program = self.of("a_cast_in_each_step")
         for words in ("not updated", "no gradient (", "same batch", "evaluation mode", "a copy of a weight"):
             self.assertNotIn(words, program)

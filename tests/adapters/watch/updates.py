@@ -2,6 +2,7 @@
 release would change them, or the script's own.
 """
 import copy
+import ctypes
 import inspect
 import sys
 
@@ -315,6 +316,34 @@ def another_last_layer():
 def a_part_of_the_model():
     net = model()
     steps_of(net, torch.optim.Adam(net[2].parameters(), 0.01))
+
+
+@case()
+def one_optimizer_for_each():
+    """Which steps as soon as its weight has a gradient."""
+    net = model()
+    optimizers = {p: torch.optim.SGD([p], 0.01) for p in net.parameters()}
+
+    def steps(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    for p in optimizers:
+        p.register_post_accumulate_grad_hook(steps)
+    for i in range(3):
+        net(torch.randn(8, 6)).pow(2).mean().backward()
+
+
+@case()
+def memory_that_nobody_saw():
+    """A gradient is changed past PyTorch, before an optimizer of the script reads it."""
+    net = model()
+    mine = Mine(net.parameters())
+    for i in range(3):
+        mine.zero_grad()
+        net(torch.randn(8, 6)).pow(2).mean().backward()
+        ctypes.memset(net[0].weight.grad.data_ptr(), 0, 16)
+        mine.step()
 
 
 @case()
