@@ -475,13 +475,18 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
             : ""));
   if (const GradientCheck& g = v.gradient; g.is_meant()) {
     notes.push_back(fmt::format(
-        "The gradient is not the derivative of the loss, which is meant, as it seems: {}. Whether "
+        "The gradient is not the derivative of the loss, which is meant, as it seems: {}.{} "
+        "Whether "
         "it is right besides was not asked.",
         g.is_hook ? fmt::format("it is changed by {} at {}", g.node, innermost(g.place))
         : g.passes_on
             ? fmt::format("{} passes its input on and changes the gradient", g.function)
             : fmt::format("the forward pass of {} has steps (a straight-through estimator)",
-                          g.function)));
+                          g.function),
+        g.meant.size() < 2
+            ? ""
+            : fmt::format(" So it is with {}.",
+                          fmt::join(std::vector(g.meant.begin() + 1, g.meant.end()), ", "))));
   } else if (!g.asked) {
     notes.push_back(fmt::format(
         "Whether the gradient is the derivative of the loss was not asked: {}.", g.why));

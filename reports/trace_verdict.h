@@ -91,6 +91,9 @@ struct GradientCheck {
   // The function gives its input, or only steps: then its backward pass is its purpose. A hook
   // changes a gradient on purpose.
   bool passes_on = false, has_steps = false, is_hook = false;
+  // Functions of the script that are right; if the gradient is wrong, examined by themselves. Those
+  // that are meant to be no derivative.
+  std::vector<std::string> right, meant;
   static constexpr double kLeast = 0x1p-10;  // differences below are not told: gradient.cc
   bool is_meant() const { return is_wrong && (passes_on || has_steps || is_hook); }
   // It is known what is wrong, and it is not meant.

@@ -140,6 +140,7 @@ Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
       begin_(begin),
       end_(end),
       of_update_(what == What::kUpdate),
+      of_function_(what == What::kFunction),
       most_cells_(kFewestCells + kCellsForEachByte * trace.bytes),
       leaves_(std::move(leaves)),
       pool_(pool) {
@@ -191,7 +192,7 @@ void Again::find_hidden() {
 }
 
 bool Again::follows(const Call& call, const TensorView& view) const {
-  if (!is_forward(call)) return true;
+  if (!is_forward(call) || of_function_) return true;
   return call.without_gradient
              ? static_cast<bool>(hidden_[static_cast<size_t>(call.index - begin_)])
              : view.requires_gradient;
@@ -389,6 +390,7 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
     const bool to_leaf = is_forward(call) && std::ranges::any_of(given, [&](const TensorView* t) {
                            return is_leaf(t->storage);
                          });
+    if (to_leaf && of_function_) throw Undefined("it writes what it is given");
     if ((call.optimizer && !of_update_) || to_leaf || !needed_[static_cast<size_t>(i - begin_)]) {
       forget(call);
     } else if (!given.empty()) {

@@ -25,8 +25,9 @@ using Moves = std::unordered_map<uint64_t, std::vector<double>>;
 
 class Again {
  public:
-  // A backward pass with its forward pass; an optimizer's update, whose leaves are written.
-  enum class What : uint8_t { kGradient, kUpdate };
+  // A backward pass with its forward pass; an optimizer's update, whose leaves are written; one pass
+  // of a Function of the script, which autograd does not follow.
+  enum class What : uint8_t { kGradient, kUpdate, kFunction };
 
   // Calls `begin` to `end` of the trace. `leaves`: storages whose values are varied, and what
   // depends on them is evaluated.
@@ -74,7 +75,7 @@ class Again {
 
   const TraceFile& trace_;
   int64_t begin_, end_;
-  bool of_update_;
+  bool of_update_, of_function_;
   int64_t most_cells_, cells_ = 0;  // of all storages together
   std::unordered_set<uint64_t> leaves_;
   ThreadPool* pool_;

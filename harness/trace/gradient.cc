@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <new>
@@ -14,7 +13,10 @@
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/again.h"
+#include "harness/trace/backward_graph.h"
 #include "harness/trace/backward_passes.h"
+#include "harness/trace/function_check.h"
+#include "harness/trace/slope.h"
 #include "harness/trace/step_checks.h"
 #include "harness/trace/values.h"
 
@@ -30,18 +32,12 @@ using aten::Value;
 // Numbers that a step may have in its tensors, counted once for each call that reads them: beyond it
 // the evaluation takes minutes.
 constexpr double kLargestStep = 0x1p28;
-// Of the weights' norm; the second step is an eighth of it. What a kink of the loss adds to a
-// difference grows with the step, what the roundings of binary64 add shrinks with it.
-constexpr double kFirstStep = 0x1p-20;
-// A difference is told from none where the two steps agree eight times better than it is large. Below
-// a thousandth of the gradient nothing is told: there, a branch that the step's own rounding decided
-// (the place of a maximum) may be another one in binary64.
-constexpr double kCertain = 8, kLeast = GradientCheck::kLeast;
+// Below a thousandth of the gradient nothing is told: there, a branch that the step's own rounding
+// decided (the place of a maximum) may be another one in binary64.
+constexpr double kLeast = GradientCheck::kLeast;
 // The same where a type of half precision decides: two numbers that differ by less than 2^-8 are
 // equal there, so that of each 16 decisions between close ones one may be another.
 constexpr double kLeastOfHalf = 0x1p-4;
-// Relative to the loss: what its evaluation in binary64 may be off by.
-constexpr double kRounding = 0x1p-46;
 
 double norm_of(const Moves& moves) {
   double squares = 0;
@@ -65,53 +61,10 @@ Moves scaled(Moves moves, double by) {
   return moves;
 }
 
-// The slope of the loss along a direction of length 1, and how far it may be off.
-struct Slope {
-  double value = 0, slack = 0;
+// In binary64.
+struct NodeValues {
+  Array gradient, output;
 };
-
-// Calls of the backward pass that follow each other and are of one node.
-struct Node {
-  std::string name, place;
-  int64_t forward = -1, first = 0, last = 0;
-  const TensorView* output = nullptr;  // what its forward call gave
-  const TensorView* given = nullptr;   // the gradient of that
-  int64_t reader = 0;                  // the call that reads it
-  Array gradient, value;               // of `given` and `output`, in binary64
-};
-
-bool is_hook(const std::string& node) { return node.starts_with("a hook of "); }
-
-// Whether a function of the script is made for another gradient than its own: its forward pass
-// passes its input on, or is constant but for steps. `call`: one of its forward pass.
-bool passes_on(const TraceFile& trace, int64_t call, bool& has_steps) {
-  static constexpr std::array<std::string_view, 4> kCopies = {"aten.clone", "aten.copy",
-                                                              "aten.empty_like", "aten.alias"};
-  static constexpr std::array<std::string_view, 17> kSteps = {
-      "aten.round",     "aten.floor",       "aten.ceil", "aten.trunc",  "aten.fix",
-      "aten.sign",      "aten.sgn",         "aten.gt",   "aten.ge",     "aten.lt",
-      "aten.le",        "aten.bernoulli",   "aten.eq",   "aten.argmax", "aten.argmin",
-      "aten.heaviside", "aten.searchsorted"};
-  has_steps = false;
-  if (call < 0) return false;
-  const auto inside = [&](int64_t i) {
-    const Call& c = trace.calls[static_cast<size_t>(i)];
-    return c.composed || (c.without_gradient && c.node.empty() && !c.optimizer);
-  };
-  int64_t first = call, last = call;
-  while (first > 0 && inside(first - 1)) --first;
-  while (last + 1 < static_cast<int64_t>(trace.calls.size()) && inside(last + 1)) ++last;
-  bool passes = true;
-  for (int64_t i = first; i <= last; ++i) {
-    const Call& c = trace.calls[static_cast<size_t>(i)];
-    if (!is_work(c)) continue;
-    const std::string name = base_name(c.op);
-    has_steps = has_steps || std::ranges::find(kSteps, name) != kSteps.end();
-    passes = passes && (computed_by(c, read_by(c)).empty() ||
-                        std::ranges::find(kCopies, name) != kCopies.end());
-  }
-  return passes;
-}
 
 class Check {
  public:
@@ -119,6 +72,7 @@ class Check {
         const StopFlag* stop)
       : trace_(trace),
         group_(std::move(group)),
+        pool_(pool),
         stop_(stop),
         again_(trace, step.begin, step.end, leaves_of(group_), pool),
         step_(step) {}
@@ -140,8 +94,14 @@ class Check {
     const double across = off(random, std::sqrt(squares));
     const double worst = std::max(along, across);
     out.worst = std::max(out.worst, worst);
-    if (worst < least_) return;
+    if (worst < least_) {
+      for (const Pass& pass : group_)
+        for (const FunctionUse& use : uses_of(trace_, step_.begin, pass))
+          if (use.is_found()) out.right.push_back(use.function->name);
+      return;
+    }
     out.is_wrong = true;
+    out.right.clear();
     try {
       locate(out);
     } catch (const Undefined&) {  // then it is not known where
@@ -222,19 +182,9 @@ class Check {
     return sum;
   }
   // `size`: the length of what is moved.
-  // Where the loss has a kink just here (a relu of exactly 0), its slopes to both sides differ, and
-  // any number between them is a gradient.
   Slope slope(const Moves& direction, double size, int64_t at = -1) {
-    double found[2] = {0, 0}, largest = 0, kink = 0, step = kFirstStep * std::max(size, 1e-3);
     if (!here_) here_ = loss({}, 0, -1);
-    for (double& d : found) {
-      const double up = loss(direction, step, at), down = loss(direction, -step, at);
-      d = (up - down) / (2 * step);
-      kink = std::fabs(up - 2 * *here_ + down) / step;
-      largest = std::max({largest, std::fabs(up), std::fabs(down)});
-      step /= 8;
-    }
-    return {found[1], std::fabs(found[1] - found[0]) + kink + kRounding * largest / (8 * step)};
+    return slope_of([&](double by) { return loss(direction, by, at); }, *here_, size);
   }
   // How far the slope is from the gradient's, of `scale`; 0 where that is not certain.
   double off(const Moves& direction, double scale) {
@@ -272,38 +222,76 @@ class Check {
     const Contribution& leaf = first_wrong();
     const Pass& pass = pass_of(leaf);
     if (changed_behind_autograd(trace_, step_.begin, pass.begin, pass.end, out)) return;
-    find_nodes(pass);
-    keep_values();
-    std::vector<size_t> suspects = suspects_of(pass, leaf);
+    if (examine_functions(out)) return;
+    const BackwardGraph graph(trace_, step_.begin, pass);
+    keep_values(graph);
+    const std::vector<size_t> suspects = suspects_of(graph, leaf);
     const auto of_script = [&](size_t k) {
-      return is_hook(nodes_[k].name) || function_of(nodes_[k].name) != nullptr;
+      const BackwardNode& n = graph.nodes()[k];
+      const bool is_right = n.function != nullptr &&
+                            std::ranges::find(out.right, n.function->name) != out.right.end();
+      return n.is_hook() || (n.function != nullptr && !is_right);
     };
     const auto script = std::ranges::find_if(suspects, of_script);
     if (script == suspects.end() && suspects.size() != 1) return;
+    // Of several Functions that could not be examined, any may be it.
+    std::set<std::string> names;
+    for (const size_t k : suspects)
+      if (of_script(k)) names.insert(graph.nodes()[k].name);
+    if (names.size() > 1) return;
     // A Function whose backward pass makes no call leaves no node, and may lie anywhere between.
-    if (script == suspects.end() && has_silent_function()) return;
-    const Node& node = nodes_[script == suspects.end() ? suspects.front() : *script];
+    if (script == suspects.end() && !graph.silent().empty()) return;
+    const BackwardNode& node = graph.nodes()[script == suspects.end() ? suspects.front() : *script];
     out.node = node.name;
     out.place = node.place;
-    if (const ScriptFunction* f = function_of(node.name)) {
-      out.function = f->name;
-      out.place = f->place;
-      out.passes_on = passes_on(trace_, node.forward, out.has_steps);
+    if (const ScriptFunction* f = node.function) {
+      name_it(*f, forward_pass(trace_, node.forward, last_of(trace_, node.forward)), out);
     }
-    out.is_hook = is_hook(node.name);
+    out.is_hook = node.is_hook();
   }
-  const ScriptFunction* function_of(const std::string& node) const {
-    for (const ScriptFunction& f : trace_.functions)
-      if (node == f.name + "Backward") return &f;
-    return nullptr;
+
+  // Each Function of the script by itself: one that is meant hides none that is wrong. Returns whether
+  // they explain the gradient.
+  bool examine_functions(GradientCheck& out) {
+    struct Found {
+      const ScriptFunction* function = nullptr;
+      ForwardPass forward;
+      std::set<FunctionState> states;
+    };
+    std::map<std::string, Found> found;
+    for (const Pass& pass : group_) {
+      for (const FunctionUse& use : uses_of(trace_, step_.begin, pass)) {
+        check_stop();
+        Found& f = found[use.function->name];
+        f.function = use.function;
+        f.forward = forward_pass(trace_, use.first, use.last);
+        f.states.insert(examine(trace_, use, least_, pool_, stop_));
+      }
+    }
+    bool all = true;
+    for (const auto& [name, f] : found) {
+      if (name.starts_with("torch.")) continue;
+      if (f.states.contains(FunctionState::kWrong)) {
+        name_it(*f.function, {false, false}, out);
+        return true;
+      }
+      if (f.states.contains(FunctionState::kUnknown)) {
+        all = false;
+      } else {
+        (f.states.contains(FunctionState::kMeant) ? out.meant : out.right).push_back(name);
+      }
+    }
+    if (!all || out.meant.empty()) return false;
+    const Found& f = found.at(out.meant.front());
+    name_it(*f.function, {f.forward.passes_on, !f.forward.passes_on}, out);
+    return true;
   }
-  bool has_silent_function() const {
-    std::set<std::string> heard;
-    for (const auto& [storage, makers] : maker_)
-      for (const auto& [call, node] : makers) heard.insert(nodes_[node].name);
-    return std::ranges::any_of(trace_.functions, [&](const ScriptFunction& f) {
-      return !heard.contains(f.name + "Backward");
-    });
+  static void name_it(const ScriptFunction& f, const ForwardPass& forward, GradientCheck& out) {
+    out.node = f.name + "Backward";
+    out.function = f.name;
+    out.place = f.place;
+    out.passes_on = forward.passes_on;
+    out.has_steps = forward.has_steps;
   }
   const Pass& pass_of(const Contribution& c) const {
     for (const Pass& pass : group_)
@@ -341,110 +329,21 @@ class Check {
     return all[wrong];
   }
 
-  void find_nodes(const Pass& pass) {
-    maker_.clear();
-    for (int64_t i = pass.begin; i < pass.end; ++i) {
-      const Call& call = trace_.calls[static_cast<size_t>(i)];
-      if (!is_work(call) || call.node.empty()) continue;
-      // Gradients of several uses are added up between nodes, in the name of one of them.
-      const bool joins = joins_gradients(call);
-      const bool same = !nodes_.empty() && !joins && nodes_.back().name == call.node &&
-                        nodes_.back().forward == call.forward;
-      if (!same)
-        nodes_.push_back({joins ? "" : call.node,
-                          call.place,
-                          joins ? -1 : call.forward,
-                          i,
-                          i,
-                          nullptr,
-                          nullptr,
-                          0,
-                          {},
-                          {}});
-      nodes_.back().last = i;
-      const auto read = read_by(call);
-      for (const TensorView* t : computed_by(call, read))
-        maker_[t->storage].emplace_back(i, nodes_.size() - 1);
-      // A view of a gradient is what its node gives; one of a saved tensor is not.
-      std::vector<const TensorView*> returned;
-      aten::collect(call.result, returned);
-      for (const TensorView* t : returned) {
-        const auto at = maker_.find(t->storage);
-        if (at != maker_.end() && at->second.back().first != i)
-          at->second.emplace_back(i, nodes_.size() - 1);
-      }
-    }
-    for (Node& node : nodes_) {
-      if (node.forward < step_.begin || function_of(node.name) != nullptr || is_hook(node.name))
-        continue;
-      const Call& forward = trace_.calls[static_cast<size_t>(node.forward)];
-      std::vector<const TensorView*> returned = computed_by(forward, read_by(forward));
-      if (returned.empty()) continue;
-      for (const auto& [view, reader] : given_to(node, pass)) {
-        if (view->dims != returned.front()->dims) continue;
-        node.output = returned.front();
-        node.given = view;
-        node.reader = reader;
-        break;
-      }
-    }
-  }
-  bool joins_gradients(const Call& call) const {
-    if (base_name(call.op) != "aten.add" || call.args.size() != 2 || nodes_.empty() ||
-        is_hook(call.node) || function_of(call.node) != nullptr)
-      return false;
-    bool elsewhere = false;
-    for (const Value& v : call.args) {
-      if (v.kind != Value::Kind::kTensor) return false;
-      const int64_t by = maker(v.tensor.storage, call.index);
-      if (by < 0) return false;
-      elsewhere = elsewhere || static_cast<size_t>(by) + 1 != nodes_.size();
-    }
-    return elsewhere;
-  }
-  // The node whose call last gave values to a storage before a call; -1: none did.
-  int64_t maker(uint64_t storage, int64_t before) const {
-    const auto at = maker_.find(storage);
-    if (at == maker_.end()) return -1;
-    int64_t found = -1;
-    for (const auto& [call, node] : at->second)
-      if (call < before) found = static_cast<int64_t>(node);
-    return found;
-  }
-  // Gradients that a node is given, and the calls that read them.
-  std::vector<std::pair<const TensorView*, int64_t>> given_to(const Node& node,
-                                                              const Pass& pass) const {
-    std::vector<std::pair<const TensorView*, int64_t>> out;
-    std::unordered_set<uint64_t> seeds;
-    for (const int64_t s : pass.seeds)
-      seeds.insert(trace_.calls[static_cast<size_t>(s)].result.tensor.storage);
-    for (int64_t i = node.first; i <= node.last; ++i) {
-      const Call& call = trace_.calls[static_cast<size_t>(i)];
-      if (!is_work(call)) continue;
-      for (const TensorView* t : read_by(call)) {
-        if (!aten::is_float(t->element)) continue;
-        if (seeds.contains(t->storage) || maker(t->storage, node.first) >= 0)
-          out.emplace_back(t, i);
-      }
-    }
-    return out;
-  }
-
   // Nodes that may be the wrong one, by what they are given: from a wrong gradient towards the loss.
-  std::vector<size_t> suspects_of(const Pass& pass, const Contribution& leaf) {
+  std::vector<size_t> suspects_of(const BackwardGraph& graph, const Contribution& leaf) {
     constexpr int kMostAsked = 64;
     std::vector<size_t> suspects, next;
     std::set<size_t> seen;
-    if (const int64_t k = maker(leaf.view->storage, leaf.call); k >= 0)
+    if (const int64_t k = graph.maker(leaf.view->storage, leaf.call); k >= 0)
       next.push_back(static_cast<size_t>(k));
     for (int asked = 0; !next.empty() && asked < kMostAsked;) {
       const size_t k = next.front();
       next.erase(next.begin());
       if (!seen.insert(k).second) continue;
-      const Node& node = nodes_[k];
+      const BackwardNode& node = graph.nodes()[k];
       if (node.output != nullptr) {
         ++asked;
-        if (is_right(node)) {
+        if (is_right(node, values_[k])) {
           suspects.push_back(k);
           continue;
         }
@@ -453,54 +352,56 @@ class Check {
       } else {
         suspects.push_back(k);
       }
-      for (const auto& [view, reader] : given_to(node, pass)) {
-        const int64_t of = maker(view->storage, node.first);
+      for (const auto& [view, reader] : graph.given_to(k)) {
+        const int64_t of = graph.maker(view->storage, node.first);
         if (of >= 0) next.push_back(static_cast<size_t>(of));
       }
     }
     return suspects;
   }
 
-  void keep_values() {
+  // Of each node what its forward call gave, and the gradient of that.
+  void keep_values(const BackwardGraph& graph) {
+    values_.assign(graph.nodes().size(), {});
     std::vector<uint64_t> storages;
     for (const Pass& pass : group_)
       for (const Contribution& c : pass.contributions) storages.push_back(c.view->storage);
     again_.need(storages, group_.back().end);
-    std::multimap<int64_t, Node*> before, made;
-    for (Node& node : nodes_) {
-      if (node.output == nullptr) continue;
-      before.emplace(node.reader, &node);
-      made.emplace(node.forward, &node);
+    std::multimap<int64_t, size_t> before, made;
+    for (size_t k = 0; k < values_.size(); ++k) {
+      if (graph.nodes()[k].output == nullptr) continue;
+      before.emplace(graph.nodes()[k].reader, k);
+      made.emplace(graph.nodes()[k].forward, k);
     }
     again_.run(group_.back().end, {}, 0, -1, [&](const Call& call) {
       check_stop();
       // Before its reader runs, which may write in place.
       for (auto [at, end] = before.equal_range(call.index + 1); at != end; ++at)
-        at->second->gradient = again_.read(*at->second->given);
+        values_[at->second].gradient = again_.read(*graph.nodes()[at->second].given);
       for (auto [at, end] = made.equal_range(call.index); at != end; ++at)
-        at->second->value = again_.read(*at->second->output);
+        values_[at->second].output = again_.read(*graph.nodes()[at->second].output);
     });
     need_losses();
   }
 
   // Along the gradient that it is given, and along random signs.
-  bool is_right(const Node& node) {
-    const aten::Plane& g = node.gradient.value;
+  bool is_right(const BackwardNode& node, const NodeValues& is) {
+    const aten::Plane& g = is.gradient.value;
     double squares = 0, values = 0;
     for (const double x : g) squares += x * x;
-    for (const double x : node.value.value) values += x * x;
+    for (const double x : is.output.value) values += x * x;
     const double size = std::sqrt(squares);
     if (size == 0) return true;
     std::mt19937_64 random(2);
     const double each = 1 / std::sqrt(static_cast<double>(g.size()));
-    Array signs = aten::empty_array(node.gradient.dims, true);
+    Array signs = aten::empty_array(is.gradient.dims, true);
     double expected = 0;
     for (size_t i = 0; i < g.size(); ++i) {
       signs.value[i] = (random() & 1) != 0 ? each : -each;
       expected += g[i] * signs.value[i];
     }
     Moves along, across;
-    if (!again_.add(*node.output, node.gradient, 1 / size, along) ||
+    if (!again_.add(*node.output, is.gradient, 1 / size, along) ||
         !again_.add(*node.output, signs, 1, across))
       return true;
     const auto agrees = [&](const Moves& direction, double slope_of_gradient, double scale) {
@@ -516,6 +417,7 @@ class Check {
 
   const TraceFile& trace_;
   const std::vector<Pass> group_;
+  ThreadPool* pool_;
   const StopFlag* stop_;
   Again again_;
   const Step& step_;
@@ -525,8 +427,7 @@ class Check {
   Moves gradient_;
   std::optional<double> here_;  // the loss
   double least_ = step_.has_half ? kLeastOfHalf : kLeast;
-  std::vector<Node> nodes_;  // of the backward pass in which a weight's gradient is wrong
-  std::unordered_map<uint64_t, std::vector<std::pair<int64_t, size_t>>> maker_;
+  std::vector<NodeValues> values_;  // of the backward pass in which a weight's gradient is wrong
 };
 
 double size_of_step(const TraceFile& trace, const Step& step) {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "harness/trace/backward_passes.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -184,10 +185,9 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
     const bool updates = std::ranges::any_of(
         call.written, [&](const TensorView& w) { return parameters.contains(w.storage); });
     for (const TensorView& w : call.written) with_gradient.erase(w.storage);
-    if (updates) continue;
-    const Value* variable = named(call, "variable");
-    if (variable == nullptr || variable->kind != Value::Kind::kInteger) continue;
-    const auto leaf = static_cast<uint64_t>(variable->integer);
+    const auto added = contribution_of(call);
+    if (updates || !added) continue;
+    const uint64_t leaf = added->leaf;
     if (const auto at = parameters.find(leaf); at != parameters.end() && !moved.contains(leaf))
       with_gradient.try_emplace(leaf, at->second->type());
   }

@@ -28,7 +28,7 @@ struct Permitted {
 // A Python autograd.Function whose results the recorded calls read: its backward pass is a formula of
 // the script or of a library, not PyTorch's.
 struct ScriptFunction {
-  std::string name, place;  // "__main__.Swish"; the line that applies it first
+  std::string name, place;  // "__main__.Swish"; the line of its `backward`
   int64_t calls = 0;
 };
 

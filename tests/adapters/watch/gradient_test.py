@@ -1,6 +1,7 @@
 """Is the recorded gradient the derivative of the loss? Right steps are not accused, of wrong ones the Function is named, and what is meant is told
 apart. Environment: as judge_test.py.
 """
+import re
 import unittest
 
 from judge_test import COMPILES, HERE, PYTHON, FORKS, run, watched  # noqa: I001
@@ -28,7 +29,7 @@ class Gradients(unittest.TestCase):
                 report = watched(HERE / "gradients.py", name, steps=1)
                 self.assertEqual((report["verdict"]["class"], report["answers"]["program"]["outcome"]), ("PROGRAM", "no"), report["notes"])
                 found = report["findings"][0]
-                self.assertEqual((found["cause"], found["op"]), ("gradient", "__main__." + name.removesuffix("_in_bfloat16")))
+                self.assertEqual((found["cause"], found["op"]), ("gradient", "__main__." + re.sub("_(in|after|before)_.*", "", name)))
                 self.assertIn("gradients.py:", found["place"])
                 self.assertGreater(found["number"], 1e-3)
 

@@ -500,5 +500,100 @@ def changed_behind_autograd():
     train(m, loss)
 
 
+# ---- several Functions, one of which may be meant; some whose backward pass makes no call
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        return g * (x.abs() < 1)
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * (s + x * s * (1 - s))
+
+
+class Mark(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Reversed(Mark):
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+
+
+class Leaky(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.where(x > 0, x, 0.1 * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        return torch.where(x > 0, g, 0.01 * g)
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def _chain(*functions):
+    def make():
+        def apply(h):
+            for f in functions:
+                h = 0.9 * f.apply(h)
+            return h
+
+        m = Residual(apply)
+        train(m, lambda: F.cross_entropy(m(X), Y))
+
+    return make
+
+
+RIGHT.update(a_swish_and_a_mark=_chain(Swish, Mark))
+MEANT.update(a_sign_and_a_reversal=_chain(Sign, Reversed), a_swish_before_a_sign=_chain(Swish, Sign), a_swish_before_a_step=_chain(Swish, Clipped),
+             a_step_before_a_swish=_chain(Clipped, Mark, Swish))
+WRONG.update(Leaky=_chain(Leaky), Leaky_after_a_step=_chain(Clipped, Leaky), Leaky_after_a_sign=_chain(Sign, Swish, Leaky),
+             Leaky_before_a_reversal=_chain(Leaky, Reversed), Exp=_chain(Exp, Mark), Exp_after_a_sign=_chain(Sign, Exp))
+
+
 if __name__ == "__main__":
     {**RIGHT, **MEANT, **WRONG, **CLEARED, **UNCLEARED, "changed_behind_autograd": changed_behind_autograd}[sys.argv[1]]()

@@ -1,0 +1,388 @@
+// Examines a Function of the script by itself.
+#include "harness/trace/function_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "backends/aten/definitions.h"
+#include "harness/trace/again.h"
+#include "harness/trace/backward_graph.h"
+#include "harness/trace/slope.h"
+#include "harness/trace/values.h"
+
+namespace twinrun {
+namespace {
+
+using aten::Array;
+using aten::Call;
+using aten::TensorView;
+using aten::Undefined;
+
+double length(const Array& a) {
+  double squares = 0;
+  for (const double x : a.value) squares += x * x;
+  return std::sqrt(squares);
+}
+
+// A call that may be one of a Function's forward pass.
+bool is_within(const TraceFile& trace, int64_t i) {
+  const Call& c = trace.calls[static_cast<size_t>(i)];
+  return c.composed || (c.without_gradient && c.node.empty() && !c.optimizer);
+}
+
+// "file:12 in forward: y = ..." gives the file and the line.
+std::pair<std::string_view, int64_t> file_and_line(std::string_view frame) {
+  const std::string_view place = frame.substr(0, frame.find(" in "));
+  const size_t colon = place.rfind(':');
+  int64_t line = 0;
+  if (colon != std::string_view::npos)
+    for (const char c : place.substr(colon + 1)) line = 10 * line + (c - '0');
+  return {place.substr(0, colon), line};
+}
+
+// The Function of the script whose forward pass a line lies in: its `backward` is the next one below.
+const ScriptFunction* owner_of(const TraceFile& trace, std::string_view frame) {
+  const auto [file, line] = file_and_line(frame);
+  const ScriptFunction* found = nullptr;
+  int64_t nearest = 0;
+  for (const ScriptFunction& f : trace.functions) {
+    const auto [of, at] = file_and_line(f.place);
+    if (of != file || at < line || (found != nullptr && at >= nearest)) continue;
+    found = &f;
+    nearest = at;
+  }
+  return found;
+}
+const ScriptFunction* owner_of(const TraceFile& trace, int64_t call) {
+  const std::string_view place = trace.calls[static_cast<size_t>(call)].place;
+  const size_t in = place.find(" in forward:");
+  if (in == std::string_view::npos) return nullptr;
+  const size_t begin = place.rfind('\n', in);
+  return owner_of(trace, place.substr(begin == std::string_view::npos ? 0 : begin + 1));
+}
+
+// What tells calls of one use from those of the next: the Function, and the lines that apply it.
+std::string maker_of(const TraceFile& trace, int64_t call) {
+  const std::string_view place = trace.calls[static_cast<size_t>(call)].place;
+  const size_t in = place.find(" in forward:");
+  const ScriptFunction* owner = owner_of(trace, call);
+  const size_t end = in == std::string_view::npos ? in : place.find('\n', in);
+  return (owner != nullptr ? owner->name : "") +
+         std::string(end == std::string_view::npos ? "" : place.substr(end));
+}
+
+// Finds the uses of Functions.
+class Uses {
+ public:
+  Uses(const TraceFile& trace, int64_t step, const Pass& pass)
+      : trace_(trace), step_(step), pass_(pass), graph_(trace, step, pass) {
+    for (const BackwardNode& node : graph_.nodes())
+      if (node.function != nullptr) starts_.insert(node.forward);
+  }
+
+  std::vector<FunctionUse> all() {
+    std::vector<FunctionUse> out;
+    for (size_t k = 0; k < graph_.nodes().size(); ++k)
+      if (graph_.nodes()[k].function != nullptr) out.push_back(heard(k));
+    for (const ScriptFunction* f : graph_.silent()) silent(*f, out);
+    return out;
+  }
+
+ private:
+  FunctionUse range(const ScriptFunction& function, int64_t first) const {
+    FunctionUse use;
+    use.function = &function;
+    if (first < step_ || first >= pass_.begin) return use;
+    use.first = first;
+    use.last = last_of(trace_, first);
+    const auto next = starts_.upper_bound(first);
+    if (next != starts_.end()) use.last = std::min(use.last, *next - 1);
+    return use;
+  }
+
+  FunctionUse heard(size_t k) const {
+    const BackwardNode& node = graph_.nodes()[k];
+    FunctionUse use = range(*node.function, node.forward);
+    if (!use.is_found()) return use;
+    use.begin = node.first;
+    use.end = node.last + 1;
+    const auto given = graph_.given_to(k);
+    for (const TensorView* output : results(use)) {
+      const auto fits = [&](const auto& g) { return g.first->dims == output->dims; };
+      const auto g = std::ranges::find_if(given, fits);
+      if (g != given.end()) use.outputs.emplace_back(output, g->first);
+    }
+    // Two results of one shape: which gradient is whose is not known.
+    for (size_t i = 1; i < use.outputs.size(); ++i)
+      if (use.outputs[i].first->dims == use.outputs[0].first->dims) use.outputs.clear();
+    for (const Contribution& c : pass_.contributions)
+      if (graph_.maker(c.view->storage, c.call) == static_cast<int64_t>(k))
+        add_input(use, c.leaf, *c.view);
+    for (size_t reader = 0; reader < graph_.nodes().size(); ++reader) {
+      for (const auto& [view, call] : graph_.given_to(reader)) {
+        if (graph_.maker(view->storage, graph_.nodes()[reader].first) == static_cast<int64_t>(k))
+          add_read_by(use, reader, *view, 0);
+      }
+    }
+    return use;
+  }
+
+  // The input whose gradient another node reads.
+  void add_read_by(FunctionUse& use, size_t reader, const TensorView& gradient, int depth) const {
+    constexpr int kMostSums = 16;
+    const BackwardNode& node = graph_.nodes()[reader];
+    if (node.name.empty() && depth < kMostSums) {  // a sum of gradients: who reads it?
+      const auto is_its = [&](uint64_t storage, int64_t before) {
+        return graph_.maker(storage, before) == static_cast<int64_t>(reader);
+      };
+      for (const Contribution& c : pass_.contributions)
+        if (is_its(c.view->storage, c.call)) add_input(use, c.leaf, gradient);
+      for (size_t next = reader + 1; next < graph_.nodes().size(); ++next)
+        for (const auto& [view, call] : graph_.given_to(next))
+          if (is_its(view->storage, graph_.nodes()[next].first))
+            add_read_by(use, next, gradient, depth + 1);
+      return;
+    }
+    if (node.output != nullptr) return add_input(use, node.output->storage, gradient);
+    if (node.function == nullptr || node.forward < step_) return;
+    for (const TensorView* t : results(range(*node.function, node.forward)))
+      add_input(use, t->storage, gradient);
+  }
+
+  // If the forward pass reads that memory. A node that passes gradients on as they are makes no call:
+  // then it is the only operand of that shape.
+  void add_input(FunctionUse& use, uint64_t storage, const TensorView& gradient) const {
+    for (const auto& [input, known] : use.inputs)
+      if (known->storage == gradient.storage) return;
+    const TensorView* only = nullptr;
+    bool several = false;
+    for (const TensorView* t : operands(use)) {
+      if (t->dims != gradient.dims) continue;
+      if (t->storage == storage) return use.inputs.emplace_back(t, &gradient), void();
+      several = only != nullptr;
+      only = t;
+    }
+    if (only != nullptr && !several) use.inputs.emplace_back(only, &gradient);
+  }
+  // What the forward pass is given and may have a gradient.
+  std::vector<const TensorView*> operands(const FunctionUse& use) const {
+    std::vector<const TensorView*> out;
+    std::set<uint64_t> seen;
+    for (int64_t i = use.first; i <= use.last; ++i) {
+      const Call& call = trace_.calls[static_cast<size_t>(i)];
+      const auto read = read_by(call);
+      for (const TensorView* t : read)
+        if (aten::is_float(t->element) && t->requires_gradient && seen.insert(t->storage).second)
+          out.push_back(t);
+      for (const TensorView* t : computed_by(call, read)) seen.insert(t->storage);
+    }
+    return out;
+  }
+
+  // What the forward pass computes and autograd reads after it.
+  std::vector<const TensorView*> results(const FunctionUse& use) const {
+    std::map<uint64_t, const TensorView*> made;
+    for (int64_t i = use.first; i <= use.last; ++i) {
+      const Call& call = trace_.calls[static_cast<size_t>(i)];
+      if (!is_work(call)) continue;
+      for (const TensorView* t : computed_by(call, read_by(call)))
+        if (aten::is_float(t->element)) made[t->storage] = t;
+    }
+    std::vector<const TensorView*> out;
+    for (int64_t i = use.last + 1; i < pass_.begin && !made.empty(); ++i) {
+      const Call& call = trace_.calls[static_cast<size_t>(i)];
+      for (const TensorView* t : read_by(call)) {
+        const auto at = made.find(t->storage);
+        if (at == made.end()) continue;
+        if (t->requires_gradient || starts_.contains(i)) out.push_back(at->second);
+        made.erase(at);
+      }
+    }
+    return out;
+  }
+
+  // The uses of a Function whose backward pass makes no call.
+  void silent(const ScriptFunction& function, std::vector<FunctionUse>& out) const {
+    const size_t before = out.size();
+    for (int64_t i = step_; i < pass_.begin; ++i) {
+      if (!is_within(trace_, i) || starts_.contains(i) || owner_of(trace_, i) != &function)
+        continue;
+      FunctionUse use = range(function, i);
+      i = use.last;
+      const auto given = results(use);
+      if (given.size() == 1) {
+        use.outputs.emplace_back(given[0], nullptr);
+        for (const TensorView* t : operands(use))
+          if (t->dims == given[0]->dims && use.inputs.empty()) use.inputs.emplace_back(t, nullptr);
+      }
+      out.push_back(std::move(use));
+    }
+    if (out.size() == before) {
+      FunctionUse unknown;
+      unknown.function = &function;
+      out.push_back(unknown);
+    }
+  }
+
+  const TraceFile& trace_;
+  int64_t step_;
+  const Pass& pass_;
+  BackwardGraph graph_;
+  std::set<int64_t> starts_;  // of forward passes whose backward pass makes calls
+};
+
+class Examination {
+ public:
+  Examination(const TraceFile& trace, const FunctionUse& use, double least, ThreadPool* pool,
+              const StopFlag* stop)
+      : use_(use),
+        least_(least),
+        stop_(stop),
+        again_(trace, use.first, use.last + 1, storages(use.inputs, false), pool,
+               Again::What::kFunction) {
+    for (const auto& [input, gradient] : use.inputs)
+      sizes_.push_back(length(aten::array_of(*input, pool)));
+    if (use.passes_gradients_on()) {
+      given_.push_back(signs(use.outputs[0].first->dims, 1));
+      gradients_ = given_;
+      return;
+    }
+    for (const auto& [output, given] : use.outputs) given_.push_back(aten::array_of(*given, pool));
+    Again backward(trace, use.begin, use.end, storages(use.outputs, true), pool,
+                   Again::What::kFunction);
+    backward.run(use.end, {}, 0, -1, {});
+    for (const auto& [input, gradient] : use.inputs) gradients_.push_back(backward.read(*gradient));
+  }
+
+  FunctionState state(const ForwardPass& forward) {
+    bool wrong = false, flat = false, certain = true;
+    for (size_t i = 0; i < gradients_.size(); ++i) {
+      const double size = length(gradients_[i]);
+      if (!std::isfinite(size)) return FunctionState::kUnknown;
+      const auto n = static_cast<double>(std::max<int64_t>(gradients_[i].size(), 1));
+      const double each = 1 / std::sqrt(n);
+      const Array random = signs(gradients_[i].dims, each);
+      double expected = 0;
+      for (size_t k = 0; k < random.value.size(); ++k)
+        expected += gradients_[i].value[k] * random.value[k];
+      const Slope across = slope(i, random, 1);
+      const Slope along = size > 0 ? slope(i, gradients_[i], 1 / size) : Slope{};
+      const double scale = std::max(size, std::fabs(across.value));
+      if (scale == 0) continue;
+      for (const auto& [s, claimed, of] :
+           {std::tuple(along, size, size), std::tuple(across, expected, scale * each)}) {
+        const double difference = std::fabs(s.value - claimed);
+        if (difference < least_ * of) continue;
+        (difference > kCertain * s.slack ? wrong : certain) = difference > kCertain * s.slack;
+      }
+      const auto is_flat = [&](const Slope& s) {
+        return std::fabs(s.value) <= std::max(least_ * size, kCertain * s.slack);
+      };
+      flat = flat || (size > 0 && is_flat(along) && is_flat(across));
+    }
+    if (wrong || !certain)
+      if (forward.passes_on || (forward.has_steps && flat)) return FunctionState::kMeant;
+    if (wrong) return FunctionState::kWrong;
+    return certain ? FunctionState::kRight : FunctionState::kUnknown;
+  }
+
+ private:
+  static std::unordered_set<uint64_t> storages(const std::vector<FunctionUse::Pair>& pairs,
+                                               bool second) {
+    std::unordered_set<uint64_t> out;
+    for (const auto& [value, gradient] : pairs) out.insert((second ? gradient : value)->storage);
+    return out;
+  }
+
+  Array signs(const aten::Dims& dims, double size) {
+    Array out = aten::empty_array(dims, true);
+    for (double& x : out.value) x = (random_() & 1) != 0 ? size : -size;
+    return out;
+  }
+
+  // What the Function gives, weighed by the gradient of it.
+  double weighed(const Moves& moves, double by) {
+    again_.run(use_.last + 1, moves, by, -1, {});
+    double sum = 0;
+    for (size_t k = 0; k < use_.outputs.size(); ++k) {
+      const Array found = again_.read(*use_.outputs[k].first);
+      for (size_t i = 0; i < found.value.size(); ++i) sum += found.value[i] * given_[k].value[i];
+    }
+    if (!std::isfinite(sum)) throw Undefined("its result is not finite");
+    return sum;
+  }
+
+  Slope slope(size_t input, const Array& direction, double by) {
+    if (stop_ != nullptr && stop_->load()) throw Undefined("it was interrupted");
+    Moves moves;
+    if (!again_.add(*use_.inputs[input].first, direction, by, moves))
+      throw Undefined("where an operand lies is not known");
+    return slope_of([&](double step) { return weighed(moves, step); }, weighed({}, 0),
+                    sizes_[input]);
+  }
+
+  const FunctionUse& use_;
+  double least_;
+  const StopFlag* stop_;
+  Again again_;
+  std::mt19937_64 random_{3};
+  std::vector<Array> gradients_, given_;
+  std::vector<double> sizes_;
+};
+
+}  // namespace
+
+std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass) {
+  return Uses(trace, step, pass).all();
+}
+
+int64_t last_of(const TraceFile& trace, int64_t first) {
+  const std::string made_by = maker_of(trace, first);
+  int64_t last = first;
+  while (last + 1 < static_cast<int64_t>(trace.calls.size()) && is_within(trace, last + 1) &&
+         maker_of(trace, last + 1) == made_by)
+    ++last;
+  return last;
+}
+
+ForwardPass forward_pass(const TraceFile& trace, int64_t first, int64_t last) {
+  static constexpr std::array<std::string_view, 4> kCopies = {"aten.clone", "aten.copy",
+                                                              "aten.empty_like", "aten.alias"};
+  static constexpr std::array<std::string_view, 17> kSteps = {
+      "aten.round",     "aten.floor",       "aten.ceil", "aten.trunc",  "aten.fix",
+      "aten.sign",      "aten.sgn",         "aten.gt",   "aten.ge",     "aten.lt",
+      "aten.le",        "aten.bernoulli",   "aten.eq",   "aten.argmax", "aten.argmin",
+      "aten.heaviside", "aten.searchsorted"};
+  ForwardPass out;
+  for (int64_t i = first; i <= last; ++i) {
+    const Call& c = trace.calls[static_cast<size_t>(i)];
+    if (!is_work(c)) continue;
+    const std::string name = base_name(c.op);
+    out.has_steps = out.has_steps || std::ranges::find(kSteps, name) != kSteps.end();
+    out.passes_on = out.passes_on && (computed_by(c, read_by(c)).empty() ||
+                                      std::ranges::find(kCopies, name) != kCopies.end());
+  }
+  return out;
+}
+
+FunctionState examine(const TraceFile& trace, const FunctionUse& use, double least,
+                      ThreadPool* pool, const StopFlag* stop) {
+  if (!use.is_found()) return FunctionState::kUnknown;
+  const ForwardPass forward = forward_pass(trace, use.first, use.last);
+  if (forward.passes_on && use.passes_gradients_on()) return FunctionState::kRight;
+  if (use.inputs.empty() || use.outputs.empty()) return FunctionState::kUnknown;
+  try {
+    return Examination(trace, use, least, pool, stop).state(forward);
+  } catch (const Undefined&) {
+    return FunctionState::kUnknown;
+  }
+}
+
+}  // namespace twinrun
