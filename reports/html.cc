@@ -66,7 +66,6 @@ class Document {
     sections_.add("cure", "The cure, applied", html::cures(r_));
     add("ensembles", tables::ensembles(r_));
     add("bounds", tables::probes(r_, 6));
-    add("module", tables::compiled_step(r_));
     sections_.add("weights", "Weights", html::weight_figure(r_));
     sections_.add("digests", "Bits", html::digests(r_));
     add("ablations", tables::ablations(r_));

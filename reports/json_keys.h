@@ -63,21 +63,6 @@ void keys(A& a, Of<A, StepCoverage>& s) {
 }
 
 template <typename A>
-void keys(A& a, Of<A, ModuleCheck>& m) {
-  a("text", m.text);
-  a("steps", m.steps);
-  a("elements", m.elements);
-  a("outside", m.outside);
-  a("unknown", m.unknown);
-  a("why", m.why);
-  a("compared", m.compared);
-  a("joined", m.joined);
-  a("excerpt", m.excerpt);
-  a("compilations", m.compilations);
-  a("passes", m.passes);
-}
-
-template <typename A>
 void keys(A& a, Of<A, ManyCoresRow>& r) {
   a("cores", r.cores);
   a("asked", r.asked);
@@ -363,7 +348,6 @@ void keys(A& a, Of<A, Report>& r) {
   a("step_coverage", r.step_coverage);
   a("controls", r.controls);
   a("probes", r.probes);
-  a("module", r.module);
   a("switches", r.ablations);
   a("proofs", r.proofs);
   a("many_cores", r.many_cores);

@@ -49,7 +49,6 @@ class Page {
     experiment();
     section(tables::controls(r_));
     section(tables::probes(r_, md_.rows(6)));
-    section(tables::compiled_step(r_));
     section(tables::ablations(r_));
     section(tables::many_cores(r_));
     section(tables::trajectories(r_));

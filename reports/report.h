@@ -226,23 +226,6 @@ struct StepCoverage {
   std::vector<std::string> not_exercised;  // parts of the scenario, in words
 };
 
-// The module that an engine compiles of a whole step, judged by the step's results: what users run.
-// The probes are of another module, in which every value is a result. `steps` is empty for engines
-// that run op by op, and where an op is wrong by itself.
-struct ModuleCheck {
-  std::string text;            // whose: "the imported StableHLO", "twinrun's StableHLO"
-  std::vector<int64_t> steps;  // that were judged
-  int64_t elements = 0, outside = 0;
-  int64_t unknown = 0;   // elements without a finite bound
-  std::string why;       // why they have none, or why no step was replayed
-  std::string compared;  // with conforming engines: the tensor that is farthest away, and how far
-  // The ops that may not be joined, in the order of the text: "delay/add@train.py:12".
-  std::vector<std::string> joined;
-  std::string excerpt;  // the smallest wrong module of them, a file in the results folder; or ""
-  int64_t compilations = 0;         // made to find them
-  std::vector<std::string> passes;  // XLA's passes without any one of which the step is right
-};
-
 // Which control of the experiment it is. Not part of report.json.
 enum class ControlKind : uint8_t { kOther, kReferenceRepeats, kSubjectRepeats, kEmulator };
 
@@ -428,7 +411,6 @@ struct Report {
   StepCoverage step_coverage;
   std::vector<Control> controls;
   std::vector<EngineProbe> probes;
-  ModuleCheck module;
   std::vector<AblationRow> ablations;
   std::vector<ProofRow> proofs;
   ManyCores many_cores;

@@ -196,35 +196,6 @@ Section probes(const Report& r, size_t most) {
   return s;
 }
 
-Section compiled_step(const Report& r) {
-  const ModuleCheck& m = r.module;
-  if (m.steps.empty()) return {};
-  Table t{.columns = {left("fact"), wraps("the untraced step")}};
-  const auto row = [&](const char* fact, Cell cell) {
-    if (!cell.raw.empty()) t.add({fact, std::move(cell)});
-  };
-  std::string steps;
-  for (const int64_t step : m.steps) steps += fmt::format("{}{}", steps.empty() ? "" : ", ", step);
-  row("compiled from", words(m.text, 200));
-  row("steps judged", words(steps, 200));
-  row("elements",
-      fmt::format("{}, {} without a bound", text::count(m.elements), text::count(m.unknown)));
-  row("outside", marked(text::count(m.outside), m.outside > 0));
-  row("no bound because", words(m.why, 300));
-  row("conforming engines", words(m.compared, 300));
-  for (const std::string& op : m.joined) row("may not be joined", code(op, 200));
-  row("excerpt", code(m.excerpt, 200));
-  if (m.compilations > 0) row("compilations", text::count(m.compilations));
-  for (const std::string& pass : m.passes) row("right without the pass", code(pass, 100));
-  return {
-      .title = "The step as it is compiled",
-      .tables = {std::move(t)},
-      .before =
-          "The results of the whole step, as users run it, against intervals of everything that "
-          "a conforming compiler may make of it. The ops above are those of another module, in "
-          "which every value is a result."};
-}
-
 Section many_cores(const Report& r) {
   const ManyCores& m = r.many_cores;
   if (m.rows.empty()) return {};

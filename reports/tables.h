@@ -106,8 +106,6 @@ Section ensembles(const Report& report);
 Section ablations(const Report& report);
 Section probes(const Report& report, size_t most);  // of the first `most` engines
 Section many_cores(const Report& report);
-// The module that the engine compiles of the whole step.
-Section compiled_step(const Report& report);
 Section controls(const Report& report);  // failed ones first
 Section checklist(const Report& report);
 Section environment(const Report& report);

@@ -66,7 +66,6 @@ class Screen {
     section(tables::ablations(r_));
     section(tables::many_cores(r_));
     section(tables::probes(r_, 4));
-    section(tables::compiled_step(r_));
     controls();
     accounts();
     files();

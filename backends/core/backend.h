@@ -193,15 +193,6 @@ class Engine {
   // Runs one step on all replicas (states.size() == program().sharding.cores).
   virtual Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                       TraceSink* sink = nullptr, OpHooks* hooks = nullptr) = 0;
-
-  // For an engine that compiles the whole step: the StableHLO text of the module that steps without
-  // a sink run. A step with a sink runs another module, in which every value is a result. nullptr:
-  // the engine runs op by op.
-  virtual const std::string* module_text() const { return nullptr; }
-  // Steps without a sink run this text from now on; it has the same arguments and results.
-  virtual Status run_text(const std::string& /*text*/) {
-    return Error{"the engine compiles no text", "", ""};
-  }
 };
 
 // A device that an engine sees, for people.

@@ -6,7 +6,6 @@
 
 #include "backends/pjrt/plugin.h"
 #include "backends/random_feed.h"
-#include "program/base/bits.h"
 #include "program/text/stablehlo.h"
 
 namespace twinrun {
@@ -20,13 +19,6 @@ struct Compiled {
   std::unique_ptr<pjrt::Executable> executable;
 };
 
-// Whether the program's source has the arguments and results of the program as it is now.
-bool fits(const SourceText& source, const Program& program) {
-  return program.sharding.cores == 1 && source.next.size() == program.state.size() &&
-         source.outputs.size() == program.outputs.size() &&
-         source.parameters.size() <= program.state.size() + program.inputs.size();
-}
-
 class PjrtEngine : public Engine {
  public:
   PjrtEngine(std::shared_ptr<const pjrt::Client> client, const Program& program,
@@ -34,30 +26,8 @@ class PjrtEngine : public Engine {
       : client_(std::move(client)), program_(program), precision_(precision) {}
 
   Status prepare(int threads) {
-    if (program_.source != nullptr && fits(*program_.source, program_)) {
-      TWINRUN_ASSIGN(step_, original(program_.source->text).with_kind(Error::Kind::kForeignEngine));
-    } else {
-      TWINRUN_ASSIGN(step_, compiled(false).with_kind(Error::Kind::kForeignEngine));
-    }
+    TWINRUN_ASSIGN(step_, compiled(false).with_kind(Error::Kind::kForeignEngine));
     return random_.prepare(program_, threads);
-  }
-
-  const std::string* module_text() const override { return &step_.module.text; }
-
-  Status run_text(const std::string& text) override {
-    Compiled other;
-    if (is_original()) {
-      TWINRUN_ASSIGN(other, original(text).with_kind(Error::Kind::kForeignEngine));
-    } else {
-      other.module = step_.module;
-      other.module.text = text;
-      TWINRUN_ASSIGN(
-          other.executable,
-          pjrt::Executable::compile(client_, text, static_cast<size_t>(program_.sharding.cores))
-              .with_kind(Error::Kind::kForeignEngine));
-    }
-    step_ = std::move(other);
-    return Ok{};
   }
 
   const Program& program() const override { return program_; }
@@ -77,7 +47,6 @@ class PjrtEngine : public Engine {
     if (sink != nullptr && !traced_.executable) {
       TWINRUN_ASSIGN(traced_, compiled(true).with_kind(Error::Kind::kForeignEngine));
     }
-    if (sink == nullptr && is_original()) return run_original(arguments[0], states, outputs);
     const Compiled& program = sink == nullptr ? step_ : traced_;
     Arrays results;
     for (size_t r = 0; r < states.size(); ++r) {
@@ -110,55 +79,6 @@ class PjrtEngine : public Engine {
                    pjrt::Executable::compile(client_, c.module.text,
                                              static_cast<size_t>(program_.sharding.cores)));
     return c;
-  }
-
-  // Only the text that a program was imported from names no values of the program.
-  bool is_original() const { return step_.module.arguments.empty(); }
-
-  Result<Compiled> original(const std::string& text) const {
-    Compiled c;
-    c.module.text = text;
-    pjrt::ArrayTypes types;
-    for (const auto& a : program_.source->parameters) types.arguments.push_back(a.dtype);
-    for (const auto& a : program_.source->results) types.results.push_back(a.dtype);
-    TWINRUN_ASSIGN(c.executable, pjrt::Executable::compile(client_, text, 1, std::move(types)));
-    return c;
-  }
-
-  // Runs the text that the program was imported from, and maps its results by the binding.
-  Status run_original(std::vector<Tensor> arguments, States& states, StepOutputs& outputs) const {
-    const SourceText& source = *program_.source;
-    arguments.resize(source.parameters.size());  // the others are literals of the text
-    Arrays results(1);
-    for (const auto& a : source.results)
-      results[0].push_back(Tensor::empty({tensor_type(a.dtype), a.dims}));
-    TWINRUN_RETURN_IF_ERROR(
-        step_.executable->run({arguments}, results).with_kind(Error::Kind::kForeignEngine));
-    const auto result = [&](int64_t i) { return results[0][static_cast<size_t>(i)]; };
-    for (size_t i = 0; i < source.next.size(); ++i) {
-      if (source.next[i] >= 0) states[0].vars[i] = result(source.next[i]);
-    }
-    outputs.assign(1, {});
-    for (size_t o = 0; o < source.outputs.size(); ++o) {
-      const TensorType& type = program_.graph.type(program_.outputs[o].id);
-      Tensor t = result(source.outputs[o]);
-      if (t.dtype() == DType::kBF16 && type.dtype == DType::kF32) t = widened(t);
-      outputs[0].push_back(t.reshaped(type.dims));
-    }
-    return Ok{};
-  }
-
-  // The type in which a program has arrays of this type of HLO.
-  static DType tensor_type(const std::string& hlo) {
-    return hlo == "f32" || hlo == "f64" ? DType::kF32
-           : hlo == "bf16"              ? DType::kBF16
-           : hlo == "pred"              ? DType::kPred
-                                        : DType::kI32;
-  }
-  static Tensor widened(const Tensor& bf16) {
-    Tensor out = Tensor::empty({DType::kF32, bf16.dims()});
-    std::ranges::transform(bf16.as<const uint16_t>(), out.as<float>().begin(), bf16_to_f32);
-    return out;
   }
 
   // Reports each op to the sink, from the arguments and results of the traced module.

@@ -111,7 +111,7 @@ Result<int> diagnose_verb(const Args& args) {
     case WhatKind::kScenario:
       break;
   }
-  return diagnose_scenario(parsed, what, args);
+  return diagnose_scenario(parsed, what);
 }
 
 }  // namespace twinrun::cli

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +14,6 @@
 #include "harness/cli/progress_printer.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/experiment/engines.h"
-#include "harness/host/command.h"
 #include "harness/host/folder_lock.h"
 #include "harness/run/reference_cache.h"
 #include "program/base/digest.h"
@@ -86,42 +84,6 @@ Result<int> dry_run(const Experiment& experiment, const DiagnoseOptions& options
   return 0;
 }
 
-constexpr std::string_view kDisablePasses = "xla_disable_hlo_passes";
-
-// Whether the same diagnosis finds an engine bug in another process, where XLA leaves out a pass.
-// XLA reads its flags once in a process.
-std::optional<bool> wrong_without(const Args& args, const std::string& pass, int64_t last,
-                                  const StopFlag& stop) {
-  std::error_code failed;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", failed);
-  const auto work = TemporaryFolder::make("pass");
-  if (failed || !work) return std::nullopt;
-  const char* flags = std::getenv("XLA_FLAGS");
-  std::vector<std::string> words = {
-      "env",
-      fmt::format("XLA_FLAGS={} --{}={}", flags == nullptr ? "" : flags, kDisablePasses, pass),
-      self.string(), "diagnose"};
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--out" || args[i] == "-o" || args[i] == "--fail-on") {
-      ++i;
-    } else if (!args[i].starts_with("--out=") && !args[i].starts_with("--fail-on=") &&
-               args[i] != "--cure" && args[i] != "--json" && args[i] != "--quick") {
-      words.push_back(args[i]);
-    }
-  }
-  for (const std::string& word :
-       {std::string("--quick"), std::string("--fail-on"), std::string("engine_bug"),
-        std::string("--set"), fmt::format("train.steps={}", last + 1), std::string("--out"),
-        work->path() + "/results"})
-    words.push_back(word);
-  CommandOptions options;
-  options.timeout_seconds = 600;
-  const auto ran = run_command(words, options, &stop);
-  if (!ran || ran->ended != CommandResult::Ended::kExit) return std::nullopt;
-  if (ran->code == exit_code(VerdictClass::kEngineBug)) return true;
-  return ran->code == 0 ? std::optional(false) : std::nullopt;
-}
-
 // What `twinrun check` finds, for the report. Of a program errors and warnings, so that a diagnosis
 // of it says the same. Of a scenario, and a subject that emulates a TPU, the errors: our own engines
 // compute what a real TPU refuses.
@@ -170,7 +132,7 @@ void add_scenario_diagnosis_options(Options& options) {
   add_fault_option(options, "fault", "subject");
 }
 
-Result<int> diagnose_scenario(const Parsed& parsed, const What& what, const Args& args) {
+Result<int> diagnose_scenario(const Parsed& parsed, const What& what) {
   ExperimentSource source;
   const bool program = what.kind == WhatKind::kModule;
   TWINRUN_ASSIGN(source.program, program_files_of(parsed, program ? what.words.front() : ""));
@@ -203,12 +165,6 @@ Result<int> diagnose_scenario(const Parsed& parsed, const What& what, const Args
   }
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  const char* flags = std::getenv("XLA_FLAGS");
-  if (flags == nullptr || std::string_view(flags).find(kDisablePasses) == std::string_view::npos) {
-    o.wrong_without = [&](const std::string& pass, int64_t last) {
-      return wrong_without(args, pass, last, stop);
-    };
-  }
   for (const auto& engine : {o.baseline, o.subject}) {
     TWINRUN_RETURN_IF_ERROR(make_engine(engine, scenario, {}, &printer));
   }

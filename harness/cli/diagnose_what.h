@@ -31,7 +31,7 @@ void add_answer_options(Options& options);  // --fail-on
 
 void add_scenario_diagnosis_options(Options& options);
 
-Result<int> diagnose_scenario(const Parsed& parsed, const What& what, const Args& args);
+Result<int> diagnose_scenario(const Parsed& parsed, const What& what);
 // A script or traces; with `against`, the other side.
 Result<int> diagnose_step(const Parsed& parsed, const What& what, const What* against);
 // Two finished diagnoses.

@@ -11,8 +11,6 @@
 
 #include "backends/core/backend.h"
 #include "harness/effect/effect.h"
-#include "harness/fusion/compiled_step.h"
-#include "harness/fusion/step_apart.h"
 #include "harness/identify/identify.h"
 #include "harness/identify/judge_steps.h"
 #include "harness/lockstep/lockstep.h"
@@ -48,19 +46,8 @@ struct Evidence {
   char level = 'A';
   std::optional<RunSpread> spread;  // bits differ from run to run, every op inside its bound
   std::vector<ReplicaDivergence> divergences;  // state variables whose replicas diverge
-  // The module that the engine compiles of the whole step, where it compiles one. The tensors of its
-  // first wrong step that are outside, and those of the excerpt that its ops were cut out to.
-  ModuleCheck module;
-  std::optional<int64_t> module_wrong_at;
-  std::vector<WrongResult> module_wrong, excerpt_wrong;
-  std::string module_not_joined;          // why no group of ops was found
-  std::optional<StepApart> module_apart;  // beyond conforming engines
   // Ops of T that were replayed, and none of whose elements has a finite bound.
   std::vector<std::string> unbounded;
-  // Ops outside of what their shown operands allow, which a compiler explains that computed the
-  // operands again.
-  std::vector<std::string> recomputed;
-  bool compiled_wrong() const { return !module_wrong.empty() || !excerpt_wrong.empty(); }
   // T executed other ops than the requested program has, or read other inputs than it was fed.
   bool other_program = false;
   // Which program T ran. Set if `other_program`, or if T's ops were not shown.

@@ -228,12 +228,6 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.notes.insert(r.notes.end(), j.notes.begin(), j.notes.end());
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
     r.notes.push_back(coverage);
-  if (!e.recomputed.empty())
-    r.notes.push_back(fmt::format(
-        "Outside of what their shown operands allow, and inside of what they allow if the compiler "
-        "computed these operands again in a fusion, which is legal: {} "
-        "(docs/guides/import.md#what-a-trace-means).",
-        fmt::join(e.recomputed, ", ")));
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "U", "RL", "L"}) {
     const auto run = diagnosis.runs.find(name);
     if (run != diagnosis.runs.end() && (diagnosis.own_s() || run->first != "S")) {
@@ -244,7 +238,6 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   r.state_divergences = state_divergences(diagnosis);
   r.weight_drift = diagnosis.weight_drift;
   r.step_coverage = e.step_coverage;
-  r.module = e.module;
   r.controls = e.controls;
   const auto add_probe = [&](const auto& probe, const char* run) {
     const auto done = diagnosis.runs.find(run);
@@ -257,7 +250,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   const bool acquitted =
       j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kInconclusive;
   if (acquitted && diagnosis.probe_t && diagnosis.runs.contains("T") && e.level != 'C' &&
-      !r.probes.empty() && !r.findings.empty() && e.recomputed.empty()) {
+      !r.probes.empty() && !r.findings.empty()) {
     r.findings.front().evidence.insert(
         r.findings.front().evidence.begin(),
         inside(*diagnosis.probe_t, diagnosis.programs["T"], r.probes.front()));
@@ -283,11 +276,6 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
   if (diagnosis.experiment.imported) {
     for (const std::string& note : diagnosis.experiment.imported->notes)
       r.notes.push_back("Imported: " + note + ".");
-    if (!e.module.steps.empty() && diagnosis.programs["T"].source == nullptr)
-      r.notes.push_back(
-          "The compiler was given twinrun's StableHLO of your HLO text, in which it may join other "
-          "ops than in yours. StableHLO is compiled as it is: export_step writes it "
-          "(docs/guides/import.md#the-untraced-module).");
   }
   r.ablations = e.meaning.rows;
   r.proofs = e.proofs;

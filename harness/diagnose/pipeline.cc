@@ -16,10 +16,9 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
                            Progress* progress, const StopFlag* stop) {
   DiagnosisState diagnosis(options, progress, stop, std::move(experiment));
 
-  for (const auto run :
-       {adopt_conventions, preflight, write_snapshot, run_references, run_subject, check_emulator,
-        localise, clear_recomputed, judge_compiled_step, identify_subject, compare_user_sharding,
-        compare_meaning, prove_sharding, compare_trajectories, apply_cures}) {
+  for (const auto run : {adopt_conventions, preflight, write_snapshot, run_references, run_subject,
+                         check_emulator, localise, identify_subject, compare_user_sharding,
+                         compare_meaning, prove_sharding, compare_trajectories, apply_cures}) {
     if (const Status done = run(diagnosis); !done) {
       // Before the reference has run there is nothing to report on.
       if (!done.error().of_foreign_engine() || !diagnosis.runs.contains("R") || options.seeds.mine)

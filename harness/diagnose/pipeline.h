@@ -47,10 +47,6 @@ struct DiagnoseOptions {
   std::vector<std::string> notes;  // of the caller, for the report
   std::string cache;   // folder in which reference runs are kept for later diagnoses; "": none
   bool fresh = false;  // compute reference runs again instead of reading them from the cache
-  // Whether the diagnosis finds an engine bug again in another process, where XLA leaves out this
-  // pass: its step is computed at steps 0 to `last` only. nullopt: it fails otherwise. Not set: no
-  // pass is looked for.
-  std::function<std::optional<bool>(const std::string& pass, int64_t last)> wrong_without;
   SeedWork seeds;
   // Changes the evidence after every stage. For tests that check that a broken diagnosis is
   // noticed; no command-line option sets it.

@@ -14,21 +14,11 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
   std::vector<std::string> out;
   if (e.reference_diverges_at || e.reference_non_finite) return out;  // nothing can be excluded
   const auto probe = std::ranges::find(r.probes, "T", &EngineProbe::pair);
-  if (probe != r.probes.end() && e.violations.empty() && e.recomputed.empty() && e.level != 'C' &&
+  if (probe != r.probes.end() && e.violations.empty() && e.level != 'C' &&
       r.verdict != VerdictClass::kEngineBug) {
     out.push_back(
         fmt::format("a wrong op of the engine: none of {} that were checked is outside its bound",
                     text::plural(probe->elements, "element")));
-  }
-  if (e.module.elements > 0 && !e.compiled_wrong() && !e.module_apart) {
-    out.push_back(
-        fmt::format("ops that are wrong only where the compiler joins them: of {} of the untraced "
-                    "step, none is "
-                    "outside every legal way of computing it{}",
-                    text::plural(e.module.elements, "element"),
-                    e.module.unknown > 0
-                        ? fmt::format(" ({} have no finite bound)", text::count(e.module.unknown))
-                        : ""));
   }
   const bool repeats = std::ranges::any_of(r.controls, [](const Control& c) {
     return c.kind == ControlKind::kSubjectRepeats && c.run && c.passed;

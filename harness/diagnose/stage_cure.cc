@@ -155,8 +155,8 @@ Status apply_cures(DiagnosisState& diagnosis) {
   // With an engine fault, or another program than the requested one, undoing the causes would not
   // cure what was found.
   const bool other = e.match && e.match->outcome != Identification::Outcome::kInside;
-  if (!diagnosis.options.cure || !e.meaning.differs() || !e.violations.empty() ||
-      e.compiled_wrong() || other || diagnosis.seeds.r.size() < 2)
+  if (!diagnosis.options.cure || !e.meaning.differs() || !e.violations.empty() || other ||
+      diagnosis.seeds.r.size() < 2)
     return Ok{};
   for (const Cure& cure : cures_of(diagnosis)) {
     TWINRUN_RETURN_IF_ERROR(apply_cure(diagnosis, cure));

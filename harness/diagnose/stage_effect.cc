@@ -183,8 +183,7 @@ Status compare_trajectories(DiagnosisState& diagnosis) {
   e.held_out = diagnosis.experiment.has_held_out();
   const bool broken = e.match && (e.match->outcome == Identification::Outcome::kUnexplained ||
                                   e.match->outcome == Identification::Outcome::kUnrepeatable);
-  const bool wanted = !diagnosis.options.quick && e.violations.empty() && !e.compiled_wrong() &&
-                      !broken && !e.identical;
+  const bool wanted = !diagnosis.options.quick && e.violations.empty() && !broken && !e.identical;
   const Scenario& s = diagnosis.experiment.scenario;
   TWINRUN_ASSIGN(const auto cpu, baseline(diagnosis, diagnosis.options.threads));
   std::unique_ptr<Backend> engine;  // not started if no more runs of it are needed

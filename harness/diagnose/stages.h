@@ -74,11 +74,6 @@ Status run_subject(DiagnosisState& diagnosis);     // E1 and T under lockstep; T
 Status check_emulator(DiagnosisState& diagnosis);
 // Finds the first wrong step, where unprobed steps precede the first violation, and reruns it.
 Status localise(DiagnosisState& diagnosis);
-// Takes back violations of a traced module that its compiler explains by computing operands again.
-Status clear_recomputed(DiagnosisState& diagnosis);
-// Judges the module that an engine compiles of the whole step, and finds the ops that it may not
-// join.
-Status judge_compiled_step(DiagnosisState& diagnosis);
 // Identifies the program that the subject ran, from its tensors or from what its ops read.
 Status identify_subject(DiagnosisState& diagnosis);
 // What the sharding of an imported step means, in binary64.

@@ -81,18 +81,6 @@ constexpr VerdictRow kRows[] = {
      "between ops, or wrong samples",
      VerdictClass::kEngineBug, [](const Evidence& e) { return !e.violations.empty(); },
      verdicts::violation},
-    {"joined_ops",
-     "the module that the engine compiles of a whole step, which users run, is wrong: a result "
-     "lies "
-     "outside every legal way of computing it, though each op is inside its bound where all values "
-     "are shown",
-     VerdictClass::kEngineBug, [](const Evidence& e) { return e.compiled_wrong(); },
-     verdicts::joined_ops},
-    {"joined_apart",
-     "the results of that module are farther from conforming engines than these are from each "
-     "other, those of the traced one are not, and no bound proves which is wrong",
-     VerdictClass::kInconclusive, [](const Evidence& e) { return e.module_apart.has_value(); },
-     verdicts::joined_apart, Judges::kOpen},
     {"unrepeatable",
      "a tensor is outside, and the step run again is as far from itself as from what is expected",
      VerdictClass::kInconclusive,

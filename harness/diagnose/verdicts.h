@@ -20,8 +20,6 @@ void engine_failed(const Evidence& evidence, Judgement& judgement);
 void emulator_fails(const Evidence& evidence, Judgement& judgement);
 // The engine, and which program it ran.
 void violation(const Evidence& evidence, Judgement& judgement);
-void joined_ops(const Evidence& evidence, Judgement& judgement);    // verdicts_compiled.cc
-void joined_apart(const Evidence& evidence, Judgement& judgement);  // verdicts_compiled.cc
 void unrepeatable(const Evidence& evidence, Judgement& judgement);
 void tensor_outside(const Evidence& evidence, Judgement& judgement);
 void replicas_diverge(const Evidence& evidence, Judgement& judgement);

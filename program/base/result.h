@@ -20,7 +20,7 @@ struct Error {
   enum class Kind : uint8_t {
     kInput,          // what the user typed, or a file
     kRun,            // a run began and then failed, for example by a loss that is not finite
-    kForeignEngine,  // an engine of another process or a plugin does not start, or has failed
+    kForeignEngine,  // an engine of another process does not start, or has failed
     kRefusal,        // such an engine works, and declines the program
     kUnavailable,    // this engine or machine cannot do what was requested
     kInterrupted,    // the user asked to stop

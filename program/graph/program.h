@@ -280,21 +280,6 @@ struct Objective {
   std::string scope;
 };
 
-// The StableHLO module that a program was imported from. An engine that compiles texts compiles
-// this one, because a compiler's errors depend on what the text says, not on what it means.
-struct SourceText {
-  struct Array {
-    std::string dtype;  // HLO's name: "f32", "u32"
-    Dims dims;
-  };
-  std::string text;
-  // Parameters are the state, then the leading inputs of the program; the other inputs are literals
-  // of the text.
-  std::vector<Array> parameters, results;
-  // Which result is the next value of each state variable (-1: it has none), and each output.
-  std::vector<int64_t> next, outputs;
-};
-
 struct Program;
 // Builds the forward pass again, for another batch per replica and another sharding.
 using Recipe = std::function<Program(int64_t batch, const Sharding&)>;
@@ -312,7 +297,6 @@ struct Program {
   std::vector<Coupling> couplings = {};
   std::shared_ptr<const Recipe> recipe = nullptr;  // nullptr: made by hand, cannot be sharded
   std::vector<LayerOutput> layers = {};  // in the model's order; none for GANs, imported programs
-  std::shared_ptr<const SourceText> source = nullptr;  // nullptr: not imported from StableHLO
 
   const StateVar* find_state(std::string_view name) const;
   const Output* find_output(std::string_view name) const;

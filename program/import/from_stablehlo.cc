@@ -452,9 +452,7 @@ class Translator {
 
 Result<HloModule> parse_stablehlo(std::string_view text, const std::string& file, HloUse use) {
   TWINRUN_ASSIGN(const MlirModule module, parse_mlir(text, file, use));
-  TWINRUN_ASSIGN(HloModule hlo, Translator(module).run());
-  hlo.stablehlo = text;
-  return hlo;
+  return Translator(module).run();
 }
 
 }  // namespace twinrun

@@ -60,7 +60,6 @@ struct HloModule {
   int entry_index = -1;
   int64_t replicas = 1;    // cores that each run the whole module
   int64_t partitions = 1;  // cores over which a compiler is to partition the module
-  std::string stablehlo;   // the text, if it is StableHLO
   std::map<std::string, std::string> meshes;  // "mesh" -> "<["data"=4, "model"=2]>"
   const HloComputation& entry() const { return computations[static_cast<size_t>(entry_index)]; }
   std::unordered_map<std::string, size_t> by_name;

@@ -467,33 +467,13 @@ class Importer {
     if (!graph().type(loss).dims.empty()) loss = b.reshape(loss, {}, "loss.scalar");
     out_.program.loss = loss;
     out_.program.outputs.push_back({"loss", loss});
-    std::vector<int64_t> from = {l};
     for (size_t r = 0; r < results.size(); ++r) {
       const auto at = static_cast<int64_t>(r);
       if (at == l || std::ranges::find(binding.results, at) != binding.results.end() ||
           results[r].id == kNoValue)
         continue;
       out_.program.outputs.push_back({fmt::format("result{}", r), results[r].id});
-      from.push_back(at);
     }
-    if (!module_.stablehlo.empty()) keep_text(entry, binding, std::move(from));
-  }
-
-  // `outputs`: the result that each output is.
-  void keep_text(const HloComputation& entry, const StepBinding& binding,
-                 std::vector<int64_t> outputs) {
-    SourceText source;
-    source.text = module_.stablehlo;
-    for (const int p : entry.parameters) {
-      const HloShape& shape = entry.instructions[static_cast<size_t>(p)].shape;
-      source.parameters.push_back({shape.dtype, shape.dims});
-    }
-    for (const HloShape& shape : entry.instructions[static_cast<size_t>(entry.root)].shape.parts)
-      source.results.push_back({shape.dtype, shape.dims});
-    for (size_t i = 0; i < out_.program.state.size(); ++i)
-      source.next.push_back(out_.program.state[i].next == kNoValue ? -1 : binding.results[i]);
-    source.outputs = std::move(outputs);
-    out_.program.source = std::make_shared<const SourceText>(std::move(source));
   }
 
   const HloModule& module_;

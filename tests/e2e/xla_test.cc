@@ -7,8 +7,6 @@
 namespace twinrun::e2e {
 namespace {
 
-const std::string kFusedWrong = TWINRUN_SOURCE_DIR "/tests/harness/fusion/fixtures/fused_wrong";
-
 class Xla : public testing::Test {
  protected:
   Folder folder_;
@@ -61,55 +59,7 @@ TEST_F(Xla, TrainsAndIsNoise) {
   const Outcome r =
       twinrun(folder_, {"diagnose", "drill_mlp", "--subject", "xla", "--json", "-q", "-o", "out"});
   EXPECT_EQ(r.code, 0) << r.out.substr(0, 2000) << r.err;
-  const auto report = json_of(r.out);
-  EXPECT_EQ(report["findings"][0]["level"], "A");
-  EXPECT_FALSE(report["module"]["steps"].empty()) << "the compiled step was judged, too";
-}
-
-// The step that XLA computes wrongly on a CPU only as users run it (openxla/xla#49176).
-TEST_F(Xla, NamesTheOpsThatMayNotBeJoined) {
-  if (::getenv("TWINRUN_PJRT_PLUGIN") == nullptr)
-    GTEST_SKIP() << "TWINRUN_PJRT_PLUGIN names no plugin";
-  const Words words = {"diagnose",  "--program", kFusedWrong + ".mlir",
-                       "--subject", "xla",       "--json",
-                       "-q",        "-o",        "out"};
-  const Outcome r = twinrun(folder_, words);
-  EXPECT_EQ(r.code, 20) << r.out.substr(0, 2000) << r.err;
-  const auto report = json_of(r.out);
-  EXPECT_EQ(report["verdict"]["row"], "joined_ops");
-  const auto& module = report["module"];
-  std::vector<std::string> names;
-  for (const std::string op : module["joined"]) names.push_back(op.substr(0, op.find('@')));
-  EXPECT_EQ(names, (std::vector<std::string>{"delay/slice", "delay/dynamic_update_slice",
-                                             "delay/reshape"}));
-  EXPECT_EQ(module["excerpt"], "joined_ops.mlir");
-  EXPECT_NE(read_text(folder_ / "out/joined_ops.mlir").find("dynamic_update_slice"),
-            std::string::npos);
-  EXPECT_EQ(module["passes"][0], "algsimp") << module.dump();
-  EXPECT_EQ(report["probes"][0]["rows"][0]["outside"], 0) << "op by op everything is right";
-
-  const Outcome right =
-      twinrun(folder_, words, {{"XLA_FLAGS", "--xla_disable_hlo_passes=algsimp"}});
-  EXPECT_EQ(right.code, 0) << right.out.substr(0, 2000) << right.err;
-  EXPECT_EQ(json_of(right.out)["verdict"]["class"], "NOISE");
-}
-
-// Steps that XLA computes rightly are not accused, fused or not.
-TEST_F(Xla, AccusesNoImportedStepSlow) {
-  if (::getenv("TWINRUN_PJRT_PLUGIN") == nullptr)
-    GTEST_SKIP() << "TWINRUN_PJRT_PLUGIN names no plugin";
-  for (const char* name : {"mlp_sgd.hlo", "mlp_sgd.mlir", "embedding_bag.mlir", "cnn_max_pool.mlir",
-                           "recurrent.mlir"}) {
-    const std::filesystem::path file =
-        std::filesystem::path(TWINRUN_SOURCE_DIR "/tests/program/import/fixtures") / name;
-    const Outcome r = twinrun(folder_, {"diagnose", "--program", file.string(), "--subject", "xla",
-                                        "--json", "-q", "-o", "out"});
-    EXPECT_EQ(r.code, 0) << file << r.out.substr(0, 2000) << r.err;
-    if (r.code != 0) continue;
-    const auto module = json_of(r.out)["module"];
-    EXPECT_EQ(module["outside"], 0) << file;
-    EXPECT_GT(module["elements"], 0) << file;
-  }
+  EXPECT_EQ(json_of(r.out)["findings"][0]["level"], "A");
 }
 
 }  // namespace

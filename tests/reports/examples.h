@@ -446,7 +446,6 @@ inline Report hostile() {
   r.state_divergences = {{p, -1, -1}};
   r.weight_drift = {p, {0, -1}, {{p, {1e300}}, {p, {-1, 0, 1}}}};
   r.step_coverage = {-1, 2, 3, 4, {5, -1}, {6}, {p}};
-  r.module = {p, {0, -1}, -1, 2, 3, p, p, {p, p}, p, -1, {p}};
   r.many_cores = {{{-1, true, -2, 1e300, 3, 1e300, -1, -1, 1e300}, {1, false}}, {p, p}};
   for (Control& c : r.controls) c.name = c.detail = c.failure = p, c.passed = false;
   for (Finding& f : r.findings) {

@@ -26,25 +26,15 @@ using Keys = std::vector<std::string>;
 TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
-  EXPECT_EQ(keys_of(j), (Keys{"schema",         "kind",
-                              "verdict",        "answers",
-                              "open",           "scenario",
-                              "command",        "asked",
-                              "injected",       "findings",
-                              "runs",           "loss_band",
-                              "state_partings", "weight_drift",
-                              "step_coverage",  "controls",
-                              "probes",         "module",
-                              "switches",       "proofs",
-                              "many_cores",     "trajectories",
-                              "cures",          "ensembles",
-                              "unexplained",    "smallest_effect",
-                              "ruled_out",      "checklist",
-                              "next_steps",     "notes",
-                              "program",        "counts",
-                              "numbers",        "details",
-                              "figure",         "environment",
-                              "directory",      "checksum"}));
+  EXPECT_EQ(keys_of(j),
+            (Keys{"schema",       "kind",      "verdict",        "answers",      "open",
+                  "scenario",     "command",   "asked",          "injected",     "findings",
+                  "runs",         "loss_band", "state_partings", "weight_drift", "step_coverage",
+                  "controls",     "probes",    "switches",       "proofs",       "many_cores",
+                  "trajectories", "cures",     "ensembles",      "unexplained",  "smallest_effect",
+                  "ruled_out",    "checklist", "next_steps",     "notes",        "program",
+                  "counts",       "numbers",   "details",        "figure",       "environment",
+                  "directory",    "checksum"}));
   EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "side", "row", "effect", "metric", "effect_text",
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
@@ -65,9 +55,6 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   EXPECT_EQ(keys_of(j["weight_drift"]["rows"][0]), (Keys{"variable", "distance"}));
   EXPECT_EQ(keys_of(j["step_coverage"]), (Keys{"steps", "screened", "judged", "set_aside",
                                                "outside", "left_out", "not_exercised"}));
-  EXPECT_EQ(keys_of(j["module"]),
-            (Keys{"text", "steps", "elements", "outside", "unknown", "why", "compared", "joined",
-                  "excerpt", "compilations", "passes"}));
   r.many_cores = {{{512, true}}, {"words"}};
   const ordered_json many = ordered_json::parse(to_json(r))["many_cores"];
   EXPECT_EQ(keys_of(many), (Keys{"rows", "sentences"}));

@@ -135,12 +135,6 @@ std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
   add("engine_failed", clean()).engine_failure = Error{"exited", "exec:engine", ""};
   add("emulator_fails", clean()).emulator_fails = true;
   add("violation", clean()).violations = {violation("dense1/kernel.grad", 3, 0, 8)};
-  Evidence& joined = add("joined_ops", clean());
-  joined.module_wrong_at = 3;
-  joined.module_wrong = {{"dense1/kernel", {8, 4}, {}}};
-  Evidence& apart = add("joined_apart", clean());
-  apart.module_wrong_at = 0;
-  apart.module_apart = StepApart{"loss", 40, 12};
   add("unrepeatable", clean()).match = matched(Identification::Outcome::kUnrepeatable);
   Evidence& tensors = add("tensor_outside", clean());
   tensors.match = matched(Identification::Outcome::kUnexplained);
@@ -225,7 +219,7 @@ TEST(VerdictRows, WhatStaysOpenIsNotGood) {
     if (clears) EXPECT_EQ(row.judges, Judges::kBoth) << row.name;
   }
   for (const char* open : {"reference_diverges", "engine_failed", "other_program", "not_judged",
-                           "subject_not_finite", "joined_apart", "unrepeatable"})
+                           "subject_not_finite", "unrepeatable"})
     EXPECT_NE(find_verdict_row(open)->judges, Judges::kBoth) << open;
   // A good commit of a bisection with --quick.
   EXPECT_EQ(find_verdict_row("quick")->judges, Judges::kBoth);
