@@ -49,7 +49,6 @@ struct MlirOp {
   std::vector<HloShape> types;  // of all results, with HLO's names of types
   std::string location;         // "#loc12", or the text between the parentheses of loc(...)
   int line = 0;
-  size_t begin = 0, end = 0;  // where its text is in the module's, the location included
 };
 
 struct MlirFunction {
@@ -57,8 +56,6 @@ struct MlirFunction {
   bool is_public = true;
   MlirRegion body;
   int line = 0;
-  size_t begin = 0, end = 0;                  // where its text is in the module's
-  size_t results_begin = 0, results_end = 0;  // of the types after ->
 };
 
 struct MlirModule {

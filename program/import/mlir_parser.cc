@@ -120,8 +120,6 @@ class MlirParser : private TextReader {
   Status function() {
     MlirFunction f;
     f.line = at_.line();
-    at_.skip();
-    f.begin = at_.offset();
     at_.word();
     const std::string visibility = at_.peek_word();
     if (visibility == "public" || visibility == "private" || visibility == "nested") at_.word();
@@ -140,13 +138,11 @@ class MlirParser : private TextReader {
     }
     if (at_.take("->")) {
       at_.skip();
-      f.results_begin = at_.offset();
       if (at_.peek() == '(') {
         TWINRUN_RETURN_IF_ERROR(inside(')'));
       } else {
         TWINRUN_RETURN_IF_ERROR(type());
       }
-      f.results_end = at_.offset();
     }
     if (at_.take("attributes")) {
       at_.skip();
@@ -156,7 +152,6 @@ class MlirParser : private TextReader {
     const bool has_body = at_.peek() == '{';
     if (has_body) TWINRUN_RETURN_IF_ERROR(region(f.body));
     TWINRUN_RETURN_IF_ERROR(location());
-    f.end = at_.offset();
     if (has_body) module_.functions.push_back(std::move(f));
     return Ok{};
   }
@@ -202,8 +197,6 @@ class MlirParser : private TextReader {
   Status op(MlirRegion& r) {
     MlirOp o;
     o.line = at_.line();
-    at_.skip();
-    o.begin = at_.offset();
     size_t count = 0;
     while (at_.skip(), at_.peek() == '%') {
       MlirOp::Result result{at_.word(), 1};
@@ -464,7 +457,6 @@ class MlirParser : private TextReader {
   // a loop.
   Status regions_after(MlirOp& o) {
     for (;;) {
-      o.end = at_.offset();
       at_.skip();
       const std::string word = at_.peek() == '%' ? "" : at_.peek_word();
       if (word != "reducer" && word != "cond" && word != "do") return Ok{};

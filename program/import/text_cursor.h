@@ -49,7 +49,6 @@ class TextCursor {
   TextCursor(std::string_view text) : text_(text) {}
 
   int line() const { return line_; }
-  size_t offset() const { return at_; }
   bool at_end() const { return at_ >= text_.size(); }
   char peek() const { return at_end() ? '\0' : text_[at_]; }
   // Skips blanks, line ends and comments: /*index=5*/ and // to the end of the line.
