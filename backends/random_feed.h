@@ -1,5 +1,5 @@
 // Draws the values of a program's random ops on our CPU reference, for an engine that takes them as
-// arguments instead of drawing them itself (backends/exec, backends/pjrt).
+// arguments instead of drawing them itself (backends/exec).
 //
 //   RandomFeed random;
 //   TWINRUN_RETURN_IF_ERROR(random.prepare(program, threads));

@@ -51,9 +51,12 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
                  "name a conforming variant by its seed: honest:17"};
   }
   std::vector<std::string> names = backend_names();
-  names.insert(names.end(), {"honest:SEED", "xla", "exec:COMMAND"});
+  names.insert(names.end(), {"honest:SEED", "exec:COMMAND"});
+  const bool was_xla = name == "xla" || name.starts_with("xla:");
   return Error{"unknown engine '" + std::string(name) + "' (known: " + join(names, ", ") + ")", "",
-               name.find_first_of(" /") != std::string_view::npos
+               was_xla ? "XLA is the engine of JAX: 'exec:python3 adapters/engines/jax/engine.py' "
+                         "(docs/guides/import.md#xla-as-an-engine)"
+               : name.find_first_of(" /") != std::string_view::npos
                    ? "a command is named exec:" + std::string(name)
                    : did_you_mean(name, names)};
 }

@@ -153,7 +153,6 @@ void bench_field_proof(Suite& suite);
 void bench_step(Suite& suite);
 void bench_traffic(Suite& suite);
 void bench_growth(Suite& suite);
-void bench_xla(Suite& suite);
 // The main function of a copy of this program whose memory is measured (--steps MODEL BATCH
 // THREADS): runs a step of the engine cpu for every line of stdin. Returns the exit status.
 int bench_steps_on_request(const std::string& model, int64_t batch, int threads);

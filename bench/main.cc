@@ -77,13 +77,11 @@ int main(int argc, char** argv) {
     return twinrun::bench_steps_on_request(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
   }
   twinrun::Suite suite(parse(argc, argv));
-  // The engine xla comes last: if its plugin ends this process, the other rows are measured.
-  for (const auto topic :
-       {twinrun::bench_ceilings, twinrun::bench_dot_f32, twinrun::bench_dot_bf16,
-        twinrun::bench_instructions, twinrun::bench_convolution, twinrun::bench_elementary,
-        twinrun::bench_digest, twinrun::bench_diff, twinrun::bench_checkpoint,
-        twinrun::bench_field_proof, twinrun::bench_step, twinrun::bench_traffic,
-        twinrun::bench_growth, twinrun::bench_xla}) {
+  for (const auto topic : {twinrun::bench_ceilings, twinrun::bench_dot_f32, twinrun::bench_dot_bf16,
+                           twinrun::bench_instructions, twinrun::bench_convolution,
+                           twinrun::bench_elementary, twinrun::bench_digest, twinrun::bench_diff,
+                           twinrun::bench_checkpoint, twinrun::bench_field_proof,
+                           twinrun::bench_step, twinrun::bench_traffic, twinrun::bench_growth}) {
     topic(suite);
   }
 }

@@ -62,14 +62,12 @@ struct Setup {
 };
 
 // Measures a row per model and thread count: `run` on the engine `ours` against a plain step of
-// `peer`. XLA chooses its own number of threads, as many as the machine has, so it gets no rows
-// with fewer.
+// `peer`.
 void rows(Suite& suite, const std::string& name, const std::vector<Model>& models,
           const std::function<std::optional<double>(const Model&)>& target, const Setup& ours,
           const Setup& peer, const std::function<void(OurStep&)>& run) {
-  const std::vector<int> all = suite.threads();
   for (const Model& model : models) {
-    for (const int threads : ours.engine == "xla" ? std::vector{all.back()} : all) {
+    for (const int threads : suite.threads()) {
       const BenchCase what{.name = fmt::format("step {} {}", name, model.text()),
                            .threads = threads,
                            .unit = "step/s",
@@ -227,21 +225,6 @@ void bench_step(Suite& suite) {
   against_frameworks(suite, "tpu", "bf16", 1.2);
   against_ourselves(suite);
   memory(suite);
-}
-
-// The engine `xla` as it is used: its tensors go to the device and back at every step
-// (docs/guides/import.md#xla-as-an-engine).
-void bench_xla(Suite& suite) {
-  suite.section("step, engine xla; peer: our own cpu or tpu on as many cores, all threads");
-  for (const int cores : {1, 8}) {
-    for (const char* const peer : {"cpu", "tpu"}) {
-      rows(
-          suite, fmt::format("xla/{} x{}", peer, cores),
-          {{"digits_cnn", "digits_cnn", 256}, {"mnist_tutorial", "mnist_tutorial", 1024}},
-          [](const Model&) { return std::nullopt; }, {"xla", cores},
-          {peer, cores, fmt::format("own {}", peer)}, [](OurStep& step) { step.run(); });
-    }
-  }
 }
 
 }  // namespace twinrun

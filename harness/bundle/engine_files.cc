@@ -92,7 +92,7 @@ bool is_engine_member(std::string_view name) {
 
 std::string engine_from(const std::string& engine, const std::vector<EngineFile>& files,
                         const std::vector<ZipMember>& members, const std::string& folder) {
-  if (!engine.starts_with(kExecPlace)) return found_here(engine);
+  if (!engine.starts_with(kExecPlace)) return engine;
   std::string command;
   for (const std::string& word : command_words(engine.substr(kExecPlace.size()))) {
     std::string now = found_here(word);

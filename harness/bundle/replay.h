@@ -18,7 +18,7 @@ namespace twinrun {
 struct ReplayOptions {
   std::string folder;       // where it is unpacked and run; must exist and be empty
   std::string data_dir;     // data folder of a scenario whose files are not in the bundle
-  bool allow_exec = false;  // exec: and xla: engines
+  bool allow_exec = false;  // exec: engines
   int threads = 1;
 };
 

@@ -32,7 +32,7 @@ Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Arg
     return Error{command.empty() ? "no command" : "a command, and another test", "--test",
                  "--test command -- CMD: CMD gets the scenario's file as its last word"};
   o.command = command;
-  o.engine = engine_of(parsed, "subject");
+  o.engine = parsed.get<std::string>("subject");
   o.quick = parsed.get<bool>("quick");
   TWINRUN_ASSIGN(o.faults, faults_of(parsed));
   o.margin = parsed.has("margin") ? parsed.get<double>("margin") : a.diagnose.margin;
@@ -164,7 +164,6 @@ Result<int> bisect_config(const Args& args) {
   options.flag("quick",
                "with --test verdict: no seeds; tells only an engine bug from exact agreement");
   add_engine_option(options, "subject", "engine to run", Engines::kWithForeign, "tpu");
-  add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
   add_search_options(options, "twinrun-results/bisect-config", 1);
   add_common_options(options);

@@ -36,7 +36,7 @@ Result<int> bundle_verb(const Args& args) {
                "host, are packed");
   options.flag("no-reduction",
                "keep the scenario as it is; do not search the smallest that fails in the same way");
-  options.flag("reduction", "reduce also with an exec: or xla engine, which each try starts again");
+  options.flag("reduction", "reduce also with an exec: engine, which each try starts again");
   add_program_of_run(options);
   options.number<int>("tries", "most diagnoses of the reduction", 200);
   add_common_options(options);

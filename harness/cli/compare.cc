@@ -28,7 +28,7 @@ void add_arm_options(Options& options, const std::string& arm) {
 
 Result<CompareArmSpec> arm_of(const Parsed& parsed, const std::string& arm, int threads) {
   CompareArmSpec spec;
-  spec.engine.engine = engine_of(parsed, arm.c_str());
+  spec.engine.engine = parsed.get<std::string>(arm);
   spec.engine.threads = threads;
   spec.asked = spec.engine.engine;
   if (const std::string key = arm + "-cores"; parsed.has(key.c_str())) {
@@ -106,7 +106,6 @@ Result<int> compare_verb(const Args& args) {
   add_merge_option(options);
   options.flag("resume", "with --shard: continue from pairs.jsonl");
   add_program_options(options);
-  add_plugin_option(options);
   add_common_options(options);
   TWINRUN_ASSIGN(
       const Parsed parsed,

@@ -128,7 +128,6 @@ void add_scenario_diagnosis_options(Options& options) {
   options.flag("fresh", "compute cached reference runs again");
   options.flag("dry-run", "show what would run, how long it takes and how much disk it needs");
   add_seed_options(options);
-  add_plugin_option(options);
   add_fault_option(options, "fault", "subject");
 }
 
@@ -141,8 +140,8 @@ Result<int> diagnose_scenario(const Parsed& parsed, const What& what) {
   TWINRUN_ASSIGN(Experiment experiment, open_experiment(source, overrides));
   const Scenario& scenario = experiment.scenario;
   DiagnoseOptions o;
-  o.baseline = engine_of(parsed, "baseline");
-  o.subject = engine_of(parsed, "subject");
+  o.baseline = parsed.get<std::string>("baseline");
+  o.subject = parsed.get<std::string>("subject");
   o.quick = parsed.get<bool>("quick");
   o.cure = parsed.get<bool>("cure");
   o.command = command_line();

@@ -82,12 +82,11 @@ Result<int> doctor_verb(const Args& args) {
   add_engine_option(options, "engine,e", "engine to examine", Engines::kWithForeign, "tpu");
   options.flag("json", "one JSON document on stdout, nothing else there");
   options.flag("quiet,q", "no progress");
-  add_plugin_option(options);
   TWINRUN_ASSIGN(const Parsed parsed,
                  parse(args, "twinrun doctor [--engine ENGINE] [--json]",
                        "twinrun doctor --engine 'exec:python3 engine.py'", options, {}));
   if (parsed.help) return 0;
-  const std::string engine = engine_of(parsed, "engine");
+  const std::string engine = parsed.get<std::string>("engine");
   ProgressPrinter printer(parsed.get<bool>("quiet"), false);
   TWINRUN_ASSIGN(const Doctor d, doctor(engine, &printer));
   if (parsed.get<bool>("json")) {

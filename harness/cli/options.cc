@@ -231,7 +231,10 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
     name = name.substr(0, name.find('='));
     return Error{
         fmt::format("unknown option '{}'", name), "",
-        meant(name, known).empty() ? "see --help" : did_you_mean(name, known) + " See --help"};
+        name == "--pjrt-plugin"
+            ? "XLA is the engine 'exec:python3 adapters/engines/jax/engine.py', without a plugin"
+        : meant(name, known).empty() ? "see --help"
+                                     : did_you_mean(name, known) + " See --help"};
   } catch (const po::error& e) {
     return Error{e.what(), "", fix};
   }
@@ -350,19 +353,6 @@ Result<int> threads_of(const Parsed& parsed) {
   if (n < 1 || n > 1024)
     return Error{fmt::format("{} threads", n), "--threads", "accepted: 1 to 1024"};
   return n;
-}
-
-void add_plugin_option(Options& options) {
-  options.text("pjrt-plugin",
-               "PJRT plugin of the engine xla (default: $TWINRUN_PJRT_PLUGIN, or the one found in "
-               "Python's package folders)");
-}
-
-std::string engine_of(const Parsed& parsed, const std::string& option) {
-  auto engine = parsed.get<std::string>(option);
-  if (engine == "xla" && parsed.has("pjrt-plugin"))
-    engine += ":" + parsed.get<std::string>("pjrt-plugin");
-  return engine;
 }
 
 }  // namespace twinrun::cli

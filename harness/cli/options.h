@@ -117,7 +117,7 @@ void add_scenario_options(Options& options);  // --set
 void add_common_options(Options& options);    // --threads, --json, -q, -v
 // An option that overrides keys of a scenario, and one that names an engine.
 void add_key_option(Options& options, const std::string& name, const std::string& help);
-enum class Engines { kOurs, kWithForeign, kWithDouble };  // cpu, tpu ..; xla, exec:..; cpu:f64
+enum class Engines { kOurs, kWithForeign, kWithDouble };  // cpu, tpu ..; exec:..; cpu:f64
 void add_engine_option(Options& options, const std::string& name, const std::string& help,
                        Engines which, const std::optional<std::string>& value = {});
 std::vector<Choice> generation_choices();  // of a TPU
@@ -127,10 +127,6 @@ Result<Overrides> overrides_of(const Parsed& parsed, const std::string& option =
 Status check_is_scenario(const std::string& name);
 Result<Scenario> scenario_of(const Parsed& parsed, const std::string& option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
-
-// --pjrt-plugin, for the engine `xla`: engine_of turns its name into xla:PATH.
-void add_plugin_option(Options& options);
-std::string engine_of(const Parsed& parsed, const std::string& option);
 
 // An option that names a fault of `what`.
 void add_fault_option(Options& options, const std::string& name, const std::string& what);

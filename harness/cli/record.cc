@@ -23,7 +23,6 @@ Result<int> record_verb(const Args& args) {
                       4);
   options.text("out,o", "file to write (default NAME.golden.h5)");
   options.text("again", "of a trace: a second recording of the step, to know what repeats");
-  add_plugin_option(options);
   add_common_options(options);
   if (const auto failed = given_to_python("record", args, options)) return *failed;
   TWINRUN_ASSIGN(
@@ -43,7 +42,7 @@ Result<int> record_verb(const Args& args) {
   if (states < 1 || states > 100)
     return Error{fmt::format("{} states", states), "--states", "allowed: 1 to 100"};
   GoldenOptions o;
-  o.spec.engine = engine_of(parsed, "engine");
+  o.spec.engine = parsed.get<std::string>("engine");
   if (o.spec.engine == "cpu:f64")
     return Error{"keeps its state in binary64, from which no other engine can continue", "cpu:f64",
                  "record cpu"};

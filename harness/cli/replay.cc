@@ -47,7 +47,7 @@ void show(const Replay& again) {
 
 Result<int> replay_verb(const Args& args) {
   Options options;
-  options.flag("allow-exec", "run an exec: or xla: engine that the bundle names: third-party code");
+  options.flag("allow-exec", "run an exec: engine that the bundle names: third-party code");
   options.text("data FOLDER", "folder of the data, for a bundle without data", "");
   options.text(
       "out,o FOLDER",

@@ -255,7 +255,6 @@ Result<int> train_verb(const Args& args) {
   options.flag("snapshot", "train nothing: write the seeded initial checkpoint, for --init");
   options.text("out,o", "run file to write (default run.h5; of --snapshot init.h5)");
   options.text("trace", "also write a Chrome trace of the ops of three steps, for Perfetto");
-  add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
   add_common_options(options);
   TWINRUN_ASSIGN(
@@ -267,7 +266,7 @@ Result<int> train_verb(const Args& args) {
   if (parsed.get<bool>("snapshot")) return write_snapshot(parsed, experiment);
   const Scenario& scenario = experiment.scenario;
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
-  const std::string engine = engine_of(parsed, "engine");
+  const std::string engine = parsed.get<std::string>("engine");
   TWINRUN_ASSIGN(const auto faults, faults_of(parsed));
   TWINRUN_RETURN_IF_ERROR(check_faults_begin(faults, scenario.train.steps));
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));

@@ -47,11 +47,11 @@ void add_engine_option(Options& options, const std::string& name, const std::str
   std::vector<std::string> all = backend_names();
   if (which != Engines::kWithDouble) std::erase(all, "cpu:f64");
   all.emplace_back("honest:SEED");
-  if (which != Engines::kOurs) all.insert(all.end(), {"xla[:PLUGIN]", "exec:COMMAND"});
+  if (which != Engines::kOurs) all.emplace_back("exec:COMMAND");
   options.text(name + " ENGINE", fmt::format("{}: {}", help, join(all, ", ")), value);
-  // What a user chooses is in capitals, and what may be left out in brackets.
+  // What a user chooses is in capitals.
   for (std::string& engine : all)
-    engine.resize(std::min(engine.size(), engine.find_first_of("[SC")));
+    engine.resize(std::min(engine.size(), engine.find_first_of("SC")));
   options.takes(name, {.names = std::move(all)});
 }
 

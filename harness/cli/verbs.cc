@@ -55,7 +55,6 @@ constexpr Term kEnvironment[] = {
     {"TWINRUN_ISA",
      "the highest instruction set to use, which never changes a bit: scalar, neon, avx2, "
      "avx512, avx512bf16, amx"},
-    {"TWINRUN_PJRT_PLUGIN", "PJRT plugin of the engine xla"},
     {"TWINRUN_PYTHON", "the Python that runs your scripts (python3)"},
     {"NO_COLOR", "not empty: no colours"},
     {"LC_ALL", "without UTF-8 in it (else in LC_CTYPE or LANG), reports are drawn in ASCII"},

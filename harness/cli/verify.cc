@@ -67,7 +67,6 @@ Result<int> verify_verb(const Args& args) {
   options.text("out,o FOLDER", "of a known step: folder for its report (default: none)");
   add_key_option(options, "set", "a key that does not change bits: data.dir=FOLDER");
   add_program_of_run(options);
-  add_plugin_option(options);
   add_fault_option(options, "fault", "engine");
   add_common_options(options);
   if (const auto failed = given_to_python("verify", args, options)) return *failed;
@@ -93,7 +92,7 @@ Result<int> verify_verb(const Args& args) {
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   VerifyOptions o;
-  if (parsed.has("engine")) o.engine = engine_of(parsed, "engine");
+  if (parsed.has("engine")) o.engine = parsed.get<std::string>("engine");
   TWINRUN_ASSIGN(o.threads, threads_of(parsed));
   o.decides = bits    ? VerifyOptions::Decides::kBits
               : noise ? VerifyOptions::Decides::kNoise

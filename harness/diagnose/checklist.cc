@@ -135,8 +135,7 @@ class Points {
 
   Row precision() const {
     const std::string& asked = d_.experiment.scenario.tpu.precision;
-    const bool follows = d_.options.subject == "tpu" || d_.options.subject.starts_with("xla");
-    if (!follows || imported()) return {};
+    if (d_.options.subject != "tpu" || imported()) return {};
     const bool finest = asked == "f32" || asked == "highest";
     return {"the finest precision of products", finest,
             fmt::format("tpu.precision = \"{}\"", asked),

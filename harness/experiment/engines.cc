@@ -1,25 +1,12 @@
 // Selects the backend of an engine by the prefix of its name.
 #include "harness/experiment/engines.h"
 
-#include <algorithm>
-
 #include "backends/exec/exec_backend.h"
-#include "backends/pjrt/pjrt_backend.h"
 #include "backends/registry.h"
 #include "program/text/stablehlo.h"
 
 namespace twinrun {
-namespace {
-
-constexpr std::string_view kXla = "xla";
-
-bool is_xla(std::string_view name) { return name == kXla || name.starts_with(kXlaPlace); }
-
-}  // namespace
-
-bool is_foreign_engine(std::string_view name) {
-  return name.starts_with(kExecPlace) || is_xla(name);
-}
+bool is_foreign_engine(std::string_view name) { return name.starts_with(kExecPlace); }
 
 Status check_takes_faults(std::string_view name, bool faults) {
   if (!faults || (!is_foreign_engine(name) && name != "cpu:f64")) return Ok{};
@@ -41,12 +28,6 @@ BackendOptions backend_options(const Scenario& scenario, int threads) {
 
 Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scenario& scenario,
                                              const BackendOptions& options, Progress* progress) {
-  if (is_xla(name)) {
-    return make_pjrt_backend({.plugin = name == kXla ? "" : name.substr(kXlaPlace.size()),
-                              .devices = std::max(8, static_cast<int>(scenario.tpu.cores)),
-                              .threads = options.threads,
-                              .precision = options.tpu.precision});
-  }
   if (!name.starts_with(kExecPlace)) return make_backend(name, options);
   ExecOptions exec;
   exec.command = name.substr(kExecPlace.size());

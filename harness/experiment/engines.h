@@ -1,12 +1,11 @@
 // Makes an engine for a scenario from its name: one of our own, a command that speaks
-// docs/reference/engine-protocol.md, or XLA behind a plugin. On the data's path: Scenario and name
+// docs/reference/engine-protocol.md. On the data's path: Scenario and name
 // -> Backend.
 //
 //   const BackendOptions options = backend_options(scenario, 2);
 //   auto engine = make_engine("exec:python3 adapters/engines/pytorch/engine.py", scenario, options);
-//   auto xla = make_engine("xla:/usr/lib/xla_cpu_pjrt.so", scenario, options);
 //
-// Every error of the last two, from their start on, is Error::of_foreign_engine().
+// Every error of the latter, from its start on, is Error::of_foreign_engine().
 #pragma once
 
 #include <memory>
@@ -26,7 +25,7 @@ Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scen
                                              const BackendOptions& options,
                                              Progress* progress = nullptr);
 
-// Whether the name is of a foreign engine, which may be missing, or fail to start: exec:, xla.
+// Whether the name is of a foreign engine, which may be missing, or fail to start: exec:.
 bool is_foreign_engine(std::string_view name);
 // Errors: faults are requested of a foreign engine or of the oracle, which take none.
 Status check_takes_faults(std::string_view name, bool faults);

@@ -48,8 +48,7 @@ Result<GoldenFacts> golden_facts(const RunFile& golden, const std::string& path)
 // is then a change, whatever its size.
 bool has_defined_bits(const std::string& engine, const Capabilities& declared);
 
-// Whether the trace has every op. A foreign engine would trace another compilation of the step than
-// the one that trains, so only its tensors are recorded.
+// Whether the trace has every op. Of a foreign engine only the tensors are recorded.
 bool traces_ops(const std::string& engine, const Capabilities& declared);
 
 // "precision=f32 split=nearest order=contract ...": what an engine declares of its arithmetic, as

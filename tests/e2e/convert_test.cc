@@ -161,5 +161,19 @@ TEST(Convert, WhatIsWrongIsTold) {
   refused({"k.h5", "old.h5", "--scenario", "digits_mlp"}, "cannot be matched by position");
 }
 
+TEST(Convert, AStepLeavesTextArgumentsAndResults) {
+  const Folder folder;
+  const Outcome r = twinrun(folder, {"convert", "drill_dropout", "out", "--to", "stablehlo",
+                                     "--cores", "4", "--values", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(json_of(r.out)["files"].size(), 4u);
+  const auto step = nlohmann::json::parse(read_text(folder / "out/step.json"));
+  EXPECT_EQ(step["cores"], 4);
+  EXPECT_EQ(step["arguments"].size(), json_of(r.out)["arguments"]);
+  EXPECT_EQ(step["results"].size(), json_of(r.out)["results"]);
+  EXPECT_NE(read_text(folder / "out/step.mlir").find("mhlo.num_replicas = 4"), std::string::npos);
+  EXPECT_EQ(twinrun(folder, {"convert", "drill_mlp"}).code, 128);
+}
+
 }  // namespace
 }  // namespace twinrun::e2e

@@ -74,7 +74,7 @@ TEST(ProfileVerb, SaysWhatIsWrong) {
   const std::pair<Words, std::string> wrong[] = {
       {{"profile", "digits_mlp", "--generation", "v33"}, "did you mean 'v3'"},
       {{"profile", "digits_mlp", "--set", "train.batch=100"}, "100"},
-      {{"profile", "digits_mlp", "--measured", "--engine", "xla"}, "cpu, tpu"},
+      {{"profile", "digits_mlp", "--measured", "--engine", "exec:x"}, "cpu, tpu"},
       {{"profile", "digits_mlp", "--measured", "--steps", "0"}, "--steps"},
       {{"profile", "resnet50", "--set", "data.shape=[]"}, "data.shape"},
       {{"profile", "--xplane", "none.xplane.pb"}, "none.xplane.pb"},

@@ -61,7 +61,6 @@ const std::vector<Layer>& layers() {
       {"backends", {"backends/cpu", "backends/tpu", "backends/oracle", "backends/variants"}, {}},
       {"backends/exec", {"backends", "program/text"}, {"checkpoints"}},
       {"backends/mpi", {"backends/core"}, {}},
-      {"backends/pjrt", {"backends", "program/text"}, {}},
       {"reports", {"program/base", "checkpoints/container"}, {}},
       {"harness/host", {}, rooms},
       {"harness/experiment", {"harness/host"}, rooms},

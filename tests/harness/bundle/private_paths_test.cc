@@ -19,7 +19,7 @@ TEST(PrivatePaths, OfATextOnlyTheNamesOfFilesStay) {
       {"-o /data/runs/results/", "-o …/results"},
       {"-o/data/runs --out=/data/runs", "-o…/runs --out=…/runs"},
       {"--set data.dir=/mnt/secret/mnist --set x=1", "--set data.dir=…/mnist --set x=1"},
-      {"xla:/opt/acme/plugin.so", "xla:…/plugin.so"},
+      {"tool:/opt/acme/data.bin", "tool:…/data.bin"},
       {"loc(\"/srv/acme/train.py\":12:3)", "loc(\"…/train.py\":12:3)"},
       {"File \"/home/ann/a/train.py\", line 5", "File \"…/train.py\", line 5"},
       {"file:///home/bob/x.py and ../other/m.toml", "file://…/x.py and …/m.toml"},
@@ -55,7 +55,6 @@ TEST(PrivatePaths, OfWholePathsAndWordsOfEngines) {
             "exec:/usr/bin/python3 \"…/my engine.py\" --data=…/x -v");
   EXPECT_EQ(kPaths.engine("exec:run --on box-17 ann@box-17"), "exec:run --on box-17 …@…");
   EXPECT_EQ(kPaths.engine("cpu"), "cpu");
-  EXPECT_EQ(kPaths.engine("xla:/opt/acme/plugin.so"), "xla:…/plugin.so");
 }
 
 // What a replay makes of a command line whose folders were left out.
@@ -64,7 +63,6 @@ TEST(PrivatePaths, AReplayFindsProgramsByTheirName) {
   const std::string command = "exec:…/python3 …/engine.py --data=…/x ./here";
   EXPECT_EQ(engine_from(command, files, {}, "work"),
             "exec:python3 work/engine/engine.py --data=x ./here");
-  EXPECT_EQ(engine_from("xla:…/plugin.so", {}, {}, "work"), "xla:plugin.so");
 }
 
 TEST(PrivatePaths, OfAReportAndAScenario) {
