@@ -126,7 +126,7 @@ Known evaluated(const Site& site) {
   return {};
 }
 
-// Of a parameter, or of a value that is taken as given.
+// Of a parameter.
 Known given_value(const Tensor& t, const Op& op, const FusedArithmetic& may) {
   Known k;
   k.value = t;
@@ -194,8 +194,6 @@ class Walk {
       for (size_t w = 0; w < wanted.size(); ++w) {
         if (wanted[w] == id) out[w] = {op.type, k.value, k.low, k.high, k.why};
       }
-      const auto given = given_.values.find(id);
-      if (given != given_.values.end()) k = given_value(given->second, op, may_);
       for (const ValueId operand : read_by(op)) {
         if (last_[at_(operand)] == id) values_[at_(operand)] = {};
       }
@@ -221,11 +219,8 @@ class Walk {
     for (ValueId id = graph_.size(); id-- > 0;) {
       if (!needed_[at_(id)]) continue;
       const Op& op = graph_.op(id);
-      // What reads a given value needs no more than that; the value itself may be wanted.
-      const bool read_only =
-          given_.values.contains(id) && std::ranges::find(wanted, id) == wanted.end();
       for (const ValueId operand : read_by(op)) {
-        if (!read_only) needed_[at_(operand)] = true;
+        needed_[at_(operand)] = true;
         last_[at_(operand)] = std::max(last_[at_(operand)], id);
         later_[at_(operand)] = std::max(later_[at_(operand)], later_through(op, id));
       }
@@ -270,20 +265,13 @@ class Walk {
         tensor = &literal->second;
       TWINRUN_RETURN_IF_ERROR(bind_one(program_.inputs[i].id, tensor, name));
     }
-    for (const auto& [id, tensor] : given_.values) {
-      if (id < 0 || id >= graph_.size() || tensor.type() != graph_.type(id))
-        return Error{fmt::format("a given value {} that the program does not have", id), "", ""};
-    }
     return Ok{};
   }
 
   Known evaluate(ValueId id) {
     const Op& op = graph_.op(id);
     std::vector<const Known*> operands;
-    for (const ValueId operand : read_by(op)) {
-      operands.push_back(&values_[at_(operand)]);
-      if (!operands.back()->value.valid()) return {};  // only its given value is read
-    }
+    for (const ValueId operand : read_by(op)) operands.push_back(&values_[at_(operand)]);
     Site site{graph_, op, may_, pool_, std::move(operands), later_[at_(id)]};
     if (draw_ != nullptr && class_of(op.kind) == OpClass::kDot) site.error = &draw_->errors[id];
     Known k = evaluated(site);
@@ -370,19 +358,6 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
     if (!lost) b.why.clear();
     if (lost && b.why.empty()) b.why = "it may overflow or have no value";
   }
-  return out;
-}
-
-Result<Replayed> replay_with_radii(const Program& program, const ReplayArguments& given,
-                                   const FusedArithmetic& may, ThreadPool* pool) {
-  std::vector<ValueId> wanted;
-  for (const StateVar& v : program.state) wanted.push_back(v.next == kNoValue ? v.id : v.next);
-  for (const Output& o : program.outputs) wanted.push_back(o.id);
-  TWINRUN_ASSIGN(std::vector<Bounded> all, replay_values(program, given, wanted, may, pool));
-  Replayed out;
-  const auto split = all.begin() + static_cast<std::ptrdiff_t>(program.state.size());
-  out.next.assign(all.begin(), split);
-  out.outputs.assign(split, all.end());
   return out;
 }
 

@@ -6,9 +6,8 @@
 // compiler fused.
 //
 //   ReplayArguments given{states[0].vars, inputs[0], step.literals};
-//   TWINRUN_ASSIGN(Replayed r, replay_with_radii(step.program, given, {}, &pool));
-//   const FoundVerdict v = compare(r.outputs[0], outputs[0][0]);   // v.outside > 0: a proof
 //   TWINRUN_ASSIGN(auto b, replay_values(step.program, given, {id}, {}, &pool));   // any value
+//   const FoundVerdict v = compare(b[0], found);                   // v.outside > 0: a proof
 #pragma once
 
 #include <map>
@@ -42,9 +41,6 @@ struct FusedArithmetic {
 struct ReplayArguments {
   std::vector<Tensor> state, inputs;       // in the order of Program::state and Program::inputs
   std::map<std::string, Tensor> literals;  // ImportedStep::literals
-  // Values that are not computed but taken as they are: what an engine wrote to memory and read
-  // again. They have the types of their ops.
-  std::map<ValueId, Tensor> values;
 };
 
 // A tensor of which every element is known to lie between `low` and `high`.
@@ -61,17 +57,8 @@ struct Bounded {
   double radius(int64_t i) const;
 };
 
-struct Replayed {
-  std::vector<Bounded> next;     // in the order of Program::state; unchanged ones are exact
-  std::vector<Bounded> outputs;  // in the order of Program::outputs
-};
-
-// Errors: arguments that are missing or of another type; a program for several cores.
-Result<Replayed> replay_with_radii(const Program& program, const ReplayArguments& given,
-                                   const FusedArithmetic& may, ThreadPool* pool);
-
-// The same for any values of the program; computes only what they need. A value that was `given`
-// can also be wanted: it is then computed here, and other values still read what was given.
+// The values of the program; computes only what they need. Errors: arguments that are missing or of
+// another type; a program for several cores.
 Result<std::vector<Bounded>> replay_values(const Program& program, const ReplayArguments& given,
                                            const std::vector<ValueId>& wanted,
                                            const FusedArithmetic& may, ThreadPool* pool);

@@ -40,6 +40,12 @@ Program program_of(const OpCase& c) {
   return p;
 }
 
+std::vector<ValueId> outputs_of(const Program& p) {
+  std::vector<ValueId> out;
+  for (const Output& o : p.outputs) out.push_back(o.id);
+  return out;
+}
+
 class RadiiOp : public testing::TestWithParam<int> {};
 
 TEST_P(RadiiOp, ConformingEnginesAreInside) {
@@ -63,9 +69,9 @@ TEST_P(RadiiOp, ConformingEnginesAreInside) {
           contract.flush = v.declared.flush;
           run_kernel({nullptr, contract}, c.op, c.inputs, found);
         }
-        const auto r = replay_with_radii(p, {{}, c.inputs, {}, {}}, {.dots = dots}, nullptr);
+        const auto r = replay_values(p, {{}, c.inputs, {}}, outputs_of(p), {.dots = dots}, nullptr);
         ASSERT_TRUE(r) << r.error().message();
-        const FoundVerdict verdict = compare(r->outputs[0], found);
+        const FoundVerdict verdict = compare((*r)[0], found);
         ASSERT_EQ(verdict.outside, 0) << c.name << " seed " << seed << " " << text_of(verdict);
         elements += verdict.elements, unknown += verdict.unknown;
         worst = std::max(worst, verdict.largest_ratio);
@@ -236,14 +242,12 @@ void random_programs(uint64_t first, uint64_t seeds) {
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const RandomProgram random(seed);
     const auto hold = [&](const std::string& engine, DotPrecision dots) {
-      const auto r =
-          replay_with_radii(random.p, {{}, random.inputs, {}, {}}, {.dots = dots}, nullptr);
+      const std::vector<ValueId> all = outputs_of(random.p);
+      const auto r = replay_values(random.p, {{}, random.inputs, {}}, all, {.dots = dots}, nullptr);
       ASSERT_TRUE(r) << r.error().message();
       const std::vector<Tensor> found = run(engine, random.p, random.inputs, dots);
-      std::vector<ValueId> all;
-      for (const Output& o : random.p.outputs) all.push_back(o.id);
       const auto likely =
-          likely_values(random.p, {{}, random.inputs, {}, {}}, all, {.dots = dots}, nullptr);
+          likely_values(random.p, {{}, random.inputs, {}}, all, {.dots = dots}, nullptr);
       ASSERT_TRUE(likely) << likely.error().message();
       for (size_t i = 0; i < found.size(); ++i) {
         const FoundVerdict l = compare((*likely)[i], found[i]);
@@ -251,11 +255,11 @@ void random_programs(uint64_t first, uint64_t seeds) {
                                 << random.p.graph.op(random.p.outputs[i].id).name << " "
                                 << text_of(l);
         most = std::max(most, l.largest_ratio);
-        const FoundVerdict v = compare(r->outputs[i], found[i]);
+        const FoundVerdict v = compare((*r)[i], found[i]);
         ASSERT_EQ(v.outside, 0) << engine << " seed " << seed << " "
                                 << random.p.graph.op(random.p.outputs[i].id).name << " "
                                 << text_of(v);
-        ASSERT_TRUE(v.unknown == 0 || !r->outputs[i].why.empty());
+        ASSERT_TRUE(v.unknown == 0 || !(*r)[i].why.empty());
         elements += v.elements, unknown += v.unknown;
         worst = std::max(worst, v.largest_ratio);
       }
@@ -281,10 +285,11 @@ TEST(Radii, PlantedErrorsAreOutside) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const RandomProgram random(seed);
     std::vector<Tensor> found = run("cpu", random.p, random.inputs, DotPrecision::kF32);
-    const auto r = replay_with_radii(random.p, {{}, random.inputs, {}, {}}, {}, nullptr);
+    const auto r =
+        replay_values(random.p, {{}, random.inputs, {}}, outputs_of(random.p), {}, nullptr);
     ASSERT_TRUE(r);
     for (size_t i = 0; i < found.size(); ++i) {
-      const Bounded& b = r->outputs[i];
+      const Bounded& b = (*r)[i];
       if (b.type.dtype != DType::kF32) continue;
       const auto at = static_cast<int64_t>(seed % static_cast<uint64_t>(found[i].elements()));
       const double radius = b.radius(at);
@@ -313,16 +318,19 @@ TEST(Radii, AnErrorInAHiddenElementShowsInTheResult) {
   const Tensor data = small::generic_f32({16, 32}, -1, 1, 1),
                left = small::generic_f32({32, 24}, -1, 1, 2),
                right = small::generic_f32({24, 8}, -1, 1, 3);
-  const ReplayArguments given{{left, right}, {Tensor::scalar(0), data}, {}, {}};
+  const ReplayArguments given{{left, right}, {Tensor::scalar(0), data}, {}};
   const auto r = replay_values(h.p, given, {hidden, y}, {}, nullptr);
   ASSERT_TRUE(r);
   Tensor wrong = Tensor::empty({DType::kF32, {16, 24}});
   for (size_t i = 0; i < wrong.as<float>().size(); ++i)
     wrong.as<float>()[i] = static_cast<float>((*r)[0].value.as<double>()[i]);
+  small::Hand second;
+  const ValueId from = second.input("hidden", {DType::kF32, {16, 24}}),
+                last = second.b.dot(from, second.param("w", {24, 8}, -1, 1), 1, 0, "result");
+  second.p.batch = 16;
   const auto result = [&] {
-    ReplayArguments changed = given;
-    changed.values[hidden] = wrong;
-    const auto after = replay_values(h.p, changed, {y}, {}, nullptr);
+    const auto after =
+        replay_values(second.p, {{right}, {Tensor::scalar(0), wrong}, {}}, {last}, {}, nullptr);
     EXPECT_TRUE(after);
     Tensor found = Tensor::empty({DType::kF32, {16, 8}});
     for (size_t i = 0; i < found.as<float>().size(); ++i)
@@ -350,7 +358,7 @@ struct Line {
     return p.inputs.back().id;
   }
   FoundVerdict found(ValueId id, const std::vector<float>& values) const {
-    const auto r = replay_values(p, {{}, inputs, {}, {}}, {id}, {}, nullptr);
+    const auto r = replay_values(p, {{}, inputs, {}}, {id}, {}, nullptr);
     EXPECT_TRUE(r) << r.error().message();
     return compare((*r)[0], f32({static_cast<int64_t>(values.size())}, values));
   }
@@ -408,7 +416,7 @@ TEST(Radii, HostileNumbersAreKnownOrSaidNotToBe) {
   EXPECT_EQ(f.outside, 3) << "infinity, the denormal, and 6e38 for 1";
   // A logarithm of a negative number is not known, because a compiler may have avoided it.
   const ValueId log = l.b.unary(OpKind::kLog, x);
-  const auto r = replay_values(l.p, {{}, l.inputs, {}, {}}, {log}, {}, nullptr);
+  const auto r = replay_values(l.p, {{}, l.inputs, {}}, {log}, {}, nullptr);
   ASSERT_TRUE(r);
   EXPECT_NE((*r)[0].why.find("log"), std::string::npos) << (*r)[0].why;
   f = v(log, {nan, inf, nan, -inf, -inf, -inf, 88.59691f, nan});
@@ -451,7 +459,7 @@ TEST(Radii, LikelyValuesDecideWhereIntervalsDoNot) {
   cpu.set("x", data);
   cpu.step();
   Tensor y = cpu.output("y").clone();
-  const ReplayArguments given{weights, inputs, {}, {}};
+  const ReplayArguments given{weights, inputs, {}};
   const auto proof = replay_values(h.p, given, {x}, {}, nullptr);
   const auto likely = likely_values(h.p, given, {x}, {}, nullptr);
   ASSERT_TRUE(proof && likely);
@@ -475,7 +483,7 @@ TEST(Radii, LikelyErrorsOfEqualNumbersAreEqual) {
   p.inputs.push_back({"x", x});
   const ValueId e = b.unary(OpKind::kExponential, b.broadcast(x, {1 << 16}, {}));
   const ValueId mean = b.reduce(e, {0}, Reducer::kMean);
-  const auto r = likely_values(p, {{}, {Tensor::scalar(0.7f)}, {}, {}}, {e, mean}, {}, nullptr);
+  const auto r = likely_values(p, {{}, {Tensor::scalar(0.7f)}, {}}, {e, mean}, {}, nullptr);
   ASSERT_TRUE(r) << r.error().message();
   const double one = (*r)[0].radius(0);
   EXPECT_GT(one, 32 * 8 * 0x1p-24);
@@ -487,28 +495,27 @@ TEST(Radii, ErrorsAreValues) {
   Line l;
   const ValueId x = l.input({1, 2}), y = l.b.add(x, x);
   EXPECT_FALSE(replay_values(l.p, {}, {y}, {}, nullptr));
-  const auto other = replay_values(l.p, {{}, {f32({3}, {1, 2, 3})}, {}, {}}, {y}, {}, nullptr);
+  const auto other = replay_values(l.p, {{}, {f32({3}, {1, 2, 3})}, {}}, {y}, {}, nullptr);
   ASSERT_FALSE(other);
   EXPECT_NE(other.error().what.find("f32[3]"), std::string::npos) << other.error().message();
   l.p.sharding.cores = 2;
-  EXPECT_FALSE(replay_values(l.p, {{}, l.inputs, {}, {}}, {y}, {}, nullptr));
+  EXPECT_FALSE(replay_values(l.p, {{}, l.inputs, {}}, {y}, {}, nullptr));
 }
 
 // Not the last bits of products in binary64, which depend on where their operands lie in memory.
 TEST(Radii, VerdictsDoNotDependOnThreads) {
   const RandomProgram random(3);
   ThreadPool pool(3);
-  const ReplayArguments given{{}, random.inputs, {}, {}};
-  const auto one = replay_with_radii(random.p, given, {}, nullptr);
-  const auto three = replay_with_radii(random.p, given, {}, &pool);
+  const ReplayArguments given{{}, random.inputs, {}};
+  const auto one = replay_values(random.p, given, outputs_of(random.p), {}, nullptr);
+  const auto three = replay_values(random.p, given, outputs_of(random.p), {}, &pool);
   ASSERT_TRUE(one && three);
   std::vector<Tensor> found = run("cpu", random.p, random.inputs, DotPrecision::kF32);
   for (size_t i = 0; i < found.size(); ++i) {
-    EXPECT_EQ(one->outputs[i].exact(), three->outputs[i].exact());
-    EXPECT_EQ(one->outputs[i].why, three->outputs[i].why);
+    EXPECT_EQ((*one)[i].exact(), (*three)[i].exact());
+    EXPECT_EQ((*one)[i].why, (*three)[i].why);
     if (found[i].dtype() == DType::kF32) found[i].as<float>()[0] += 1;
-    const FoundVerdict a = compare(one->outputs[i], found[i]),
-                       b = compare(three->outputs[i], found[i]);
+    const FoundVerdict a = compare((*one)[i], found[i]), b = compare((*three)[i], found[i]);
     EXPECT_EQ(a.wrong, b.wrong);
     EXPECT_EQ(a.unknown, b.unknown);
   }

@@ -54,7 +54,12 @@ TEST(Module, ConformingEnginesAreInside) {
           ReplayArguments given;
           for (const Tensor& t : states[0].vars) given.state.push_back(t.clone());
           given.inputs = (*inputs)[0];
-          const auto r = replay_with_radii(program, given, may, nullptr);
+          std::vector<ValueId> wanted, all;
+          for (const StateVar& v : program.state)
+            wanted.push_back(v.next == kNoValue ? v.id : v.next);
+          for (const Output& o : program.outputs) all.push_back(o.id);
+          wanted.insert(wanted.end(), all.begin(), all.end());
+          const auto r = replay_values(program, given, wanted, may, nullptr);
           ASSERT_TRUE(r) << r.error().message();
           StepOutputs outputs;
           ASSERT_TRUE((*engine)->step(step, states, *inputs, outputs));
@@ -65,12 +70,9 @@ TEST(Module, ConformingEnginesAreInside) {
             if (b.type.dtype != DType::kF32 || v.unknown > 0 || !(b.radius(0) < 1e30)) return;
             found += compare(b, changed(t, b, 0)).outside == 1 ? 0 : 1;
           };
-          for (size_t i = 0; i < r->next.size(); ++i) hold(r->next[i], states[0].vars[i]);
-          std::vector<ValueId> all;
-          for (size_t i = 0; i < r->outputs.size(); ++i) {
-            hold(r->outputs[i], outputs[0][i]);
-            all.push_back(program.outputs[i].id);
-          }
+          const size_t n = program.state.size();
+          for (size_t i = 0; i < n; ++i) hold((*r)[i], states[0].vars[i]);
+          for (size_t i = 0; i < all.size(); ++i) hold((*r)[n + i], outputs[0][i]);
           const auto likely = likely_values(program, given, all, may, nullptr);
           ASSERT_TRUE(likely) << likely.error().message();
           for (size_t i = 0; i < all.size(); ++i) hold((*likely)[i], outputs[0][i]);
@@ -191,7 +193,7 @@ TEST(Module, LossesOfJaxAreInside) {
     ASSERT_TRUE(losses);
     const ImportedRun& run = *made->imported;
     const auto r =
-        replay_values(run.step, {run.state, run.batches[0], {}, {}}, {run.step.loss}, {}, nullptr);
+        replay_values(run.step, {run.state, run.batches[0], {}}, {run.step.loss}, {}, nullptr);
     ASSERT_TRUE(r) << r.error().message();
     const FoundVerdict v = compare((*r)[0], Tensor::scalar(losses->as<float>()[0]));
     EXPECT_EQ(v.outside + v.unknown, 0) << name;
