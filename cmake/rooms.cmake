@@ -101,7 +101,7 @@ endfunction()
 
 # twinrun_test(ROOM [LABEL label] [LINKS target...] [DEFINITIONS name=value...]): every *_test.cc in tests/ROOM, at any
 # depth, is one GoogleTest program. The name of a test or suite decides its label: *Slow* is labelled slow instead of LABEL,
-# *Thread* is labelled LABEL-threads, which .ci/run runs under the thread sanitizer.
+# *Thread* is labelled LABEL-threads, which .ci/run runs under the thread sanitizer. *FromJax* waits for steps.from_jax.
 function(twinrun_test room)
   cmake_parse_arguments(ARG "" "LABEL" "LINKS;DEFINITIONS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
@@ -126,7 +126,8 @@ function(twinrun_test room)
   endif()
   # Each test has one label, because gtest_discover_tests flattens lists. `ctest -L` accepts a pattern, so -L fast also
   # finds fast-threads.
-  twinrun_discover(${room} "-*Slow*:*Thread*" ${ARG_LABEL})
+  twinrun_discover(${room} "-*Slow*:*Thread*:*FromJax*" ${ARG_LABEL})
+  twinrun_discover(${room} "*FromJax*-*Slow*:*Thread*" ${ARG_LABEL} FIXTURES_REQUIRED steps_from_jax)
   twinrun_discover(${room} "*Thread*-*Slow*" ${ARG_LABEL}-threads)
   twinrun_discover(${room} "*Slow*" slow)
 endfunction()
@@ -146,6 +147,6 @@ function(twinrun_test_options target)
 endfunction()
 
 function(twinrun_discover room filter label)
-  gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. TEST_FILTER ${filter} TEST_LIST ${room}_tests_${label}
-    DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900)
+  gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. TEST_FILTER ${filter} TEST_LIST ${room}_tests_${label}_${ARGC}
+    DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900 ${ARGN})
 endfunction()

@@ -13,7 +13,7 @@ TEST(CheckVerb, ExitCodes) {
   EXPECT_EQ(twinrun(folder, {"check", "resnet20"}).code, 0);
   EXPECT_EQ(twinrun(folder, {"check", "resnet20", "--fail-on", "warning"}).code, 1);
   EXPECT_EQ(twinrun(folder, {"check", "digits_cnn", "--set", "train.batch=100"}).code, 1);
-  EXPECT_EQ(twinrun(folder, {"check", "--program", kFixtures + "mlp_momentum.hlo"}).code, 0);
+  EXPECT_EQ(twinrun(folder, {"check", "--program", jax_step("mlp_momentum.hlo")}).code, 0);
 }
 
 TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
@@ -24,14 +24,14 @@ TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
       {{"check", "digits_mlp", "--graph", "x.pb"}, "two of a scenario, a program and a graph"},
       {{"check", "--graph", "absent.pb"}, "absent.pb"},
       {{"check", "--graph", "."}, "no saved_model.pb in this folder"},
-      {{"check", "--graph", kFixtures + "mlp_sgd.hlo"}, "not a GraphDef"},
+      {{"check", "--graph", jax_step("mlp_sgd.hlo")}, "not a GraphDef"},
       {{"check", "--graph", "x.pb", "--set", "train.steps=2"}, "a graph has no keys"},
       {{"check", "digits_mpl"}, "digits_mlp"},
       {{"check", "digits_mlp", "--fail-on", "warn"}, "did you mean 'warning'?"},
       {{"check", "digits_mlp", "--generation", "v9"}, "did you mean 'v"},
       {{"check", "digits_mlp", "--set", "train.batches=1"}, "did you mean \"batch\"?"},
       {{"check", "--program", "absent.hlo"}, "absent.hlo"},
-      {{"check", "--program", kFixtures + "mlp_sgd.hlo", "--set", "train.steps=2"},
+      {{"check", "--program", jax_step("mlp_sgd.hlo"), "--set", "train.steps=2"},
        "a program has no keys"},
       {{"check", "digits_mlp", "-o", "/proc/nothing"}, "/proc/nothing"},
       {{"check", "--log", "x.log", "--set", "train.steps=2"}, "a log is not drawn and has no keys"},

@@ -9,7 +9,7 @@ namespace {
 
 nlohmann::json diagnose(const Folder& folder, const std::string& name, const Words& more,
                         int code) {
-  const Outcome o = twinrun(folder, with({"diagnose", "--program", kFixtures + name, "--json", "-q",
+  const Outcome o = twinrun(folder, with({"diagnose", "--program", jax_step(name), "--json", "-q",
                                           "-o", "out", "--set", "train.steps=8"},
                                          more));
   EXPECT_EQ(o.code, code) << o.out.substr(0, 3000) << o.err;
@@ -86,15 +86,17 @@ TEST(ImportedProgram, WhatCheckFindsIsInTheReport) {
 }
 
 // A Flax transformer under AdamW with dropout, and layers under nn.scan, as people write them.
-TEST(ImportedProgram, ModelsOfPeopleGetAVerdict) {
+TEST(ImportedProgram, ModelsOfPeopleFromJaxGetAVerdict) {
   const Folder folder;
   for (const char* name : {"flax_transformer.mlir", "scanned_layers.mlir", "flax_moe.mlir"}) {
+    TWINRUN_NEEDS_JAX_STEP(name);
     const auto report = diagnose(folder, name, {}, 0);
     EXPECT_EQ(report["verdict"]["class"], "NOISE") << name;
   }
 }
 
-TEST(ImportedProgram, AFaultInOneIterationOfALoopIsNamed) {
+TEST(ImportedProgram, AFaultInOneIterationOfALoopFromJaxIsNamed) {
+  TWINRUN_NEEDS_JAX_STEP("scanned_layers.mlir");
   const Folder folder;
   const std::string op = "step/model/Decoder/layers/up/dot_general[1]@linear.py:199";
   const auto report = diagnose(folder, "scanned_layers.mlir", {"--fault", "drop_k_tail@" + op}, 20);
@@ -104,9 +106,9 @@ TEST(ImportedProgram, AFaultInOneIterationOfALoopIsNamed) {
 
 TEST(ImportedProgram, StableHloIsToldByItsContentNotItsName) {
   const Folder folder;
-  fs::copy_file(kFixtures + "mlp_momentum.mlir", folder / "program.txt");
+  fs::copy_file(jax_step("mlp_momentum.mlir"), folder / "program.txt");
   for (const char* ending : {"json", "state.npz", "batch.npz"})
-    fs::copy_file(kFixtures + "mlp_momentum." + ending,
+    fs::copy_file(jax_step(std::string("mlp_momentum.") + ending),
                   folder / (std::string("program.") + ending));
   const Outcome o =
       twinrun(folder, {"diagnose", "--program", "program.txt", "--json", "-q", "-o", "out", "--set",
@@ -141,16 +143,17 @@ TEST(ImportedProgram, AnExportedStepOfSeveralCoresComesBack) {
 // A data-parallel step of JAX on eight devices: as it is, and with its reductions left out.
 TEST(ImportedProgram, ShardedByItsUserIsJudgedAgainstOneDevice) {
   const Folder folder;
-  const std::string whole = kFixtures + "shard_mean_whole.hlo";
+  const std::string whole = jax_step("shard_mean_whole.hlo");
   const auto right = diagnose(folder, "shard_mean.hlo", {"--whole", whole}, 0);
   EXPECT_EQ(right["verdict"]["class"], "NOISE");
-  std::string text = read_text(kFixtures + "shard_mean.hlo");
+  std::string text = read_text(jax_step("shard_mean.hlo"));
   text = std::regex_replace(
       text, std::regex("(f32\\[[0-9,]+\\]\\{[0-9,]+\\}) all-reduce\\(([a-z_.0-9]+)\\)"),
       "$1 copy($2)");
   write_text(folder / "wrong.hlo", text);
   for (const char* ending : {".json", ".state.npz", ".batch.npz"})
-    fs::copy_file(kFixtures + "shard_mean" + ending, folder / (std::string("wrong") + ending));
+    fs::copy_file(jax_step(std::string("shard_mean") + ending),
+                  folder / (std::string("wrong") + ending));
   const Words words = {"diagnose", "--program", "wrong.hlo", "--json", "-q", "-o", "out"};
   for (const Words& more : {Words{}, Words{"--whole", whole}}) {
     const Outcome wrong = twinrun(folder, with(words, more));
@@ -166,14 +169,14 @@ TEST(ImportedProgram, ShardedByItsUserIsJudgedAgainstOneDevice) {
 
 TEST(ImportedProgram, FilesThatDoNotFitAreToldInFull) {
   const Folder folder;
-  const std::string program = kFixtures + "mlp_sgd.hlo";
+  const std::string program = jax_step("mlp_sgd.hlo");
   const Outcome state = twinrun(
-      folder, {"diagnose", "--program", program, "--state", kFixtures + "mlp_momentum.state.npz"});
+      folder, {"diagnose", "--program", program, "--state", jax_step("mlp_momentum.state.npz")});
   EXPECT_EQ(state.code, 128);
   EXPECT_NE(state.err.find("'state1/dense1/bias' is not a state variable"), std::string::npos)
       << state.err;
   const Outcome batch = twinrun(
-      folder, {"diagnose", "--program", program, "--batch", kFixtures + "cnn_max_pool.batch.npz"});
+      folder, {"diagnose", "--program", program, "--batch", jax_step("cnn_max_pool.batch.npz")});
   EXPECT_EQ(batch.code, 128);
   EXPECT_NE(batch.err.find("'images' is float32[4,3,8,8,1]; allowed: f32[6,8]"), std::string::npos)
       << batch.err;

@@ -8,11 +8,11 @@
 namespace twinrun::e2e {
 namespace {
 
-const std::string kStep = kFixtures + "mlp_momentum.hlo";
+const std::string kStep = jax_step("mlp_momentum.hlo");
 const std::string kOp = "dense2/dot_general.grad@make_fixtures.py:38";  // a product of its gradient
 const std::string kFault = "drop_k_tail@" + kOp + ",from=2";
 // Batches of the same shapes, drawn from another seed.
-const std::string kOther = kFixtures + "mlp_sgd.batch.npz";
+const std::string kOther = jax_step("mlp_sgd.batch.npz");
 
 std::string served_engine(const std::string& engine, const std::string& fault = "") {
   return std::string("exec:'") + TWINRUN_DEV + "' serve --engine " + engine +
@@ -33,7 +33,7 @@ class ImportedVerbs : public testing::Test {
   // The program's files in a folder of the test, as step.hlo and what belongs to it.
   void copy_step(const std::string& name) {
     for (const char* ending : {".hlo", ".json", ".state.npz", ".batch.npz"})
-      fs::copy_file(kFixtures + name + ending, folder_ / (std::string("step") + ending));
+      fs::copy_file(jax_step(name + ending), folder_ / (std::string("step") + ending));
   }
   Folder folder_;
 };
@@ -94,7 +94,7 @@ TEST_F(ImportedVerbs, VerifyFindsAChangeAndRefusesAnotherProgram) {
   EXPECT_EQ(moved.code, 1);
   EXPECT_TRUE(moved.prints("step 2")) << moved.out;
 
-  const Outcome another = run(with(verify, {"--program", kFixtures + "mlp_sgd.hlo"}));
+  const Outcome another = run(with(verify, {"--program", jax_step("mlp_sgd.hlo")}));
   EXPECT_EQ(another.code, 128);
   EXPECT_TRUE(another.prints("the program:")) << another.out;
   EXPECT_TRUE(another.prints("recorded:")) << another.out;
@@ -103,7 +103,7 @@ TEST_F(ImportedVerbs, VerifyFindsAChangeAndRefusesAnotherProgram) {
   EXPECT_TRUE(batches.prints("the batches:")) << batches.out;
   EXPECT_FALSE(batches.prints("the program:")) << batches.out;
   // The file has changed in its place.
-  fs::copy_file(kFixtures + "mlp_sgd.hlo", folder_ / "step.hlo",
+  fs::copy_file(jax_step("mlp_sgd.hlo"), folder_ / "step.hlo",
                 fs::copy_options::overwrite_existing);
   EXPECT_EQ(run(verify).code, 128);
   fs::remove(folder_ / "step.hlo");
@@ -160,11 +160,11 @@ TEST_F(ImportedVerbs, BisectNamesTheStepAndTheOp) {
   train("wrong.h5", {"-e", "tpu", "--fault", kFault});
   const Words from_file = {"bisect", "step", "wrong.h5", "--b", "tpu"};
   EXPECT_EQ(json(from_file)["step"], 2);
-  const Outcome other = run(with(from_file, {"--program", kFixtures + "mlp_sgd.hlo"}));
+  const Outcome other = run(with(from_file, {"--program", jax_step("mlp_sgd.hlo")}));
   EXPECT_EQ(other.code, 128);
   EXPECT_TRUE(other.says("the program: ")) << other.err;
   // Two runs, the second of another program.
-  EXPECT_EQ(run({"train", "--program", kFixtures + "mlp_sgd.hlo", "-o", "sgd.h5", "-q"}).code, 0);
+  EXPECT_EQ(run({"train", "--program", jax_step("mlp_sgd.hlo"), "-o", "sgd.h5", "-q"}).code, 0);
   EXPECT_TRUE(run({"bisect", "step", "wrong.h5", "sgd.h5"}).prints("the program: "));
 }
 
@@ -222,7 +222,7 @@ TEST_F(ImportedVerbs, ABundleIsReproducedElsewhereWithoutTheFiles) {
   // The bundle does not need the files, but making one does.
   EXPECT_EQ(run({"bundle", "out", "-o", "second.zip", "-q"}).code, 128);
   const Outcome other =
-      run({"bundle", "out", "-o", "second.zip", "-q", "--program", kFixtures + "mlp_sgd.hlo"});
+      run({"bundle", "out", "-o", "second.zip", "-q", "--program", jax_step("mlp_sgd.hlo")});
   EXPECT_EQ(other.code, 128);
   EXPECT_TRUE(other.says("the program: ")) << other.err;
 }

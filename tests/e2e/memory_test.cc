@@ -29,7 +29,7 @@ TEST(CheckMemory, JsonHasThePlan) {
 
 TEST(CheckMemory, AStepOfOnesOwnIsPlannedToo) {
   const Folder folder;
-  const std::string step = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/cnn_batch_norm.hlo";
+  const std::string step = jax_step("cnn_batch_norm.hlo");
   const Outcome o = twinrun(folder, {"check", "--program", step, "--json", "--fit"});
   const auto memory = json_of(o.out)["memory"];
   EXPECT_EQ(memory["fits"], true) << o.err;

@@ -28,15 +28,13 @@
 #include <vector>
 
 #include "tests/support/folder.h"
+#include "tests/support/jax_steps.h"
 
 namespace twinrun::e2e {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
-
-// Training steps that JAX exported, as HLO and StableHLO text.
-inline const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
 
 inline std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);

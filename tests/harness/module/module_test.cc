@@ -14,11 +14,11 @@
 #include "harness/experiment/imported.h"
 #include "harness/module/judge_module.h"
 #include "tests/support/folder.h"
+#include "tests/support/jax_steps.h"
 
 namespace twinrun {
 namespace {
 
-const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
 // The steps of the fixtures.
 constexpr const char* kSteps[] = {"cnn_batch_norm", "cnn_max_pool", "cnn_strided",
                                   "embedding_bag",  "forms",        "layer_norm_mlp",
@@ -37,7 +37,7 @@ Tensor changed(const Tensor& t, const Bounded& b, int64_t at) {
 TEST(Module, ConformingEnginesAreInside) {
   for (const std::string name : kSteps) {
     for (const std::string ending : {".hlo", ".mlir"}) {
-      auto made = import_experiment({.program = kFixtures + name + ending});
+      auto made = import_experiment({.program = jax_step(name + ending)});
       ASSERT_TRUE(made) << made.error().message();
       const Experiment& e = *made;
       const Program program = e.whole();
@@ -89,7 +89,7 @@ TEST(Module, ConformingEnginesAreInside) {
 class Values {
  public:
   explicit Values(const std::string& name) {
-    auto made = import_experiment({.program = kFixtures + name + ".mlir"});
+    auto made = import_experiment({.program = jax_step(name + ".mlir")});
     EXPECT_TRUE(made);
     const ImportedRun& run = *made->imported;
     for (const Tensor& t : run.state) argument(t);
@@ -125,7 +125,7 @@ class Values {
 // All results of the single ops of `forms` and its like, under their index.
 std::map<int64_t, Tensor> results_of_jax(const std::string& name) {
   std::map<int64_t, Tensor> out;
-  auto file = read_foreign_weights(kFixtures + name + ".expected.npz");
+  auto file = read_foreign_weights(jax_step(name + ".expected.npz"));
   EXPECT_TRUE(file);
   for (const NamedArray& array : file->arrays) {
     if (!array.name.starts_with("result")) continue;
@@ -136,26 +136,34 @@ std::map<int64_t, Tensor> results_of_jax(const std::string& name) {
   return out;
 }
 
-TEST(Module, ResultsOfJaxAreInside) {
-  for (const std::string name : {"forms", "forms_convolutions", "forms_windows", "forms_loops"}) {
-    for (const char* ending : {".hlo", ".mlir"}) {
-      Values values(name);
-      const std::map<int64_t, Tensor> results = results_of_jax(name);
-      ASSERT_GT(results.size(), 20u);
-      for (const auto& [index, tensor] : results) values.result(index, tensor);
-      values.write();
-      auto v = judge_module({kFixtures + name + ending, values.path}, nullptr);
-      ASSERT_TRUE(v) << v.error().message();
-      EXPECT_EQ(v->refused, "");
-      // The fixture has neither the new parameters nor the loss: by them alone is it open.
-      EXPECT_EQ(to_string(v->verdict()), "INCONCLUSIVE");
-      EXPECT_EQ(v->left_out.size(), static_cast<size_t>(results.begin()->first));
-      v->left_out.clear();
-      EXPECT_EQ(to_string(v->verdict()), "NOISE") << name << to_json(report_of(*v));
-      EXPECT_EQ(v->results.size(), results.size());
-    }
+class ModuleOfForms : public testing::TestWithParam<const char*> {};
+
+TEST_P(ModuleOfForms, ResultsAreInside) {
+  const std::string name = GetParam();
+  TWINRUN_NEEDS_JAX_STEP(name + ".mlir");
+  for (const char* ending : {".hlo", ".mlir"}) {
+    Values values(name);
+    const std::map<int64_t, Tensor> results = results_of_jax(name);
+    ASSERT_GT(results.size(), 20u);
+    for (const auto& [index, tensor] : results) values.result(index, tensor);
+    values.write();
+    auto v = judge_module({jax_step(name + ending), values.path}, nullptr);
+    ASSERT_TRUE(v) << v.error().message();
+    EXPECT_EQ(v->refused, "");
+    // The fixture has neither the new parameters nor the loss: by them alone is it open.
+    EXPECT_EQ(to_string(v->verdict()), "INCONCLUSIVE");
+    EXPECT_EQ(v->left_out.size(), static_cast<size_t>(results.begin()->first));
+    v->left_out.clear();
+    EXPECT_EQ(to_string(v->verdict()), "NOISE") << name << to_json(report_of(*v));
+    EXPECT_EQ(v->results.size(), results.size());
   }
 }
+
+const auto itself = [](const auto& test) { return std::string(test.param); };
+INSTANTIATE_TEST_SUITE_P(, ModuleOfForms, testing::Values("forms"), itself);
+INSTANTIATE_TEST_SUITE_P(FromJax, ModuleOfForms,
+                         testing::Values("forms_convolutions", "forms_windows", "forms_loops"),
+                         itself);
 
 TEST(Module, OneChangedElementIsOutsideAndNamed) {
   Values values("forms");
@@ -163,7 +171,7 @@ TEST(Module, OneChangedElementIsOutsideAndNamed) {
   results[10].as<float>()[5] += 1e-3f;
   for (const auto& [index, tensor] : results) values.result(index, tensor);
   values.write();
-  const auto v = judge_module({kFixtures + "forms.mlir", values.path}, nullptr);
+  const auto v = judge_module({jax_step("forms.mlir"), values.path}, nullptr);
   ASSERT_TRUE(v) << v.error().message();
   EXPECT_EQ(to_string(v->verdict()), "ENGINE_BUG");
   EXPECT_EQ(v->outside(), 1);
@@ -184,8 +192,8 @@ TEST(Module, OneChangedElementIsOutsideAndNamed) {
 // around that of the recurrent net, which computes in bfloat16, 0.035; all others are below 10^-4.
 TEST(Module, LossesOfJaxAreInside) {
   for (const std::string name : kSteps) {
-    auto file = read_foreign_weights(kFixtures + name + ".expected.npz");
-    auto made = import_experiment({.program = kFixtures + name + ".mlir"});
+    auto file = read_foreign_weights(jax_step(name + ".expected.npz"));
+    auto made = import_experiment({.program = jax_step(name + ".mlir")});
     ASSERT_TRUE(file && made);
     const auto loss = std::ranges::find(file->arrays, std::string("loss"), &NamedArray::name);
     ASSERT_NE(loss, file->arrays.end());

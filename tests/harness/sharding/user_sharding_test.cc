@@ -11,26 +11,25 @@
 
 #include "harness/experiment/imported.h"
 #include "tests/support/folder.h"
+#include "tests/support/jax_steps.h"
 
 namespace twinrun {
 namespace {
 
-const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
-
 std::string text_of(const std::string& name) {
-  std::ifstream in(kFixtures + name, std::ios::binary);
+  std::ifstream in(jax_step(name), std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
 Result<UserSharding> judge(const std::string& text,
-                           const std::string& whole = kFixtures + "shard_mean_whole.hlo") {
+                           const std::string& whole = jax_step("shard_mean_whole.hlo")) {
   const Folder folder;
   const std::string file = folder / "step.hlo";
   std::ofstream(file, std::ios::binary) << text;
   const ProgramFiles request{file,
-                             kFixtures + "shard_mean.json",
-                             kFixtures + "shard_mean.state.npz",
-                             kFixtures + "shard_mean.batch.npz",
+                             jax_step("shard_mean.json"),
+                             jax_step("shard_mean.state.npz"),
+                             jax_step("shard_mean.batch.npz"),
                              {},
                              whole};
   const auto e = import_experiment(request);
@@ -115,11 +114,11 @@ TEST(UserSharding, ASumOfWhatIsSummedAlreadyIsNamed) {
 
 TEST(UserSharding, AStepOfManyCoresIsNoReference) {
   const auto e = import_experiment(
-      {.program = kFixtures + "shard_mean.hlo", .whole = kFixtures + "shard_mean.mlir"});
+      {.program = jax_step("shard_mean.hlo"), .whole = jax_step("shard_mean.mlir")});
   ASSERT_FALSE(e);
   EXPECT_NE(e.error().message().find("a step of 8 cores"), std::string::npos);
-  const auto one = import_experiment(
-      {.program = kFixtures + "mlp_sgd.hlo", .whole = kFixtures + "mlp_sgd.mlir"});
+  const auto one =
+      import_experiment({.program = jax_step("mlp_sgd.hlo"), .whole = jax_step("mlp_sgd.mlir")});
   ASSERT_FALSE(one);
   EXPECT_NE(one.error().message().find("runs on one core"), std::string::npos);
 }
@@ -127,10 +126,10 @@ TEST(UserSharding, AStepOfManyCoresIsNoReference) {
 // A text for each core of pmap and a text after the partitioner hold parts of the user's arrays.
 TEST(UserSharding, PartsAreComparedAsParts) {
   for (const char* name : {"shard_tensor_gspmd.hlo", "shard_tensor_spmd.hlo"}) {
-    const auto e = import_experiment({kFixtures + name,
-                                      kFixtures + "shard_tensor.json",
-                                      kFixtures + "shard_tensor.state.npz",
-                                      kFixtures + "shard_tensor.batch.npz",
+    const auto e = import_experiment({jax_step(name),
+                                      jax_step("shard_tensor.json"),
+                                      jax_step("shard_tensor.state.npz"),
+                                      jax_step("shard_tensor.batch.npz"),
                                       {}});
     ASSERT_TRUE(e) << e.error().message();
     const auto u = judge_user_sharding(*e, 1);

@@ -51,8 +51,9 @@ TEST(Loops, AreUnrolledWithTheirIterationInTheNames) {
   EXPECT_EQ(count(step->program, OpKind::kAdd), 4) << "the counter must be gone";
 }
 
-TEST(Loops, OfJaxHaveTheNamesOfTheirPlaces) {
+TEST(Loops, FromJaxHaveTheNamesOfTheirPlaces) {
   for (const char* file : {"forms_loops.hlo", "forms_loops.mlir"}) {
+    TWINRUN_NEEDS_JAX_STEP(file);
     const auto step = import_text(fixture(file));
     ASSERT_TRUE(step) << step.error().message();
     const auto names = names_of(step->program);
@@ -181,7 +182,9 @@ TEST(Windows, OfAConstantStartAreConcatenations) {
   EXPECT_EQ(count(step->program, OpKind::kSelect), 0);
 }
 
-TEST(Loops, DamagedTextsAreAnswered) {
+TEST(Loops, DamagedTextsFromJaxAreAnswered) {
+  for (const char* file : {"forms_loops.hlo", "forms_windows.hlo", "forms_loops.mlir"})
+    TWINRUN_NEEDS_JAX_STEP(file);
   const std::vector<std::string> words = {
       "while", "condition=", "body=", "region 1", "get-tuple-element", "index=9",     "-1", "{",
       "}",     "(",          ")",     "s32[]",    "constant(7)",       "parameter(0)"};

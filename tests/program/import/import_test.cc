@@ -137,15 +137,26 @@ TEST(Import, GradientsOfConvolutionsAreOurs) {
   EXPECT_EQ(count(step->program, OpKind::kConvolutionKernelGrad), 2);  // one of them in groups
 }
 
-TEST(Import, EveryFixtureKeepsItsText) {
-  for (const char* name :
-       {"mlp_sgd", "mlp_adam", "transformer", "forms", "forms_random", "forms_integers"}) {
-    const auto once = import_text(fixture(std::string(name) + ".hlo")),
-               again = import_text(fixture(std::string(name) + ".hlo"));
-    ASSERT_TRUE(once) << once.error().message();
-    EXPECT_EQ(to_text(once->program), to_text(again->program));
-  }
+const auto underlined = [](const auto& test) {
+  std::string name = test.param;
+  std::ranges::replace(name, '.', '_');
+  return name;
+};
+
+class TextOf : public testing::TestWithParam<const char*> {};
+
+TEST_P(TextOf, AStepStaysTheSame) {
+  const std::string file = std::string(GetParam()) + ".hlo";
+  TWINRUN_NEEDS_JAX_STEP(file);
+  const auto once = import_text(fixture(file)), again = import_text(fixture(file));
+  ASSERT_TRUE(once) << once.error().message();
+  EXPECT_EQ(to_text(once->program), to_text(again->program));
 }
+
+INSTANTIATE_TEST_SUITE_P(, TextOf, testing::Values("mlp_sgd", "mlp_adam", "transformer", "forms"),
+                         underlined);
+INSTANTIATE_TEST_SUITE_P(FromJax, TextOf, testing::Values("forms_random", "forms_integers"),
+                         underlined);
 
 // What JAX adds for donated and sharded arguments has no meaning on one core.
 TEST(Import, AliasesDonorsAndShardingsAreIgnored) {
@@ -217,7 +228,10 @@ TEST(Import, SortsByComparisonsOfOneElementWithTheOther) {
     EXPECT_NE(sorted(root).find("sort by another comparison"), std::string::npos) << root;
 }
 
-TEST(Import, BrokenTextIsAnsweredNotObeyed) {
+class BrokenText : public testing::TestWithParam<const char*> {};
+
+TEST_P(BrokenText, IsAnsweredNotObeyed) {
+  TWINRUN_NEEDS_JAX_STEP(GetParam());
   const std::vector<std::string> words = {"f32",
                                           "[",
                                           "]",
@@ -244,9 +258,12 @@ TEST(Import, BrokenTextIsAnsweredNotObeyed) {
                                           "u64",
                                           "sort",
                                           "shift-left"};
-  for (const char* name : {"mlp_sgd.hlo", "cnn_max_pool.hlo", "forms_integers.hlo"})
-    break_text(fixture(name), words, 300);
+  break_text(fixture(GetParam()), words, 300);
 }
+
+INSTANTIATE_TEST_SUITE_P(, BrokenText, testing::Values("mlp_sgd.hlo", "cnn_max_pool.hlo"),
+                         underlined);
+INSTANTIATE_TEST_SUITE_P(FromJax, BrokenText, testing::Values("forms_integers.hlo"), underlined);
 
 }  // namespace
 }  // namespace twinrun::import_tests

@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "program/import/import.h"
+#include "tests/support/jax_steps.h"
 
 namespace twinrun::import_tests {
 
 inline std::string fixture(const std::string& name) {
-  std::ifstream in(TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/" + name, std::ios::binary);
+  std::ifstream in(jax_step(name), std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
