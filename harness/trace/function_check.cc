@@ -110,7 +110,11 @@ class Uses {
   FunctionUse heard(size_t k) const {
     const BackwardNode& node = graph_.nodes()[k];
     FunctionUse use = range(*node.function, node.forward);
-    if (!use.is_found()) return use;
+    // One that runs a backward pass of its own within its own is in several parts.
+    const auto is_part = [&](const BackwardNode& n) {
+      return n.function == node.function && n.forward == node.forward;
+    };
+    if (!use.is_found() || std::ranges::count_if(graph_.nodes(), is_part) > 1) return use;
     use.begin = node.first;
     use.end = node.last + 1;
     const auto given = graph_.given_to(k);
@@ -120,8 +124,9 @@ class Uses {
       if (g != given.end()) use.outputs.emplace_back(output, g->first);
     }
     // Two results of one shape: which gradient is whose is not known.
-    for (size_t i = 1; i < use.outputs.size(); ++i)
-      if (use.outputs[i].first->dims == use.outputs[0].first->dims) use.outputs.clear();
+    std::set<aten::Dims> shapes;
+    for (const auto& [output, gradient] : use.outputs) shapes.insert(output->dims);
+    if (shapes.size() < use.outputs.size()) use.outputs.clear();
     for (const Contribution& c : pass_.contributions)
       if (graph_.maker(c.view->storage, c.call) == static_cast<int64_t>(k))
         add_input(use, c.leaf, *c.view);
