@@ -139,8 +139,7 @@ Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
     : trace_(trace),
       begin_(begin),
       end_(end),
-      of_update_(what == What::kUpdate),
-      of_function_(what == What::kFunction),
+      what_(what),
       most_cells_(kFewestCells + kCellsForEachByte * trace.bytes),
       leaves_(std::move(leaves)),
       pool_(pool) {
@@ -156,7 +155,7 @@ Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
   last_read_.resize(n);
   // What an update leaves is looked at when it is over.
   std::unordered_set<uint64_t> read;
-  if (of_update_) read = leaves_;
+  if (what_ == What::kUpdate) read = leaves_;
   for (size_t i = n; i-- > 0;) {
     for (const TensorView* t : read_[i])
       if (read.insert(t->storage).second) last_read_[i].push_back(t->storage);
@@ -192,7 +191,7 @@ void Again::find_hidden() {
 }
 
 bool Again::follows(const Call& call, const TensorView& view) const {
-  if (!is_forward(call) || of_function_) return true;
+  if (!is_forward(call) || what_ == What::kFunction) return true;
   return call.without_gradient
              ? static_cast<bool>(hidden_[static_cast<size_t>(call.index - begin_)])
              : view.requires_gradient;
@@ -390,8 +389,9 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
     const bool to_leaf = is_forward(call) && std::ranges::any_of(given, [&](const TensorView* t) {
                            return is_leaf(t->storage);
                          });
-    if (to_leaf && of_function_) throw Undefined("it writes what it is given");
-    if ((call.optimizer && !of_update_) || to_leaf || !needed_[static_cast<size_t>(i - begin_)]) {
+    if (to_leaf && what_ == What::kFunction) throw Undefined("it writes what it is given");
+    if ((call.optimizer && what_ != What::kUpdate) || to_leaf ||
+        !needed_[static_cast<size_t>(i - begin_)]) {
       forget(call);
     } else if (!given.empty()) {
       evaluate(call);

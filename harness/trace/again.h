@@ -75,7 +75,7 @@ class Again {
 
   const TraceFile& trace_;
   int64_t begin_, end_;
-  bool of_update_, of_function_;
+  What what_;
   int64_t most_cells_, cells_ = 0;  // of all storages together
   std::unordered_set<uint64_t> leaves_;
   ThreadPool* pool_;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_set>
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/values.h"
@@ -18,7 +17,9 @@ using aten::Value;
 }  // namespace
 
 BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& pass)
-    : trace_(trace), pass_(pass) {
+    : trace_(trace) {
+  for (const int64_t s : pass.seeds)
+    seeds_.insert(trace.calls[static_cast<size_t>(s)].result.tensor.storage);
   for (int64_t i = pass.begin; i < pass.end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
     if (is_work(call) && !call.node.empty()) add(call);
@@ -93,15 +94,12 @@ int64_t BackwardGraph::maker(uint64_t storage, int64_t before) const {
 
 std::vector<std::pair<const TensorView*, int64_t>> BackwardGraph::given_to(size_t node) const {
   std::vector<std::pair<const TensorView*, int64_t>> out;
-  std::unordered_set<uint64_t> seeds;
-  for (const int64_t s : pass_.seeds)
-    seeds.insert(trace_.calls[static_cast<size_t>(s)].result.tensor.storage);
   for (int64_t i = nodes_[node].first; i <= nodes_[node].last; ++i) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
     if (!is_work(call)) continue;
     for (const TensorView* t : read_by(call)) {
       if (!aten::is_float(t->element)) continue;
-      if (seeds.contains(t->storage) || maker(t->storage, nodes_[node].first) >= 0)
+      if (seeds_.contains(t->storage) || maker(t->storage, nodes_[node].first) >= 0)
         out.emplace_back(t, i);
     }
   }

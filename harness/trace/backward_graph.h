@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,7 @@ class BackwardGraph {
   const ScriptFunction* function_of(const std::string& node) const;
 
   const TraceFile& trace_;
-  const Pass& pass_;
+  std::unordered_set<uint64_t> seeds_;  // the ones that the pass begins with
   std::vector<BackwardNode> nodes_;
   // By storage: calls that gave it values, and their nodes.
   std::unordered_map<uint64_t, std::vector<std::pair<int64_t, size_t>>> maker_;

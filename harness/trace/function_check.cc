@@ -85,6 +85,16 @@ class Uses {
       : trace_(trace), step_(step), pass_(pass), graph_(trace, step, pass) {
     for (const BackwardNode& node : graph_.nodes())
       if (node.function != nullptr) starts_.insert(node.forward);
+    if (starts_.empty()) return;
+    readers_.resize(graph_.nodes().size());
+    for (const Contribution& c : pass.contributions)
+      if (const int64_t k = graph_.maker(c.view->storage, c.call); k >= 0)
+        readers_[static_cast<size_t>(k)].leaves.emplace_back(c.leaf, c.view);
+    for (size_t reader = 0; reader < graph_.nodes().size(); ++reader) {
+      for (const auto& [view, call] : graph_.given_to(reader))
+        if (const int64_t k = graph_.maker(view->storage, graph_.nodes()[reader].first); k >= 0)
+          readers_[static_cast<size_t>(k)].nodes.emplace_back(reader, view);
+    }
   }
 
   std::vector<FunctionUse> all() {
@@ -127,15 +137,8 @@ class Uses {
     std::set<aten::Dims> shapes;
     for (const auto& [output, gradient] : use.outputs) shapes.insert(output->dims);
     if (shapes.size() < use.outputs.size()) use.outputs.clear();
-    for (const Contribution& c : pass_.contributions)
-      if (graph_.maker(c.view->storage, c.call) == static_cast<int64_t>(k))
-        add_input(use, c.leaf, *c.view);
-    for (size_t reader = 0; reader < graph_.nodes().size(); ++reader) {
-      for (const auto& [view, call] : graph_.given_to(reader)) {
-        if (graph_.maker(view->storage, graph_.nodes()[reader].first) == static_cast<int64_t>(k))
-          add_read_by(use, reader, *view, 0);
-      }
-    }
+    for (const auto& [leaf, view] : readers_[k].leaves) add_input(use, leaf, *view);
+    for (const auto& [reader, view] : readers_[k].nodes) add_read_by(use, reader, *view, 0);
     return use;
   }
 
@@ -144,15 +147,9 @@ class Uses {
     constexpr int kMostSums = 16;
     const BackwardNode& node = graph_.nodes()[reader];
     if (node.name.empty() && depth < kMostSums) {  // a sum of gradients: who reads it?
-      const auto is_its = [&](uint64_t storage, int64_t before) {
-        return graph_.maker(storage, before) == static_cast<int64_t>(reader);
-      };
-      for (const Contribution& c : pass_.contributions)
-        if (is_its(c.view->storage, c.call)) add_input(use, c.leaf, gradient);
-      for (size_t next = reader + 1; next < graph_.nodes().size(); ++next)
-        for (const auto& [view, call] : graph_.given_to(next))
-          if (is_its(view->storage, graph_.nodes()[next].first))
-            add_read_by(use, next, gradient, depth + 1);
+      for (const auto& [leaf, view] : readers_[reader].leaves) add_input(use, leaf, gradient);
+      for (const auto& [next, view] : readers_[reader].nodes)
+        add_read_by(use, next, gradient, depth + 1);
       return;
     }
     if (node.output != nullptr) return add_input(use, node.output->storage, gradient);
@@ -241,6 +238,12 @@ class Uses {
   const Pass& pass_;
   BackwardGraph graph_;
   std::set<int64_t> starts_;  // of forward passes whose backward pass makes calls
+  // Who reads what a node gives: weights, by their storages, and other nodes.
+  struct Readers {
+    std::vector<std::pair<uint64_t, const TensorView*>> leaves;
+    std::vector<std::pair<size_t, const TensorView*>> nodes;
+  };
+  std::vector<Readers> readers_;  // by node
 };
 
 class Examination {
@@ -285,17 +288,20 @@ class Examination {
            {std::tuple(along, size, size), std::tuple(across, expected, scale * each)}) {
         const double difference = std::fabs(s.value - claimed);
         if (difference < least_ * of) continue;
-        (difference > kCertain * s.slack ? wrong : certain) = difference > kCertain * s.slack;
+        if (difference > kCertain * s.slack) {
+          wrong = true;
+        } else {
+          certain = false;
+        }
       }
       const auto is_flat = [&](const Slope& s) {
         return std::fabs(s.value) <= std::max(least_ * size, kCertain * s.slack);
       };
       flat = flat || (size > 0 && is_flat(along) && is_flat(across));
     }
-    if (wrong || !certain)
-      if (forward.passes_on || (forward.has_steps && flat)) return FunctionState::kMeant;
-    if (wrong) return FunctionState::kWrong;
-    return certain ? FunctionState::kRight : FunctionState::kUnknown;
+    if (!wrong && certain) return FunctionState::kRight;
+    if (forward.passes_on || (forward.has_steps && flat)) return FunctionState::kMeant;
+    return wrong ? FunctionState::kWrong : FunctionState::kUnknown;
   }
 
  private:
@@ -345,6 +351,7 @@ class Examination {
 }  // namespace
 
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass) {
+  if (trace.functions.empty()) return {};
   return Uses(trace, step, pass).all();
 }
 
