@@ -111,6 +111,24 @@ class Originals:
 _originals = Originals()
 
 
+def _mend(module, kind):
+    """PyTorch 1.13 takes a mode off for each call, and puts it back, in Python: where an exception of a handler of signals comes in
+    between, no mode is left, and every call after it would fail."""
+    caller = getattr(module, f"_Torch{kind.title()}StackMode", None)
+    if caller is None:
+        return
+    name, left = f"__torch_{kind}__", getattr(torch._C, f"_len_torch_{kind}_stack")
+    asks, takes = getattr(caller, name), getattr(torch._C, f"_set_torch_{kind}_mode")
+
+    def ask(self, func, types, args=(), kwargs=None):
+        if left() > 0:
+            return asks(self, func, types, args, kwargs)
+        takes(None)
+        return func(*args, **(kwargs or {}))
+
+    setattr(caller, name, ask)
+
+
 @functools.lru_cache(maxsize=None)
 def _classes():
     from torch.overrides import TorchFunctionMode
@@ -124,6 +142,9 @@ def _classes():
         own = getattr(t, "__torch_dispatch__", None)
         base = getattr(torch.Tensor, "__torch_dispatch__", None)
         return "plain" if own is None or own in default or own is base or own == base else "subclass"
+
+    _mend(torch.overrides, "function")
+    _mend(sys.modules[TorchDispatchMode.__module__], "dispatch")
 
     class Calls(TorchDispatchMode):
         supports_higher_order_operators = True

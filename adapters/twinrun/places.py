@@ -1,4 +1,5 @@
 """Where a call comes from: the lines of the user's source, and the path of the module."""
+import functools
 import linecache
 import os
 import sys
@@ -137,29 +138,20 @@ class Places:
         return text
 
 
-class Hooks:
-    """Hooks that can be put away while dynamo traces the script: what it compiles must not hold them. Derived classes give `install`,
-    which sets `handles`."""
-    handles, hidden = (), False
-
-    def hide(self):
-        for handle in self.handles:
-            handle.remove()
-        self.hidden, self.handles = bool(self.handles), []
-
-    def show(self):
-        if self.hidden:
-            self.hidden = False
-            self.install()
-
-
 # Their forward pass in eval mode goes another way, whose result has other rows for padding, unless a function of a tensor is overridden.
 _FAST = tuple(getattr(torch.nn, name) for name in ("TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention")
               if hasattr(torch.nn, name))
 
 
-class Modules(Hooks):
-    """Follows which module runs, by hooks on all modules. The outermost one that is called gives the names."""
+def behind(function):
+    """Returns the function of PyTorch that one of ours (Modules) stands for."""
+    return getattr(function, "twinrun_behind", function)
+
+
+class Modules:
+    """Follows which module runs, around the function that all calls of modules pass: with hooks on all modules they would go another way
+    through PyTorch, which tracebacks show. The outermost one that is called gives the names."""
+    original = None    # that function
 
     def __init__(self, fast_begins, fast_ends):
         self.stack = []      # (module, path)
@@ -176,21 +168,43 @@ class Modules(Hooks):
         return self.stack[0][0] if self.stack else None
 
     def install(self):
-        import torch.nn.modules.module as m
-        self.handles = [m.register_module_forward_pre_hook(self._enter)]
-        try:
-            self.handles.append(m.register_module_forward_hook(self._leave, always_call=True))
-        except TypeError:    # before 2.0
-            self.handles.append(m.register_module_forward_hook(self._leave))
+        original = self.original = torch.nn.Module._call_impl
+
+        @functools.wraps(original)
+        def _call_impl(module, *args, **kwargs):
+            if torch.nn.Module._call_impl is not _call_impl:    # we are put away, and something has kept this function
+                return original(module, *args, **kwargs)
+            self._enter(module)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._leave(module)
+
+        _call_impl.twinrun_behind = original
+        self.ours = _call_impl
+        self.show()
+
+    def hide(self):
+        """Dynamo traces the script: what it compiles must not hold us."""
+        if torch.nn.Module._call_impl is self.ours:
+            self._set(self.original)
+
+    def show(self):
+        if torch.nn.Module._call_impl is self.original:
+            self._set(self.ours)
+
+    @staticmethod
+    def _set(function):
+        if torch.nn.Module.__call__ is torch.nn.Module._call_impl:    # before 2.1
+            torch.nn.Module.__call__ = function
+        torch.nn.Module._call_impl = function
 
     def remove(self):
         self.hide()
-        self.hidden, self.stack, self.root, self.names = False, [], None, {}
+        self.stack, self.root, self.names = [], None, {}
 
-    def _enter(self, module, inputs):
+    def _enter(self, module):
         try:
-            if self.stack and self.stack[0][0] is module:
-                self.stack = []    # its last call ended with an exception
             if not self.stack and self.root is not module:
                 self.root, self.names = module, {id(m): name for name, m in module.named_modules()}
             name = self.names.get(id(module))
@@ -203,19 +217,16 @@ class Modules(Hooks):
         except Exception as e:    # a module with a hostile named_modules has no path
             pass_on(e)
             self.stack.append((module, ""))
-        if self.fast is not None and all(m is not self.fast for m, _ in self.stack):    # it ended with an exception
-            self._leave(self.fast, None, None)
         if isinstance(module, _FAST) and not module.training and self.fast is None:
             self.fast = module
             self.fast_begins()
 
-    def _leave(self, module, inputs, output):
+    def _leave(self, module):
         if module is self.fast:
             self.fast = None
             self.fast_ends()
-        for i in range(len(self.stack) - 1, -1, -1):
-            if self.stack[i][0] is module:
-                del self.stack[i:]
-                break
+        at = next((i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i][0] is module), None)
+        if at is not None:
+            del self.stack[at]
         if not self.stack:
             self.root = None    # do not keep the module alive, nor trust its names in the next call

@@ -14,6 +14,7 @@ from . import launches, older
 from .children import Children, named, rank
 from .encode import COMPOSED, NO_GRADIENT, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile, parse_size
+from .frames import Frames
 from .messages import forget, say
 from .places import Modules, Places, is_of_a_handler, raised_at
 from .modes import depth, hidden, is_on_top, modes, plain, unnoticed
@@ -21,7 +22,6 @@ from .regions import Regions, compiling, inside
 from .settings import loosest, nnpack_convolves, settings
 from .steps import Steps
 from .updates import Updates
-from .warned import Warned
 
 UNKNOWN = -1
 READS = ("aten._local_scalar_dense.default", "aten.detach.default", "aten.is_nonzero.default")    # begin no training, whatever they read
@@ -86,8 +86,8 @@ class watch:
         self.children = Children({"path": self.given, "steps": self.steps, "first": self.first, "budget": self.budget,
                                   "script": self.script, "stop": self.after is not None})
         self.children.install()
-        self.warned = Warned()
-        self.warned.install()
+        self.frames = Frames()
+        self.frames.install()
         self.depth = depth()
         _watches.add(self)
         if self.first == 0:
@@ -127,7 +127,7 @@ class watch:
         self.modules.remove()
         self.launches.remove()
         self.children.remove()
-        self.warned.remove()
+        self.frames.remove()
 
     def _forget(self):
         """In a child process: the file belongs to the parent."""
@@ -285,7 +285,7 @@ class watch:
             self._unwind()
             self.modules.remove()
             self.children.remove()
-            self.warned.remove()
+            self.frames.remove()
             with self.lock:
                 self._finish()
         elif self.on:

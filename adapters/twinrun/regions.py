@@ -12,7 +12,7 @@ import weakref
 import torch
 
 from .graphs import Graph, Unknown
-from .places import pass_on
+from .places import behind, pass_on
 
 
 class _Schema:
@@ -39,6 +39,12 @@ def compiling():
         return context.try_get() is not None or guards.TracingContext.try_get() is not None
     except AttributeError:
         return False
+
+
+def _without_ours(function):
+    """Returns what torch.compile is to compile: Module.compile gives a method that may be ours."""
+    method = getattr(function, "__func__", None)
+    return function if behind(method) is method else behind(method).__get__(function.__self__)
 
 
 class Uncounted:
@@ -73,7 +79,7 @@ class Regions:
         def compile(*args, **kwargs):
             __import__("torch._dynamo.eval_frame")    # as the original does
             self._find()
-            return original(*args, **kwargs)
+            return original(*map(_without_ours, args), **kwargs)
 
         self._patch(torch, "compile", compile)
         wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
@@ -127,6 +133,10 @@ class Regions:
         rules = sys.modules.get("torch._dynamo.trace_rules")
         if hasattr(rules, "add"):
             rules.add(__name__.partition(".")[0])    # dynamo does not compile our own functions
+        for name in ("utils", "variables.nn_module"):    # it may have been imported while modules went through ours
+            found = sys.modules.get("torch._dynamo." + name)
+            if found is not None and hasattr(found, "unpatched_nn_module_call_impl"):
+                found.unpatched_nn_module_call_impl = behind(found.unpatched_nn_module_call_impl)
         skip = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
         # The functions that torch.compile returns; others, such as those of `disable`, also set what evaluates frames.
         compiled = {c for c in module._TorchDynamoContext.__call__.__code__.co_consts if hasattr(c, "co_consts")}

@@ -7,7 +7,7 @@ import weakref
 import torch
 
 from .modes import plain
-from .places import Hooks, pass_on
+from .places import pass_on
 
 
 def _with_subclasses(base):
@@ -33,7 +33,7 @@ def _living():
     return [o for o in [o for o in gc.get_objects() if type(o) in kinds] if _held(o)]
 
 
-class Steps(Hooks):
+class Steps:
     """Counts steps by hooks on all optimizers. `ends` is called after each that is complete; `update`, if there is one, learns of each
     optimizer that starts and ends.
 
@@ -56,6 +56,7 @@ class Steps(Hooks):
         self.expected = None
         self.manual = False
         self.patched = []
+        self.handles, self.hidden = [], False
         self.optimizers = []      # weak references, in the order of their first step
         self.loop = True          # no optimizer has stepped, and none lives as far as is known
         self._begin()
@@ -72,6 +73,17 @@ class Steps(Hooks):
                             module.register_optimizer_step_post_hook(self._after)]
         elif not self.patched:
             self._patch(Optimizer)
+
+    def hide(self):
+        """Dynamo traces the script: what it compiles must not hold our hooks."""
+        for handle in self.handles:
+            handle.remove()
+        self.hidden, self.handles = bool(self.handles), []
+
+    def show(self):
+        if self.hidden:
+            self.hidden = False
+            self.install()
 
     def compiled(self):
         """A compiled function has written parameters, and no hook has told of a step. Within an optimizer it is a part of its step."""

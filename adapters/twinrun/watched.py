@@ -3,19 +3,16 @@ interpreter, and `begin` is called in it before the script (site/sitecustomize.p
 import atexit
 import hashlib
 import importlib.util
-import itertools
 import json
 import os
 import subprocess
 import sys
 
 from . import file, messages  # noqa: F401  as long as nobody has put functions of his own in the place of the library's
+from .frames import without_ours
 
 _HANDED = "TWINRUN_WATCHED"    # from `run` to `begin`
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# What PyTorch puts between our modes and its operations.
-_BETWEEN = tuple(os.path.join("torch", *path) for path in (
-    ("_compile.py",), ("_dynamo", "eval_frame.py"), ("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py")))
 
 
 def run(args):
@@ -117,7 +114,7 @@ class _Watched:
         puts another program in its own place."""
         if event == "sys.excepthook":
             self.error = args[2]
-            _without_ours(self.error)
+            without_ours(self.error)
         elif event == "os.exec" and os.getpid() == self.process and not (self.watch is not None and self.watch.done):
             messages.say("the script goes on as another program (os.exec), which is not recorded: watch what it becomes")
 
@@ -137,41 +134,6 @@ class _Watched:
         messages.say(f"the script made {watch.counter.steps} training steps; --first {self.first} --steps {self.steps} asks for "
                      f"{self.first + self.steps}" + (f". {elsewhere} steps of an optimizer ran in other threads, whose calls are not "
                                                      "recorded: call twinrun.watch in the thread that trains" if elsewhere else ""))
-
-
-def is_ours(frame):
-    return frame.f_code.co_filename.startswith(_OURS)
-
-
-def is_between(frame):
-    return frame.f_code.co_filename.endswith(_BETWEEN)
-
-
-def _without_ours(error):
-    """Takes our frames, and those that lie between, out of the traceback of an exception of the script and of its causes."""
-    todo, done = [error], set()
-    while todo:
-        each = todo.pop()
-        if each is None or id(each) in done:
-            continue
-        done.add(id(each))
-        todo += [each.__cause__, each.__context__]
-        frames, frame = [], each.__traceback__
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.tb_next
-        kept, skipped = [], False
-        for _, part in itertools.groupby(frames, lambda f: is_ours(f.tb_frame) or is_between(f.tb_frame)):
-            part = list(part)
-            if not any(is_ours(f.tb_frame) for f in part):
-                # A function of PyTorch asks a mode, which calls it again.
-                if skipped and kept and kept[-1].tb_frame.f_code is part[0].tb_frame.f_code:
-                    kept.pop()
-                kept += part
-            skipped = any(is_ours(f.tb_frame) for f in part)
-        for frame, following in zip(kept, [*kept[1:], None]):
-            frame.tb_next = following
-        each.__traceback__ = kept[0] if kept else None
 
 
 def _when_imported(name, then):

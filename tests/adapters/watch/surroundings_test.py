@@ -47,8 +47,8 @@ class Timeout(Exception): pass
 def late(number, frame): raise Timeout
 signal.signal(signal.SIGALRM, late)
 for i in range(20):
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
         while True: step()
     except Timeout: pass
 print("all came")
@@ -63,6 +63,28 @@ except RuntimeError as e: raise KeyError("other") from e
 """, "--steps", "2", "--run-on")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(re.findall(r'File ".*/(.*)", line (\d+)', done.stderr), [("script.py", "10"), ("script.py", "11")])
+
+    def test_what_a_script_prints_of_its_frames(self):
+        """Stacks inside of calls, tracebacks that it handles, and the way through modules."""
+        self.both("""
+import sys, torch, traceback
+import torch.nn.functional as F
+class Block(torch.nn.Module):
+    def forward(self, x):
+        traceback.print_stack(file=sys.stdout)
+        return F.mse_loss(x, torch.ones(4, 5))
+m = torch.nn.Sequential(torch.nn.Linear(3, 4), Block())
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, g): traceback.print_stack(file=sys.stdout); return g
+for i in range(2):
+    o.zero_grad(); Same.apply(m[0](torch.ones(2, 3))).sum().backward(); o.step()
+    try: m(torch.ones(3, 3))
+    except RuntimeError: traceback.print_exc(file=sys.stdout)
+""", "--steps", "2", "--run-on")
 
     def test_nothing_of_ours_is_around_a_script(self):
         """Neither frames nor variables, and warnings name its lines, for which its filters hold."""
