@@ -1,5 +1,7 @@
 """The frames that a script sees, in tracebacks, stacks and warnings: none of ours, and none of those that PyTorch puts between our modes
 and its operations."""
+import functools
+import inspect
 import itertools
 import os
 import sys
@@ -85,6 +87,13 @@ class Frames:
 
         self.extracts = classmethod(extracts)
         setattr(traceback.StackSummary, _EXTRACT, self.extracts)
+        outer = self.outer = inspect.getouterframes
+
+        @functools.wraps(outer)
+        def outerframes(frame, context=1):
+            return _seen(outer(frame, context)[::-1], lambda info: info.frame)[::-1]
+
+        self.outers = inspect.getouterframes = outerframes
         self.shows = getattr(warnings, "_showwarnmsg", None)
         if self.shows is not None:
             warnings._showwarnmsg = self._warns
@@ -94,6 +103,8 @@ class Frames:
     def remove(self):
         if vars(traceback.StackSummary)[_EXTRACT] is self.extracts:
             setattr(traceback.StackSummary, _EXTRACT, self.extract)
+        if inspect.getouterframes is self.outers:
+            inspect.getouterframes = self.outer
         if getattr(warnings, "_showwarnmsg", None) == self._warns:
             warnings._showwarnmsg = self.shows
             if self.filter in warnings.filters:

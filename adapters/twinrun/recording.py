@@ -33,6 +33,12 @@ _node = getattr(torch._C, "_current_autograd_node", None)
 _watches = weakref.WeakSet()
 
 
+def _tracers():
+    """Returns what follows the calls of this thread: functions of sys.settrace and sys.setprofile, and PyTorch's profiler."""
+    profiler = getattr(torch.autograd, "_profiler_enabled", bool)()
+    return {id(f) for f in (sys.gettrace(), sys.getprofile()) if f is not None} | ({"profiler"} if profiler else set())
+
+
 def _in_child():
     for watch in list(_watches):
         watch._forget()
@@ -65,6 +71,7 @@ class watch:
         self.alone = None         # what of PyTorch's the last call was a part of
         self.modes, self.put_away = [], []
         self.message = None
+        self.tracers = _tracers()    # those that were there before
 
     # Entering and leaving
 
@@ -278,6 +285,9 @@ class watch:
         if self.on:
             self.settings = loosest(self.settings, self._settings())    # scripts change them after they were started
             self.launches.install()
+            if _tracers() - self.tracers:
+                self.tracers |= _tracers()
+                say("the script profiles or traces its own calls: what it counts has those of the recording, too")
             with self.lock:
                 self._keep_step()
         if done >= self.first + self.steps:

@@ -67,11 +67,12 @@ except RuntimeError as e: raise KeyError("other") from e
     def test_what_a_script_prints_of_its_frames(self):
         """Stacks inside of calls, tracebacks that it handles, and the way through modules."""
         self.both("""
-import sys, torch, traceback
+import inspect, sys, torch, traceback
 import torch.nn.functional as F
 class Block(torch.nn.Module):
     def forward(self, x):
         traceback.print_stack(file=sys.stdout)
+        print([frame.function for frame in inspect.stack()])
         return F.mse_loss(x, torch.ones(4, 5))
 m = torch.nn.Sequential(torch.nn.Linear(3, 4), Block())
 o = torch.optim.SGD(m.parameters(), lr=0.1)
@@ -109,6 +110,12 @@ try: deep()
 except RecursionError as e: print(len(traceback.extract_tb(e.__traceback__)))
 """, "--steps", "3", "--run-on")
         self.assertEqual(done.stdout.count("UserWarning"), 1)
+
+    def test_a_script_that_profiles_itself_is_told(self):
+        for begin, end in (("p = torch.autograd.profiler.profile(); p.__enter__()", "p.__exit__(None, None, None)"),
+                           ("sys.setprofile(lambda *event: None)", "sys.setprofile(None)"), ("", "")):
+            done = self.both(f"import sys\n{TRAINING}\n{begin}\nfor i in range(3): step()\n{end}\n", "--steps", "2", "--run-on")
+            self.assertEqual(done.stderr.count("profiles or traces its own calls"), 1 if begin else 0, done.stderr)
 
     def test_what_a_script_replaces_is_not_ours(self):
         self.both(TRAINING + """
