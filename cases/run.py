@@ -6,13 +6,13 @@ Exit status: 0, all that ran got their due; 1, one did not; 77, nothing could be
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import re
 import resource
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,9 +22,7 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 ADAPTERS = HERE.parent / "adapters"
 sys.path.insert(0, str(ADAPTERS))
-sys.path.insert(0, str(HERE))
 from twinrun import checksum, environments  # noqa: E402
-import shards  # noqa: E402
 
 ACCUSATIONS = ("ENGINE_BUG", "SHARDING", "PROGRAM")
 TOOLS = ("allclose 1e-3", "allclose 1e-5", "assert_close")
@@ -182,42 +180,6 @@ def run_version(case, version, bad, program, seconds):
     return row
 
 
-RUN = ("cold", "bytes", "seconds", "cpu_seconds", "python")  # of a row: how the run went, and on what
-
-
-def recorded(row, key):
-    """The row as a record of a shard, whose result is the same wherever it ran."""
-    record = {"id": key, **{k: v for k, v in row.items() if k not in (*RUN, "skipped")}}
-    return {**record, "error": row.get("skipped", ""), "run": {k: row[k] for k in RUN if k in row}}
-
-
-def row_of(record):
-    row = {**record, **record["run"]}
-    return {k: v for k, v in row.items() if k not in ("id", "error", "run")}
-
-
-def run_shard(args, cases, program):
-    """Runs one shard of all versions. Exit status 0: each has its record."""
-    versions = {f"{c.name} {v}": (c, v, bad) for c in cases for v, bad in c.versions if chosen(args, v)}
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    setting = {"contract": re.search(r"contract (\d+)", told)[1], "version": told.split()[1]}
-    setting.update({f"case {c.name}": c.digest for c in cases})
-    plan = shards.Plan(args.shard, list(versions), setting, "./dev cases " + shlex.join(sys.argv[1:]))
-    records = shards.Records(args.out, plan, args.resume)
-    for key in records.left():
-        case, version, bad = versions[key]
-        try:
-            row = run_version(case, version, bad, program, args.seconds)
-        except Exception as e:  # of this case: the others run
-            row = {"case": case.name, "version": version, "skipped": f"{type(e).__name__}: {e}"}
-        records.add(recorded(row, key))
-        print(f"{key}: {row.get('skipped') or row['verdict']}", file=sys.stderr, flush=True)
-        if args.free:
-            environments.remove([f"{case.package}=={version}"])
-    print(f"shard {plan.document['shard']}: {len(plan.cases)} of {len(versions)}; when all are done: build/release/twinrun_dev drill --merge {args.out}")
-    return 0
-
-
 def chosen(args, version):
     return not args.versions or re.fullmatch(args.versions, version)
 
@@ -265,6 +227,16 @@ def remembered():
         return {}
 
 
+def remember(rows):
+    """Adds rows to those of earlier runs, and returns all of them; other runs may do the same now."""
+    results_file().parent.mkdir(parents=True, exist_ok=True)
+    with open(results_file().with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = {**remembered(), **{f"{r['case']} {r['version']}": r for r in rows}}
+        results_file().write_text(checksum.dumps(known))
+    return known
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="./dev cases", description="Diagnoses released versions that compute wrongly, and good ones."
@@ -282,15 +254,8 @@ def main():
         default=os.environ.get("TWINRUN") or HERE.parent / "build/release/twinrun",
         help="the program twinrun",
     )
-    parser.add_argument("--shard", metavar="I/N", help="only shard I of N, from 0 to N - 1, in OUT/shard-I-of-N")
-    parser.add_argument("-o", "--out", default="twinrun-results/cases", help="with --shard: folder of the shards (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="with --shard: keep the records that are there")
-    parser.add_argument("--merged", metavar="FOLDER", help="run nothing: take the rows that twinrun_dev drill --merge has written there")
+    parser.add_argument("--known", action="store_true", help="run nothing: what earlier runs found, of the scripts as they are now")
     args = parser.parse_args()
-    try:
-        args.shard = args.shard and shards.parse(args.shard)
-    except ValueError as e:
-        parser.error(f"--shard: {e}")
     folders = {p.parent.name: p.parent for p in sorted(HERE.glob("*/case.toml"))}
     for name in args.names:
         if name not in folders:
@@ -310,13 +275,9 @@ def main():
     program = pathlib.Path(args.program).absolute()
     if not os.access(program, os.X_OK):
         parser.error(f"there is no program {program}; ./dev build makes it")
-    if args.shard:
-        try:
-            return run_shard(args, cases, program)
-        except ValueError as e:
-            raise SystemExit(f"./dev cases: {e}") from None
-    rows = [row_of(r) for r in shards.rows(args.merged).values()] if args.merged else []
-    for case in [] if args.merged else cases:
+    earlier = remembered() if args.known else {}
+    rows = [row for row in earlier.values() if any((row["case"], row.get("digest")) == (c.name, c.digest) for c in cases)]
+    for case in [] if args.known else cases:
         for version, bad in case.versions:
             if not chosen(args, version):
                 continue
@@ -331,9 +292,7 @@ def main():
             if args.free:
                 environments.remove([f"{case.package}=={version}"])
     ran = [r for r in rows if "skipped" not in r]
-    known = {**remembered(), **{f"{r['case']} {r['version']}": r for r in ran}}  # another run may have ended meanwhile
-    results_file().parent.mkdir(parents=True, exist_ok=True)
-    results_file().write_text(checksum.dumps(known))
+    known = remember(ran)
     print(table([cells(r) for r in rows], HEAD))
     for row in rows:
         if "skipped" in row:

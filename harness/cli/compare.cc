@@ -4,13 +4,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
 
-#include "checkpoints/container/atomic_file.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/cli/shards.h"
-#include "harness/gate/pairs.h"
 
 namespace twinrun::cli {
 namespace {
@@ -46,17 +42,6 @@ Result<CompareArmSpec> arm_of(const Parsed& parsed, const std::string& arm, int 
   return spec;
 }
 
-Result<int> run_shard(const CompareOptions& o, const Parsed& parsed) {
-  const std::string out = out_of(parsed, "twinrun-results/compare");
-  CompareShard how{.resume = parsed.get<bool>("resume"), .run = run_facts()};
-  TWINRUN_ASSIGN(how.shard, shard_of(parsed));
-  how.folder = shard_folder(out, how.shard);
-  TWINRUN_ASSIGN(const auto lock, FolderLock::take(how.folder));
-  TWINRUN_ASSIGN(const campaign::Plan plan, compare_shard(o, how));
-  print_shard(plan, out, 0, parsed.get<bool>("json"));
-  return 0;
-}
-
 Result<int> show(const Comparison& comparison, bool json) {
   if (json) {
     print_document(to_json(comparison) + "\n");
@@ -64,26 +49,6 @@ Result<int> show(const Comparison& comparison, bool json) {
     print_text(to_terminal(comparison, terminal_width()));
   }
   return exit_code(comparison.outcome);
-}
-
-// --merge: the pairs of all shards.
-Result<int> compare_merged(const Parsed& parsed) {
-  TWINRUN_ASSIGN(const JoinedShards all, joined_shards(parsed));
-  if (all.merged.plan.verb != "compare")
-    return Error{fmt::format("these are shards of '{}'", all.merged.plan.verb), "--merge",
-                 "twinrun_dev drill --merge joins them"};
-  TWINRUN_ASSIGN(const CompareQuestion question, question_from(all.merged.plan.setting));
-  std::vector<Pair> pairs;
-  for (const std::string& line : all.merged.lines) {
-    TWINRUN_ASSIGN(Pair pair, pair_from(line));
-    pairs.push_back(std::move(pair));
-  }
-  const Comparison comparison = conclude(question, pairs);
-  const std::filesystem::path path(all.folder);
-  TWINRUN_RETURN_IF_ERROR(
-      write_file_atomically((path / "comparison.json").string(), to_json(comparison) + "\n"));
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically((path / "pairs.csv").string(), to_csv(comparison)));
-  return show(comparison, parsed.get<bool>("json"));
 }
 
 }  // namespace
@@ -100,11 +65,6 @@ Result<int> compare_verb(const Args& args) {
       "difference of the metric that does not matter (default: diagnose.margin, else 2 standard "
       "deviations between the seeds of A)");
   options.one_of("metric", "metric on held-out samples", {{"loss"}, {"accuracy"}}, "loss");
-  options.text("out,o FOLDER",
-               "with --shard: folder of the shards (default twinrun-results/compare)");
-  add_shard_option(options);
-  add_merge_option(options);
-  options.flag("resume", "with --shard: continue from pairs.jsonl");
   add_program_options(options);
   add_common_options(options);
   TWINRUN_ASSIGN(
@@ -112,7 +72,6 @@ Result<int> compare_verb(const Args& args) {
       parse(args, "twinrun compare SCENARIO|--program FILE --a ENGINE --b ENGINE [OPTIONS]",
             "twinrun compare digits_mlp --a cpu --b tpu --seeds 5", options, {"?SCENARIO"}));
   if (parsed.help) return 0;
-  if (parsed.has("merge")) return compare_merged(parsed);
   TWINRUN_ASSIGN(const auto threads, threads_of(parsed));
   CompareOptions o;
   TWINRUN_ASSIGN(o.source, source_of(parsed));
@@ -134,7 +93,6 @@ Result<int> compare_verb(const Args& args) {
   const StopFlag& stop = install_stop_flag();
   o.progress = &printer;
   o.stop = &stop;
-  if (parsed.has("shard")) return run_shard(o, parsed);
   TWINRUN_ASSIGN(const auto comparison, compare(o));
   return show(comparison, parsed.get<bool>("json"));
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "backends/exec/exec_backend.h"
-#include "harness/cli/diagnose_seeds.h"
 #include "harness/cli/diagnose_what.h"
 #include "harness/cli/program.h"
 #include "harness/trace/side.h"
@@ -23,7 +22,7 @@ Result<What> other_side(const std::string& text, const What& what) {
 
 Status check_ranks(const Parsed& parsed, const What& what) {
   if (ranks() == nullptr) return Ok{};
-  for (const char* alone : {"against", "program", "shard", "seeds"}) {
+  for (const char* alone : {"against", "program"}) {
     if (parsed.has(alone))
       return Error{fmt::format("does not run on several ranks ({} were started)", ranks()->ranks()),
                    fmt::format("--{}", alone), "start it without mpirun"};

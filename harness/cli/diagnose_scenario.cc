@@ -8,7 +8,6 @@
 
 #include "checkpoints/container/temporary.h"
 #include "harness/check/check.h"
-#include "harness/cli/diagnose_seeds.h"
 #include "harness/cli/diagnose_what.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
@@ -127,7 +126,6 @@ void add_scenario_diagnosis_options(Options& options) {
                "remaining drift");
   options.flag("fresh", "compute cached reference runs again");
   options.flag("dry-run", "show what would run, how long it takes and how much disk it needs");
-  add_seed_options(options);
   add_fault_option(options, "fault", "subject");
 }
 
@@ -173,10 +171,7 @@ Result<int> diagnose_scenario(const Parsed& parsed, const What& what) {
     say((note.starts_with("twinrun") ? "" : "twinrun: ") + note + "\n");
   if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 
-  TWINRUN_ASSIGN(const auto seeds, seeds_of(parsed, experiment, o));
   TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
-  if (o.seeds.mine)
-    TWINRUN_RETURN_IF_ERROR(open_seeds(*seeds, o.directory, parsed.get<bool>("resume")));
   const bool json = parsed.get<bool>("json");
   TWINRUN_ASSIGN(const auto diagnosis, diagnose(std::move(experiment), o, &printer, &stop));
   if (diagnosis.interrupted) {
@@ -185,7 +180,6 @@ Result<int> diagnose_scenario(const Parsed& parsed, const What& what) {
   }
   // A launcher takes the exit code of the first.
   if (!first_rank()) return 0;
-  if (diagnosis.only_seeds) return print_seed_shard(*seeds, json);
   return answer(diagnosis.report, parsed);
 }
 

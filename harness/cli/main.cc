@@ -123,7 +123,6 @@ Result<int> run(int argc, char** argv) {
       {"snapshot", "twinrun train SCENARIO --snapshot"},
       {"export", "twinrun convert SCENARIO FOLDER --to stablehlo"},
       {"scenarios", "twinrun inspect lists them, and shows one"},
-      {"merge", "twinrun compare --merge FOLDER"},
       {"drill", "twinrun_dev drill"},
       {"serve", "twinrun_dev serve"},
       {"version", "twinrun --version"}};

@@ -76,6 +76,20 @@ std::string purpose_of(const std::string& usage) {
   return purpose.empty() ? "" : fmt::format("{}: {}\n\n", name, purpose);
 }
 
+// What to type in the place of an option that is none of the verb's; "": not known.
+std::string instead_of(const std::string& option) {
+  constexpr std::pair<std::string_view, const char*> kInstead[] = {
+      {"--pjrt-plugin",
+       "XLA is the engine 'exec:python3 adapters/engines/jax/engine.py', without a plugin"},
+      {"--seeds", "--set diagnose.seeds=N"},
+      {"--shard", "the cases of a drill are divided by --share I/N; seeds train in one process"},
+      {"--merge", "cases.jsonl of all shares of a drill in one folder, and --resume"}};
+  for (const auto& [name, instead] : kInstead) {
+    if (name == option) return instead;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::vector<Choice> choices(const Words& names) {
@@ -229,12 +243,10 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
     for (const auto& option : visible.options()) known.push_back("--" + option->long_name());
     std::string name = e.get_option_name();
     name = name.substr(0, name.find('='));
-    return Error{
-        fmt::format("unknown option '{}'", name), "",
-        name == "--pjrt-plugin"
-            ? "XLA is the engine 'exec:python3 adapters/engines/jax/engine.py', without a plugin"
-        : meant(name, known).empty() ? "see --help"
-                                     : did_you_mean(name, known) + " See --help"};
+    return Error{fmt::format("unknown option '{}'", name), "",
+                 !instead_of(name).empty()    ? instead_of(name)
+                 : meant(name, known).empty() ? "see --help"
+                                              : did_you_mean(name, known) + " See --help"};
   } catch (const po::error& e) {
     return Error{e.what(), "", fix};
   }

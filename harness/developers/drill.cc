@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
+#include <charconv>
 
 #include "harness/cli/program.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/cli/shards.h"
 #include "harness/developers/developers.h"
 #include "harness/drill/results.h"
 #include "harness/host/folder_lock.h"
@@ -18,7 +16,22 @@ namespace twinrun::cli {
 namespace {
 
 constexpr int64_t kCases = 2400;
-constexpr const char* kFolder = "twinrun-results/drill";
+
+constexpr int64_t kMostShares = 100'000;
+
+// Shares count from 0, as the array tasks of Slurm and the indexed jobs of Kubernetes do.
+Status read_share(const std::string& text, drill::DrillOptions& o) {
+  const char *at = text.data(), *end = at + text.size();
+  const auto index = std::from_chars(at, end, o.share);
+  if (index.ec == std::errc() && index.ptr != end && *index.ptr == '/') {
+    const auto count = std::from_chars(index.ptr + 1, end, o.shares);
+    if (count.ec == std::errc() && count.ptr == end && 0 <= o.share && o.share < o.shares &&
+        o.shares <= kMostShares)
+      return Ok{};
+  }
+  return Error{fmt::format("found '{}'", text), "--share",
+               fmt::format("allowed: I/N with N from 1 to {} and I from 0 to N - 1", kMostShares)};
+}
 
 Result<drill::DrillOptions> options_of(const Parsed& parsed) {
   drill::DrillOptions o;
@@ -37,14 +50,8 @@ Result<drill::DrillOptions> options_of(const Parsed& parsed) {
   if (parsed.has("only")) o.only = parsed.get<std::string>("only");
   o.resume = parsed.get<bool>("resume");
   o.keep_all = parsed.get<bool>("keep") || !o.ids.empty();
-  o.directory = out_of(parsed, kFolder);
-  TWINRUN_ASSIGN(o.shard, shard_of(parsed));
-  if (parsed.has("shard")) {
-    // The shards on one machine share their reference runs.
-    o.cache = (std::filesystem::path(o.directory) / "references").string();
-    o.directory = shard_folder(o.directory, o.shard);
-  }
-  o.run = run_facts();
+  o.directory = parsed.get<std::string>("out");
+  if (parsed.has("share")) TWINRUN_RETURN_IF_ERROR(read_share(parsed.get<std::string>("share"), o));
   TWINRUN_ASSIGN(o.threads, threads_of(parsed));
   return o;
 }
@@ -56,30 +63,6 @@ Result<int> show(const drill::DrillSummary& summary, bool json) {
     print_text(drill::to_terminal(summary));
   }
   return summary.misses.empty() ? 0 : 1;
-}
-
-// --merge: the cases of all shards, or the records of a campaign whose tables another program makes
-// (`./dev cases`).
-Result<int> drill_merged(const Parsed& parsed) {
-  TWINRUN_ASSIGN(const JoinedShards all, joined_shards(parsed));
-  const campaign::Plan& plan = all.merged.plan;
-  const bool json = parsed.get<bool>("json");
-  if (plan.verb != "drill") {
-    if (json) {
-      print_document(campaign::to_json(plan));
-    } else {
-      print("{} cases of {}: {}\n", all.merged.lines.size(), plan.verb,
-            (std::filesystem::path(all.folder) / plan.records).string());
-    }
-    return 0;
-  }
-  std::vector<drill::CaseRecord> records;
-  for (const std::string& line : all.merged.lines) {
-    TWINRUN_ASSIGN(auto record, drill::from_line(line));
-    records.push_back(std::move(record));
-  }
-  TWINRUN_ASSIGN(const auto summary, drill::write_results(all.folder, records, all.merged.runs));
-  return show(summary, json);
 }
 
 }  // namespace
@@ -96,9 +79,12 @@ Result<int> drill_verb(const Args& args) {
   options.list("case ID", "run only this case (repeatable) and keep its report");
   options.text("out,o FOLDER",
                "folder of the results: drill.json, drill.md, cases.csv, cases.jsonl, reports of "
-               "wrong answers (default twinrun-results/drill)");
-  add_shard_option(options);
-  add_merge_option(options);
+               "wrong answers",
+               "twinrun-results/drill");
+  options.text(
+      "share I/N",
+      "only each Nth case from the Ith on, counted from 0; the cases.jsonl of all shares in "
+      "one file are a drill that --resume completes");
   options.flag("resume", "continue from cases.jsonl");
   options.flag("keep", "keep every case's report");
   add_common_options(options);
@@ -107,7 +93,6 @@ Result<int> drill_verb(const Args& args) {
       parse(args, "twinrun_dev drill [SCENARIO..|--program FILE] [OPTIONS]",
             "twinrun_dev drill drill_mlp drill_cnn --cases 60", options, {"?SCENARIO.."}));
   if (parsed.help) return 0;
-  if (parsed.has("merge")) return drill_merged(parsed);
   TWINRUN_ASSIGN(const auto o, options_of(parsed));
 
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
@@ -118,14 +103,8 @@ Result<int> drill_verb(const Args& args) {
     return Error{fmt::format("interrupted after {} cases", drilled.records.size()), o.directory,
                  "run the same command with --resume to continue", Error::Kind::kInterrupted};
   }
-  if (parsed.has("shard")) {
-    const auto failed = std::ranges::count_if(
-        drilled.records, [](const drill::CaseRecord& r) { return !r.error.empty(); });
-    print_shard(drilled.plan, out_of(parsed, kFolder), failed, parsed.get<bool>("json"));
-    return 0;
-  }
   TWINRUN_ASSIGN(const drill::DrillSummary summary,
-                 drill::write_results(o.directory, drilled.records, {o.run}));
+                 drill::write_results(o.directory, drilled.records, command_line()));
   return show(summary, parsed.get<bool>("json"));
 }
 

@@ -21,14 +21,12 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
                          compare_meaning, prove_sharding, compare_trajectories, apply_cures}) {
     if (const Status done = run(diagnosis); !done) {
       // Before the reference has run there is nothing to report on.
-      if (!done.error().of_foreign_engine() || !diagnosis.runs.contains("R") || options.seeds.mine)
-        return done.error();
+      if (!done.error().of_foreign_engine() || !diagnosis.runs.contains("R")) return done.error();
       diagnosis.evidence.engine_failure = done.error();
       diagnosis.evidence.engine_failure_run = diagnosis.running;
       break;
     }
     if (diagnosis.stopped()) return Diagnosis{{}, true};
-    if (options.seeds.mine && run == compare_trajectories) return Diagnosis{{}, false, true};
     if (options.sabotage) options.sabotage(diagnosis.evidence);
   }
   Diagnosis result{make_report(diagnosis, classify(diagnosis.evidence)), false};

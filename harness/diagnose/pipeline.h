@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "backends/faults/faults.h"
-#include "harness/diagnose/seed_runs.h"
 #include "harness/experiment/experiment.h"
 #include "harness/host/progress.h"
 #include "reports/report.h"
@@ -19,17 +18,6 @@
 namespace twinrun {
 
 struct Evidence;
-
-// Seeds that other processes train. A seed is named by its place: 0 is the scenario's own, which
-// every diagnosis trains.
-struct SeedWork {
-  // The runs of a seed that another process has trained; nullopt: they are trained here.
-  std::function<Result<std::optional<SeedRuns>>(int seed)> known;
-  // If set, the diagnosis trains only the further seeds for which `mine` holds, gives their runs to
-  // `trained`, and ends without a verdict.
-  std::function<bool(int seed)> mine;
-  std::function<Status(int seed, const SeedRuns&)> trained;
-};
 
 struct DiagnoseOptions {
   std::string baseline = "cpu", subject = "tpu";
@@ -47,7 +35,6 @@ struct DiagnoseOptions {
   std::vector<std::string> notes;  // of the caller, for the report
   std::string cache;   // folder in which reference runs are kept for later diagnoses; "": none
   bool fresh = false;  // compute reference runs again instead of reading them from the cache
-  SeedWork seeds;
   // Changes the evidence after every stage. For tests that check that a broken diagnosis is
   // noticed; no command-line option sets it.
   std::function<void(Evidence&)> sabotage;
@@ -56,7 +43,6 @@ struct DiagnoseOptions {
 struct Diagnosis {
   Report report;
   bool interrupted = false;
-  bool only_seeds = false;  // SeedWork::mine is set: there is no report
 };
 
 Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,

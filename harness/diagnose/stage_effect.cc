@@ -42,6 +42,11 @@ Result<std::pair<Experiment, Program>> program_of_s(const DiagnosisState& diagno
   return std::pair{meant, diagnosis.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
 }
 
+struct SeedRuns {
+  Evaluation r, s, t;         // held-out, after the last step; s is r where no S is trained
+  std::vector<float> losses;  // of R, step by step
+};
+
 // Trains R, S (if `with_s`) and T of seed `i`. nullopt: interrupted.
 Result<std::optional<SeedRuns>> train_seed(DiagnosisState& diagnosis, int i, bool with_s,
                                            bool scripted, Backend& cpu, Backend& engine) {
@@ -78,17 +83,11 @@ Result<std::optional<SeedRuns>> train_seed(DiagnosisState& diagnosis, int i, boo
   return std::optional(std::move(out));
 }
 
-// Adds the runs of the next seed, which another process may have trained.
+// Adds the runs of the next seed.
 Status add_seed(DiagnosisState& diagnosis, bool with_s, bool scripted, Backend& cpu,
                 Backend& engine) {
   const int i = static_cast<int>(diagnosis.seeds.r.size());
-  std::optional<SeedRuns> runs;
-  if (diagnosis.options.seeds.known) {
-    TWINRUN_ASSIGN(runs, diagnosis.options.seeds.known(i));
-  }
-  if (!runs) {
-    TWINRUN_ASSIGN(runs, train_seed(diagnosis, i, with_s, scripted, cpu, engine));
-  }
+  TWINRUN_ASSIGN(const auto runs, train_seed(diagnosis, i, with_s, scripted, cpu, engine));
   if (!runs) return Ok{};
   widen(diagnosis, runs->losses);
   diagnosis.seeds.r.push_back(runs->r);
@@ -147,16 +146,6 @@ Status judge_effect(DiagnosisState& diagnosis, bool wanted, Backend& cpu, Backen
     diagnosis.runs.erase("S#0");
   }
   const SeedTrials trials(x.scenario.diagnose, labels_are_classes(x), counted_labels(x.data->eval));
-  const SeedWork& work = diagnosis.options.seeds;
-  if (work.mine) {
-    for (int i = 1; wanted && i < trials.looks().back(); ++i) {
-      if (!work.mine(i)) continue;
-      TWINRUN_ASSIGN(const auto runs, train_seed(diagnosis, i, with_s, scripted, cpu, *engine));
-      if (!runs) return Ok{};
-      TWINRUN_RETURN_IF_ERROR(work.trained(i, *runs));
-    }
-    return Ok{};
-  }
   for (const int look : trials.looks()) {
     while (wanted && diagnosis.seeds.r.size() < static_cast<size_t>(look)) {
       TWINRUN_RETURN_IF_ERROR(add_seed(diagnosis, with_s, scripted, cpu, *engine));

@@ -28,9 +28,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The records of earlier runs of this drill. A case whose line was not written whole, or that ended
-// in an error, runs again. Error: another line that cannot be read, or that was changed after it was
-// written.
+// A record without what says how the run went.
+std::string result_of(CaseRecord record) {
+  record.seconds = record.truth_seconds = 0;
+  return to_line(record);
+}
+
+// The records of earlier runs and of other shares, whose files may stand one after the other. A case
+// whose line was not written whole, or that ended in an error, runs again. Errors: another line that
+// cannot be read, or that was changed after it was written; two results of one case.
 Result<std::map<std::string, CaseRecord>> finished(const std::string& path) {
   std::map<std::string, CaseRecord> done;
   std::error_code error;
@@ -40,11 +46,18 @@ Result<std::map<std::string, CaseRecord>> finished(const std::string& path) {
   int64_t number = 0;
   for (const std::string_view line : whole_lines(text)) {
     ++number;
+    const std::string where = fmt::format("{}:{}", path, number);
     auto record = from_line(std::string(line));
     if (!record)
-      return Error{record.error().what, fmt::format("{}:{}", path, number),
+      return Error{record.error().what, where,
                    "delete the line, and its case runs again; or begin again without --resume"};
-    if (record->error.empty()) done[record->injected.id] = std::move(*record);
+    if (!record->error.empty()) continue;
+    const auto [before, is_new] = done.try_emplace(record->injected.id, *record);
+    if (!is_new && before->second.setting == record->setting &&
+        result_of(before->second) != result_of(*record))
+      return Error{
+          fmt::format("DETERMINISM IS BROKEN: case {} has two results", record->injected.id), where,
+          "run it with --case on both machines, and compare the reports"};
   }
   return done;
 }
@@ -130,33 +143,38 @@ Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
   return wanted;
 }
 
-// What decides the result of a case besides its id. A scenario that cannot be read has no entry, and
-// its cases end in an error.
-Result<std::map<std::string, std::string>> setting_of(const DrillOptions& o,
-                                                      const std::vector<std::string>& ids) {
-  std::map<std::string, std::string> setting = {{"contract", std::to_string(kContractVersion)},
-                                                {"version", environment().at("version")}};
-  const ProgramFiles& files = o.plan.program;
-  for (const auto& [name, path] : {std::pair{"program", files.program},
-                                   {"binding", files.binding},
-                                   {"state", files.state},
-                                   {"batch", files.batch},
-                                   {"held-out", files.held_out},
-                                   {"whole", files.whole}}) {
-    if (path.empty()) continue;
-    TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
-    setting.emplace(name, digest_bytes(bytes.data(), bytes.size()).hex());
-  }
-  if (!files.program.empty()) return setting;
-  for (const std::string& id : ids) {
+// What decides the result of a case besides its id, as a digest: the numerics, the version, and the
+// scenario or the program. A scenario that cannot be read has its name alone, and its cases end in
+// an error.
+class Settings {
+ public:
+  explicit Settings(const DrillOptions& o) : o_(o) {}
+
+  Result<std::string> of(const std::string& id) {
     TWINRUN_ASSIGN(const CaseName name, parse_id(id));
-    const std::string key = "scenario " + name.scenario;
-    if (setting.contains(key)) continue;
-    if (const auto scenario = load_scenario(name.scenario))
-      setting.emplace(key, scenario_digest(*scenario).hex());
+    std::string& found = known_[name.scenario];
+    if (!found.empty()) return found;
+    std::string text =
+        fmt::format("contract {}, version {}", kContractVersion, environment().at("version"));
+    const ProgramFiles& files = o_.plan.program;
+    if (files.program.empty()) {
+      const auto scenario = load_scenario(name.scenario);
+      text += ", " + (scenario ? scenario_digest(*scenario).hex() : name.scenario);
+    }
+    for (const std::string& path :
+         {files.program, files.binding, files.state, files.batch, files.held_out, files.whole}) {
+      text += ", ";
+      if (path.empty()) continue;
+      TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
+      text += digest_bytes(bytes.data(), bytes.size()).hex();
+    }
+    return found = digest_bytes(text.data(), text.size()).hex();
   }
-  return setting;
-}
+
+ private:
+  const DrillOptions& o_;
+  std::map<std::string, std::string> known_;  // by scenario
+};
 
 }  // namespace
 
@@ -170,10 +188,11 @@ std::vector<std::string> litmus_scenarios() {
 
 Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFlag* stop) {
   TWINRUN_ASSIGN(const std::vector<std::string> all, ids_of(o));
-  TWINRUN_ASSIGN(auto setting, setting_of(o, all));
-  Drill drill;
-  drill.plan = campaign::make_plan("drill", "cases.jsonl", std::move(setting), all, o.shard);
-  drill.plan.run = o.run;
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (static_cast<int64_t>(i) % o.shares == o.share) ids.push_back(all[i]);
+  }
+  Drill drill{.planned = static_cast<int64_t>(ids.size())};
   const fs::path folder(o.directory);
   std::error_code error;
   if (!o.resume) fs::remove_all(folder / "begun", error);
@@ -183,8 +202,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   if (error)
     return Error{"cannot create the folder: " + error.message(), o.directory,
                  "choose another with --out", kind_of_failure(error.value())};
-  const std::string path = (folder / drill.plan.records).string();
-  TWINRUN_RETURN_IF_ERROR(campaign::begin(drill.plan, o.directory, o.resume));
+  const std::string path = (folder / "cases.jsonl").string();
   std::map<std::string, CaseRecord> done;
   if (o.resume) {
     TWINRUN_ASSIGN(done, finished(path));
@@ -194,19 +212,28 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
       progress->note(
           fmt::format("{}: {} of {} lines: each {}", path, unchecked, done.size(), kNoChecksum));
   }
+  Settings settings(o);
+  for (const std::string& id : ids) {
+    TWINRUN_ASSIGN(const std::string setting, settings.of(id));
+    if (const auto it = done.find(id); it != done.end() && it->second.setting != setting)
+      return Error{
+          fmt::format("case {} was recorded with another contract, version, scenario or program",
+                      id),
+          path, "choose another folder with --out, or begin again without --resume"};
+  }
   std::string known;
   for (const auto& [id, record] : done) known += to_line(record) + "\n";
   TWINRUN_ASSIGN(LineFile lines, LineFile::begin(path, known));
   const Begun begun(folder / "begun");
   std::vector<std::string> todo;
-  for (const auto& c : drill.plan.cases) {
-    if (!done.contains(c.id)) todo.push_back(c.id);
+  for (const std::string& id : ids) {
+    if (!done.contains(id)) todo.push_back(id);
   }
 
   CaseOptions each;
   each.program = o.plan.program;
   each.directory = (folder / "cases").string();
-  each.cache = o.cache.empty() ? (folder / "references").string() : o.cache;
+  each.cache = (folder / "references").string();
   each.keep_all = o.keep_all;
   each.stop = stop;
   each.sabotage = o.sabotage;
@@ -215,6 +242,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   std::atomic<bool> over = false;  // nothing more is begun
   const auto add = [&](const std::string& id, Result<std::optional<CaseRecord>> ran) {
     if (ran && !*ran) return;
+    if (const auto setting = settings.of(id); ran && setting) (*ran)->setting = *setting;
     const Status added = ran ? lines.add(to_line(**ran)) : Status(ran.error());
     if (!added) {
       if (!failed) {
@@ -258,24 +286,23 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   });
   if (failed) return *failed;
   std::string sorted;
-  const size_t planned = drill.plan.cases.size();
-  for (const auto& c : drill.plan.cases) {
-    const auto it = done.find(c.id);
+  for (const std::string& id : ids) {
+    const auto it = done.find(id);
     if (it == done.end()) continue;
-    // The tables are made of what stands in the file, so that merged shards give the same ones.
+    // The tables are made of what stands in the file, so that those of shares give the same ones.
     const std::string line = to_line(it->second);
     TWINRUN_ASSIGN(CaseRecord record, from_line(line));
     sorted += line + "\n";
     drill.records.push_back(std::move(record));
     done.erase(it);
   }
-  drill.interrupted = drill.records.size() < planned;
+  drill.interrupted = drill.records.size() < ids.size();
   if (!drill.interrupted) {
     for (const auto& [id, record] : done) sorted += to_line(record) + "\n";
     TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, sorted));
   }
   if (progress != nullptr)
-    progress->end(fmt::format("{} of {} cases", drill.records.size(), planned));
+    progress->end(fmt::format("{} of {} cases", drill.records.size(), drill.planned));
   return drill;
 }
 

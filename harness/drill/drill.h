@@ -7,7 +7,6 @@
 //   to_terminal(summarise(drill->records), {...});
 #pragma once
 
-#include "harness/campaign/plan.h"
 #include "harness/drill/matrix.h"
 #include "harness/drill/run_case.h"
 
@@ -17,20 +16,19 @@ struct DrillOptions {
   CasePlan plan;
   std::vector<std::string> ids;  // run these cases instead of the plan's
   std::string only;              // glob over kinds of faults and causes; "": all
-  // For plan.json, cases.jsonl, references/, and reports of wrong answers in cases/.
+  // For cases.jsonl, references/, and reports of wrong answers in cases/.
   std::string directory;
-  std::string cache;      // of reference runs; "": directory/references
   bool resume = false;    // keep the records in cases.jsonl; otherwise start over
   bool keep_all = false;  // keep every case's report
   int threads = 1;
-  campaign::Shard shard;                    // of the cases, only those of this shard
-  campaign::RunFacts run;                   // for plan.json
+  // Only the cases whose place in the plan, modulo `shares`, is `share`.
+  int64_t share = 0, shares = 1;
   std::function<void(Evidence&)> sabotage;  // for tests: DiagnoseOptions::sabotage
 };
 
 struct Drill {
   std::vector<CaseRecord> records;  // in the order of the plan
-  campaign::Plan plan;
+  int64_t planned = 0;              // cases of this share
   bool interrupted = false;
 };
 Result<Drill> run_drill(const DrillOptions& options, Progress* progress, const StopFlag* stop);

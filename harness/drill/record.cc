@@ -141,6 +141,7 @@ std::string to_line(const CaseRecord& r) {
   }
   const json line = {
       {"id", c.id},
+      {"setting", r.setting},
       {"injected",
        {{"level", std::string(1, c.level)},
         {"overrides", overrides},
@@ -192,6 +193,7 @@ Result<CaseRecord> from_line(const std::string& text) {
     // The record repeats what the id determines, so that counting needs no case to be drawn again.
     DrillCase& c = r.injected;
     c.id = line.at("id");
+    r.setting = line.at("setting");
     TWINRUN_ASSIGN(const CaseName name, parse_id(c.id));
     c.stratum = name.stratum;
     c.scenario = name.scenario;

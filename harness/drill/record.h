@@ -51,6 +51,7 @@ struct SaidFinding {
 
 struct CaseRecord {
   DrillCase injected;
+  std::string setting;  // digest of what decides the result besides the case's id (drill.cc)
   Truth truth;
   std::string error;  // not empty: the case failed, and nothing below is valid
   VerdictClass verdict = VerdictClass::kInconclusive;

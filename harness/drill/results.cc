@@ -5,21 +5,20 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
+#include "harness/host/environment.h"
+#include "program/base/digest.h"
 
 namespace twinrun::drill {
 namespace {
 
-std::string run_json(const DrillSummary& s, const std::vector<campaign::RunFacts>& runs) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const campaign::RunFacts& run : runs)
-    list.push_back({{"command", run.command},
-                    {"date", run.date},
-                    {"machine", run.machine},
-                    {"build", run.build}});
-  const nlohmann::ordered_json json = {{"schema", 1},
+std::string run_json(const DrillSummary& s, const std::string& command) {
+  const auto facts = environment();
+  const nlohmann::ordered_json json = {{"schema", 2},
                                        {"core_seconds_per_case", s.seconds + s.truth_seconds},
                                        {"of_them_for_the_truth", s.truth_seconds},
-                                       {"runs", list}};
+                                       {"command", command},
+                                       {"machine", facts.at("cpu") + ", " + facts.at("isa")},
+                                       {"build", digest_of_executable().hex()}};
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -27,12 +26,13 @@ std::string run_json(const DrillSummary& s, const std::vector<campaign::RunFacts
 
 Result<DrillSummary> write_results(const std::string& folder,
                                    const std::vector<CaseRecord>& records,
-                                   const std::vector<campaign::RunFacts>& runs) {
+                                   const std::string& command) {
   DrillSummary summary = summarise(records);
   const std::filesystem::path path(folder);
   for (const auto& [name, text] :
        {std::pair{"drill.json", to_json(summary)}, std::pair{"drill.md", to_markdown(summary)},
-        std::pair{"cases.csv", to_csv(records)}, std::pair{"run.json", run_json(summary, runs)}}) {
+        std::pair{"cases.csv", to_csv(records)},
+        std::pair{"run.json", run_json(summary, command)}}) {
     TWINRUN_RETURN_IF_ERROR(write_file_atomically((path / name).string(), text));
   }
   return summary;

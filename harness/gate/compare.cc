@@ -8,10 +8,7 @@
 #include <filesystem>
 #include <map>
 
-#include "checkpoints/container/line_file.h"
-#include "harness/campaign/merge.h"
 #include "harness/gate/pairs.h"
-#include "harness/host/environment.h"
 #include "harness/run/run.h"
 #include "reports/text.h"
 
@@ -32,43 +29,6 @@ class Comparing {
       if (pairs.front().identical) break;
     }
     return conclude(question, pairs);
-  }
-
-  Result<campaign::Plan> run_shard(const CompareShard& how) {
-    TWINRUN_ASSIGN(const CompareQuestion question, open_arms());
-    std::vector<std::string> ids;
-    for (const uint64_t seed : seeds(question)) ids.push_back(id_of(seed));
-    std::map<std::string, std::string> setting = to_setting(question);
-    setting.emplace("contract", std::to_string(kContractVersion));
-    setting.emplace("version", environment().at("version"));
-    setting.emplace("scenario of A", scenario_digest(a_->scenario).hex());
-    setting.emplace("scenario of B", scenario_digest(b_->scenario).hex());
-    campaign::Plan plan =
-        campaign::make_plan("compare", "pairs.jsonl", std::move(setting), ids, how.shard);
-    plan.run = how.run;
-    TWINRUN_RETURN_IF_ERROR(campaign::begin(plan, how.folder, how.resume));
-    const std::string path = (std::filesystem::path(how.folder) / plan.records).string();
-    std::map<std::string, std::string> known;
-    if (how.resume) {
-      TWINRUN_ASSIGN(auto records, campaign::read_records(path));
-      for (campaign::Record& record : records) known[record.id] = std::move(record.line);
-    }
-    std::string text;
-    for (const auto& [id, line] : known) text += line + "\n";
-    TWINRUN_ASSIGN(LineFile lines, LineFile::begin(path, text));
-    int64_t done = 0;
-    for (const campaign::PlannedCase& c : plan.cases) {
-      if (!known.contains(c.id)) {
-        TWINRUN_ASSIGN(const auto pair, train_pair(first_seed() + static_cast<uint64_t>(c.number)));
-        if (!pair)
-          return Error{fmt::format("interrupted after {} of {} pairs", done, plan.cases.size()),
-                       how.folder, "run the same command with --resume to continue",
-                       Error::Kind::kInterrupted};
-        TWINRUN_RETURN_IF_ERROR(lines.add(to_line(*pair)));
-      }
-      ++done;
-    }
-    return plan;
   }
 
  private:
@@ -204,9 +164,5 @@ CompareOutcome decide(const TrajectoryRow& row) {
 }
 
 Result<Comparison> compare(const CompareOptions& options) { return Comparing(options).run(); }
-
-Result<campaign::Plan> compare_shard(const CompareOptions& options, const CompareShard& shard) {
-  return Comparing(options).run_shard(shard);
-}
 
 }  // namespace twinrun

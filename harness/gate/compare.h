@@ -13,7 +13,6 @@
 
 #include <string>
 
-#include "harness/campaign/plan.h"
 #include "harness/run/engine_setup.h"
 #include "reports/comparison.h"
 
@@ -43,16 +42,6 @@ struct CompareOptions {
 // cannot be read; an imported program comes without held-out batches; an engine cannot be set up or
 // fails.
 Result<Comparison> compare(const CompareOptions& options);
-
-// One shard of the pairs: plan.json and pairs.jsonl in a folder, from which `twinrun compare --merge`
-// concludes (pairs.h). Every pair runs, since no shard knows whether the first one is identical.
-struct CompareShard {
-  campaign::Shard shard;
-  std::string folder;
-  bool resume = false;  // keep the pairs in pairs.jsonl; otherwise start over
-  campaign::RunFacts run;
-};
-Result<campaign::Plan> compare_shard(const CompareOptions& options, const CompareShard& shard);
 
 // The rule. Equivalent: two one-sided tests at 5 % place the mean inside the margin. Otherwise
 // different if the 95 % interval excludes 0 (or only one arm diverged); otherwise undetermined. A

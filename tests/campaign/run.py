@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The campaign: the slow tests, drill, real cases, calibration and speed, in shards on this machine, and their pages in docs/results/.
+"""The campaign: the slow tests, drill, real cases, calibration and speed, several processes at a time, and their pages in docs/results/.
 
     ./dev campaign                            everything, two processes at a time; hours
-    ./dev campaign --parts drill --cases 254 --shards 8 --jobs 4
-    ./dev campaign --write                    also writes the pages, from the merged records
+    ./dev campaign --parts drill --cases 254 --shares 8 --jobs 4
+    ./dev campaign --write                    also writes the pages
     ./dev campaign --fresh                    begins anew; without it, a campaign that was killed goes on
 
-A part is a list of jobs. A job is a command that goes on where it was killed: shards of the drill and of the cases keep their
-records, the calibration its rows. A job that ends badly runs again, three times at most; then it is listed, and the others run.
+A part is a list of jobs. A job is a command that goes on where it was killed: shares of the drill keep their records, the calibration
+its rows. A job that ends badly runs again, three times at most; then it is listed, and the others run.
 What is measured by the clock (speed) runs last and alone. OUT/progress.html says how far it is and renews itself. Exit status: 0;
-1: a job has failed or the merged tables have misses; 130: interrupted.
+1: a job has failed or the tables have misses; 130: interrupted.
 """
 
 import argparse
@@ -40,44 +40,40 @@ def die_with_us():
 
 
 class Job:
-    def __init__(self, name, words, records=None, alone=False, fine=(0,), environment=None):
-        self.name, self.words, self.records, self.alone, self.fine = name, [str(w) for w in words], records, alone, fine
+    def __init__(self, name, words, records=None, cases=0, alone=False, fine=(0,), environment=None):
+        self.name, self.words, self.records, self.cases, self.alone, self.fine = name, [str(w) for w in words], records, cases, alone, fine
         self.environment = environment or {}
         self.state, self.tries, self.begun, self.seconds, self.process = "waits", 0, 0.0, 0.0, None
 
     def progress(self):
-        """(cases recorded, cases planned) of a shard; None: the job has no records."""
+        """(cases recorded, cases planned); None: the job has no records."""
         if self.records is None:
             return None
         try:
-            planned = len(json.loads((self.records / "plan.json").read_text())["ids"])
-            return (self.records / "cases.jsonl").read_bytes().count(b"\n"), planned
-        except (OSError, ValueError, KeyError):
-            return 0, 0
+            return self.records.read_bytes().count(b"\n"), self.cases
+        except OSError:
+            return 0, self.cases
+
+
+def drill(args, twinrun):
+    return [f"{twinrun}_dev", "drill", *args.scenarios, "--cases", args.cases, "--threads", 1, "--resume", "-q"]
 
 
 def jobs_of(args, out, twinrun):
-    shards, jobs = range(args.shards), []
+    shares, jobs = range(args.shares), []
     if "tests" in args.parts:
-        jobs += [Job(f"tests {i}/{args.shards}", ["ctest", "--test-dir", pathlib.Path(twinrun).parent, "--no-tests=error",
-                                                  "--output-on-failure", "-L", "slow", "-I", f"{i + 1},,{args.shards}"])
-                 for i in shards]  # fmt: skip
+        jobs += [Job(f"tests {i}/{args.shares}", ["ctest", "--test-dir", pathlib.Path(twinrun).parent, "--no-tests=error",
+                                                  "--output-on-failure", "-L", "slow", "-I", f"{i + 1},,{args.shares}"])
+                 for i in shares]  # fmt: skip
     if "drill" in args.parts:
         jobs += [
-            Job(f"drill {i}/{args.shards}",
-                [f"{twinrun}_dev", "drill", *args.scenarios, "--cases", args.cases, "--threads", 1, "--shard", f"{i}/{args.shards}", "-o",
-                 out / "drill", "--resume", "-q"],
-                out / f"drill/shard-{i}-of-{args.shards}")
-            for i in shards
+            Job(f"drill {i}/{args.shares}", [*drill(args, twinrun), "--share", f"{i}/{args.shares}", "-o", out / f"drill/{i}"],
+                out / f"drill/{i}/cases.jsonl", len(range(i, args.cases, args.shares)), fine=(0, 1))
+            for i in shares
         ]  # fmt: skip
     if "cases" in args.parts:
-        jobs += [
-            Job(f"cases {i}/{args.shards}",
-                [sys.executable, SOURCE / "cases/run.py", *args.names, "--program", twinrun, "--shard", f"{i}/{args.shards}", "-o",
-                 out / "cases", "--resume"],
-                out / f"cases/shard-{i}-of-{args.shards}")
-            for i in shards
-        ]  # fmt: skip
+        names = args.names or sorted(p.parent.name for p in (SOURCE / "cases").glob("*/case.toml"))
+        jobs += [Job(f"cases {name}", [sys.executable, SOURCE / "cases/run.py", name, "--program", twinrun], fine=(0, 77)) for name in names]
     if "calibration" in args.parts:
         tests = pathlib.Path(twinrun).parent / "tests/harness_tests"
         jobs.append(Job("calibration, effect", [tests, "--gtest_filter=EffectCalibration*"],
@@ -219,31 +215,29 @@ def section(page, name, text):
     print(f"wrote {path}", file=sys.stderr)
 
 
-def drill_section(merged):
-    run = json.loads((merged / "run.json").read_text())
-    machines = sorted({f"{r['machine']}, {r['date']}" for r in run["runs"]})
-    text = (merged / "drill.md").read_text().replace("\n### ", "\n#### ")
-    return (f"## The last campaign\n`./dev campaign --write`, {len(run['runs'])} shards, on {'; '.join(machines)}; "
-            f"{run['core_seconds_per_case']:.1f} core-seconds per case. First shard: `{run['runs'][0]['command']}`.\n\n{text}")  # fmt: skip
+def drill_section(folder, shares):
+    run = json.loads((folder / "run.json").read_text())
+    text = (folder / "drill.md").read_text().replace("\n### ", "\n#### ")
+    return (f"## The last campaign\n`./dev campaign --write`, {shares} shares, on {run['machine']}, {datetime.date.today()}; "
+            f"{run['core_seconds_per_case']:.1f} core-seconds per case. Command: `{run['command']}`.\n\n{text}")  # fmt: skip
 
 
 def finish(args, out, campaign, twinrun):
-    """Merges what is complete, and writes pages. Returns whether all is well."""
+    """Makes the tables of what is complete, and writes pages. Returns whether all is well."""
     well = all(j.state == "done" for j in campaign.jobs)
     done = {part: all(j.state == "done" for j in campaign.jobs if j.name.startswith(part)) for part in args.parts}
-    for part in ("drill", "cases"):
-        if not done.get(part):
-            continue
-        merged = out / part / "merged"
-        code = subprocess.run([f"{twinrun}_dev", "drill", "--merge", out / part, "-o", merged, "-q"]).returncode
+    if done.get("drill"):
+        whole = out / "drill/whole"
+        whole.mkdir(exist_ok=True)
+        with open(whole / "cases.jsonl", "w", encoding="utf-8") as file:
+            file.writelines((out / f"drill/{i}/cases.jsonl").read_text(encoding="utf-8") for i in range(args.shares))
+        code = subprocess.run([str(w) for w in (*drill(args, twinrun), "-o", whole)]).returncode
         well = well and code == 0
-        if code not in (0, 1):
-            continue
-        if part == "drill" and args.write:
-            section("drill.md", "drill", drill_section(merged))
-        if part == "cases":
-            words = [sys.executable, SOURCE / "cases/run.py", "--program", twinrun, "--merged", merged]
-            well = subprocess.run([*words, *(["--write"] if args.write else [])]).returncode == 0 and well
+        if code in (0, 1) and args.write:
+            section("drill.md", "drill", drill_section(whole, args.shares))
+    if done.get("cases"):
+        words = [sys.executable, SOURCE / "cases/run.py", *args.names, "--program", twinrun, "--known"]
+        well = subprocess.run([*words, *(["--write"] if args.write else [])]).returncode == 0 and well
     if done.get("calibration"):
         logs = [campaign.log(j) for j in campaign.jobs if j.name.startswith("calibration")]
         tables = ["\n".join(line for line in log.read_text().splitlines() if line.startswith("|")) for log in logs]
@@ -258,7 +252,7 @@ def finish(args, out, campaign, twinrun):
 def main():
     parser = argparse.ArgumentParser(prog="./dev campaign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="of tests, drill, cases, calibration, speed, between commas (all)")
-    parser.add_argument("--shards", type=int, default=16, help="of the drill and of the cases (%(default)s)")
+    parser.add_argument("--shares", type=int, default=16, help="of the drill (%(default)s)")
     parser.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 1), help="processes at a time (%(default)s)")
     parser.add_argument("--cases", type=int, default=2400, help="of the drill (%(default)s)")
     parser.add_argument("--scenarios", nargs="*", default=[], help="of the drill (all drill_*)")
@@ -266,15 +260,15 @@ def main():
     parser.add_argument("--pairs", type=int, default=400, help="null pairs of the calibration (%(default)s)")
     parser.add_argument("-o", "--out", default="build/campaign", help="folder of the campaign (%(default)s)")
     parser.add_argument("--fresh", action="store_true", help="remove what an earlier campaign left in OUT")
-    parser.add_argument("--write", action="store_true", help="write docs/results/ from the merged records")
+    parser.add_argument("--write", action="store_true", help="write docs/results/")
     parser.add_argument("--program", default=os.environ.get("TWINRUN") or SOURCE / "build/release/twinrun", help="the program twinrun")
     args = parser.parse_args()
     args.parts = args.parts.split(",")
     for part in args.parts:
         if part not in PARTS:
             parser.error(f"--parts: there is no '{part}'; known: {', '.join(PARTS)}")
-    if args.shards < 1 or args.jobs < 1:
-        parser.error(f"--shards {args.shards}, --jobs {args.jobs}: each must be 1 or more")
+    if args.shares < 1 or args.jobs < 1:
+        parser.error(f"--shares {args.shares}, --jobs {args.jobs}: each must be 1 or more")
     twinrun = str(pathlib.Path(args.program).absolute())
     if not os.access(twinrun, os.X_OK):
         parser.error(f"there is no program {twinrun}; ./dev build makes it")

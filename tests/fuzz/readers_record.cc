@@ -8,11 +8,9 @@
 #include "backends/exec/messages.h"
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/replay.h"
-#include "harness/campaign/plan.h"
 #include "harness/drill/record.h"
 #include "harness/foreign/curves.h"
 #include "harness/foreign/event_file.h"
-#include "harness/gate/pairs.h"
 #include "harness/search/session.h"
 #include "harness/trace/judge_trace.h"
 #include "harness/xplane/compare.h"
@@ -209,32 +207,6 @@ void check_case(std::string_view bytes) {
                written, "a case that was written and read");
 }
 
-void check_plan(std::string_view bytes) {
-  const auto plan = campaign::plan_from(with_json_checksums(bytes), "plan.json");
-  if (!accepted(plan)) return;
-  for (const campaign::PlannedCase& c : plan->cases)
-    require(campaign::has(plan->shard, c.id), "a plan has a case of another shard");
-  const std::string written = campaign::to_json(*plan);
-  require_same(campaign::to_json(
-                   must(campaign::plan_from(written, "plan.json"), "a written plan is refused")),
-               written, "a plan that was written and read");
-}
-
-std::vector<std::string> pair_seeds() {
-  Pair pair{.seed = 17, .identical = false, .notes = {"A and B have different samples"}};
-  pair.a = {"cpu", "cores=1", 0.25, {}, 1.5};
-  pair.b = {"tpu", "cores=8", std::nan(""), {RunEnd::Kind::kDiverged, "loss is NaN"}, 0.5};
-  return {to_line(pair)};
-}
-
-void check_pair(std::string_view bytes) {
-  const auto pair = pair_from(with_json_checksums(bytes));
-  if (!accepted(pair)) return;
-  const std::string written = to_line(*pair);
-  require_same(to_line(must(pair_from(written), "a written pair is refused")), written,
-               "a pair that was written and read");
-}
-
 std::vector<std::string> known_seeds() {
   KnownStep step;
   step.framework = "torch";
@@ -308,13 +280,6 @@ std::vector<Reader> record_readers() {
       {"session", Kind::kJson, "sessions of bisect (session.jsonl)", 4096, &session_seeds,
        &check_session},
       {"case", Kind::kJson, "cases of a drill (cases.jsonl)", 4096, &case_seeds, &check_case},
-      {"plan", Kind::kJson, "plans of a campaign's shards (plan.json)", 4096,
-       [] {
-         return std::vector<std::string>{campaign::to_json(campaign::make_plan(
-             "drill", "cases.jsonl", {{"contract", "1"}}, {"a.1", "a.2", "a.3"}, {1, 2}))};
-       },
-       &check_plan},
-      {"pair", Kind::kJson, "pairs of a comparison (pairs.jsonl)", 4096, &pair_seeds, &check_pair},
       {"known", Kind::kJson, "known steps", 4096, &known_seeds, &check_known},
       {"trace", Kind::kTrace, "traces of watch, which are judged", 4096, &traces_of_calls,
        &check_trace},

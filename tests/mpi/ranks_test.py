@@ -199,7 +199,6 @@ def refused(folder):
     for ranks, words, code, message in (
         (2, ["train", "digits_mpl"], 128, "digits_mpl"),
         (2, ["compare", "digits_mlp"], 128, "'compare' does not run on several ranks"),
-        (2, ["diagnose", "digits_mlp", "--shard", "0/2"], 128, "--shard"),
         (2, ["diagnose", "digits_mlp", "--subject", "honest:3"], 128, "does not run on several ranks"),
         (2, ["diagnose", "digits_mlp", "--set", "tpu.cores=1"], 128, "2 ranks for 1 core"),
         (2, ["train", "digits_mlp", "--engine", "cpu"], 128, "2 ranks for 1 core"),

@@ -320,10 +320,10 @@ struct Drilling {
     std::filesystem::create_directories(folder / "drill/begun");
     std::ofstream(folder / "drill/begun/" + id) << std::flush;
   }
-  void fails_with(const std::string& part) const {
+  void fails_with(const std::string& part, Error::Kind kind = Error::Kind::kMachine) const {
     const auto ran = run_drill(options, nullptr, nullptr);
     ASSERT_FALSE(ran.ok());
-    EXPECT_EQ(ran.error().kind, Error::Kind::kMachine);
+    EXPECT_EQ(ran.error().kind, kind);
     EXPECT_NE(ran.error().message().find(part), std::string::npos) << ran.error().message();
   }
   int64_t lines() const {
@@ -374,6 +374,35 @@ TEST(DrillRunner, ALineThatWasChangedIsRefused) {
   std::fill_n(holed.begin() + static_cast<std::ptrdiff_t>(holed.find('\n')) + 1, 100, '\0');
   std::ofstream(path, std::ios::trunc) << holed;
   EXPECT_EQ(d.run().size(), 2u);
+}
+
+TEST(DrillRunner, TwoResultsOfOneCaseAreRefused) {
+  Drilling d;
+  d.options.ids = {"clean.drill_mlp.1.0"};
+  CaseRecord record = d.run().at(0);
+  const std::string path = d.folder / "drill/cases.jsonl";
+  record.seconds += 1;  // of another machine
+  std::ofstream(path, std::ios::app) << to_line(record) << "\n";
+  d.options.resume = true;
+  EXPECT_EQ(d.run().size(), 1u);
+  record.executions += 1;
+  std::ofstream(path, std::ios::app) << to_line(record) << "\n";
+  d.fails_with("DETERMINISM IS BROKEN", Error::Kind::kInput);
+  record.setting = "of another version";
+  std::ofstream(path, std::ios::trunc) << to_line(record) << "\n";
+  d.fails_with("was recorded with another contract, version, scenario or program",
+               Error::Kind::kInput);
+}
+
+TEST(DrillRunner, SharesAreTheWholeInTurn) {
+  Drilling d;
+  d.options.ids = {"engine.no_such_scenario.1.0", "engine.no_such_scenario.1.1",
+                   "engine.no_such_scenario.1.2"};
+  d.options.share = 1;
+  d.options.shares = 2;
+  const auto records = d.run();
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].injected.id, d.options.ids[1]);
 }
 
 TEST(DrillRunner, ACaseOfAScenarioInAFileIsKnownToRun) {
