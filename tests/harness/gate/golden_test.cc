@@ -153,23 +153,6 @@ TEST(GoldenRuns, TableIsComplete) {
   EXPECT_EQ(read_table().size(), 4 * self_contained(0, kAny).size());
 }
 
-// TWINRUN_GOLDEN="digits_mlp litmus_nan" selects only these scenarios, for an emulated CPU
-// (docs/developers/processors.md).
-std::vector<std::string> chosen(const std::vector<std::string>& names) {
-  const char* list = std::getenv("TWINRUN_GOLDEN");
-  if (list == nullptr) return names;
-  std::istringstream words(list);
-  std::vector<std::string> result;
-  for (std::string word; words >> word;) {
-    if (std::find(names.begin(), names.end(), word) == names.end()) {
-      ADD_FAILURE() << "TWINRUN_GOLDEN: no scenario '" << word << "' among these";
-    } else {
-      result.push_back(word);
-    }
-  }
-  return result;
-}
-
 // Every instruction set, every thread count and both alignments give the digests of the table.
 class GoldenSettings : public testing::TestWithParam<std::tuple<Isa, int, bool>> {
  protected:
@@ -177,7 +160,7 @@ class GoldenSettings : public testing::TestWithParam<std::tuple<Isa, int, bool>>
     const auto [isa, threads, shift] = GetParam();
     const IsaScope scope(isa);
     if (!scope.there()) GTEST_SKIP() << "this CPU has no " << to_string(isa);
-    for (const std::string& name : chosen(self_contained(least, most))) {
+    for (const std::string& name : self_contained(least, most)) {
       expect_golden(corners(name, threads, shift));
     }
   }
@@ -203,18 +186,15 @@ std::string setting_name(const testing::TestParamInfo<std::tuple<Isa, int, bool>
 TEST_P(GoldenIsaRuns, NeverChangeABit) { expect(0, kMediumFlops); }
 INSTANTIATE_TEST_SUITE_P(Settings, GoldenIsaRuns, kSettings, setting_name);
 
-bool scenarios_are_named() { return std::getenv("TWINRUN_GOLDEN") != nullptr; }
-
 // Heavy scenarios run with every instruction set and every thread count, alternating between the
 // alignments; the model of AMX runs with three threads only, and the heaviest scenarios not at all.
-// For scenarios that TWINRUN_GOLDEN names, everything runs.
 std::vector<std::tuple<Isa, int, bool>> settings_of_heavy_scenarios() {
   std::vector<std::tuple<Isa, int, bool>> out;
   for (Isa isa : vectors_and_model()) {
     for (int threads : {1, 2, 3, 8}) {
       for (bool shift : {false, true}) {
         const bool turn = (threads % 2 == 1) != (isa == Isa::kAvx512);
-        if (scenarios_are_named() || (shift == turn && (isa != Isa::kAmxModel || threads == 3)))
+        if (shift == turn && (isa != Isa::kAmxModel || threads == 3))
           out.emplace_back(isa, threads, shift);
       }
     }
@@ -223,9 +203,7 @@ std::vector<std::tuple<Isa, int, bool>> settings_of_heavy_scenarios() {
 }
 
 class GoldenHeavyRunsSlow : public GoldenSettings {};
-TEST_P(GoldenHeavyRunsSlow, NeverChangeABit) {
-  expect(kMediumFlops, scenarios_are_named() ? kAny : kHeaviestFlops);
-}
+TEST_P(GoldenHeavyRunsSlow, NeverChangeABit) { expect(kMediumFlops, kHeaviestFlops); }
 INSTANTIATE_TEST_SUITE_P(Settings, GoldenHeavyRunsSlow,
                          testing::ValuesIn(settings_of_heavy_scenarios()), setting_name);
 
