@@ -1,4 +1,4 @@
-// Makes the frame of every page: head, styles, body and scripts.
+// Makes the frame of report.html: head, styles, body and scripts.
 #include "reports/html_page.h"
 
 #include <fmt/format.h>
@@ -27,8 +27,8 @@ std::string page(const Page& p) {
       "'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n"
-      "<style>\n{}</style>\n</head>\n<body{}>\n{}{}</body>\n</html>\n",
-      p.title, styles, p.kind.empty() ? "" : fmt::format(" class=\"{}\"", p.kind), p.body, scripts);
+      "<style>\n{}</style>\n</head>\n<body>\n{}{}</body>\n</html>\n",
+      p.title, styles, p.body, scripts);
 }
 
 void Sections::add(std::string_view id, std::string_view title, const std::string& html) {

@@ -1,7 +1,7 @@
-// The frame of every page: one file whose content security policy forbids loading anything, in the
+// The frame of report.html: one file whose content security policy forbids loading anything, in the
 // reader's light or dark colour scheme.
 //
-//   html::page({.title = "profile", .styles = {"page.css"},
+//   html::page({.title = "report", .styles = {"page.css"},
 //               .body = "<main>...</main>\n", .scripts = {...}});
 #pragma once
 
@@ -16,7 +16,6 @@ struct Page {
   std::vector<std::string_view> styles;   // names in page_files.h
   std::string body;                       // markup
   std::vector<std::string> scripts = {};  // source text of each
-  std::string_view kind = {};             // class of <body>, for styles
 };
 std::string page(const Page& page);
 

@@ -1,6 +1,6 @@
 // HTML from untrusted strings: names of ops, messages of engines, files of scenarios. Every
 // function takes raw text and returns markup; only parameters called `html` are markup already.
-// Used by html*.cc, svg*.cc and the other pages of reports/.
+// Used by html*.cc and svg*.cc.
 //
 //   html::text("a < b")                       // "a &lt; b", one line, nothing invisible
 //   html::Table t("Runs", {{"run"}, {"loss", true}});

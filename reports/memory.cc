@@ -68,6 +68,14 @@ Json list(const std::vector<T>& rows) {
   return out;
 }
 
+// The first line of the text.
+std::string memory_line(const MemoryReport& r) {
+  return fmt::format("memory of one {} core, batch {} on {}: {} of {} {}", r.generation, r.batch,
+                     r.cores == 1 ? "one core" : fmt::format("{} cores", r.cores),
+                     size_text(r.used()), size_text(r.usable()),
+                     r.fits() ? "used" : "needed: it does not fit");
+}
+
 }  // namespace
 
 std::string out_of_memory_text(const MemoryReport& r) {
@@ -90,13 +98,6 @@ std::string out_of_memory_text(const MemoryReport& r) {
     if (is_temporary(a)) out += allocation_text(a, ++number);
   }
   return out;
-}
-
-std::string memory_line(const MemoryReport& r) {
-  return fmt::format("memory of one {} core, batch {} on {}: {} of {} {}", r.generation, r.batch,
-                     r.cores == 1 ? "one core" : fmt::format("{} cores", r.cores),
-                     size_text(r.used()), size_text(r.usable()),
-                     r.fits() ? "used" : "needed: it does not fit");
 }
 
 std::string memory_text(const MemoryReport& r) {

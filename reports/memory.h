@@ -73,7 +73,6 @@ struct MemoryReport {
 };
 
 // For a terminal. Names of ops are raw: whoever prints the text must clean it.
-std::string memory_line(const MemoryReport& report);  // the first line of the text
 std::string memory_text(const MemoryReport& report);
 // The compiler's message; "" where the step fits. Sources of the wording: docs/guides/check.md.
 std::string out_of_memory_text(const MemoryReport& report);

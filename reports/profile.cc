@@ -40,6 +40,8 @@ Json json_of(const ProfileOp& op) {
           {"utilisation", op.utilisation},
           {"matrix_utilisation", op.matrix_utilisation},
           {"limit", op.limit},
+          {"fit", op.fit},
+          {"fill", op.fill},
           {"ops", op.ops},
           {"layout", op.layout},
           {"expression", op.expression}};
@@ -77,14 +79,10 @@ std::string_view to_string(InputBound bound) {
 }
 
 std::vector<ProfileCategory> categories(const Profile& profile) {
-  return grouped(profile, &ProfileOp::category);
-}
-
-std::vector<ProfileCategory> grouped(const Profile& profile, std::string ProfileOp::*word) {
   std::map<std::string, ProfileCategory> by_name;
   for (const ProfileOp& op : profile.ops) {
-    ProfileCategory& c = by_name[op.*word];
-    c.name = op.*word;
+    ProfileCategory& c = by_name[op.category];
+    c.name = op.category;
     c.seconds += op.seconds;
     c.share += op.share;
     c.flops += op.flops;

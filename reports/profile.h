@@ -1,9 +1,8 @@
 // Where the time of a step goes, either modelled or measured. Made by harness/profile and rendered
-// by one file per format: profile.cc (JSON), profile_text.cc, profile_html.cc, and
-// profile_trace.cc, which makes a ChromeTrace.
+// by one file per format: profile.cc (JSON) and profile_text.cc; harness/xplane writes it for XProf.
 //
 //   const Profile p = modelled_profile(scenario, {...});
-//   to_profile_json(p);  to_profile_text(p, {...});  to_profile_html(p);
+//   to_profile_json(p);  to_profile_text(p, 80);
 #pragma once
 
 #include <cstdint>
@@ -11,8 +10,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "reports/chrome_trace.h"
 
 namespace twinrun {
 
@@ -150,8 +147,6 @@ struct ProfileCategory {
   int count = 0;
 };
 std::vector<ProfileCategory> categories(const Profile& profile);
-// The same, grouped by another member of an op: &ProfileOp::layer.
-std::vector<ProfileCategory> grouped(const Profile& profile, std::string ProfileOp::*word);
 inline constexpr size_t kTopOps = 10;  // number shown on an overview
 std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most);
 
@@ -171,10 +166,5 @@ HostTime host_time(const Profile& p);
 
 std::string to_profile_json(const Profile& profile);
 std::string to_profile_text(const Profile& profile, int width);
-// For a modelled profile: a section for each core with tracks for its steps, the framework's ops
-// and the program's ops, and a section for the host.
-ChromeTrace to_profile_trace(const Profile& profile);
-// One file that loads nothing. `trace`: the file name of the trace beside it, "" without one.
-std::string to_profile_html(const Profile& profile, const std::string& trace);
 
 }  // namespace twinrun

@@ -1,4 +1,4 @@
-// Sentences about a profile that the terminal and the page share.
+// Sentences about a profile.
 #include "reports/profile_words.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ std::string three_digits(double value) {
 }
 
 std::string seconds(double s) {
-  if (s == 0) return "0";
+  if (s < 5e-13) return "0";  // the rounding error of equal times, too
   if (s >= 0.9995) return three_digits(s) + " s";
   return s >= 0.9995e-3 ? three_digits(s * 1e3) + " ms" : three_digits(s * 1e6) + " us";
 }
@@ -101,11 +101,11 @@ std::vector<std::string> options(const Recommendation& r) {
   return out;
 }
 
-std::string effect(const Recommendation& r, std::string_view arrow) {
+std::string effect(const Recommendation& r) {
   const std::string samples =
-      fmt::format("{} {} {} samples/s", three_digits(r.before), arrow, three_digits(r.after));
+      fmt::format("{} -> {} samples/s", three_digits(r.before), three_digits(r.after));
   if (r.flops_before > 0)
-    return fmt::format("{} {} {}, {:.2f} times, at {}", rate(r.flops_before, "FLOP"), arrow,
+    return fmt::format("{} -> {}, {:.2f} times, at {}", rate(r.flops_before, "FLOP"),
                        rate(r.flops_after, "FLOP"), r.gain(), samples);
   return fmt::format("{}, {:.2f} times", samples, r.gain());
 }

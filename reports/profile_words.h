@@ -1,4 +1,4 @@
-// Sentences about a profile that the terminal and the page share.
+// Sentences about a profile.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ std::string cores(const Profile& profile);
 // The settings of a suggestion, each as an option: "--set train.batch=1024".
 std::vector<std::string> options(const Recommendation& r);
 // "892000 -> 700000 samples/s, 0.78 times", or of a suggestion to do more arithmetic, FLOP/s.
-std::string effect(const Recommendation& r, std::string_view arrow);
+std::string effect(const Recommendation& r);
 // "6 steps shown: 7.90 ms to 8.10 ms, standard deviation 80.0 us".
 std::string step_range(const Profile& p);
 std::string input(const Profile& profile);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "device/machine.h"
 #include "harness/check/rules.h"
@@ -66,11 +67,36 @@ size_t Checked::count(Severity severity) const {
   return static_cast<size_t>(std::ranges::count(findings, severity, &RuleFinding::severity));
 }
 
+OpCount count_ops(const Checked& checked) {
+  std::set<std::string> wrong;
+  for (const RuleFinding& f : checked.findings) {
+    if (f.severity == Severity::kError) wrong.insert(f.ops.begin(), f.ops.end());
+  }
+  OpCount count;
+  const auto add = [&](const std::string& id) {
+    ++count.all;
+    if (!wrong.contains(id)) ++count.on_tpu;
+  };
+  if (checked.text) {
+    for (const HloComputation& c : checked.text->computations) {
+      for (const HloInstruction& in : c.instructions) add(check::op_id(in));
+    }
+  } else if (checked.graph) {
+    for (const TfBody& body : checked.tf_step.bodies) {
+      for (size_t i = 0; i < body.nodes.size(); ++i) {
+        if (body.on_tpu[i]) add(check::tf_node_id(body, body.nodes[i]));
+      }
+    }
+  } else if (checked.step) {
+    count.all = count.on_tpu = static_cast<size_t>(checked.step->graph.size());
+  }
+  return count;
+}
+
 Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& overrides) {
   TWINRUN_ASSIGN(const ReadScenario read, read_scenario(name_or_path, overrides));
   Checked c;
   c.name = read.scenario.name;
-  c.batch = read.scenario.train.batch;
   c.experiment.scenario = read.scenario;
   for (const LayerSpec& layer : read.scenario.model.layers)
     c.layer_places.emplace_back(layer.name,

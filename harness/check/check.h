@@ -1,6 +1,6 @@
 // Whether a training step works on a TPU: rules over a scenario and its program, over a step given
 // as HLO or StableHLO text, or over a TensorFlow graph. Nothing is run and no data is opened. On the
-// data's path: scenario, step.hlo or saved_model.pb -> Checked (here) -> terminal, JSON, graph page.
+// data's path: scenario, step.hlo or saved_model.pb -> Checked (here) -> terminal, JSON.
 //
 //   TWINRUN_ASSIGN(Checked c, check_scenario("digits_cnn", {{"train.batch", "100"}}));
 //   c.findings[0].id;                     // "batch-not-divisible"
@@ -55,8 +55,8 @@ struct Checked {
   std::string name;
   // Of a scenario. If no program could be built, only its member `scenario` is set.
   Experiment experiment;
-  int64_t batch = 0;            // of a scenario, as given; `step` has one that its cores can share
-  std::optional<Program> step;  // what one core runs
+  // What one core runs, of a scenario with a batch that its cores can share.
+  std::optional<Program> step;
   std::optional<HloModule> text;  // of --program
   // Of --graph, and what of it runs on the TPU.
   std::shared_ptr<const TfGraph> graph;
@@ -67,6 +67,12 @@ struct Checked {
   std::vector<RuleFinding> findings;  // errors, then warnings, then notes; each in rules() order
   size_t count(Severity severity) const;
 };
+
+// The ops of the step, and those of them that no error names.
+struct OpCount {
+  size_t all = 0, on_tpu = 0;
+};
+OpCount count_ops(const Checked& checked);
 
 // Errors: the scenario cannot be read, for a reason that no rule covers.
 Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& overrides = {});

@@ -472,7 +472,7 @@ Result<TfGraph> parse_tf_graph(std::string content, const std::string& file) {
   const auto bytes = std::make_shared<const std::string>(std::move(content));
   // A SavedModel begins with the number of its schema, the others with a message.
   Field first;
-  const auto any = Message(*bytes, file).next(first);
+  const auto any = wire::Message(*bytes, file).next(first);
   if (any && *any && first.number == 1 && first.type == wire::Type::kVarint)
     return read_as("SavedModel", bytes, file);
   if (file.ends_with(".meta")) return read_as("MetaGraphDef", bytes, file);

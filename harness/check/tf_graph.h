@@ -3,7 +3,7 @@
 // `check` needs is read: no weights. The fields are those of
 // tensorflow/core/protobuf/{saved_model,meta_graph,saved_object_graph,saver}.proto and
 // tensorflow/core/framework/{graph,function,op_def,node_def,attr_value,tensor_shape}.proto.
-// On the data's path: file -> TfGraph (here) -> tf_step.h -> rules, graph page.
+// On the data's path: file -> TfGraph (here) -> tf_step.h -> rules.
 //
 //   TWINRUN_ASSIGN(TfGraph graph, read_tf_graph("export/1"));
 //   graph.nodes[0].op;                               // "MatMul"

@@ -4,12 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "checkpoints/container/atomic_file.h"
 #include "device/machine.h"
-#include "harness/check/drawing.h"
 #include "harness/cli/check.h"
 #include "harness/cli/options.h"
 #include "harness/experiment/memory.h"
@@ -54,6 +51,7 @@ Json json_of(const Checked& c, const tpu::Generation& generation,
              const std::optional<MemoryReport>& memory) {
   Json rules = Json::array();
   for (const RuleFinding& f : c.findings) rules.push_back(json_of(f));
+  const OpCount ops = count_ops(c);
   return {{"schema", 1},
           {"kind", "check"},
           {"name", c.name},
@@ -65,6 +63,7 @@ Json json_of(const Checked& c, const tpu::Generation& generation,
           {"warnings", c.count(Severity::kWarning)},
           {"notes", c.count(Severity::kNote)},
           {"rules", rules},
+          {"ops", ops.all > 0 ? Json({{"count", ops.all}, {"on_tpu", ops.on_tpu}}) : Json()},
           {"graph", c.graph ? Json({{"kind", c.graph->kind},
                                     {"tensorflow", c.graph->version},
                                     {"built_for_tpus", c.tf_step.marked}})
@@ -114,32 +113,16 @@ void show(const Checked& c) {
     const size_t n = c.count(s);
     return fmt::format("{} {}{}", n, to_string(s), n == 1 ? "" : "s");
   };
-  print("\n{}, {}, {}\n", counted(Severity::kError), counted(Severity::kWarning),
-        counted(Severity::kNote));
+  const OpCount ops = count_ops(c);
+  print("\n{}, {}, {}{}\n", counted(Severity::kError), counted(Severity::kWarning),
+        counted(Severity::kNote),
+        ops.all > 0 ? fmt::format("; {} of {} ops run on a TPU", ops.on_tpu, ops.all) : "");
 }
 
 void show(const MemoryReport& memory) {
   print("\n");
   for (const std::string& line : text::clean_lines(memory_text(memory), unicode_wanted()))
     print("{}\n", line);
-}
-
-// Writes the graph page and returns its path.
-Result<std::string> write_page(const Checked& c, const std::optional<MemoryReport>& memory,
-                               const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed)
-    return Error{"cannot make this folder: " + failed.message(), folder, "name another with -o"};
-  TWINRUN_ASSIGN(GraphPage page, draw(c));
-  if (memory) {
-    page.memory = memory_line(*memory);
-    page.fits = memory->fits();
-  }
-  const std::string path = folder + "/graph.html";
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, to_html(page)));
-  return path;
 }
 
 Result<Checked> checked(const Parsed& parsed) {
@@ -174,7 +157,6 @@ Result<int> check_verb(const Args& args) {
                "a TensorFlow graph: a SavedModel's folder, or a GraphDef or MetaGraphDef file");
   options.text("log", "an error or a log of the software around a TPU, - for stdin: what it means");
   options.one_of("generation", "the TPU", generation_choices(), "v2");
-  options.text("out,o FOLDER", "folder for graph.html, the program drawn (needs Graphviz)");
   options.one_of("fail-on", "exit with 1 if there is a finding of this severity or worse",
                  choices(severity_names()), "error");
   options.flag("fit", "find the largest batch that fits into a core's memory");
@@ -189,9 +171,9 @@ Result<int> check_verb(const Args& args) {
   TWINRUN_ASSIGN(const auto fail_on, find_severity(parsed.get<std::string>("fail-on")));
   if (parsed.has("log")) {
     const bool alone = !parsed.has("?SCENARIO") && !parsed.has("program") && !parsed.has("graph");
-    if (parsed.has("out") || (alone && parsed.has("set")))
+    if (alone && parsed.has("set"))
       return Error{
-          "a log is not drawn and has no keys", parsed.has("out") ? "-o" : "--set",
+          "a log has no keys", "--set",
           "leave it out, or check the scenario that the log is of: twinrun check SCENARIO"};
     std::optional<Checked> beside;
     if (!alone) {
@@ -201,17 +183,12 @@ Result<int> check_verb(const Args& args) {
   }
   TWINRUN_ASSIGN(const auto c, checked(parsed));
   const std::optional<MemoryReport> memory = memory_of(c, generation, parsed.get<bool>("fit"));
-  std::string page;
-  if (parsed.has("out")) {
-    TWINRUN_ASSIGN(page, write_page(c, memory, parsed.get<std::string>("out")));
-  }
   if (parsed.get<bool>("json")) {
     print_document(
         json_of(c, generation, memory).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
     show(c);
     if (memory) show(*memory);
-    if (!page.empty()) print("graph: {}\n", page);
   }
   const bool bad = (!c.findings.empty() && c.findings.front().severity <= fail_on) ||
                    (memory && !memory->fits());

@@ -76,16 +76,28 @@ std::string purpose_of(const std::string& usage) {
   return purpose.empty() ? "" : fmt::format("{}: {}\n\n", name, purpose);
 }
 
-// What to type in the place of an option that is none of the verb's; "": not known.
-std::string instead_of(const std::string& option) {
-  constexpr std::pair<std::string_view, const char*> kInstead[] = {
-      {"--pjrt-plugin",
+// What to use instead of an option that left, of the verb whose usage this is; "": no such option.
+std::string_view instead_of(std::string_view option, std::string_view usage) {
+  struct Left {
+    std::string_view verb, option, instead;
+  };
+  constexpr std::string_view kGraph =
+      "XProf's graph viewer draws a step: twinrun profile SCENARIO -o DIR, then xprof --logdir DIR";
+  constexpr Left kLeft[] = {
+      {"", "--pjrt-plugin",
        "XLA is the engine 'exec:python3 adapters/engines/jax/engine.py', without a plugin"},
-      {"--seeds", "--set diagnose.seeds=N"},
-      {"--shard", "the cases of a drill are divided by --share I/N; seeds train in one process"},
-      {"--merge", "cases.jsonl of all shares of a drill in one folder, and --resume"}};
-  for (const auto& [name, instead] : kInstead) {
-    if (name == option) return instead;
+      {"twinrun diagnose ", "--seeds", "--set diagnose.seeds=N"},
+      {"", "--shard",
+       "the cases of a drill are divided by --share I/N; seeds train in one process"},
+      {"", "--merge", "cases.jsonl of all shares of a drill in one folder, and --resume"},
+      {"twinrun train ", "--trace",
+       "XProf shows when ops ran: twinrun profile SCENARIO --measured -o DIR, then xprof --logdir "
+       "DIR"},
+      {"twinrun check ", "--out", kGraph},
+      {"twinrun check ", "-o", kGraph},
+  };
+  for (const Left& left : kLeft) {
+    if (usage.starts_with(left.verb) && option == left.option) return left.instead;
   }
   return "";
 }
@@ -244,9 +256,9 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
     std::string name = e.get_option_name();
     name = name.substr(0, name.find('='));
     return Error{fmt::format("unknown option '{}'", name), "",
-                 !instead_of(name).empty()    ? instead_of(name)
-                 : meant(name, known).empty() ? "see --help"
-                                              : did_you_mean(name, known) + " See --help"};
+                 !instead_of(name, usage).empty() ? std::string(instead_of(name, usage))
+                 : meant(name, known).empty()     ? "see --help"
+                                                  : did_you_mean(name, known) + " See --help"};
   } catch (const po::error& e) {
     return Error{e.what(), "", fix};
   }

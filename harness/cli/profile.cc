@@ -26,16 +26,12 @@ Result<std::string> hlo_of(const Scenario& scenario, const Profile& profile) {
   return to_hlo_proto(scenario.name, step, tpu::plan_hbm(step));
 }
 
-Status write_profile(const Scenario& scenario, const Profile& profile, const ChromeTrace& trace,
-                     const std::string& dir) {
+Status write_profile(const Scenario& scenario, const Profile& profile, const std::string& dir) {
   TWINRUN_ASSIGN(const std::string hlo, hlo_of(scenario, profile));
   std::error_code failed;
   std::filesystem::create_directories(dir, failed);
   if (failed) return Error{failed.message(), dir, "name a folder that can be made"};
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/profile.json", to_profile_json(profile)));
-  TWINRUN_RETURN_IF_ERROR(
-      write_file_atomically(dir + "/profile.html", to_profile_html(profile, "trace.json")));
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/trace.json", to_chrome_trace(trace)));
   return write_xplane(profile, hlo, dir);
 }
 
@@ -47,7 +43,7 @@ Result<Scenario> profiled_scenario(const Parsed& parsed) {
   return experiment.scenario;
 }
 
-Result<MeasuredProfile> profile_of(const Scenario& scenario, const Parsed& parsed) {
+Result<Profile> profile_of(const Scenario& scenario, const Parsed& parsed) {
   if (parsed.get<bool>("measured")) {
     TWINRUN_ASSIGN(const int threads, threads_of(parsed));
     ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
@@ -57,11 +53,7 @@ Result<MeasuredProfile> profile_of(const Scenario& scenario, const Parsed& parse
                                        .progress = &printer,
                                        .stop = &install_stop_flag()});
   }
-  MeasuredProfile modelled;
-  TWINRUN_ASSIGN(modelled.profile,
-                 modelled_profile(scenario, {.generation = parsed.get<std::string>("generation")}));
-  modelled.trace = to_profile_trace(modelled.profile);
-  return modelled;
+  return modelled_profile(scenario, {.generation = parsed.get<std::string>("generation")});
 }
 
 // A recorded profile, beside the model of a scenario or program where one is named.
@@ -89,8 +81,7 @@ Result<int> show_capture(const Parsed& parsed) {
 Result<int> profile_verb(const Args& args) {
   Options options;
   add_program_options(options);
-  options.text("out,o FOLDER",
-               "folder for profile.json, profile.html, trace.json and XProf's profile");
+  options.text("out,o FOLDER", "folder for profile.json, and for the profile that XProf opens");
   options.one_of("generation", "generation of the modelled TPU", generation_choices(), "v2");
   options.flag("measured", "measure some steps of cpu or tpu on this machine");
   options.one_of("engine,e", "engine to measure", {{"cpu"}, {"tpu"}}, "tpu");
@@ -106,19 +97,18 @@ Result<int> profile_verb(const Args& args) {
   if (parsed.help) return 0;
   if (parsed.has("xplane")) return show_capture(parsed);
   TWINRUN_ASSIGN(const Scenario scenario, profiled_scenario(parsed));
-  TWINRUN_ASSIGN(const auto profile, profile_of(scenario, parsed));
+  TWINRUN_ASSIGN(const Profile profile, profile_of(scenario, parsed));
   if (parsed.has("out")) {
-    TWINRUN_RETURN_IF_ERROR(
-        write_profile(scenario, profile.profile, profile.trace, parsed.get<std::string>("out")));
+    TWINRUN_RETURN_IF_ERROR(write_profile(scenario, profile, parsed.get<std::string>("out")));
   }
   if (parsed.get<bool>("json")) {
-    print_document(to_profile_json(profile.profile));
+    print_document(to_profile_json(profile));
     return 0;
   }
-  print_text(to_profile_text(profile.profile, terminal_width()));
+  print_text(to_profile_text(profile, terminal_width()));
   if (parsed.has("out"))
-    print("\n{}: profile.html, profile.json, trace.json, {}\n", parsed.get<std::string>("out"),
-          xplane_path(profile.profile));
+    print("\n{0}: profile.json, {1}\nIts pages and its trace: xprof --logdir {0}\n",
+          parsed.get<std::string>("out"), xplane_path(profile));
   return 0;
 }
 

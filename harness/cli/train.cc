@@ -17,14 +17,10 @@
 #include "harness/experiment/imported.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/loop.h"
-#include "harness/run/op_times.h"
 #include "harness/run/run.h"
 
 namespace twinrun::cli {
 namespace {
-
-// Steps timed for --trace, after as many steps of warm-up where the run is long enough.
-constexpr int64_t kTimedSteps = 3;
 
 struct Start {
   States states;
@@ -254,7 +250,6 @@ Result<int> train_verb(const Args& args) {
   options.flag("restart", "give up a run of the same file that was cut off, and begin again");
   options.flag("snapshot", "train nothing: write the seeded initial checkpoint, for --init");
   options.text("out,o", "run file to write (default run.h5; of --snapshot init.h5)");
-  options.text("trace", "also write a Chrome trace of the ops of three steps, for Perfetto");
   add_fault_option(options, "fault", "engine");
   add_common_options(options);
   TWINRUN_ASSIGN(
@@ -275,23 +270,15 @@ Result<int> train_verb(const Args& args) {
   if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
   spec.ranks = ranks();
   TWINRUN_RETURN_IF_ERROR(check_splits("--engine", engine, cores_of(spec, scenario)));
-  OpTimes times;
-  if (parsed.has("trace")) spec.times = &times;
   TWINRUN_ASSIGN(auto setup, set_up(experiment, spec, &printer));
   const Program& program = setup.program;
   const int cores = program.sharding.cores;
 
   TWINRUN_ASSIGN(auto start, start_of(parsed, program, scenario,
                                       settings_of(program, setup.backend->capabilities())));
-  const int64_t steps = scenario.train.steps - (start ? start->step : 0);
-  times.first = std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps);
-  times.count = kTimedSteps;
-
   const std::string path = out_file(parsed);
-  const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
-  for (const std::string& file : {path, trace}) {
-    if (file.empty() || !first_rank()) continue;
-    TWINRUN_RETURN_IF_ERROR(check_output(file));
+  if (first_rank()) {
+    TWINRUN_RETURN_IF_ERROR(check_output(path));
   }
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(experiment).with_kind(Error::Kind::kRun));
   RunOptions o;
@@ -331,17 +318,11 @@ Result<int> train_verb(const Args& args) {
   if (!result) return result.error();
   const Changes changes = changes_of(setup.faults->runs, cores);
   const Traffic sent = sent_by_all();
-  if (!trace.empty() && ranks() != nullptr) gather_times(times, *ranks());
   if (!first_rank()) return 0;
   unfinished.finish();
   result->file = continued(std::move(result->file));
   TWINRUN_RETURN_IF_ERROR(write_run(path, result->file));
   unfinished.remove();
-  if (!trace.empty()) {
-    ChromeTrace spans = chrome_trace(times, o.name);
-    add_input(spans, times, result->pipeline);
-    TWINRUN_RETURN_IF_ERROR(write_file_atomically(trace, to_chrome_trace(spans)));
-  }
 
   const RunFile& file = result->file;
   // Without held-out samples nothing is evaluated.

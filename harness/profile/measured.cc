@@ -11,6 +11,7 @@
 #include "harness/profile/ceilings.h"
 #include "harness/profile/describe.h"
 #include "harness/run/engine_setup.h"
+#include "harness/run/op_times.h"
 #include "harness/run/run.h"
 #include "program/ops/op_def.h"
 
@@ -40,7 +41,7 @@ class Measurer {
  public:
   Measurer(const Scenario& scenario, const MeasuredOptions& options)
       : scenario_(scenario), options_(options) {}
-  Result<MeasuredProfile> run();
+  Result<Profile> run();
 
  private:
   Result<RunResult> train_timed(bool ops, OpTimes& times);
@@ -54,7 +55,7 @@ class Measurer {
   Program program_;
   int64_t steps_ = 0;
   double all_reduce_share_ = 0;
-  MeasuredProfile out_;
+  Profile out_;
 };
 
 Result<RunResult> Measurer::train_timed(bool ops, OpTimes& times) {
@@ -83,7 +84,7 @@ Result<RunResult> Measurer::train_timed(bool ops, OpTimes& times) {
 // Time per op. Cores run concurrently on up to `threads` threads, so core times are divided by
 // that.
 void Measurer::add_ops(const OpTimes& times) {
-  Profile& p = out_.profile;
+  Profile& p = out_;
   const auto cores = static_cast<double>(program_.sharding.cores);
   const double at_once = std::min<double>(cores, options_.threads);
   std::map<std::string, double> seconds;
@@ -131,7 +132,7 @@ void Measurer::add_ops(const OpTimes& times) {
 }
 
 void Measurer::add_steps(const OpTimes& times, const PipelineCounters& input) {
-  Profile& p = out_.profile;
+  Profile& p = out_;
   for (size_t i = 1; i < times.steps.size(); ++i) {
     const TimedStep &before = times.steps[i - 1], &step = times.steps[i];
     const double engine = step.end - step.begin, between = step.begin - before.end;
@@ -155,7 +156,7 @@ void Measurer::add_steps(const OpTimes& times, const PipelineCounters& input) {
 // Figures for one batch. A stage that works ahead has processed more batches than training has
 // read.
 void Measurer::add_input(const PipelineCounters& c) {
-  Profile& p = out_.profile;
+  Profile& p = out_;
   const auto ready = std::ranges::count_if(c.asked, [](const auto& a) { return a.ready > 0; });
   const auto stage = [&](const char* name, const StageCounters& s, double batches,
                          const std::string& what) {
@@ -188,7 +189,7 @@ void Measurer::add_input(const PipelineCounters& c) {
   set_input_shares(p);
 }
 
-Result<MeasuredProfile> Measurer::run() {
+Result<Profile> Measurer::run() {
   if (options_.engine != "cpu" && options_.engine != "tpu") {
     return Error{
         fmt::format("the engine '{}' does not report the times of its ops; accepted: cpu, tpu",
@@ -214,7 +215,7 @@ Result<MeasuredProfile> Measurer::run() {
   TWINRUN_ASSIGN(const RunResult timed, train_timed(true, by_op));
   const Ceilings after = measure_ceilings(options_.threads);
 
-  Profile& p = out_.profile;
+  Profile& p = out_;
   p.scenario = scenario_.name;
   p.source = "measured";
   p.machine = fmt::format("engine {}, {} thread{}", options_.engine, options_.threads,
@@ -262,14 +263,12 @@ Result<MeasuredProfile> Measurer::run() {
   p.environment = environment();
   p.environment["ceiling_flops"] = fmt::format("{:.1f} GFLOP/s", p.peak_flops / 1e9);
   p.environment["ceiling_bandwidth"] = fmt::format("{:.1f} GB/s", p.peak_bandwidth / 1e9);
-  out_.trace = chrome_trace(
-      by_op, fmt::format("{}, {} core{}", options_.engine, p.cores, p.cores == 1 ? "" : "s"));
   return std::move(out_);
 }
 
 }  // namespace
 
-Result<MeasuredProfile> measured_profile(const Scenario& scenario, const MeasuredOptions& options) {
+Result<Profile> measured_profile(const Scenario& scenario, const MeasuredOptions& options) {
   return Measurer(scenario, options).run();
 }
 

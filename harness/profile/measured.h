@@ -2,12 +2,11 @@
 // machine.
 //
 //   auto m = measured_profile(scenario, {.engine = "tpu", .threads = 2, .steps = 5});
-//   to_profile_text(m->profile, 80);   to_chrome_trace(m->trace);
+//   to_profile_text(*m, 80);
 #pragma once
 
 #include "harness/host/progress.h"
 #include "program/base/result.h"
-#include "reports/chrome_trace.h"
 #include "reports/profile.h"
 #include "scenarios/scenario.h"
 
@@ -21,14 +20,9 @@ struct MeasuredOptions {
   const StopFlag* stop = nullptr;
 };
 
-struct MeasuredProfile {
-  Profile profile;
-  ChromeTrace trace;
-};
-
 // Trains twice: once as usual, for the times of steps and input, and once op by op. Errors: an
 // engine that is not ours; no step left to measure; errors of opening the data or preparing the
 // engine.
-Result<MeasuredProfile> measured_profile(const Scenario& scenario, const MeasuredOptions& options);
+Result<Profile> measured_profile(const Scenario& scenario, const MeasuredOptions& options);
 
 }  // namespace twinrun

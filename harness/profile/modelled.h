@@ -7,7 +7,6 @@
 
 #include "program/base/result.h"
 #include "program/graph/program.h"
-#include "reports/chrome_trace.h"
 #include "reports/profile.h"
 #include "scenarios/scenario.h"
 

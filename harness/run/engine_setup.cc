@@ -43,10 +43,6 @@ Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress
                                cores == 1 ? e.whole(stack_of(spec)) : e.sharded(sharding));
   const auto fits = FaultHooks::make(out.program, spec.faults, e.scenario.seed);
   if (!fits) return fits.error();
-  if (spec.times != nullptr) {  // below the faults, so that their hooks are timed with the ops
-    const bool hooked = !is_foreign_engine(spec.engine) && spec.engine != "cpu:f64";
-    out.backend = with_times(std::move(out.backend), *spec.times, hooked);
-  }
   out.backend = with_faults(std::move(out.backend), spec.faults, e.scenario.seed, out.faults);
   return out;
 }

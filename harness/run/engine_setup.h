@@ -14,7 +14,6 @@
 #include "backends/faults/faulty_backend.h"
 #include "harness/experiment/experiment.h"
 #include "harness/host/progress.h"
-#include "harness/run/op_times.h"
 
 namespace twinrun {
 
@@ -27,8 +26,6 @@ struct EngineSpec {
   int threads = 1;
   std::vector<FaultSpec> faults;  // faults to inject
   bool poison_memory = false;     // results start as NaN patterns
-  // Receives the times of some steps if not null; must outlive the engine.
-  OpTimes* times = nullptr;
   Communicator* ranks = nullptr;  // as in BackendOptions
 };
 

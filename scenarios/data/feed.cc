@@ -98,7 +98,6 @@ struct Feed::Impl {
   struct Made {
     Batch batch;
     StageCounters shuffle, map, assembly;
-    PipelineCounters::Made when;
   };
 
   Made make(int64_t step) {
@@ -114,7 +113,6 @@ struct Feed::Impl {
     std::iota(batch.sample_ids.as<int32_t>().begin(), batch.sample_ids.as<int32_t>().end(), 0);
     out.assembly = {1, static_cast<int64_t>(batch.bytes()), seconds_since(ordered)};
     out.map = map(from, batch);
-    out.when = {step, begin, steady_seconds()};
     return out;
   }
 
@@ -172,7 +170,6 @@ struct Feed::Impl {
     counters.shuffle += made.shuffle;
     counters.map += made.map;
     counters.batch += made.assembly;
-    counters.add(made.when);
   }
 
   // The loop of the reader thread: makes batches of consecutive steps until `ready` holds
@@ -208,7 +205,7 @@ struct Feed::Impl {
     if (options.prefetch <= 0) {
       Made made = make(step);
       count_work(made);
-      counters.add(PipelineCounters::Asked{step, begin, seconds_since(begin), 0});
+      counters.add(PipelineCounters::Asked{step, seconds_since(begin), 0});
       return std::move(made.batch);
     }
     std::unique_lock lock(mutex);
@@ -246,7 +243,7 @@ struct Feed::Impl {
     Batch out = std::move(ready.front());
     ready.pop_front();
     wake.notify_one();
-    counters.add(PipelineCounters::Asked{step, begin, seconds_since(begin), held});
+    counters.add(PipelineCounters::Asked{step, seconds_since(begin), held});
     return out;
   }
 

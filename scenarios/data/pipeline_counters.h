@@ -50,33 +50,23 @@ struct PipelineCounters {
   int64_t parallel_calls = 1;  // threads of map
   int64_t depth = 0;           // capacity of the prefetch buffer, in batches
 
-  // The requests and batches that are kept one by one: the first ones, so that a run of any length
-  // takes constant memory.
+  // The requests that are kept one by one: the first ones, so that a run of any length takes
+  // constant memory.
   static constexpr size_t kTimeline = 65'536;
 
   // One request of the training loop for a batch, in the order of the requests.
   struct Asked {
     int64_t step = 0;
-    double begin = 0;   // time of the request
     double waited = 0;  // seconds until the batch was there
     // Batches in the buffer at the request; 0: the batch was made on demand, else ahead of time.
     int64_t ready = 0;
   };
   std::vector<Asked> asked;
-  // When each batch was made, on the reader thread or on demand.
-  struct Made {
-    int64_t step = 0;
-    double begin = 0, end = 0;
-  };
-  std::vector<Made> made;
   double waited = 0;  // seconds that the training loop waited, over all requests
 
   void add(const Asked& request) {
     waited += request.waited;
     if (asked.size() < kTimeline) asked.push_back(request);
-  }
-  void add(const Made& batch) {
-    if (made.size() < kTimeline) made.push_back(batch);
   }
 };
 

@@ -1,12 +1,11 @@
-// Writes HTML pages of the example reports and profiles of tests/reports, and a few variations of
-// them, into the given folder. tests/browser/run.py opens them in a browser.
+// Writes HTML pages of the example reports of tests/reports, and a few variations of them, into the
+// given folder. tests/browser/run.py opens them in a browser.
 #include <cmath>
 #include <fstream>
 #include <iostream>
 #include <string>
 
 #include "tests/reports/examples.h"
-#include "tests/reports/profile_examples.h"
 
 int main(int argc, char** argv) {
   using namespace twinrun;
@@ -40,9 +39,5 @@ int main(int argc, char** argv) {
   bool good = true;
   for (const auto& [name, report] : pages)
     good = good && written(std::string(name) + ".html", to_html(report));
-  for (const auto& [name, profile] : {std::pair("profile", examples::profile()),
-                                      std::pair("profile_hostile", examples::hostile_profile())})
-    good = good && written(std::string(name) + ".html", to_profile_html(profile, "trace.json"));
-  good = good && written("trace.json", to_chrome_trace(to_profile_trace(examples::profile())));
   return good ? 0 : 1;
 }

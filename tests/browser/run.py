@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests report.html and profile.html in a headless Chromium: with and without script, narrow, dark, printed.
+"""Tests report.html in a headless Chromium: with and without script, narrow, dark, printed.
 
     run.py REPORT_PAGES                    checks the examples that the program REPORT_PAGES writes
     run.py --shots DIR report.html..       also writes screenshots: 1280 and 400 pixels wide, light and dark
@@ -69,17 +69,6 @@ chart.scrollIntoView({block: 'center', behavior: 'instant'});
 const box = chart.getBoundingClientRect();
 return [0.4, 0.7].map(part => [Math.round(box.left + part * box.width), Math.round(box.top + box.height / 2)]);"""
 READ = "return document.querySelector('.readout').textContent;"
-SEARCH = """
-const search = document.getElementById('search');
-search.value = arguments[0];
-search.dispatchEvent(new Event('input'));"""
-ROWS = """
-return [...document.querySelectorAll('#ops tbody tr')].filter(row => row.checkVisibility()).map(row => row.textContent);"""
-# The third column is the time.
-SORTED = """
-const table = document.querySelector('#ops table');
-[...table.querySelectorAll('th button')].find(b => b.textContent === 'time').click();
-return [...table.tBodies[0].rows].map(row => Number(row.querySelector('td.n [data-v]').dataset.v));"""
 WHOLE = "return document.querySelector('.reset').hidden;"
 
 
@@ -140,8 +129,6 @@ class Checks:
             expect(browser.run(WHOLE), page, "the whole range does not come back")
             expect(not any(browser.run(ZOOMED)), page, "the other charts stay zoomed")
             self.toggles(page, start)
-        if browser.run(SHOWN, "#search"):
-            self.search_and_sort(page)
         browser.open(page, width=1280, media="print")
         expect(browser.run(SHOWN, ".chart .plot svg") == charts, page, "on paper the charts are not the static ones")
         self.without_script(page, charts)
@@ -160,20 +147,6 @@ class Checks:
         expect(before in (None, "1"), page, f"smoothing is {before} at first")
         browser.drag(start, start)
         expect(before is None or "mean of" in browser.run(READ), page, f"smoothed: {browser.run(READ)!r}")
-
-    def search_and_sort(self, page):
-        """profile.html: a search leaves the rows that have its words, and a click sorts by the number behind a cell."""
-        run, expect = self.browser.run, self.expect
-        name = run("return document.querySelector('#ops tbody tr summary').textContent;")
-        for words in (name, "no op has this name"):
-            run(SEARCH, words)
-            shown = run(ROWS)
-            expect(all(words in row for row in shown), page, f"a search for {words!r} leaves {shown[:2]}")
-            expect(bool(shown) == (words == name), page, f"a search for {words!r} finds {len(shown)}")
-        run(SEARCH, "")
-        for downward in (True, False):
-            times = run(SORTED)
-            expect(times == sorted(times, reverse=downward), page, f"a click does not sort {times[:4]}")
 
     def without_script(self, page, charts):
         """chromedriver needs scripts to inspect a page, so the page's own scripts are removed from a copy."""

@@ -1,4 +1,4 @@
-// Tests `twinrun check` through the binary: exit codes, text, JSON and the page that it writes.
+// Tests `twinrun check` through the binary: exit codes, text and JSON.
 #include "tests/e2e/process.h"
 #include "tests/support/wire_bytes.h"
 
@@ -33,9 +33,8 @@ TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
       {{"check", "--program", "absent.hlo"}, "absent.hlo"},
       {{"check", "--program", jax_step("mlp_sgd.hlo"), "--set", "train.steps=2"},
        "a program has no keys"},
-      {{"check", "digits_mlp", "-o", "/proc/nothing"}, "/proc/nothing"},
-      {{"check", "--log", "x.log", "--set", "train.steps=2"}, "a log is not drawn and has no keys"},
-      {{"check", "digits_mlp", "--log", "x.log", "-o", "out"}, "a log is not drawn"},
+      {{"check", "digits_mlp", "-o", "out"}, "XProf's graph viewer"},
+      {{"check", "--log", "x.log", "--set", "train.steps=2"}, "a log has no keys"},
   };
   for (const auto& [words, says] : wrong) {
     const Outcome o = twinrun(folder, words);
@@ -88,40 +87,22 @@ TEST(CheckVerb, HostileNamesStayOnTheirLine) {
   EXPECT_EQ(json_of(json.out)["rules"][0]["id"], "unsupported-op");
 }
 
-TEST(CheckVerb, LeavesAGraphPage) {
-  if (std::system("dot -V > /dev/null 2>&1") != 0)
-    GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
+// Without a script or a page: how much of the step a TPU can run.
+TEST(CheckVerb, SaysHowManyOpsRunOnATpu) {
   const Folder folder;
-  const Outcome o = twinrun(folder, {"check", "digits_mlp", "-o", "out/deep"});
-  EXPECT_EQ(o.code, 0) << o.err;
-  EXPECT_TRUE(o.prints("graph: out/deep/graph.html"));
-  const std::string page = read_text(folder / "out/deep/graph.html");
-  for (const char* part : {"76 of 76 ops run on a TPU", "aria-label=\"dense1: ",
-                           "\"dense1/dot_general\"", "f32[8,64]{1,0:T(8,128)}", "</html>"})
-    EXPECT_NE(page.find(part), std::string::npos) << part;
-  EXPECT_EQ(page.find("http"), page.find("http-equiv"));  // no URL: the page loads nothing
-  EXPECT_EQ(folder.entries(), (std::set<std::string>{"out", "out/deep", "out/deep/graph.html"}));
-}
-
-// Ops that all run on a TPU do not make a scenario right: an error stands in the badge, and the page
-// says that the batch drawn is not the one given.
-TEST(CheckVerb, AnErrorIsNotDrawnAsCompatible) {
-  if (std::system("dot -V > /dev/null 2>&1") != 0)
-    GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
-  const Folder folder;
-  twinrun(folder, {"check", "digits_mlp", "--set", "train.batch=100", "-o", "out"});
-  const std::string page = read_text(folder / "out/graph.html");
-  EXPECT_EQ(page.find("100% compatible"), std::string::npos);
-  EXPECT_NE(page.find("<span class=\"badge v-ENGINE_BUG\">1 error</span> 76 of 76 ops"),
-            std::string::npos);
-  EXPECT_NE(page.find("with a batch of 96 in place of the 100 given"), std::string::npos);
-}
-
-TEST(CheckVerb, WithoutGraphvizItSaysWhatToInstall) {
-  const Folder folder;
-  const Outcome o = twinrun(folder, {"check", "digits_mlp", "-o", "out"}, {{"PATH", "/nowhere"}});
-  EXPECT_EQ(o.code, 128);
-  EXPECT_TRUE(o.says("apt-get install graphviz")) << o.err;
+  const Outcome good = twinrun(folder, {"check", "digits_mlp"});
+  EXPECT_TRUE(good.prints("; 76 of 76 ops run on a TPU")) << good.out;
+  write_text(folder / "x.hlo",
+             "HloModule step\nENTRY main {\n  w = f32[8] parameter(0)\n  c = f16[8] convert(w)\n"
+             "  loss = f32[] constant(1)\n  ROOT out = (f16[8], f32[]) tuple(c, loss)\n}\n");
+  const Words words = {"check", "--program", "x.hlo"};
+  const Outcome bad = twinrun(folder, words);
+  EXPECT_EQ(bad.code, 1) << bad.err;
+  const auto j = json_of(twinrun(folder, with(words, {"--json"})).out);
+  EXPECT_EQ(j["ops"]["count"], 4);
+  EXPECT_LT(j["ops"]["on_tpu"], 4);
+  EXPECT_TRUE(bad.prints(fmt::format("; {} of 4 ops run on a TPU", j["ops"]["on_tpu"].get<int>())))
+      << bad.out;
 }
 
 // A graph with an op that no TPU has; its name is of foreign bytes.
@@ -141,7 +122,7 @@ TEST(CheckGraph, TextJsonAndExitCodes) {
   EXPECT_EQ(o.code, 1) << o.err;
   EXPECT_TRUE(o.prints("graph: GraphDef, 3 of 3 nodes are of the step")) << o.out;
   EXPECT_TRUE(o.prints("error unsupported-op  graph.pb: net/y")) << o.out;
-  EXPECT_TRUE(o.prints("1 error, 0 warnings, 0 notes")) << o.out;
+  EXPECT_TRUE(o.prints("1 error, 0 warnings, 0 notes; 2 of 3 ops run on a TPU")) << o.out;
   EXPECT_EQ(o.out.find('\x1b'), std::string::npos);
   const auto j = json_of(twinrun(folder, {"check", "--graph", "graph.pb", "--json"}).out);
   EXPECT_EQ(j["graph"]["kind"], "GraphDef");
@@ -156,19 +137,6 @@ TEST(CheckGraph, TextJsonAndExitCodes) {
   const Outcome saved = twinrun(folder, {"check", "--graph", "saved"});
   EXPECT_EQ(saved.code, 0) << saved.err;
   EXPECT_TRUE(saved.prints("saved: SavedModel of TensorFlow 2.19.0, 1 of 1 nodes")) << saved.out;
-}
-
-TEST(CheckGraph, IsDrawn) {
-  if (std::system("dot -V > /dev/null 2>&1") != 0)
-    GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
-  const Folder folder;
-  write_text(folder / "graph.pb", foreign_graph());
-  EXPECT_EQ(twinrun(folder, {"check", "--graph", "graph.pb", "-o", "out"}).code, 1);
-  const std::string page = read_text(folder / "out/graph.html");
-  for (const char* part : {"what of this GraphDef runs on the TPU",
-                           "2 of 3 ops run on a TPU, 1 not", "\"PyFunc\"", "</html>"})
-    EXPECT_NE(page.find(part), std::string::npos) << part;
-  EXPECT_EQ(page.find('\x1b'), std::string::npos);
 }
 
 // Our own engines compute what a TPU would refuse; the user is told first.

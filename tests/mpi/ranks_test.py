@@ -180,20 +180,6 @@ def same_diagnoses(folder):
         print(f"diagnose, {case}: {report['verdict']['class']} for 1, 2 and 4 ranks; {time.monotonic() - began:.1f} s", flush=True)
 
 
-def traced(folder):
-    """--trace has the ops of all cores."""
-    spans = []
-    for ranks in (0, *RANKS):
-        words = ["train", *CASES["digits_mlp"], "--engine", "tpu", "-q", "--trace", "t.json", "-o", "run.h5"]
-        done = run(ranks, words, folder)
-        assert done.returncode == 0, done.stderr
-        events = json.loads((pathlib.Path(folder) / "t.json").read_text())["traceEvents"]
-        spans.append(sorted((e["tid"], e["name"]) for e in events if e["ph"] == "X" and e.get("cat") != "input"))
-        assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
-    assert len({tid for tid, _ in spans[0]}) >= 9 and all(s == spans[0] for s in spans), [len(s) for s in spans]
-    print("a trace has the ops of all cores")
-
-
 def refused(folder):
     """Errors end all ranks, with the exit code and the message of the first."""
     for ranks, words, code, message in (
@@ -300,7 +286,7 @@ def main():
         return 77
     with tempfile.TemporaryDirectory(prefix="twinrun-mpi-") as folder:
         for test in (same_bits, same_diagnoses) if QUICK else (
-            same_bits, faults_counted, same_diagnoses, traced, refused, ends, interrupted
+            same_bits, faults_counted, same_diagnoses, refused, ends, interrupted
         ):
             test(folder)
     return 0

@@ -334,8 +334,6 @@ TEST_F(PipelineTest, CountersOnDemand) {
     for (size_t i = 0; i < 6; ++i) {
       EXPECT_EQ(c.asked[i].step, static_cast<int64_t>(i));
       EXPECT_EQ(c.asked[i].ready, 0) << "everything is read on demand";
-      EXPECT_GE(c.made[i].begin, c.asked[i].begin);
-      EXPECT_LE(c.made[i].end, c.asked[i].begin + c.asked[i].waited + 1e-6);
     }
     EXPECT_GT(c.map.busy, 0);
     EXPECT_GE(c.map.waiting, 0);
@@ -378,7 +376,6 @@ TEST_F(PipelineTest, CountersOfALongRunTakeConstantMemory) {
   for (int64_t step = 0; step < kSteps; ++step) ASSERT_TRUE(feed.batch(step).ok());
   const PipelineCounters c = feed.counters();
   EXPECT_EQ(c.asked.size(), PipelineCounters::kTimeline);
-  EXPECT_EQ(c.made.size(), PipelineCounters::kTimeline);
   EXPECT_EQ(c.asked.back().step, kSteps - 1001);
   EXPECT_EQ(c.batch.elements, kSteps) << "totals are of all batches";
   double kept = 0;
