@@ -71,7 +71,7 @@ class watch:
         self.alone = None         # what of PyTorch's the last call was a part of
         self.modes, self.put_away = [], []
         self.message = None
-        self.tracers = _tracers()    # those that were there before
+        self.tracers = _tracers()    # those that were there before; None: it was told
 
     # Entering and leaving
 
@@ -285,8 +285,8 @@ class watch:
         if self.on:
             self.settings = loosest(self.settings, self._settings())    # scripts change them after they were started
             self.launches.install()
-            if _tracers() - self.tracers:
-                self.tracers |= _tracers()
+            if self.tracers is not None and _tracers() - self.tracers:
+                self.tracers = None
                 say("the script profiles or traces its own calls: what it counts has those of the recording, too")
             with self.lock:
                 self._keep_step()
