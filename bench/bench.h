@@ -44,9 +44,10 @@ Side timed(std::string name, std::function<void()> call, double work = 0);
 // A peer of bench/run.py's list: a library with sgemm, or a command that answers lines (child.h).
 struct PeerEntry {
   std::string name;
-  std::vector<std::string> topics;   // "dot f32", "dot bf16", "conv", "step f32", "step bf16", ...
-  std::string library, symbols;      // path; "scipy_{}64_" where {} is the usual name of a function
-  bool wide = false;                 // its integers have 64 bits
+  std::vector<std::string> topics;  // "dot f32", "dot bf16", "conv", "step f32", "step bf16", ...
+  std::string file,
+      symbols;        // of the library; "scipy_{}64_" where {} is the usual name of a function
+  bool wide = false;  // its integers have 64 bits
   std::vector<std::string> command;  // "{threads}" stands for the number of threads, here and below
   std::map<std::string, std::string> environment;
 };

@@ -47,7 +47,7 @@ class Blas {
   explicit Blas(const PeerEntry& peer)
       : name_(peer.name),
         wide_(peer.wide),
-        library_(dlopen(peer.library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+        library_(dlopen(peer.file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     const auto find = [&](const char* function) {
       std::string symbol = peer.symbols;
       symbol.replace(symbol.find("{}"), 2, function);
@@ -135,7 +135,7 @@ void add_onednn(Suite& suite, const std::string& name, const Shape& s, int threa
 void against_libraries(Suite& suite, const std::string& topic, bool bf16, double target) {
   std::vector<Blas> libraries;
   for (const PeerEntry& peer : suite.peers_of(topic)) {
-    if (!peer.library.empty()) libraries.emplace_back(peer);
+    if (!peer.file.empty()) libraries.emplace_back(peer);
   }
   const double most = bf16 ? 1e-2 : 1e-3;
   for (const int threads : suite.threads()) {

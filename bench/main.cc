@@ -33,7 +33,7 @@ std::vector<twinrun::PeerEntry> read_peers(const char* path) {
     twinrun::PeerEntry& peer = peers.emplace_back();
     peer.name = entry.at("name");
     peer.topics = entry.at("topics");
-    peer.library = entry.value("library", "");
+    peer.file = entry.value("library", "");
     peer.symbols = entry.value("symbols", "{}");
     peer.wide = entry.value("wide", false);
     peer.command = entry.value("command", std::vector<std::string>{});

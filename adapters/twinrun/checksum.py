@@ -32,12 +32,6 @@ def dumps(document, **options):
     return f'{before}"checksum": "{_of(before.encode())}"\n}}\n'
 
 
-def line(document, **options):
-    """The same on one line, for files of records, without a line break at its end."""
-    before = json.dumps(_plain(document), **options)[:-1] + (", " if document else "")
-    return f'{before}"checksum": "{_of(before.encode())}"}}'
-
-
 def loads(text):
     """The object in the bytes of a file, without its checksum. One that has none, of an older version, is read as it is."""
     document = json.loads(text.decode("utf-8"))

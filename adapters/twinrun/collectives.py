@@ -11,17 +11,18 @@ import types
 
 import torch
 import torch.nn.functional as F
+from torch import library
 from torch.overrides import TorchFunctionMode
 
 from .refused import Refused
 
-_library = torch.library.Library("twinrun", "DEF")
+_library = library.Library("twinrun", "DEF")
 _library.define("all_reduce_sum(Tensor x) -> Tensor")
 _library.define("replica_weight(Tensor x, int backward_pass) -> Tensor")
 for _name in ("all_reduce_sum", "replica_weight"):
-    torch.library.impl(_library, _name, "CompositeExplicitAutograd")(lambda x, *_: x.clone())
-    torch.library.register_fake(f"twinrun::{_name}")(lambda x, *_: torch.empty_like(x))
-torch.library.register_autograd("twinrun::all_reduce_sum", lambda ctx, g: torch.ops.twinrun.all_reduce_sum(g))
+    library.impl(_library, _name, "CompositeExplicitAutograd")(lambda x, *_: x.clone())
+    library.register_fake(f"twinrun::{_name}")(lambda x, *_: torch.empty_like(x))
+library.register_autograd("twinrun::all_reduce_sum", lambda ctx, g: torch.ops.twinrun.all_reduce_sum(g))
 # A replica calls it although it does not use the sum: the others wait for it.
 torch.fx.node.has_side_effect(torch.ops.twinrun.all_reduce_sum.default)
 

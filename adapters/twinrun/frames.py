@@ -62,8 +62,9 @@ def _outside(message):
     """Returns the frame that a warning names, and the one outside of ours that it would name without us, or None."""
     stack, frame = [], sys._getframe(2)
     while frame is not None:
-        stack.insert(0, frame)
+        stack.append(frame)
         frame = frame.f_back
+    stack.reverse()
     at = next((i for i in range(len(stack) - 1, -1, -1) if (stack[i].f_code.co_filename, stack[i].f_lineno) ==
                (message.filename, message.lineno)), None)
     if at is None or not _is_among(stack[at]):
@@ -74,10 +75,13 @@ def _outside(message):
 
 class Frames:
     """Keeps ours from what the script is shown, from `install` to `remove`."""
-    shows = extract = None    # as they were
+
+    def __init__(self):
+        self.patched = []      # (owner, name, what stood there, ours)
+        self.shows = self.filter = None
 
     def install(self):
-        extract = self.extract = vars(traceback.StackSummary)[_EXTRACT]
+        extract, outer = vars(traceback.StackSummary)[_EXTRACT], inspect.getouterframes
 
         def extracts(summary, places, **options):
             places = list(places)
@@ -85,30 +89,29 @@ class Frames:
             seen = _seen(places if inwards else reversed(places), lambda place: place[0])
             return extract.__func__(summary, iter(seen if inwards else reversed(seen)), **options)
 
-        self.extracts = classmethod(extracts)
-        setattr(traceback.StackSummary, _EXTRACT, self.extracts)
-        outer = self.outer = inspect.getouterframes
-
         @functools.wraps(outer)
         def outerframes(frame, context=1):
             return _seen(outer(frame, context)[::-1], lambda info: info.frame)[::-1]
 
-        self.outers = inspect.getouterframes = outerframes
+        self._patch(traceback.StackSummary, _EXTRACT, classmethod(extracts))
+        self._patch(inspect, "getouterframes", outerframes)
         self.shows = getattr(warnings, "_showwarnmsg", None)
         if self.shows is not None:
-            warnings._showwarnmsg = self._warns
+            self._patch(warnings, "_showwarnmsg", self._warns)
             warnings.filterwarnings("always", module=_AMONG)    # what holds there does not: they come to us
             self.filter = warnings.filters[0]
 
+    def _patch(self, owner, name, ours):
+        self.patched.append((owner, name, vars(owner)[name], ours))
+        setattr(owner, name, ours)
+
     def remove(self):
-        if vars(traceback.StackSummary)[_EXTRACT] is self.extracts:
-            setattr(traceback.StackSummary, _EXTRACT, self.extract)
-        if inspect.getouterframes is self.outers:
-            inspect.getouterframes = self.outer
-        if getattr(warnings, "_showwarnmsg", None) == self._warns:
-            warnings._showwarnmsg = self.shows
-            if self.filter in warnings.filters:
-                warnings.filters.remove(self.filter)
+        for owner, name, original, ours in self.patched:
+            if vars(owner).get(name) is ours:    # else the script has put one of its own there
+                setattr(owner, name, original)
+                if owner is warnings and self.filter in warnings.filters:
+                    warnings.filters.remove(self.filter)
+        self.patched = []
 
     def _warns(self, message):
         """Python and PyTorch tell where a warning comes from by the frame around it, which may be one of ours. It is given again at the

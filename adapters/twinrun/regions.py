@@ -41,7 +41,7 @@ def compiling():
         return False
 
 
-def _without_ours(function):
+def _of_pytorch(function):
     """Returns what torch.compile is to compile: Module.compile gives a method that may be ours."""
     method = getattr(function, "__func__", None)
     return function if behind(method) is method else behind(method).__get__(function.__self__)
@@ -79,7 +79,7 @@ class Regions:
         def compile(*args, **kwargs):
             __import__("torch._dynamo.eval_frame")    # as the original does
             self._find()
-            return original(*map(_without_ours, args), **kwargs)
+            return original(*map(_of_pytorch, args), **kwargs)
 
         self._patch(torch, "compile", compile)
         wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)

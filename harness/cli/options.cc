@@ -255,10 +255,11 @@ Result<Parsed> parse(const Args& args, const char* usage, const char* example, O
     for (const auto& option : visible.options()) known.push_back("--" + option->long_name());
     std::string name = e.get_option_name();
     name = name.substr(0, name.find('='));
+    const std::string_view instead = instead_of(name, usage);
     return Error{fmt::format("unknown option '{}'", name), "",
-                 !instead_of(name, usage).empty() ? std::string(instead_of(name, usage))
-                 : meant(name, known).empty()     ? "see --help"
-                                                  : did_you_mean(name, known) + " See --help"};
+                 !instead.empty()             ? std::string(instead)
+                 : meant(name, known).empty() ? "see --help"
+                                              : did_you_mean(name, known) + " See --help"};
   } catch (const po::error& e) {
     return Error{e.what(), "", fix};
   }

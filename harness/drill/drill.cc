@@ -146,35 +146,37 @@ Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
 // What decides the result of a case besides its id, as a digest: the numerics, the version, and the
 // scenario or the program. A scenario that cannot be read has its name alone, and its cases end in
 // an error.
-class Settings {
- public:
-  explicit Settings(const DrillOptions& o) : o_(o) {}
-
-  Result<std::string> of(const std::string& id) {
-    TWINRUN_ASSIGN(const CaseName name, parse_id(id));
-    std::string& found = known_[name.scenario];
-    if (!found.empty()) return found;
-    std::string text =
-        fmt::format("contract {}, version {}", kContractVersion, environment().at("version"));
-    const ProgramFiles& files = o_.plan.program;
-    if (files.program.empty()) {
-      const auto scenario = load_scenario(name.scenario);
-      text += ", " + (scenario ? scenario_digest(*scenario).hex() : name.scenario);
-    }
-    for (const std::string& path :
-         {files.program, files.binding, files.state, files.batch, files.held_out, files.whole}) {
-      text += ", ";
-      if (path.empty()) continue;
-      TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
-      text += digest_bytes(bytes.data(), bytes.size()).hex();
-    }
-    return found = digest_bytes(text.data(), text.size()).hex();
+Result<std::string> setting_of(const std::string& scenario, const ProgramFiles& files) {
+  std::string text =
+      fmt::format("contract {}, version {}", kContractVersion, environment().at("version"));
+  if (files.program.empty()) {
+    const auto loaded = load_scenario(scenario);
+    text += ", " + (loaded ? scenario_digest(*loaded).hex() : scenario);
   }
+  for (const std::string& path :
+       {files.program, files.binding, files.state, files.batch, files.held_out, files.whole}) {
+    text += ", ";
+    if (path.empty()) continue;
+    TWINRUN_ASSIGN(const auto bytes, read_whole_file(path));
+    text += digest_bytes(bytes.data(), bytes.size()).hex();
+  }
+  return digest_bytes(text.data(), text.size()).hex();
+}
 
- private:
-  const DrillOptions& o_;
-  std::map<std::string, std::string> known_;  // by scenario
-};
+// By id.
+Result<std::map<std::string, std::string>> settings_of(const std::vector<std::string>& ids,
+                                                       const ProgramFiles& files) {
+  std::map<std::string, std::string> of_scenarios, settings;
+  for (const std::string& id : ids) {
+    TWINRUN_ASSIGN(const CaseName name, parse_id(id));
+    std::string& setting = of_scenarios[name.scenario];
+    if (setting.empty()) {
+      TWINRUN_ASSIGN(setting, setting_of(name.scenario, files));
+    }
+    settings.emplace(id, setting);
+  }
+  return settings;
+}
 
 }  // namespace
 
@@ -192,7 +194,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   for (size_t i = 0; i < all.size(); ++i) {
     if (static_cast<int64_t>(i) % o.shares == o.share) ids.push_back(all[i]);
   }
-  Drill drill{.planned = static_cast<int64_t>(ids.size())};
+  Drill drill;
   const fs::path folder(o.directory);
   std::error_code error;
   if (!o.resume) fs::remove_all(folder / "begun", error);
@@ -212,9 +214,8 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
       progress->note(
           fmt::format("{}: {} of {} lines: each {}", path, unchecked, done.size(), kNoChecksum));
   }
-  Settings settings(o);
-  for (const std::string& id : ids) {
-    TWINRUN_ASSIGN(const std::string setting, settings.of(id));
+  TWINRUN_ASSIGN(const auto settings, settings_of(ids, o.plan.program));
+  for (const auto& [id, setting] : settings) {
     if (const auto it = done.find(id); it != done.end() && it->second.setting != setting)
       return Error{
           fmt::format("case {} was recorded with another contract, version, scenario or program",
@@ -242,7 +243,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   std::atomic<bool> over = false;  // nothing more is begun
   const auto add = [&](const std::string& id, Result<std::optional<CaseRecord>> ran) {
     if (ran && !*ran) return;
-    if (const auto setting = settings.of(id); ran && setting) (*ran)->setting = *setting;
+    if (ran) (*ran)->setting = settings.at(id);
     const Status added = ran ? lines.add(to_line(**ran)) : Status(ran.error());
     if (!added) {
       if (!failed) {
@@ -302,7 +303,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, sorted));
   }
   if (progress != nullptr)
-    progress->end(fmt::format("{} of {} cases", drill.records.size(), drill.planned));
+    progress->end(fmt::format("{} of {} cases", drill.records.size(), ids.size()));
   return drill;
 }
 

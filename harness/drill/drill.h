@@ -28,7 +28,6 @@ struct DrillOptions {
 
 struct Drill {
   std::vector<CaseRecord> records;  // in the order of the plan
-  int64_t planned = 0;              // cases of this share
   bool interrupted = false;
 };
 Result<Drill> run_drill(const DrillOptions& options, Progress* progress, const StopFlag* stop);
