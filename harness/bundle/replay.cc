@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
 constexpr std::string_view kNames[] = {kManifest, kScenario, kOwnData,      kInitial,      kBefore,
                                        kProgram,  kReadMe,   kOriginalJson, kOriginalText, kTrace,
                                        kModule,   kValues,   kRepro,        kReproExport};
@@ -45,10 +44,11 @@ std::string_view text_of(const ZipMember& member) {
 // Reads a bundle. Checks that every member has an allowed name and the size and digest that the
 // manifest gives.
 Result<Opened> open(const std::string& path) {
-  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMaxBytes));
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kLargestBundle));
   Opened out;
-  TWINRUN_ASSIGN(out.members, read_zip(
-                                  bytes, path, [](const std::string&) { return true; }, kMaxBytes));
+  TWINRUN_ASSIGN(out.members,
+                 read_zip(
+                     bytes, path, [](const std::string&) { return true; }, kLargestBundle));
   const char* kDamaged = "the bundle is damaged or was changed: ask for it again";
   for (const ZipMember& member : out.members) {
     if (std::ranges::find(kNames, member.name) == std::end(kNames) &&

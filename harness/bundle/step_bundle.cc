@@ -1,4 +1,5 @@
-// Packs the accused calls of a recorded step, and judges them again.
+// Packs the accused calls of a recorded step, or the whole recording where the step itself is wrong, and judges that
+// again.
 #include "harness/bundle/step_bundle.h"
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "checkpoints/container/array.h"
 #include "harness/bundle/package.h"
 #include "harness/host/environment.h"
 #include "harness/trace/cut_trace.h"
@@ -40,35 +42,32 @@ std::string trace_of(const Report& report, const std::string& results) {
   return at == report.environment.end() ? beside : at->second;
 }
 
-std::string read_me(const Manifest& m, size_t calls) {
-  return fmt::format(
-      "{}\n\nclass {}, {}\nmade by {}\n\n"
-      "To judge the recorded call{} again:\n\n"
-      "  twinrun replay BUNDLE.zip\n\n"
-      "To compute {} here, with the PyTorch of this Python, and judge that (the Python package is "
-      "in\n"
-      "the wheel, and in adapters/ of the source tree):\n\n"
-      "  python -m twinrun replay BUNDLE.zip\n\n"
-      "trace.twin     {} with all that {} read and returned (docs/reference/trace-format.md)\n"
-      "original/      the diagnosis\n"
-      "manifest.json  digests of these files, and the finding that must be reproduced\n",
-      m.headline, to_string(m.verdict), m.finding.sentence, m.twinrun, calls == 1 ? "" : "s",
-      calls == 1 ? "it" : "them",
-      calls == 1 ? "the call" : fmt::format("the first call of each of {} operations", calls),
-      calls == 1 ? "it" : "they");
+// `calls`: "the call"; "": the whole recording.
+std::string read_me(const Manifest& m, const std::string& calls) {
+  std::string out = fmt::format(
+      "{}\n\nclass {}, {}\nmade by {}\n\nTo judge {} again:\n\n  twinrun replay BUNDLE.zip\n\n",
+      m.headline, to_string(m.verdict), m.finding.sentence, m.twinrun,
+      calls.empty() ? "the recorded steps" : calls);
+  if (!calls.empty())
+    out += fmt::format(
+        "To compute {} here, with the PyTorch of this Python, and judge that (the Python package "
+        "is "
+        "in\nthe wheel, and in adapters/ of the source tree):\n\n"
+        "  python -m twinrun replay BUNDLE.zip\n\n",
+        calls);
+  return out +
+         fmt::format(
+             "trace.twin     {} (docs/reference/trace-format.md)\n"
+             "original/      the diagnosis\n"
+             "manifest.json  digests of these files, and the finding that must be reproduced\n",
+             calls.empty() ? "the whole recording: batches, weights, paths of the script's files"
+                           : calls + " with all that was read and returned");
 }
 
-}  // namespace
-
-Result<Bundle> bundle_step(const Report& report, const std::string& results,
-                           const std::string& path, const BundleOptions& options) {
-  const std::vector<int64_t> calls = accused_calls(report);
-  if (calls.empty())
-    return Error{fmt::format("no call is accused: the verdict is {}", to_string(report.verdict)),
-                 results, "a bundle of a recorded step is of wrong calls; else attach the trace"};
-  TWINRUN_ASSIGN(const TraceFile trace, read_trace(trace_of(report, results), false));
-  TWINRUN_ASSIGN(const std::string cut, cut_trace(trace, calls));
-  TWINRUN_RETURN_IF_ERROR(unchanged(trace));
+// The trace of nothing but `calls`.
+Result<std::string> accused_part(const TraceFile& trace, const Report& report,
+                                 const std::vector<int64_t>& calls) {
+  TWINRUN_ASSIGN(std::string cut, cut_trace(trace, calls));
   for (const int64_t call : calls) {
     const auto of = std::ranges::find(report.findings, call,
                                       [](const Finding& f) { return f.call.value_or(-1); });
@@ -77,6 +76,34 @@ Result<Bundle> bundle_step(const Report& report, const std::string& results,
                                trace.calls[static_cast<size_t>(call)].op),
                    trace.path, "diagnose it again"};
   }
+  return cut;
+}
+
+}  // namespace
+
+Result<Bundle> bundle_step(const Report& report, const std::string& results,
+                           const std::string& path, const BundleOptions& options) {
+  const std::vector<int64_t> calls = accused_calls(report);
+  // What a step means is read off all of it: no part of the recording shows it alone.
+  const bool whole = calls.empty() && report.verdict == VerdictClass::kProgram;
+  if (calls.empty() && !whole)
+    return Error{fmt::format("nothing is accused: the verdict is {}", to_string(report.verdict)),
+                 results, "a bundle of a recorded step is of a finding; else attach the trace"};
+  if (whole && options.anonymise)
+    return Error{"the recording of a whole step cannot be anonymised", "--anonymise",
+                 "leave it out; the bundle then has the batches and weights of the recorded steps"};
+  TWINRUN_ASSIGN(const TraceFile trace, read_trace(trace_of(report, results), false));
+  std::vector<std::byte> bytes;
+  if (whole) {
+    if (trace.bytes > kLargestBundle)
+      return Error{fmt::format("has {} bytes; a bundle holds {}", trace.bytes, kLargestBundle),
+                   trace.path, "record fewer steps (--steps) or smaller batches"};
+    TWINRUN_ASSIGN(bytes, read_whole_file(trace.path));
+  } else {
+    TWINRUN_ASSIGN(const std::string cut, accused_part(trace, report, calls));
+    bytes = bytes_of(cut);
+  }
+  TWINRUN_RETURN_IF_ERROR(unchanged(trace));
   const PrivatePaths paths = PrivatePaths::of_this_process();
   const Report packed = options.with_paths ? report : paths.report(report);
   Package package;
@@ -86,13 +113,24 @@ Result<Bundle> bundle_step(const Report& report, const std::string& results,
   m.headline = packed.headline;
   m.verdict = report.verdict;
   m.finding = packed.findings.front();
-  m.finding.step = 0;  // of the trace that is packed
-  package.add(kReadMe, bytes_of(read_me(m, calls.size())));
-  package.add(kTrace, bytes_of(cut));
+  if (!whole) m.finding.step = 0;  // of the trace that is packed
+  package.add(kReadMe,
+              bytes_of(read_me(
+                  m, whole ? ""
+                     : calls.size() == 1
+                         ? "the call"
+                         : fmt::format("the first call of each of {} operations", calls.size()))));
+  const size_t size = bytes.size();
+  package.add(kTrace, std::move(bytes));
   if (!options.anonymise) package.add_original(packed);
   TWINRUN_ASSIGN(Bundle out, package.write(path));
-  out.notes.push_back(fmt::format("{} of {} calls, {} of {} bytes of the trace", calls.size(),
-                                  trace.calls.size(), cut.size(), trace.bytes));
+  out.notes.push_back(
+      whole ? fmt::format(
+                  "the whole recording, {} bytes: it holds the script's batches and weights, and "
+                  "the paths of its files",
+                  size)
+            : fmt::format("{} of {} calls, {} of {} bytes of the trace", calls.size(),
+                          trace.calls.size(), size, trace.bytes));
   return out;
 }
 
@@ -105,6 +143,8 @@ Result<Replay> replay_step(const Manifest& manifest, const std::string& trace, i
   out.report = report_of(judge_trace(read, &pool, stop));
   out.interrupted = stop != nullptr && stop->load();
   out.compare_finding("operation");
+  const Finding first = out.report.findings.empty() ? Finding{} : out.report.findings.front();
+  out.row("cause", manifest.finding.cause, first.cause);
   return out;
 }
 

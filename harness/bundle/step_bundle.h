@@ -1,5 +1,5 @@
 // Bundles of recorded steps: the calls that a diagnosis of a script or trace accuses, with what they
-// read and returned, and nothing else of the script.
+// read and returned, and nothing else of the script; of a PROGRAM, all that was recorded.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace twinrun {
 
-// `report`: of a recorded step, as it lies in the folder `results`. Errors: it accuses no call; the
-// trace is gone or is another one.
+// `report`: of a recorded step, as it lies in the folder `results`. Errors: it accuses nothing; the
+// trace is gone or is another one; a whole recording is to be anonymised.
 Result<Bundle> bundle_step(const Report& report, const std::string& results,
                            const std::string& path, const BundleOptions& options);
 
-// Judges the calls of a bundle, whose file trace.twin is at `trace`.
+// Judges the recording of a bundle, whose file trace.twin is at `trace`.
 Result<Replay> replay_step(const Manifest& manifest, const std::string& trace, int threads,
                            const StopFlag* stop);
 
