@@ -89,27 +89,27 @@ std::string described(const UpdateCheck& u) {
 }
 
 std::string described(const TrainedWeights& t) {
-  const std::string holds =
-      t.without_gradient == t.parameters
-          ? fmt::format("none of the {} that {} holds has", text::plural(t.parameters, "parameter"),
-                        t.optimizer)
-          : fmt::format("{} of the {} that {} holds have", text::count(t.without_gradient),
-                        text::plural(t.parameters, "parameter"), t.optimizer);
+  const std::string holds = t.without_gradient == t.parameters
+                                ? fmt::format("none of the {} that {} holds has a gradient",
+                                              text::plural(t.parameters, "parameter"), t.optimizer)
+                                : fmt::format("{} of the {} that {} holds have no gradient",
+                                              text::count(t.without_gradient),
+                                              text::plural(t.parameters, "parameter"), t.optimizer);
   const std::string others = text::plural(t.not_updated, "weight");
   if (t.is_nothing_updated)
-    return fmt::format("no weight is updated: {} a gradient{}", holds,
+    return fmt::format("no weight is updated: {}{}", holds,
                        t.not_updated == 0 ? ""
                                           : fmt::format(", and {} with one belong to no "
                                                         "optimizer",
                                                         others));
   if (t.is_replaced)
     return fmt::format(
-        "{} no gradient, and {} of the same shapes have one and are not updated: they "
+        "{}, and {} of the same shapes have one and are not updated: they "
         "took the place of those after the optimizer was made",
         holds, others);
   std::vector<std::string> parts;
   if (t.without_gradient > 0)
-    parts.push_back(fmt::format("{} no gradient (such as {}{})", holds, t.type,
+    parts.push_back(fmt::format("{} (such as {}{})", holds, t.type,
                                 t.op.empty() ? ", which no forward call reads"
                                 : t.place.empty()
                                     ? ", which " + t.op + " reads"
@@ -139,6 +139,11 @@ std::vector<std::string> told_of(const TraceVerdict& v) {
         fmt::format("step {} computes with a copy of a weight ({}) from before an update: {} made "
                     "it in step {}{}",
                     c->step, c->type, c->op, c->made_in, at_line(c->place)));
+  if (const auto& c = v.weights_written)
+    told.push_back(c->op + at_line(c->place) + " changes weights besides the optimizer's updates");
+  if (const auto& c = v.gradients_written)
+    told.push_back(c->op + at_line(c->place) +
+                   " changes gradients after the update that used them");
   if (v.repeats_batch) told.emplace_back("each step reads the same batch");
   if (v.evaluating)
     told.push_back(v.evaluating->op + at_line(v.evaluating->place) +
@@ -166,10 +171,17 @@ std::string looked_at(const TraceVerdict& v) {
                                 fmt::join(u.optimizers, " and "), u.worst));
   else
     open.emplace_back("whether the update is the optimizer's published formula");
-  if (v.trained.asked && v.trained.without_gradient == 0)
-    asked.emplace_back("every parameter of the optimizers has a gradient");
+  if (const TrainedWeights& t = v.trained; t.asked && t.without_gradient == 0)
+    asked.push_back(
+        t.frozen == 0
+            ? "every parameter of the optimizers has a gradient"
+            : fmt::format(
+                  "{} of the {} of the optimizers are frozen, and the others have a gradient",
+                  text::count(t.frozen), text::plural(t.frozen + t.parameters, "parameter")));
   if (v.stale.asked) asked.emplace_back("no gradient goes through weights of before an update");
-  open.emplace_back("whether the loss and the data are those that you mean");
+  open.emplace_back(
+      "whether the model and its mode, the loss, the data, and what is done between the steps are "
+      "those that you mean");
   return fmt::format("{}{}not asked: {}", fmt::join(asked, "; "), asked.empty() ? "" : "; ",
                      fmt::join(open, ", "));
 }

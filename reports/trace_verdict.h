@@ -131,7 +131,8 @@ struct CallSite {
 // Which weights the recorded steps train.
 struct TrainedWeights {
   bool asked = false;      // it is known what the optimizers hold
-  int64_t parameters = 0;  // of the optimizers
+  int64_t parameters = 0;  // of the optimizers, that require a gradient
+  int64_t frozen = 0;      // those that require none
   // Those that no gradient reached in any step; of one of them the type, and the forward call that
   // reads it, if one does.
   int64_t without_gradient = 0;
@@ -194,6 +195,8 @@ struct TraceVerdict {
   TrainedWeights trained;
   bool repeats_batch = false;  // each step reads the same one
   std::optional<OldCopy> old_copy;
+  // What writes weights besides the updates, and gradients after the update that was made with them.
+  std::optional<CallSite> weights_written, gradients_written;
   std::optional<CallSite> evaluating;  // batch normalisation, all of which is in evaluation mode
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;

@@ -1,5 +1,7 @@
 """Where a call comes from: the lines of the user's source, and the path of the module."""
+import dis
 import functools
+import inspect
 import linecache
 import os
 import sys
@@ -46,6 +48,14 @@ def _source(file, line):
     except Exception as e:    # the script has replaced what opens files
         pass_on(e)
         return ""
+
+
+def _code_of(function):
+    """Returns the code of a function of Python, of which a decorator may have made another one; None of others."""
+    try:
+        return getattr(inspect.unwrap(function), "__code__", None)
+    except ValueError:    # they wrap each other
+        return None
 
 
 def _users_frames(error):
@@ -123,11 +133,16 @@ class Places:
 
     def of(self, function):
         """Returns the line where a function of Python is defined."""
-        code = getattr(function, "__code__", None)
+        code = _code_of(function)
         if code is None:
             return ""
         lines = range(code.co_firstlineno, code.co_firstlineno + MAX_FRAMES)    # decorators come first
         return self._line((code, next((n for n in lines if "def " in _source(code.co_filename, n)), lines[0])))
+
+    def span(self, function):
+        """Returns the file of a function of Python, its first and its last line; None of others."""
+        code = _code_of(function)
+        return code and (shown(code.co_filename), code.co_firstlineno, max(n for _, n in dis.findlinestarts(code) if n))
 
     def _line(self, place):
         text = self.lines.get(place)

@@ -174,7 +174,8 @@ class watch:
             text = f"{type(error).__name__} raised at {raised_at(error)}"    # its words may hold what is secret
         end = {"calls": r.calls, "steps": self.complete, "bytes": r.file.size, "exception": text,
                "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
-               "functions": [{"name": name, "place": place, "calls": len(numbers)} for name, place, numbers in self.functions.values()],
+               "functions": [{"name": name, "place": place, "forward": forward, "calls": len(numbers)}
+                             for name, place, forward, numbers in self.functions.values()],
                "skipped_evaluation": r.passed, "steps_elsewhere": self.counter.elsewhere,
                "steps_asked": self.steps if self.of_script else 0, "steps_made": self.counter.steps}
         if r.error is not None:
@@ -442,9 +443,10 @@ class watch:
             name = "" if made is None or made.__module__.startswith("torch._") else f"{made.__module__}.{made.__qualname__}Backward"
             self.kinds[kind] = name
             if name:
-                self.functions[kind] = name[:-len("Backward")], self.places.of(getattr(made, "backward", None)), set()
+                self.functions[kind] = (name[:-len("Backward")], self.places.of(getattr(made, "backward", None)),
+                                        self.places.span(getattr(made, "forward", None)), set())
         if name:
-            self.functions[kind][2].add(node._sequence_nr() if hasattr(node, "_sequence_nr") else id(node))
+            self.functions[kind][3].add(node._sequence_nr() if hasattr(node, "_sequence_nr") else id(node))
         return name
 
     def _locate(self, before, node=None):

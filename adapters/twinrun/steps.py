@@ -26,6 +26,14 @@ def _held(optimizer):
         return []
 
 
+def _codes(function):
+    """Returns what runs when a function is called: code of Python, as far as it is known."""
+    while hasattr(function, "func"):    # functools.partial
+        function = function.func
+    found = (getattr(one, "__code__", None) for one in (function, getattr(function, "__wrapped__", None), getattr(type(function), "__call__", None)))
+    return [code for code in found if code is not None]
+
+
 def _living():
     """Returns all optimizers that have parameters."""
     # By the type: isinstance would ask every object for its __class__, which some answer with a warning.
@@ -51,7 +59,7 @@ class Steps:
         self.ends, self.update, self.steps, self.elsewhere = ends, update, 0, 0
         self.thread = threading.get_ident()
         self.unstepped = 0        # steps of a loop that updated parameters which an optimizer holds that did not step
-        self.inside = []          # (frame, whether it has a closure, whether all of it is PyTorch's) of the optimizers that step now, the outermost first
+        self.inside = []          # (frame, code of its closure or None, whether all of it is PyTorch's) of the optimizers that step now, the outermost first
         self.stepped = set()      # ids of the parameters that were updated in this step
         self.expected = None
         self.manual = False
@@ -141,8 +149,20 @@ class Steps:
 
     @property
     def optimizing(self):
-        """Whether an optimizer computes its update now, and not the gradient in a closure, which runs with gradients on."""
-        return bool(self.inside) and not (any(closure for _, closure, _ in self.inside) and torch.is_grad_enabled())
+        """Whether an optimizer computes its update now, and not the gradient in a closure."""
+        closures = [codes for _, codes, _ in self.inside if codes is not None]
+        return bool(self.inside) and not (closures and self._runs(sum(closures, [])))
+
+    def _runs(self, closures):
+        """Whether one of these runs within the optimizers. Optimizers compute their update without gradients; a closure may switch them off."""
+        if torch.is_grad_enabled():
+            return True
+        frame, end = sys._getframe(2), self.inside[0][0]
+        while frame is not None and frame is not end:
+            if frame.f_code in closures:
+                return True
+            frame = frame.f_back
+        return False
 
     @property
     def own(self):
@@ -157,8 +177,8 @@ class Steps:
             frame = frame.f_back
             running.append(frame)
         self.inside = [one for one in self.inside if any(one[0] is frame for frame in running)]    # the others ended with an exception
-        closure = any(map(callable, args[1:])) or callable((kwargs or {}).get("closure"))
-        self.inside.append((sys._getframe(1), closure, not closure and type(optimizer).__module__.startswith("torch.optim.")))
+        closure = next((_codes(one) for one in (*args[1:], (kwargs or {}).get("closure")) if callable(one)), None)
+        self.inside.append((sys._getframe(1), closure, closure is None and type(optimizer).__module__.startswith("torch.optim.")))
         if self.update is not None:
             self.update.starts(optimizer)
 

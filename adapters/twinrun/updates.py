@@ -111,7 +111,8 @@ class Updates:
             moved = [i for i, p in enumerate(group["params"]) if p.grad is not None]
             params = [group["params"][i] for i in moved]
             given = {**hooks, "first": r.calls, "parameters": params, "gradients": [p.grad for p in params],
-                     "without": [p for p in group["params"] if p.grad is None and p.requires_grad], **_settings(optimizer, group),
+                     "without": [p for p in group["params"] if p.grad is None and p.requires_grad],
+                     "frozen": sum(not p.requires_grad for p in group["params"]), **_settings(optimizer, group),
                      **_state(optimizer, params, started)}
             groups.append((r.begin(kind, (), given, quiet=bool(groups), describes=True), moved))
 

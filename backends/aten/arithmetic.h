@@ -187,6 +187,14 @@ struct Arithmetic {
 
   template <typename F>
   Estimate increasing(Estimate a, F f, double units) const {
+    Estimate e = increased(a, f, units);
+    // Kernels of exp scale by 2^(n-1) and double, so that they flush what is below twice the least
+    // normal number.
+    if (std::fabs(e.value) < 2 * smallest && e.value != 0) e.radius += 2 * smallest;
+    return e;
+  }
+  template <typename F>
+  Estimate increased(Estimate a, F f, double units) const {
     const double v = f(a.value);
     if (a.radius == 0) {
       // exp(0), log(1), tanh(0): a number that binary32 holds because it is exact.

@@ -336,6 +336,76 @@ Taps linear(const Arithmetic& m, int64_t in, int64_t out, double factor, bool co
   return taps;
 }
 
+// Keys' cubic kernel with its free number: -0.75 where PyTorch interpolates, -0.5 where it also
+// averages ("antialias").
+double cubic_weight(double x, double a) {
+  x = std::fabs(x);
+  return x <= 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+double linear_weight(double x) { return std::fmax(0, 1 - std::fabs(x)); }
+// No weight of the kernels above changes faster than this with its position.
+constexpr double kSteepest = 1.5;
+
+// The four neighbours of each output; one more on each side may be read with a weight near zero
+// where the position lies at an input. Beyond the edges the outermost input counts.
+Taps cubic(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners, double half) {
+  double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
+  if (corners) ratio = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  Taps taps;
+  for (int64_t o = 0; o < out; ++o) {
+    const auto at = static_cast<double>(o);
+    const double position = corners ? ratio * at : ratio * (at + 0.5) - 0.5;
+    if (in == out && position != at) throw Undefined("a factor that does not fit the sizes");
+    const auto low = as_integer(std::floor(position));
+    const double slack = in == out ? 0 : 4 * kSteepest * m.unit * (std::fabs(position) + 2);
+    Checked<Tap> one;
+    for (int64_t k = low - 2; k <= low + 3; ++k) {
+      const double w = cubic_weight(position - static_cast<double>(k), -0.75);
+      if (w == 0 && slack == 0) continue;
+      one.push_back(
+          {std::clamp<int64_t>(k, 0, in - 1), {w, slack + (w == 1 ? 0 : 2 * half * std::fabs(w))}});
+    }
+    taps.push_back(std::move(one));
+  }
+  return taps;
+}
+
+// Each output is an average of the inputs below a kernel that is stretched by the ratio of the
+// sizes (as Pillow does): weights F((j - c + 1/2) / stretch) over their sum. Rounding moves c, and
+// so each weight by at most `moved`, and the sum by as much for each of its terms. An input at the
+// kernel's end may be read or not: its weight is near zero.
+template <typename F>
+Taps averaging(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners,
+               double reach, F kernel, double half) {
+  double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
+  if (corners) ratio = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  const double stretch = std::fmax(ratio, 1);
+  need_size(out, as_integer(2 * reach * stretch) + 3);
+  Taps taps;
+  for (int64_t o = 0; o < out; ++o) {
+    const double center = ratio * (static_cast<double>(o) + 0.5);
+    const double moved = 4 * kSteepest * m.unit * (center + reach * stretch + 1) / stretch;
+    const auto from = std::max<int64_t>(0, as_integer(std::floor(center - reach * stretch)) - 1);
+    const auto to = std::min(in, as_integer(std::ceil(center + reach * stretch)) + 1);
+    double total = 0;
+    Checked<Tap> one;
+    for (int64_t j = from; j < to; ++j) {
+      const double w = kernel((static_cast<double>(j) - center + 0.5) / stretch);
+      total += w;
+      one.push_back({j, {w, 0}});
+    }
+    const auto terms = static_cast<double>(one.size());
+    if (!(total > terms * moved)) throw Undefined("an average that its rounding decides");
+    for (Tap& tap : one) {
+      const double w = tap.weight.value / total;
+      tap.weight = {w, moved * (1 + terms * std::fabs(w)) / (total - terms * moved) +
+                           (4 * m.unit + 2 * half) * std::fabs(w)};
+    }
+    taps.push_back(std::move(one));
+  }
+  return taps;
+}
+
 // The factors of the `.vec` overloads are a list; their output size may be None.
 struct Resize {
   int64_t h = 0, w = 0;
@@ -383,17 +453,20 @@ Expected upsample_nearest2d_backward(const Arguments& a) { return nearest2d_back
 Expected upsample_nearest_exact2d_backward(const Arguments& a) {
   return nearest2d_backward(a, 0.5);
 }
-Expected upsample_nearest1d(const Arguments& a) {
-  if (a.call().op.ends_with(".vec")) throw Undefined("an interpolation by a list of factors");
-  Array x = a.array(0, "self");
-  if (x.dims.size() != 3) throw Undefined("planes of fewer than two dimensions");
-  Dims dims = {x.dims[0], x.dims[1], 1, x.dims[2]};
-  const int64_t out = a.pair(1, "output_size", 1).first;
-  const Taps columns = nearest(dims[3], out, a.number(2, "scales", 0), 0);
-  Array y = interpolated(a.m, reshaped(std::move(x), dims), {{Tap{}}}, columns, 0);
-  return reshaped(std::move(y), {dims[0], dims[1], out});
+// How the outputs of an axis read its inputs.
+using Axis = Taps (*)(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners,
+                      double half);
+Taps averaging_linear(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners,
+                      double half) {
+  return averaging(m, in, out, factor, corners, 1, linear_weight, half);
 }
-Expected upsample_bilinear2d(const Arguments& a) {
+Taps averaging_cubic(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners,
+                     double half) {
+  return averaging(
+      m, in, out, factor, corners, 2, [](double x) { return cubic_weight(x, -0.5); }, half);
+}
+template <Axis kAxis>
+Expected resized(const Arguments& a) {
   need_floats(a);
   const Array x = a.array(0, "self");
   const Planes p(x.dims);
@@ -401,18 +474,56 @@ Expected upsample_bilinear2d(const Arguments& a) {
   const bool corners = a.flag(2, "align_corners", false);
   // Kernels of half precision may store the weights and the interpolated rows.
   const double half = half_unit(a);
-  return interpolated(a.m, x, linear(a.m, p.h, r.h, r.by_h, corners, half),
-                      linear(a.m, p.w, r.w, r.by_w, corners, half), half);
+  return interpolated(a.m, x, kAxis(a.m, p.h, r.h, r.by_h, corners, half),
+                      kAxis(a.m, p.w, r.w, r.by_w, corners, half), half);
 }
-Expected upsample_bilinear2d_backward(const Arguments& a) {
+template <Axis kAxis>
+Expected resized_backward(const Arguments& a) {
   need_floats(a);
   const Dims dims = a.integers(2, "input_size", {});
   const Planes p(dims);
   const Resize r = resize_of(a, dims, 4);
   const bool corners = a.flag(3, "align_corners", false);
   const double half = half_unit(a);
-  return spread(a.m, a.array(0, "grad_output"), dims, linear(a.m, p.h, r.h, r.by_h, corners, half),
-                linear(a.m, p.w, r.w, r.by_w, corners, half), half);
+  return spread(a.m, a.array(0, "grad_output"), dims, kAxis(a.m, p.h, r.h, r.by_h, corners, half),
+                kAxis(a.m, p.w, r.w, r.by_w, corners, half), half);
+}
+
+// Lines are planes of one row. `factor_at`: which argument is the factor.
+template <bool kBack>
+Expected resized_lines(const Arguments& a, Axis axis, size_t factor_at, bool corners, double half) {
+  if (a.call().op.ends_with(".vec")) throw Undefined("an interpolation by a list of factors");
+  Array x = a.array(0, kBack ? "grad_output" : "self");
+  const Dims given = kBack ? a.integers(2, "input_size", {}) : x.dims;
+  if (given.size() != 3 || x.dims.size() != 3)
+    throw Undefined("lines of other than three dimensions");
+  const Dims plane = {given[0], given[1], 1, given[2]};
+  const int64_t out = a.pair(1, "output_size", 1).first;
+  const Taps columns = axis(a.m, given[2], out, a.number(factor_at, "scales", 0), corners, half);
+  if constexpr (kBack) {
+    x = reshaped(std::move(x), {given[0], given[1], 1, out});
+    return reshaped(spread(a.m, x, plane, {{Tap{}}}, columns, half), given);
+  } else {
+    return reshaped(interpolated(a.m, reshaped(std::move(x), plane), {{Tap{}}}, columns, half),
+                    {given[0], given[1], out});
+  }
+}
+Taps nearest_axis(const Arithmetic&, int64_t in, int64_t out, double factor, bool, double) {
+  return nearest(in, out, factor, 0);
+}
+Expected upsample_nearest1d(const Arguments& a) {
+  return resized_lines<false>(a, nearest_axis, 2, false, 0);
+}
+Expected upsample_nearest1d_backward(const Arguments& a) {
+  return resized_lines<true>(a, nearest_axis, 3, false, half_unit(a));
+}
+Expected upsample_linear1d(const Arguments& a) {
+  need_floats(a);
+  return resized_lines<false>(a, linear, 3, a.flag(2, "align_corners", false), half_unit(a));
+}
+Expected upsample_linear1d_backward(const Arguments& a) {
+  need_floats(a);
+  return resized_lines<true>(a, linear, 4, a.flag(3, "align_corners", false), half_unit(a));
 }
 
 // Padding by elements of the input: each position of the result reads one.
@@ -544,12 +655,21 @@ constexpr Definition kPoolingDefinitions[] = {
     {"aten._adaptive_avg_pool2d", adaptive_avg_pool2d},
     {"aten._adaptive_avg_pool2d_backward", adaptive_avg_pool2d_backward},
     {"aten.upsample_nearest1d", upsample_nearest1d},
+    {"aten.upsample_nearest1d_backward", upsample_nearest1d_backward},
+    {"aten.upsample_linear1d", upsample_linear1d},
+    {"aten.upsample_linear1d_backward", upsample_linear1d_backward},
     {"aten.upsample_nearest2d", upsample_nearest2d},
     {"aten.upsample_nearest2d_backward", upsample_nearest2d_backward},
     {"aten._upsample_nearest_exact2d", upsample_nearest_exact2d},
     {"aten._upsample_nearest_exact2d_backward", upsample_nearest_exact2d_backward},
-    {"aten.upsample_bilinear2d", upsample_bilinear2d},
-    {"aten.upsample_bilinear2d_backward", upsample_bilinear2d_backward},
+    {"aten.upsample_bilinear2d", resized<linear>},
+    {"aten.upsample_bilinear2d_backward", resized_backward<linear>},
+    {"aten.upsample_bicubic2d", resized<cubic>},
+    {"aten.upsample_bicubic2d_backward", resized_backward<cubic>},
+    {"aten._upsample_bilinear2d_aa", resized<averaging_linear>},
+    {"aten._upsample_bilinear2d_aa_backward", resized_backward<averaging_linear>},
+    {"aten._upsample_bicubic2d_aa", resized<averaging_cubic>},
+    {"aten._upsample_bicubic2d_aa_backward", resized_backward<averaging_cubic>},
     {"aten.reflection_pad1d", reflection_pad1d},
     {"aten.reflection_pad2d", reflection_pad2d},
     {"aten.replication_pad2d", replication_pad2d},

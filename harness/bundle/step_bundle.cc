@@ -1,5 +1,5 @@
-// Packs the accused calls of a recorded step, or the whole recording where the step itself is wrong, and judges that
-// again.
+// Packs the accused calls of a recorded step, or the whole recording where the step itself is
+// wrong, and judges that again.
 #include "harness/bundle/step_bundle.h"
 
 #include <fmt/format.h>

@@ -121,12 +121,6 @@ void each_cell(const TensorView& view, F f) {
   }
 }
 
-int64_t reach_of(const TensorView& view) {
-  int64_t last = view.first / aten::size_of(view.element);
-  for (size_t d = 0; d < view.dims.size(); ++d) last += (view.dims[d] - 1) * view.strides[d];
-  return last + 1;
-}
-
 bool is_forward(const Call& call) { return call.node.empty() && !call.optimizer; }
 
 // Elements that the storages of a step may have in all: what was recorded of them, or a part.
@@ -182,6 +176,7 @@ void Again::find_hidden() {
       };
       if (std::ranges::none_of(given_by(call), gives)) continue;
       hidden_[static_cast<size_t>(i - begin_)] = true;
+      for (const TensorView* t : given_by(call)) of_functions_.insert(t->storage);
       for (const TensorView* t : read_of(call)) with_gradient.insert(t->storage);
     } else {
       for (const TensorView* t : read_of(call))
@@ -192,9 +187,21 @@ void Again::find_hidden() {
 
 bool Again::follows(const Call& call, const TensorView& view) const {
   if (!is_forward(call) || what_ == What::kFunction) return true;
-  return call.without_gradient
-             ? static_cast<bool>(hidden_[static_cast<size_t>(call.index - begin_)])
-             : view.requires_gradient;
+  if (!call.without_gradient) return view.requires_gradient;
+  return is_hidden(call) &&
+         (view.requires_gradient || !detached_ || of_functions_.contains(view.storage));
+}
+
+bool Again::detach_unmarked() {
+  if (detached_) return false;
+  for (int64_t i = begin_; i < end_ && !detached_; ++i) {
+    const Call& call = trace_.calls[static_cast<size_t>(i)];
+    detached_ = is_hidden(call) && std::ranges::any_of(read_of(call), [&](const TensorView* t) {
+                  return aten::is_float(t->element) && !t->requires_gradient &&
+                         !of_functions_.contains(t->storage);
+                });
+  }
+  return detached_;
 }
 
 void Again::need(const std::vector<uint64_t>& storages, int64_t end) {

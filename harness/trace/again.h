@@ -34,6 +34,12 @@ class Again {
   Again(const TraceFile& trace, int64_t begin, int64_t end, std::unordered_set<uint64_t> leaves,
         ThreadPool* pool, What what = What::kGradient);
 
+  // An operand of a Function without the mark that it has a gradient is a view that its forward
+  // pass made of an operand with one, or was detached before. At first it is taken for the former;
+  // from now on for the latter. Returns whether that changes anything.
+  bool detach_unmarked();
+  void attach_unmarked() { detached_ = false; }
+
   // Of the calls before `end` only those on which one of these storages depends, as it is then.
   void need(const std::vector<uint64_t>& storages, int64_t end);
 
@@ -57,6 +63,9 @@ class Again {
   // Whether a view can be followed: a trace may name memory of any size.
   bool has_place(const aten::TensorView& view) const;
   bool is_leaf(uint64_t storage) const { return leaves_.contains(storage); }
+  bool is_hidden(const aten::Call& call) const {
+    return hidden_[static_cast<size_t>(call.index - begin_)];
+  }
   bool follows(const aten::Call& call, const aten::TensorView& view) const;
   void find_hidden();
   void evaluate(const aten::Call& call);
@@ -81,6 +90,8 @@ class Again {
   ThreadPool* pool_;
   // Calls without autograd whose results have a gradient later: the forward pass of a Function.
   std::vector<bool> hidden_;
+  std::unordered_set<uint64_t> of_functions_;  // storages that those give
+  bool detached_ = false;                      // detach_unmarked()
   std::vector<bool> needed_;
   // Of each call: the tensors that it reads, and those that it computes.
   std::vector<std::vector<const aten::TensorView*>> read_, given_;

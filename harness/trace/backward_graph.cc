@@ -29,10 +29,11 @@ BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& p
     if (node.forward < step || node.function != nullptr || node.is_hook()) continue;
     const Call& forward = trace.calls[static_cast<size_t>(node.forward)];
     const std::vector<const TensorView*> returned = computed_by(forward, read_by(forward));
-    if (returned.empty()) continue;
     for (const auto& [view, reader] : given_to(k)) {
-      if (view->dims != returned.front()->dims) continue;
-      node.output = returned.front();
+      // What the call gave besides may come first: the statistics that a batch normalisation wrote.
+      const auto output = std::ranges::find(returned, view->dims, &TensorView::dims);
+      if (output == returned.end()) continue;
+      node.output = *output;
       node.given = view;
       node.reader = reader;
       break;

@@ -47,44 +47,44 @@ std::pair<std::string_view, int64_t> file_and_line(std::string_view frame) {
   return {place.substr(0, colon), line};
 }
 
-// The Function of the script whose forward pass a line lies in: its `backward` is the next one below.
-const ScriptFunction* owner_of(const TraceFile& trace, std::string_view frame) {
-  const auto [file, line] = file_and_line(frame);
-  const ScriptFunction* found = nullptr;
-  int64_t nearest = 0;
-  for (const ScriptFunction& f : trace.functions) {
-    const auto [of, at] = file_and_line(f.place);
-    if (of != file || at < line || (found != nullptr && at >= nearest)) continue;
-    found = &f;
-    nearest = at;
+// The Function in whose forward pass a call is made: of several within each other the outermost,
+// which is the one that autograd follows. With the lines that apply it, which tell the calls of one
+// use from those of the next.
+struct Maker {
+  const ScriptFunction* function = nullptr;
+  std::string_view applied;
+  bool operator==(const Maker&) const = default;
+};
+Maker maker_of(const TraceFile& trace, int64_t call) {
+  const std::string_view place = trace.calls[static_cast<size_t>(call)].place;
+  Maker found;
+  for (size_t begin = 0; begin < place.size();) {
+    const size_t end = std::min(place.find('\n', begin), place.size());
+    const auto [file, line] = file_and_line(place.substr(begin, end - begin));
+    for (const ScriptFunction& f : trace.functions)
+      if (f.file == file && f.first <= line && line <= f.last) found = {&f, place.substr(end)};
+    begin = end + 1;
   }
   return found;
 }
-const ScriptFunction* owner_of(const TraceFile& trace, int64_t call) {
-  const std::string_view place = trace.calls[static_cast<size_t>(call)].place;
-  const size_t in = place.find(" in forward:");
-  if (in == std::string_view::npos) return nullptr;
-  const size_t begin = place.rfind('\n', in);
-  return owner_of(trace, place.substr(begin == std::string_view::npos ? 0 : begin + 1));
-}
 
-// What tells calls of one use from those of the next: the Function, and the lines that apply it.
-std::string maker_of(const TraceFile& trace, int64_t call) {
-  const std::string_view place = trace.calls[static_cast<size_t>(call)].place;
-  const size_t in = place.find(" in forward:");
-  const ScriptFunction* owner = owner_of(trace, call);
-  const size_t end = in == std::string_view::npos ? in : place.find('\n', in);
-  return (owner != nullptr ? owner->name : "") +
-         std::string(end == std::string_view::npos ? "" : place.substr(end));
+// The last call of the forward pass of a Function, of which `first` is the first.
+int64_t last_of(const TraceFile& trace, int64_t first) {
+  const Maker made_by = maker_of(trace, first);
+  int64_t last = first;
+  while (last + 1 < static_cast<int64_t>(trace.calls.size()) && is_within(trace, last + 1) &&
+         maker_of(trace, last + 1) == made_by)
+    ++last;
+  return last;
 }
 
 // Finds the uses of Functions.
 class Uses {
  public:
   Uses(const TraceFile& trace, int64_t step, const Pass& pass)
-      : trace_(trace), step_(step), pass_(pass), graph_(trace, step, pass) {
+      : trace_(trace), step_(step), pass_(pass), graph_(trace, step, pass), leaves_(pass.leaves()) {
     for (const BackwardNode& node : graph_.nodes())
-      if (node.function != nullptr) starts_.insert(node.forward);
+      if (node.function != nullptr) starts_.insert(start_of(node));
     if (starts_.empty()) return;
     readers_.resize(graph_.nodes().size());
     for (const Contribution& c : pass.contributions)
@@ -106,6 +106,20 @@ class Uses {
   }
 
  private:
+  // The first call of the forward pass of a node, -1 if it is not known. A node is made before its
+  // forward pass runs: where that begins with another Function, the last call before it for which
+  // autograd made a node is recorded as the first.
+  int64_t start_of(const BackwardNode& node) const {
+    for (int64_t i = std::max(node.forward, step_); i < pass_.begin; ++i) {
+      const Call& call = trace_.calls[static_cast<size_t>(i)];
+      if (const ScriptFunction* f = maker_of(trace_, i).function)
+        return f == node.function ? i : -1;
+      const bool makes_node = !call.without_gradient && base_name(call.op) != "aten.detach" &&
+                              std::ranges::any_of(read_by(call), &TensorView::requires_gradient);
+      if (i > node.forward && makes_node) return -1;
+    }
+    return -1;
+  }
   FunctionUse range(const ScriptFunction& function, int64_t first) const {
     FunctionUse use;
     use.function = &function;
@@ -119,7 +133,7 @@ class Uses {
 
   FunctionUse heard(size_t k) const {
     const BackwardNode& node = graph_.nodes()[k];
-    FunctionUse use = range(*node.function, node.forward);
+    FunctionUse use = range(*node.function, start_of(node));
     // One that runs a backward pass of its own within its own is in several parts.
     const auto is_part = [&](const BackwardNode& n) {
       return n.function == node.function && n.forward == node.forward;
@@ -153,8 +167,8 @@ class Uses {
       return;
     }
     if (node.output != nullptr) return add_input(use, node.output->storage, gradient);
-    if (node.function == nullptr || node.forward < step_) return;
-    for (const TensorView* t : results(range(*node.function, node.forward)))
+    if (node.function == nullptr) return add_input(use, 0, gradient);  // of a view
+    for (const TensorView* t : results(range(*node.function, start_of(node))))
       add_input(use, t->storage, gradient);
   }
 
@@ -172,16 +186,33 @@ class Uses {
       only = t;
     }
     if (only != nullptr && !several) use.inputs.emplace_back(only, &gradient);
+    if (only == nullptr) add_reshaped(use, storage, gradient);
   }
-  // What the forward pass is given and may have a gradient.
-  std::vector<const TensorView*> operands(const FunctionUse& use) const {
+  // A view that a forward pass makes of its operand, as x.view(-1, n), has no mark that it has a
+  // gradient: it is the only operand of that many elements. The order of its elements is taken to
+  // be that of the gradient.
+  void add_reshaped(FunctionUse& use, uint64_t storage, const TensorView& gradient) const {
+    const TensorView* only = nullptr;
+    for (const TensorView* t : operands(use, false)) {
+      const bool is_other_weight = t->storage != storage && leaves_.contains(t->storage);
+      if (is_other_weight || t->elements() != gradient.elements()) continue;
+      if (only != nullptr) return;
+      only = t;
+    }
+    if (only == nullptr || !is_dense(*only)) return;
+    use.inputs.emplace_back(only, &gradient);
+    use.is_certain = false;
+  }
+  // What the forward pass is given; `marked`: that has a gradient as far as is known.
+  std::vector<const TensorView*> operands(const FunctionUse& use, bool marked = true) const {
     std::vector<const TensorView*> out;
     std::set<uint64_t> seen;
     for (int64_t i = use.first; i <= use.last; ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       const auto read = read_by(call);
       for (const TensorView* t : read)
-        if (aten::is_float(t->element) && t->requires_gradient && seen.insert(t->storage).second)
+        if (aten::is_float(t->element) && (t->requires_gradient || !marked) &&
+            seen.insert(t->storage).second)
           out.push_back(t);
       for (const TensorView* t : computed_by(call, read)) seen.insert(t->storage);
     }
@@ -191,7 +222,7 @@ class Uses {
   // What the forward pass computes and autograd reads after it.
   std::vector<const TensorView*> results(const FunctionUse& use) const {
     std::map<uint64_t, const TensorView*> made;
-    for (int64_t i = use.first; i <= use.last; ++i) {
+    for (int64_t i = use.first; use.is_found() && i <= use.last; ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       if (!is_work(call)) continue;
       for (const TensorView* t : computed_by(call, read_by(call)))
@@ -203,7 +234,9 @@ class Uses {
       for (const TensorView* t : read_by(call)) {
         const auto at = made.find(t->storage);
         if (at == made.end()) continue;
-        if (t->requires_gradient || starts_.contains(i)) out.push_back(at->second);
+        // As it is read there: within, a view may have made it.
+        if (t->requires_gradient || starts_.contains(i))
+          out.push_back(t->requires_gradient ? t : at->second);
         made.erase(at);
       }
     }
@@ -214,8 +247,7 @@ class Uses {
   void silent(const ScriptFunction& function, std::vector<FunctionUse>& out) const {
     const size_t before = out.size();
     for (int64_t i = step_; i < pass_.begin; ++i) {
-      if (!is_within(trace_, i) || starts_.contains(i) || owner_of(trace_, i) != &function)
-        continue;
+      if (!is_within(trace_, i) || maker_of(trace_, i).function != &function) continue;
       FunctionUse use = range(function, i);
       i = use.last;
       const auto given = results(use);
@@ -237,6 +269,7 @@ class Uses {
   int64_t step_;
   const Pass& pass_;
   BackwardGraph graph_;
+  std::set<uint64_t> leaves_;
   std::set<int64_t> starts_;  // of forward passes whose backward pass makes calls
   // Who reads what a node gives: weights, by their storages, and other nodes.
   struct Readers {
@@ -301,7 +334,7 @@ class Examination {
     }
     if (!wrong && certain) return FunctionState::kRight;
     if (forward.passes_on || (forward.has_steps && flat)) return FunctionState::kMeant;
-    return wrong ? FunctionState::kWrong : FunctionState::kUnknown;
+    return wrong && use_.is_certain ? FunctionState::kWrong : FunctionState::kUnknown;
   }
 
  private:
@@ -355,23 +388,15 @@ std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pas
   return Uses(trace, step, pass).all();
 }
 
-int64_t last_of(const TraceFile& trace, int64_t first) {
-  const std::string made_by = maker_of(trace, first);
-  int64_t last = first;
-  while (last + 1 < static_cast<int64_t>(trace.calls.size()) && is_within(trace, last + 1) &&
-         maker_of(trace, last + 1) == made_by)
-    ++last;
-  return last;
-}
-
 ForwardPass forward_pass(const TraceFile& trace, int64_t first, int64_t last) {
   static constexpr std::array<std::string_view, 4> kCopies = {"aten.clone", "aten.copy",
                                                               "aten.empty_like", "aten.alias"};
-  static constexpr std::array<std::string_view, 17> kSteps = {
-      "aten.round",     "aten.floor",       "aten.ceil", "aten.trunc",  "aten.fix",
-      "aten.sign",      "aten.sgn",         "aten.gt",   "aten.ge",     "aten.lt",
-      "aten.le",        "aten.bernoulli",   "aten.eq",   "aten.argmax", "aten.argmin",
-      "aten.heaviside", "aten.searchsorted"};
+  static constexpr std::array<std::string_view, 21> kSteps = {
+      "aten.round",     "aten.floor",        "aten.ceil", "aten.trunc",  "aten.fix",
+      "aten.sign",      "aten.sgn",          "aten.gt",   "aten.ge",     "aten.lt",
+      "aten.le",        "aten.bernoulli",    "aten.eq",   "aten.argmax", "aten.argmin",
+      "aten.heaviside", "aten.searchsorted", "aten.min",  "aten.max",    "aten.topk",
+      "aten.sort"};
   ForwardPass out;
   for (int64_t i = first; i <= last; ++i) {
     const Call& c = trace.calls[static_cast<size_t>(i)];

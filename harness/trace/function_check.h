@@ -23,6 +23,7 @@ struct FunctionUse {
   // What it reads, with the gradient that its backward pass gives for it; what it gives, with the
   // gradient of that which it is given. Without these gradients: the same for both.
   std::vector<Pair> inputs, outputs;
+  bool is_certain = true;  // false: an input is taken to be one for its size, which accuses nobody
   bool is_found() const { return last > 0; }  // its forward pass is
   bool passes_gradients_on() const { return begin == end; }
 };
@@ -31,9 +32,6 @@ struct FunctionUse {
 // is not understood has no inputs or outputs. The forward pass of a Function is told from that of
 // another one that follows it by the lines that made its calls.
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass);
-
-// The last call of the forward pass of a Function, of which `first` is the first.
-int64_t last_of(const TraceFile& trace, int64_t first);
 
 // What a Function gives in its forward pass, which may be made for another gradient than its own: it
 // passes its input on, or has steps.

@@ -79,20 +79,17 @@ class Check {
 
   void run(GradientCheck& out) {
     find_leaves();
-    gradient();
-    const double size = norm_of(gradient_);
-    if (!std::isfinite(size)) throw Undefined("its gradient is not finite");
-    if (size == 0) throw Undefined("its gradient is 0");
-    const double along = off(scaled(gradient_, 1 / size), size);
-    const Moves random = random_direction(size);
-    double squares = 0;
-    for (const auto& [storage, cells] : random) {
-      const std::vector<double>& g = gradient_.at(storage);
-      for (size_t i = 0; i < std::min(g.size(), cells.size()); ++i)
-        squares += g[i] * g[i] * cells[i] * cells[i];
+    double worst = measured();
+    if (worst >= least_ && again_.detach_unmarked()) {
+      here_.reset();
+      const double detached = measured();
+      if (detached >= worst) {
+        again_.attach_unmarked();
+        here_.reset();
+        need_losses();
+      }
+      worst = std::min(worst, detached);
     }
-    const double across = off(random, std::sqrt(squares));
-    const double worst = std::max(along, across);
     out.worst = std::max(out.worst, worst);
     if (worst < least_) {
       for (const Pass& pass : group_)
@@ -115,6 +112,23 @@ class Check {
     return {all.begin(), all.end()};
   }
   int64_t losses_end() const { return group_.back().seeds.back() + 1; }
+
+  // How far the gradient is from the slopes of the loss along it, and along random signs.
+  double measured() {
+    gradient();
+    const double size = norm_of(gradient_);
+    if (!std::isfinite(size)) throw Undefined("its gradient is not finite");
+    if (size == 0) throw Undefined("its gradient is 0");
+    const double along = off(scaled(gradient_, 1 / size), size);
+    const Moves random = random_direction(size);
+    double squares = 0;
+    for (const auto& [storage, cells] : random) {
+      const std::vector<double>& g = gradient_.at(storage);
+      for (size_t i = 0; i < std::min(g.size(), cells.size()); ++i)
+        squares += g[i] * g[i] * cells[i] * cells[i];
+    }
+    return std::max(along, off(random, std::sqrt(squares)));
+  }
 
   // The view of each leaf as a whole.
   void find_leaves() {
@@ -154,6 +168,7 @@ class Check {
     std::map<int64_t, const Contribution*> at;
     for (const Pass& pass : group_)
       for (const Contribution& c : pass.contributions) at[c.call] = &c;
+    gradient_.clear();
     for (const auto& [storage, view] : leaves_) gradient_[storage];  // some may be empty
     again_.run(group_.back().end, {}, 0, -1, [&](const Call& call) {
       check_stop();
@@ -244,8 +259,17 @@ class Check {
     const BackwardNode& node = graph.nodes()[script == suspects.end() ? suspects.front() : *script];
     out.node = node.name;
     out.place = node.place;
-    if (const ScriptFunction* f = node.function) {
-      name_it(*f, forward_pass(trace_, node.forward, last_of(trace_, node.forward)), out);
+    if (node.function != nullptr) {
+      name_it(*node.function, {false, false}, out);
+      for (const FunctionUse& use : uses_of(trace_, step_.begin, pass))
+        if (use.function == node.function && use.is_found())
+          name_it(*node.function, forward_pass(trace_, use.first, use.last), out);
+      // It may be meant, or not: it could not be examined.
+      if (out.has_steps) {
+        out.has_steps = false;
+        out.node.clear();
+        out.function.clear();
+      }
     }
     out.is_hook = node.is_hook();
   }

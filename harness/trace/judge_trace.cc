@@ -444,8 +444,11 @@ class Judge {
     v.repeats_batch = repeats_its_batch(trace_);
     v.old_copy = old_copy(trace_);
     v.evaluating = evaluates(trace_);
+    const OtherWrites others = other_writes(trace_);
+    v.weights_written = others.weights;
+    v.gradients_written = others.gradients;
     coverage_.finish(v);
-    v.trained = trained_weights(trace_, v.without_update);
+    v.trained = trained_weights(trace_);
   }
 
   const TraceFile& trace_;

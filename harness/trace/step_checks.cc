@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "backends/aten/definitions.h"
 #include "harness/trace/backward_passes.h"
 #include "harness/trace/values.h"
 
@@ -27,6 +28,33 @@ bool clears_all(const Call& call) {
 bool is_followed(const Call& call, const std::vector<const TensorView*>& read) {
   return !call.without_gradient &&
          std::ranges::any_of(read, [](const TensorView* t) { return t->requires_gradient; });
+}
+
+// Whether a call gives something else with what a storage held before. Not all that a node has kept
+// counts: the gradient of a batch normalisation in training does not use the running statistics,
+// which the next batch writes. Where it is not known, it may.
+bool depends_on(const Call& call, const TensorView& before) {
+  Call other = call;
+  bool is_put_back = true;
+  const auto put_back = [&](auto&& self, Value& v) -> void {
+    if (v.kind == Value::Kind::kTensor && v.tensor.storage == before.storage) {
+      is_put_back = is_put_back && before.data != nullptr && v.tensor.first == before.first &&
+                    v.tensor.element == before.element && reach_of(v.tensor) <= reach_of(before);
+      v.tensor.data = before.data;
+    }
+    for (Value& item : v.items) self(self, item);
+  };
+  for (Value& v : other.args) put_back(put_back, v);
+  for (auto& [name, v] : other.kwargs) put_back(put_back, v);
+  if (!is_put_back) return true;
+  try {
+    const auto is = aten::expected_of(call, {}).results, was = aten::expected_of(other, {}).results;
+    for (size_t i = 0; i < std::min(is.size(), was.size()); ++i)
+      if (is[i] && was[i] && !std::ranges::equal(is[i]->value, was[i]->value)) return true;
+    return false;
+  } catch (const aten::Undefined&) {
+    return true;
+  }
 }
 
 }  // namespace
@@ -128,7 +156,9 @@ bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin
     for (const TensorView* t : read_by(call)) {
       const auto of = [&](const TensorView* f) { return f->storage == t->storage; };
       const auto same = [&](const TensorView* f) { return of(f) && f->version == t->version; };
-      if (t->storage == 0 || std::ranges::none_of(then, of) || std::ranges::any_of(then, same))
+      const auto kept = std::ranges::find_if(then, of);
+      if (t->storage == 0 || kept == then.end() || std::ranges::any_of(then, same) ||
+          !depends_on(call, **kept))
         continue;
       const auto writes = [&](const TensorView& w) { return w.storage == t->storage; };
       for (int64_t k = i - 1; k > forward.index && --looks > 0; --k) {
@@ -145,9 +175,10 @@ bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin
   return false;
 }
 
-TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
-  // By storage: parameters of an optimizer that had a gradient, and those that had none.
-  std::unordered_set<uint64_t> moved;
+TrainedWeights trained_weights(const TraceFile& trace) {
+  // By storage: parameters of an optimizer that had a gradient, their gradients, and parameters
+  // that had none.
+  std::unordered_set<uint64_t> moved, used;
   std::map<uint64_t, std::string> without, with_gradient;  // their types
   TrainedWeights out;
   for (const Call& update : trace.updates) {
@@ -155,6 +186,12 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
     if (const Value* v = named(update, "parameters")) aten::collect(*v, views);
     for (const TensorView* t : views) moved.insert(t->storage);
     views.clear();
+    if (const Value* v = named(update, "gradients")) aten::collect(*v, views);
+    for (const TensorView* t : views) used.insert(t->storage);
+    views.clear();
+    if (const Value* v = named(update, "frozen");
+        v != nullptr && update.step == trace.updates.front().step)
+      out.frozen += v->integer;
     if (const Value* v = named(update, "without")) {
       out.asked = true;
       aten::collect(*v, views);
@@ -188,6 +225,9 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
     const auto added = contribution_of(call);
     if (updates || !added) continue;
     const uint64_t leaf = added->leaf;
+    // Between the gradient and the update a script may give a parameter other memory
+    // (sharpness-aware steps).
+    if (used.contains(added->view->storage)) continue;
     if (const auto at = parameters.find(leaf); at != parameters.end() && !moved.contains(leaf))
       with_gradient.try_emplace(leaf, at->second->type());
   }
@@ -209,11 +249,18 @@ TrainedWeights trained_weights(const TraceFile& trace, bool without_update) {
   }
   std::multiset<std::string> old, replaced_by;
   for (const auto& [storage, type] : without) old.insert(type);
-  for (const auto& [storage, type] : with_gradient) replaced_by.insert(type);
-  // A step of an optimizer without a backward pass is one that a script makes before it trains.
-  const bool backward =
-      std::ranges::any_of(trace.calls, [](const Call& call) { return !call.node.empty(); });
-  out.is_nothing_updated = backward && without_update && moved.empty() && !without.empty();
+  for (const auto& [storage, type] : with_gradient)
+    if (!without.contains(storage)) replaced_by.insert(type);
+  // A step of an optimizer without a backward pass is one that a script makes before it trains; so is
+  // what writes initial weights.
+  bool backward = false, writes = false;
+  for (const Call& call : trace.calls) {
+    backward = backward || !call.node.empty();
+    writes = writes || (backward && std::ranges::any_of(call.written, [&](const TensorView& w) {
+                          return call.optimizer || without.contains(w.storage);
+                        }));
+  }
+  out.is_nothing_updated = backward && !writes && moved.empty() && !without.empty();
   // Single numbers and rows have the same shape by chance.
   const bool matrices = std::ranges::any_of(
       old, [](const std::string& type) { return type.find(',') != std::string::npos; });
@@ -262,6 +309,37 @@ std::optional<OldCopy> old_copy(const TraceFile& trace) {
     if (made) copies[given[0]->storage] = *made;
   }
   return std::nullopt;
+}
+
+OtherWrites other_writes(const TraceFile& trace) {
+  OtherWrites out;
+  std::unordered_set<uint64_t> weights,
+      used;  // storages: what an update moved, the gradients that it was made with
+  auto update = trace.updates.begin();
+  for (const Call& call : trace.calls) {
+    for (; update != trace.updates.end(); ++update) {
+      const Value* first = named(*update, "first");
+      if (first == nullptr || first->integer > call.index) break;
+      for (const auto& [key, to] :
+           {std::pair("parameters", &weights), std::pair("gradients", &used)}) {
+        std::vector<const TensorView*> views;
+        if (const Value* v = named(*update, key)) aten::collect(*v, views);
+        for (const TensorView* t : views) to->insert(t->storage);
+      }
+    }
+    if (call.failed || call.composed || call.optimizer) continue;
+    const bool of_script = call.node.empty();
+    for (const TensorView& w : call.written) {
+      if (of_script && weights.contains(w.storage) && !out.weights)
+        out.weights = CallSite{call.op, call.place};
+      if (!used.contains(w.storage)) continue;
+      if (of_script && !clears_all(call) && !out.gradients)
+        out.gradients = CallSite{call.op, call.place};
+      used.erase(w.storage);
+    }
+    if (const auto added = contribution_of(call)) used.erase(added->view->storage);
+  }
+  return out;
 }
 
 std::optional<CallSite> evaluates(const TraceFile& trace) {

@@ -25,11 +25,18 @@ bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin
                              GradientCheck& out);
 
 // Parameters of the optimizers that no gradient reaches, and weights whose gradients nothing uses.
-// `without_update`: no call of the trace updates anything.
-TrainedWeights trained_weights(const TraceFile& trace, bool without_update);
+TrainedWeights trained_weights(const TraceFile& trace);
 
 // The first old copy of a weight. It may be meant, as that of a target network.
 std::optional<OldCopy> old_copy(const TraceFile& trace);
+
+// Writes besides the updates of the optimizers: to weights that one has moved before, and to
+// gradients after the update that was made with them. Both may be meant, and clipping after the
+// update does nothing.
+struct OtherWrites {
+  std::optional<CallSite> weights, gradients;
+};
+OtherWrites other_writes(const TraceFile& trace);
 
 // The first batch normalisation, where all of it is in evaluation mode though autograd follows it.
 std::optional<CallSite> evaluates(const TraceFile& trace);

@@ -159,6 +159,16 @@ class Reader {
     return json.contains(key) ? json_integer<int64_t>(json[key]) : 0;
   }
 
+  static ScriptFunction function_of(const Json& f) {
+    ScriptFunction out{f.value("name", ""), f.value("place", ""), "", 0, -1, count(f, "calls")};
+    const auto at = f.find("forward");
+    if (at == f.end() || !at->is_array() || at->size() != 3 || !(*at)[0].is_string()) return out;
+    out.file = (*at)[0].get<std::string>();
+    out.first = json_integer<int64_t>((*at)[1]);
+    out.last = json_integer<int64_t>((*at)[2]);
+    return out;
+  }
+
   static std::string shown(const Json& value) {
     return value.is_string() ? value.get<std::string>() : value.dump();
   }
@@ -257,9 +267,7 @@ class Reader {
         trace_.steps_asked = count(end, "steps_asked");
         trace_.steps_made = count(end, "steps_made");
         if (end.contains("functions") && end["functions"].is_array()) {
-          for (const Json& f : end["functions"])
-            trace_.functions.push_back(
-                {f.value("name", ""), f.value("place", ""), count(f, "calls")});
+          for (const Json& f : end["functions"]) trace_.functions.push_back(function_of(f));
         }
         if (end.contains("observer") && end["observer"].is_object()) {
           const Json& found = end["observer"];

@@ -43,6 +43,12 @@ const Value* named(const Call& call, std::string_view name) {
   return nullptr;
 }
 
+int64_t reach_of(const TensorView& view) {
+  int64_t last = view.first / aten::size_of(view.element);
+  for (size_t d = 0; d < view.dims.size(); ++d) last += (view.dims[d] - 1) * view.strides[d];
+  return last + 1;
+}
+
 std::vector<const TensorView*> read_by(const Call& call) {
   std::vector<const TensorView*> all;
   for (const Value& v : call.args) aten::collect(v, all);
@@ -50,17 +56,19 @@ std::vector<const TensorView*> read_by(const Call& call) {
   return all;
 }
 
+bool is_dense(const TensorView& view) {
+  int64_t dense = 1;
+  for (size_t d = view.dims.size(); d-- > 0;) {
+    if (view.dims[d] != 1 && view.strides[d] != dense) return false;
+    dense *= view.dims[d];
+  }
+  return true;
+}
+
 Digest digest_of(const TensorView& view) {
   const int64_t size = aten::size_of(view.element), n = view.elements();
   const auto rank = static_cast<int64_t>(view.dims.size());
-  int64_t dense = 1;
-  bool contiguous = true;
-  for (int64_t d = rank - 1; d >= 0; --d) {
-    const auto u = static_cast<size_t>(d);
-    if (view.dims[u] != 1) contiguous = contiguous && view.strides[u] == dense;
-    dense *= view.dims[u];
-  }
-  if (contiguous || n == 0) return digest_bytes(view.data, static_cast<size_t>(n * size));
+  if (is_dense(view) || n == 0) return digest_bytes(view.data, static_cast<size_t>(n * size));
   // In pieces: a tensor that is expanded has many more elements than bytes.
   std::array<std::byte, 1 << 14> piece;  // whose size is a multiple of every element's
   size_t filled = 0;

@@ -56,6 +56,10 @@ std::vector<const aten::TensorView*> computed_by(const aten::Call& call,
 
 // An argument that a call is given by name; nullptr if it is not.
 const aten::Value* named(const aten::Call& call, std::string_view name);
+// Whether its elements lie one behind the other, the last dimension innermost.
+bool is_dense(const aten::TensorView& view);
+// How many elements of its storage there are up to a view's last one.
+int64_t reach_of(const aten::TensorView& view);
 // All tensors that a call is given, in order.
 std::vector<const aten::TensorView*> read_by(const aten::Call& call);
 // "aten.add" for "aten.add_.Tensor": without the overload and the mark of a write in place.

@@ -50,7 +50,18 @@ def sampling():
     backward(F.grid_sample(leaf(2, 3, 6, 6), grid, align_corners=False))
 
 
+def resized(size, **how):
+    return lambda: backward(F.interpolate(leaf(2, 3, 6, 8), size=size, **how))
+
+
 CALLS = {
+    **{f"{name}{part}": resized(size, mode=mode, antialias=name.endswith("_aa"))
+       for name, mode, size in (("_upsample_bilinear2d_aa", "bilinear", (3, 5)), ("_upsample_bicubic2d_aa", "bicubic", (4, 11)),
+                                ("upsample_bicubic2d", "bicubic", (9, 5)))
+       for part in ("", "_backward")},
+    "upsample_linear1d": lambda: backward(F.interpolate(leaf(2, 3, 6), size=11, mode="linear")),
+    "upsample_linear1d_backward": lambda: backward(F.interpolate(leaf(2, 3, 6), size=4, mode="linear", align_corners=True)),
+    "upsample_nearest1d_backward": lambda: backward(F.interpolate(leaf(2, 3, 6), size=12)),
     "_weight_norm_interface": lambda: backward(torch._weight_norm(leaf(4, 3, 5), leaf(4, 1, 1), 0)),
     "_weight_norm_interface_backward": lambda: backward(torch._weight_norm(leaf(4, 6), leaf(1, 6), 1)),
     "_ctc_loss": classification,

@@ -435,6 +435,56 @@ def _dense(name, backward):
     WRONG[name] = make
 
 
+@case(RIGHT)
+def a_function_of_a_weight_that_is_detached():
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0], None
+
+    m = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 4))
+    m.w = nn.Parameter(torch.rand(12))
+    train(m, lambda: F.cross_entropy(m[1](Scaled.apply(torch.tanh(m[0](X)), m.w.detach())), Y) + m.w.square().sum())
+
+
+@case(MEANT)
+def codes():
+    """A quantizer: the nearest rows of a table, whose own loss is another one."""
+    class Nearest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, table):
+            flat = x.view(-1, table.size(1))
+            _, at = torch.min(torch.addmm((table ** 2).sum(1) + (flat ** 2).sum(1, keepdim=True), flat, table.t(), alpha=-2), dim=1)
+            ctx.mark_non_differentiable(at)
+            return table.index_select(0, at).view_as(x), at
+
+        @staticmethod
+        def backward(ctx, g, _):
+            return g.clone(), None
+
+    m = nn.Sequential(nn.Linear(12, 24), nn.Linear(24, 4), nn.Embedding(7, 6))
+
+    def loss():
+        h = torch.tanh(m[0](X))
+        of_rows = h.view(16, 4, 6).transpose(1, 2).contiguous().transpose(1, 2).contiguous()
+        code, at = Nearest.apply(of_rows, m[2].weight.detach())
+        return F.cross_entropy(m[1](code.flatten(1)), Y) + F.mse_loss(m[2].weight.index_select(0, at).view_as(code), of_rows.detach())
+
+    train(m, loss)
+
+
+@case(MEANT)
+def a_reversal_before_a_batch_norm_that_is_used_twice():
+    m = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.Linear(24, 4))
+    reverse = function_of("reverse", lambda x: x.view_as(x), lambda g, x, y: -g)
+    train(m, lambda: sum(F.cross_entropy(m[2](m[1](reverse(torch.tanh(m[0](x))))), Y[:8]) for x in (X[:8], X[8:])))
+
+
 _dense("a_weight_not_transposed", lambda g, h, w: (g @ w, h.T @ g, g.sum(0)))
 _dense("a_sum_left_out", lambda g, h, w: (g @ w.T, h.T @ g, g[0]))
 _dense("a_mean_for_a_sum", lambda g, h, w: (g @ w.T, h.T @ g / len(h), g.sum(0)))

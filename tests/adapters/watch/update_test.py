@@ -73,6 +73,9 @@ class Updates(unittest.TestCase):
             "a_part_that_is_detached": "2 of the 4 parameters that torch.optim.Adam holds have no gradient",
             "one_batch": "each step reads the same batch",
             "evaluation_mode": "as all batch normalisation here, is in evaluation mode",
+            "clipped_too_late": "changes gradients after the update that used them",
+            "clamped_weights": "aten.clamp_.default at updates.py:",
+            "frozen_weights": "2 of the 4 parameters of the optimizers are frozen, and the others have a gradient",
             "a_kept_copy": "step 1 computes with a copy of a weight (float32[12, 3]) from before an update",
         }.items():
             with self.subTest(name):
@@ -84,8 +87,11 @@ class Updates(unittest.TestCase):
         self.assertIn("and no recorded call wrote it", report["open"][0]["what"])
         _, program = self.of("one_optimizer_for_each")
         self.assertNotIn("not updated", program)
+        report, program = self.of("a_closure_that_logs_without_gradients")
+        self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), program)
+        self.assertIn("the updates are the published formula of torch.optim.SGD", program)
         _, program = self.of("a_cast_in_each_step")
-        for words in ("not updated", "no gradient (", "same batch", "evaluation mode", "a copy of a weight"):
+        for words in ("not updated", "no gradient (", "same batch", "evaluation mode", "a copy of a weight", "frozen", "changes weights", "changes gradients"):
             self.assertNotIn(words, program)
 
     def test_micro_batches_that_nothing_divides_are_told(self):

@@ -284,13 +284,49 @@ def of_the_script_and_unknown():
     train((net, Lion(net.parameters(), 0.01)))
 
 
-def steps_of(net, optimizer=None, same=False, output=lambda net, x: net(x)):
+def steps_of(net, optimizer=None, same=False, output=lambda net, x: net(x), after=lambda net: None):
     optimizer = optimizer or torch.optim.Adam(net.parameters(), 0.01)
     batch = torch.randn(8, 6)
     for _ in range(3):
         optimizer.zero_grad()
         F.mse_loss(output(net, batch if same else torch.randn(8, 6)), torch.zeros(8, 3)).backward()
         optimizer.step()
+        after(net)
+
+
+@case()
+def clipped_too_late():
+    steps_of(model(), after=lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.1))
+
+
+@case()
+def clamped_weights():
+    steps_of(model(), after=lambda net: net[2].weight.data.clamp_(-0.1, 0.1))
+
+
+@case()
+def frozen_weights():
+    net = model()
+    net[0].requires_grad_(False)
+    steps_of(net)
+
+
+@case()
+def a_closure_that_logs_without_gradients():
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        x = torch.randn(8, 6)
+
+        def closure():
+            loss = F.mse_loss(net(x), torch.zeros(8, 3))
+            with torch.no_grad():
+                loss.clone()
+            optimizer.zero_grad()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
 
 
 @case()
