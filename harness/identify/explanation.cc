@@ -8,10 +8,6 @@ namespace twinrun {
 bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b) {
   if (a.formula && b.formula) return exclusive(*a.formula, *b.formula);
   if (a.formula || b.formula) return false;
-  if (a.sharding && b.sharding) return exclusive(*a.sharding, *b.sharding);
-  if (a.sharding || b.sharding) {
-    return a.sharding ? exclusive(*a.sharding, b.cause) : exclusive(*b.sharding, a.cause);
-  }
   return exclusive(a.cause, b.cause);
 }
 

@@ -35,7 +35,7 @@ struct IdentifyOptions {
   // replicas agree, times `many` at worst. Of larger models a sample is compared
   // (harness/envelope/envelope.h).
   int64_t max_elements = int64_t{1} << 26;
-  bool pairs = true;     // try two causes at once where no single one explains
+  bool pairs = true;     // try two changes of the catalogues at once where no single one explains
   bool formulas = true;  // try the catalogue of formulas (harness/identify/formulas.h), too
   // Steps of the run from its first step on, not necessarily all. State that is private to a script
   // is replayed over them, and what is outside is compared with the step before it.
@@ -161,6 +161,7 @@ void keep_preferred(std::vector<Explanation>& explanations);
 // Engine faults that predict the same tensors as these explanations.
 std::vector<std::string> twins_of(const Experiment& experiment,
                                   const std::vector<Explanation>& explanations);
+// Whether two changes of the catalogues set the same thing.
 bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b);
 // Whether the mean of the cores' losses is compared, not each loss.
 bool losses_together(const std::vector<Explanation::Part>& parts);

@@ -22,8 +22,8 @@ inline constexpr size_t kMaxTried = 12;
 // An explanation must reduce the subject's largest ratio at least by this factor.
 inline constexpr double kExplains = 1.5;
 
-// Pairs of changes: those that bring the subject nearest by themselves, so many, are each combined
-// with every other change, within kSearchBudget.
+// Pairs of changes of the catalogues: those that bring the subject nearest by themselves, so many,
+// are each combined with every other change, within kSearchBudget.
 inline constexpr size_t kMaxOfPairs = 6;
 // The largest cost (search_cost) of replaying a script's private state over the run, for each of
 // its programs.
@@ -31,9 +31,6 @@ inline constexpr double kReplayBudget = 5e10;
 
 // Larger ratios carry no more information.
 inline constexpr double kMaxRatio = 1e12;
-
-// Of causes that no catalogue has, so many are combined with every other cause.
-inline constexpr size_t kDealsInPairs = 3, kGroupsInPairs = 2;
 
 // A program that the subject may have run in place of the requested one.
 struct Hypothesis {
@@ -375,32 +372,27 @@ class ProgramSearch : public FormulaFit {
     return deal_by_gradients(e_, asked_, states_, tensors_, subject_, expected, options_.threads);
   }
 
-  // Tries causes that no catalogue has. Of those that explain nothing by themselves, the likeliest
-  // are added to `parts` for pairs.
-  Status try_sharding(Parts& parts) {
+  // Tries causes that no catalogue has.
+  Status try_sharding() {
     if (asked_.sharding.cores < 2) return Ok{};
     const std::vector<Distance> found = fits_[held_].found;
-    const auto try_these = [&](const std::vector<ShardingChange>& these, size_t keep) -> Status {
+    const auto try_these = [&](const std::vector<ShardingChange>& these) -> Status {
       std::vector<Hypothesis> candidates;
       for (const ShardingChange& change : these) {
         if (auto h = hypothesis({part_of(change)})) candidates.push_back(std::move(*h));
       }
-      TWINRUN_RETURN_IF_ERROR(try_all(candidates));
-      std::ranges::stable_sort(candidates, {}, &Hypothesis::nearness);
-      for (size_t i = 0; i < std::min(keep, candidates.size()); ++i)
-        parts.push_back(candidates[i].parts.front());
-      return Ok{};
+      return try_all(candidates);
     };
-    TWINRUN_RETURN_IF_ERROR(try_these(groups_like(e_, asked_, tensors_, subject_), kGroupsInPairs));
+    TWINRUN_RETURN_IF_ERROR(try_these(groups_like(e_, asked_, tensors_, subject_)));
     if (result_.explanations.empty() && any_outside(found, is_loss)) {
       TWINRUN_ASSIGN(const std::vector<ShardingChange> fed,
                      deals_by_losses(e_, asked_, states_, tensors_, subject_, options_.threads));
-      TWINRUN_RETURN_IF_ERROR(try_these(fed, kDealsInPairs));
+      TWINRUN_RETURN_IF_ERROR(try_these(fed));
     }
     if (result_.explanations.empty() &&
         any_outside(found, [](const Compared& c) { return c.tensor.ends_with(".grad"); })) {
       TWINRUN_ASSIGN(const auto change, counted());
-      if (change) TWINRUN_RETURN_IF_ERROR(try_these({*change}, 0));
+      if (change) TWINRUN_RETURN_IF_ERROR(try_these({*change}));
     }
     return Ok{};
   }
@@ -488,10 +480,10 @@ class ProgramSearch : public FormulaFit {
 
   Status explain(bool update_alone) {
     if (asked_.recipe == nullptr) return Ok{};
-    Parts parts = changes(update_alone);
+    const Parts parts = changes(update_alone);
     std::vector<Hypothesis> singles = hypotheses(parts);
     TWINRUN_RETURN_IF_ERROR(try_all(singles));
-    if (result_.explanations.empty()) TWINRUN_RETURN_IF_ERROR(try_sharding(parts));
+    if (result_.explanations.empty()) TWINRUN_RETURN_IF_ERROR(try_sharding());
     if (result_.explanations.empty() && options_.formulas) {
       std::vector<Hypothesis> some = hypotheses(of_layers_outside(update_alone));
       TWINRUN_RETURN_IF_ERROR(try_all(some));

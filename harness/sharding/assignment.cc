@@ -211,23 +211,6 @@ Sharding with_change(Sharding s, const ShardingChange& c) {
   return s;
 }
 
-bool exclusive(const ShardingChange& a, const ShardingChange& b) { return a.sets == b.sets; }
-
-bool exclusive(const ShardingChange& c, const std::string& cause) {
-  using Sets = ShardingChange::Sets;
-  switch (c.sets) {
-    case Sets::kDeal:
-      return exclusive(cause, "same_shard");
-    case Sets::kReduction:
-      return exclusive(cause, "no_all_reduce");
-    case Sets::kBatchNorm:
-      return exclusive(cause, "batch_norm");
-    case Sets::kStatistics:
-      return exclusive(cause, "statistics");
-  }
-  return false;
-}
-
 DealtRows rows_in_blocks(int64_t cores, int64_t n, int64_t block, int64_t roll) {
   DealtRows rows;
   for (int64_t core = 0; core < cores; ++core) {

@@ -24,8 +24,7 @@ using DealtRows = std::vector<int32_t>;
 struct ShardingChange {
   ShardingCause cause;
   std::string subject;  // its common name: "shards dealt in strides"
-  // The part of the sharding that it sets; the values are those of `to`. Changes of one kind
-  // exclude each other.
+  // The part of the sharding that it sets; the values are those of `to`.
   enum class Sets : uint8_t { kDeal, kReduction, kBatchNorm, kStatistics } sets = Sets::kDeal;
   Sharding to;
   std::map<int64_t, Deal> deals = {};  // of single steps, in place of to.feeding.deal
@@ -37,9 +36,6 @@ struct ShardingChange {
 };
 
 Sharding with_change(Sharding sharding, const ShardingChange& change);
-bool exclusive(const ShardingChange& a, const ShardingChange& b);
-// Whether the change sets the same thing as this cause of the catalogue.
-bool exclusive(const ShardingChange& change, const std::string& cause);
 
 // Describes a deal. Rows are numbered in the whole batch.
 ShardingChange dealt_otherwise(const Experiment& experiment, Deal deal);

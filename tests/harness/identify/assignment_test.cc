@@ -341,29 +341,6 @@ TEST(Assignment, RunningStatisticsOfOtherMakes) {
                   "broadcast_buffers");
 }
 
-// Two causes at once, one of which is a deal of rows.
-TEST(AssignmentSlow, ADealAndAnotherCause) {
-  const Experiment e = dense(4);
-  const auto both_named = [&](const Identification& m, const std::string& deal,
-                              const std::string& cause) {
-    EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << proposals(m);
-    return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
-      const auto has = [&](const std::string& name) {
-        return std::ranges::find(x.parts, name, &Explanation::Part::cause) != x.parts.end();
-      };
-      return x.parts.size() == 2 && has(deal) && has(cause);
-    });
-  };
-  const Identification strided = judged(e, [&](Sharding s) {
-    return introduce(e, deals(rows_in_blocks(4, 8, 1, 0))(s), "unscaled");
-  });
-  EXPECT_TRUE(both_named(strided, "other_rows", "unscaled")) << proposals(strided);
-  const Identification twice = judged(e, [&](Sharding s) {
-    return introduce(e, deals(shards({0, 1, 2, 0}))(s), "rate_times_cores");
-  });
-  EXPECT_TRUE(both_named(twice, "missing_samples", "rate_times_cores")) << proposals(twice);
-}
-
 // Engine faults are not explained as deals: one core left out of a reduction, a wrong loss on one
 // core, a wrong forward pass, a scaled gradient.
 void expect_unexplained(bool pairs) {
