@@ -278,42 +278,6 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
   return out;
 }
 
-std::vector<FormulaChange> formula_changes_in(const Experiment& e,
-                                              const std::set<std::string>& layers) {
-  constexpr size_t kMax = 4;
-  std::map<std::string, size_t> count;
-  std::map<std::string, std::vector<std::string>> named;  // by kind
-  for (const LayerSpec& layer : e.scenario.model.layers) {
-    ++count[layer.kind];
-    if (layers.contains(layer.name)) named[layer.kind].push_back(layer.name);
-  }
-  std::vector<FormulaChange> out;
-  const auto add = [&](const FormulaChange& change, const std::vector<std::string>& names) {
-    FormulaChange c = change;
-    c.values.clear();
-    for (const std::string& name : names) {
-      for (const auto& [key, value] : change.values)
-        c.values.emplace_back(std::string(kOneLayer) + name + key.substr(key.find('.')), value);
-    }
-    c.setting = setting_of(e, c.values);
-    c.meaning = fmt::format("in {} alone {}", fmt::join(names, ", "), change.meaning);
-    if (const Result<Experiment> changed = with_formula(e, c); !changed) return;
-    out.push_back(std::move(c));
-  };
-  for (const FormulaChange& change : formula_changes(e)) {
-    const std::string& key = change.values.front().first;
-    const std::string kind = key.substr(0, key.find('.'));
-    const auto found = named.find(kind);
-    if (found == named.end() || found->second.size() > kMax || found->second.size() == count[kind])
-      continue;
-    add(change, found->second);
-    for (const std::string& name : found->second) {
-      if (found->second.size() > 1) add(change, {name});
-    }
-  }
-  return out;
-}
-
 namespace {
 
 // The shortest number within a hundred thousandth, tried from three significant digits on unless

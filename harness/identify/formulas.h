@@ -36,11 +36,6 @@ struct FormulaChange {
 // Changes from the scenario's own formulas to others, in a fixed order.
 std::vector<FormulaChange> formula_changes(const Experiment& experiment);
 
-// The same in some layers of a kind only: in those named here, together and each by itself. Kinds
-// are skipped whose layers are all named, or of which more than four are named.
-std::vector<FormulaChange> formula_changes_in(const Experiment& experiment,
-                                              const std::set<std::string>& layers);
-
 // Changes by numbers that were fitted to the subject instead of taken from a list. fitted_number: a
 // factor of the loss ("loss.scale") or of the gradients ("optimizer.gradient_scale"), or a learning
 // rate ("optimizer.lr"). fitted_rates: the learning rates of single steps.

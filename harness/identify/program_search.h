@@ -416,21 +416,6 @@ class ProgramSearch : public FormulaFit {
     return parts;
   }
 
-  // Other formulas in some layers of a kind: in those that have a tensor outside.
-  Parts of_layers_outside(bool update_alone) const {
-    std::set<std::string> layers;
-    for (const Distance& d : fits_[held_].found) {
-      const std::string& tensor = tensors_[place_of(d.value)].tensor;
-      if (outside(d) && tensor.rfind('/') != std::string::npos)
-        layers.insert(tensor.substr(0, tensor.rfind('/')));
-    }
-    Parts out;
-    for (FormulaChange& change : formula_changes_in(e_, layers)) {
-      if (!update_alone || change.update_only) add(out, std::move(change));
-    }
-    return out;
-  }
-
   // Numbers that no list has, each solved for from the listed value that brings the subject
   // nearest. Only plain numbers count as somebody's setting; an engine's wrong constant may be any
   // number.
@@ -484,10 +469,6 @@ class ProgramSearch : public FormulaFit {
     std::vector<Hypothesis> singles = hypotheses(parts);
     TWINRUN_RETURN_IF_ERROR(try_all(singles));
     if (result_.explanations.empty()) TWINRUN_RETURN_IF_ERROR(try_sharding());
-    if (result_.explanations.empty() && options_.formulas) {
-      std::vector<Hypothesis> some = hypotheses(of_layers_outside(update_alone));
-      TWINRUN_RETURN_IF_ERROR(try_all(some));
-    }
     if (result_.explanations.empty() && options_.formulas) {
       TWINRUN_ASSIGN(const Parts numbers, fitted(update_alone));
       std::vector<Hypothesis> more = hypotheses(numbers);

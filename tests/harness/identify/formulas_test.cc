@@ -271,13 +271,6 @@ TEST(Formulas, TheGradientOfReluAtZeroIsNamed) {
   }
 }
 
-TEST(Formulas, OfOneLayerAreNamed) {
-  const Experiment e =
-      of_layers({"conv2d", "batch_norm", "relu", "flatten", "dense", "batch_norm", "dense"});
-  const Identification m = match_number(e, "model.layers.batch_norm2.momentum", "0.9");
-  EXPECT_TRUE(is_named(m, "model.layers.batch_norm2.momentum = 0.9")) << text_of_script(m);
-}
-
 // ---- parameters that do not learn
 
 TEST(Formulas, LayersThatDoNotLearnAreNamedTogether) {
