@@ -15,6 +15,19 @@ namespace {
 // The calibrated probability of a false alarm, as text: "1e-06".
 std::string rate(double probability) { return fmt::format("{:.0e}", probability); }
 
+// "dense1/kernel.grad" in words: "the gradient of dense1/kernel".
+std::string tensor_words(const std::string& tensor, bool is_state) {
+  constexpr std::string_view kOutput = "output/";
+  if (tensor.ends_with(".grad")) {
+    const std::string of = tensor.substr(0, tensor.size() - 5);
+    return "the gradient of " +
+           (of.starts_with(kOutput) ? "what " + of.substr(kOutput.size()) + " gives" : of);
+  }
+  if (tensor.starts_with(kOutput)) return "the output of " + tensor.substr(kOutput.size());
+  if (is_state) return "the update of " + tensor;
+  return tensor == "loss" ? "the loss" : tensor;
+}
+
 // A tensor that is outside: its mismatch at the first such step, and the cores that show it there.
 struct Told {
   const TensorMismatch* first = nullptr;
@@ -183,7 +196,6 @@ std::string headline(const Evidence& e, const Told& reported) {
     out += fmt::format(", by {}{}", amount(t), t.elements.empty() ? "" : ": " + t.elements);
   }
   out += ".";
-  if (!t.bracket.text.empty()) out += fmt::format(" The fault lies in {}.", t.bracket.text);
   return out;
 }
 
@@ -245,12 +257,6 @@ void tensor_findings(const Evidence& e, Judgement& j) {
     }
     const auto at =
         std::ranges::find(j.findings, "engine:" + reported.front().first->tensor, &Finding::cause);
-    const Bracket& bracket = reported.front().first->bracket;
-    if (!bracket.text.empty()) {
-      at->evidence.push_back(fmt::format(
-          "the tensors that are outside all follow from {}{}", bracket.text,
-          bracket.right.empty() ? "" : "; inside, and so not to blame: " + bracket.right));
-    }
     if (!following.empty())
       at->evidence.push_back(
           "outside as well, as they follow from the gradients that it reported: " + following);

@@ -250,7 +250,6 @@ class Identifier : public ProgramSearch {
     result_.outside = describe(view, out);
     if (result_.outside.empty()) return Ok{};
     const int64_t step = result_.outside.front().step;
-    result_.outside.front().bracket = bracket_at(view, found, out, result_.threshold, step);
     const auto at = std::ranges::find(states_, step, &ProbedState::step);
     if (at == states_.end() || at->outputs.empty() || !same_state) return Ok{};
     TWINRUN_ASSIGN(const ProbedState again,

@@ -18,7 +18,6 @@
 #include "backends/core/backend.h"
 #include "harness/envelope/envelope.h"
 #include "harness/envelope/precision_class.h"
-#include "harness/identify/bracket.h"
 #include "harness/identify/formulas.h"
 #include "harness/sharding/assignment.h"
 
@@ -69,7 +68,6 @@ struct TensorMismatch {
   // For a state at the first step that is outside. `follows`: the update follows from the reported
   // gradient. `wrong_besides`: it does not, and that gradient is outside as well.
   bool follows = false, wrong_besides = false;
-  Bracket bracket = {};  // of the first mismatch: between which tensors of its step the fault lies
 };
 
 // Explains the subject: one or two causes of sharding, each introduced or undone, or formulas in

@@ -1,5 +1,5 @@
-// Describes tensors outside the envelope: signatures of their elements, cores, brackets, and
-// whether updates follow from the reported gradients.
+// Describes tensors outside the envelope: signatures of their elements, cores, and whether updates
+// follow from the reported gradients.
 #include "harness/identify/outside.h"
 
 #include <fmt/format.h>
@@ -108,9 +108,12 @@ class Describer {
     }
   }
 
+  // Where a tensor is computed; a gradient, before it is reduced and clipped (those ops follow the
+  // order of parameters, not of the backward pass).
   ValueId order(const Distance& d) const {
     const Compared& c = v_.tensors[place_of(d.value)];
-    return computed_at(v_.asked, c.tensor, c.id);
+    const ValueId own = c.tensor.ends_with(".grad") ? v_.asked.graph.find(c.tensor) : kNoValue;
+    return own == kNoValue ? c.id : own;
   }
   int64_t step_of(size_t value) const {
     return v_.states[value / v_.subject.replicas / v_.tensors.size()].step;
@@ -239,39 +242,6 @@ std::vector<TensorMismatch> describe(const OutsideView& v, const std::vector<Dis
     if (!described) Describer::along(d, out.back());
   }
   return out;
-}
-
-Bracket bracket_at(const OutsideView& v, const std::vector<Distance>& found,
-                   const std::vector<Distance>& outside, double threshold, int64_t step) {
-  const Describer describer(v);
-  std::vector<SeenTensor> seen(v.tensors.size());
-  std::vector<bool> looked(v.tensors.size());
-  for (size_t t = 0; t < seen.size(); ++t) {
-    seen[t].id = v.tensors[t].id;
-    seen[t].name = v.tensors[t].tensor;
-  }
-  for (const Distance& d : outside) {
-    if (describer.step_of(d.value) != step && !of_all_steps(d.look)) continue;
-    SeenTensor& t = seen[describer.place_of(d.value)];
-    const double size = norm2(*v.conforming.values[d.value].mean);
-    t.outside = true;
-    t.relative = std::max(t.relative, d.look != Look::kDistance ? std::fabs(d.distance)
-                                      : size > 0                ? d.distance / size
-                                                                : 0);
-  }
-  for (const Distance& d : found) {
-    if (describer.step_of(d.value) != step || d.look != Look::kDistance) continue;
-    const size_t place = describer.place_of(d.value);
-    const double size = norm2(*v.conforming.values[d.value].mean);
-    looked[place] = true;
-    seen[place].resolution = std::max(
-        seen[place].resolution, d.known && size > 0 ? threshold * d.spread / size
-                                                    : std::numeric_limits<double>::infinity());
-  }
-  for (size_t t = 0; t < seen.size(); ++t) {
-    if (!looked[t]) seen[t].resolution = std::numeric_limits<double>::infinity();
-  }
-  return bracket_of(v.asked, seen);
 }
 
 namespace {

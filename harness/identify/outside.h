@@ -1,16 +1,13 @@
 // Describes tensors that lie outside the envelope of conforming engines: which elements are wrong,
-// what they look like, on which cores, and between which tensors the fault lies. For identify.cc,
-// which decides what is outside.
+// what they look like, and on which cores. For identify.cc, which decides what is outside.
 //
 //   std::vector<TensorMismatch> reported = describe(view, outside);  // in the order of computation
-//   Bracket b = bracket_at(view, found, outside, threshold, reported.front().step);
 #pragma once
 
 #include <map>
 #include <vector>
 
 #include "harness/envelope/envelope.h"
-#include "harness/identify/bracket.h"
 #include "harness/identify/identify.h"
 
 namespace twinrun {
@@ -31,10 +28,6 @@ struct OutsideView {
 
 // `outside`: the distances that are outside.
 std::vector<TensorMismatch> describe(const OutsideView& view, const std::vector<Distance>& outside);
-
-// The bracket of one step, from all distances that were measured (`found`).
-Bracket bracket_at(const OutsideView& view, const std::vector<Distance>& found,
-                   const std::vector<Distance>& outside, double threshold, int64_t step);
 
 // Repeats the update of `state` on the reference as `program` has it, from the gradients that the
 // subject reported for `asked`.
