@@ -127,8 +127,8 @@ bool is_decided(const std::vector<TrajectoryRow>& rows) {
 Status judge_effect(DiagnosisState& diagnosis, bool wanted, Backend& cpu, Backend* engine) {
   Evidence& e = diagnosis.evidence;
   const Experiment& x = diagnosis.experiment;
-  // What was read from the tensors of single steps (learning rates, how samples were dealt) does
-  // not define a whole run.
+  // What is known of single steps only (learning rates, how samples were dealt) does not define a
+  // whole run.
   const bool explained = e.match && e.match->outcome == Identification::Outcome::kExplained;
   const bool scripted = explained && !is_read_from_steps(e.match->explanations.front().parts);
   const bool with_s = scripted || (diagnosis.sharded() && e.meaning.differs());

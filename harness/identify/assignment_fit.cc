@@ -1,5 +1,4 @@
-// Proposes deals of rows to cores: from the losses of every deal that is tried, and by least
-// squares from the gradients of single samples.
+// Proposes deals of rows to cores, from the losses of every deal that is tried.
 #include "harness/identify/assignment_fit.h"
 
 #include <algorithm>
@@ -257,54 +256,6 @@ class ByLosses {
   std::vector<Found> found_;
 };
 
-// ---- how often each sample counts
-
-// Solves a symmetric system of equations, a[row * n + column]; false: its solution is not certain.
-bool solve(std::vector<double> a, std::vector<double>& b) {
-  const size_t n = b.size();
-  double largest = 0;
-  for (size_t i = 0; i < n; ++i) largest = std::max(largest, a[i * n + i]);
-  for (size_t k = 0; k < n; ++k) {
-    const double pivot = a[k * n + k];
-    if (!(pivot > 1e-10 * largest)) return false;
-    for (size_t i = k + 1; i < n; ++i) {
-      const double factor = a[i * n + k] / pivot;
-      if (factor == 0) continue;
-      for (size_t j = k; j < n; ++j) a[i * n + j] -= factor * a[k * n + j];
-      b[i] -= factor * b[k];
-    }
-  }
-  for (size_t k = n; k-- > 0;) {
-    for (size_t j = k + 1; j < n; ++j) b[k] -= a[k * n + j] * b[j];
-    b[k] /= a[k * n + k];
-  }
-  return true;
-}
-
-// The factor of a sample's own gradient in the gradient that the update takes.
-double share_of_a_sample(const Experiment& e, const Program& asked) {
-  const Sharding& s = asked.sharding;
-  double share = 1;
-  if (e.scenario.loss.reduction == LossReduction::kMean) share /= static_cast<double>(asked.batch);
-  if (s.reduction == Reduction::kMean && s.scaling != Scaling::kNever) share /= s.cores;
-  return s.scaling == Scaling::kOnceMore ? share / s.cores : share;
-}
-
-// The rows of a batch in which row r counts `more[r]` times more than once (-1: it is left out).
-// Rows that count more often stand in the places of those that are left out.
-DealtRows rows_that_count(const std::vector<int>& more) {
-  DealtRows rows(more.size()), doubled;
-  for (size_t r = 0; r < more.size(); ++r) {
-    rows[r] = static_cast<int32_t>(r);
-    for (int k = 0; k < more[r]; ++k) doubled.push_back(static_cast<int32_t>(r));
-  }
-  size_t next = 0;
-  for (size_t r = 0; r < more.size(); ++r) {
-    if (more[r] < 0) rows[r] = doubled[next++];
-  }
-  return rows;
-}
-
 }  // namespace
 
 bool is_loss(const Compared& c) { return !c.is_state && c.tensor == "loss"; }
@@ -362,98 +313,6 @@ std::vector<ShardingChange> groups_like(const Experiment& e, const Program& aske
   if (!diverged.empty() && asked.sharding.reduce_gradients)
     out.push_back(kept_by_cores(e, diverged));
   return out;
-}
-
-Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& e, const Program& asked,
-                                                        const std::vector<ProbedState>& states,
-                                                        const std::vector<Compared>& tensors,
-                                                        const Observed& subject,
-                                                        const Observed& exact, int threads) {
-  constexpr int64_t kMaxSamples = 256;
-  constexpr double kMaxNumbers = 0x1p24;
-  constexpr double kWhole = 0.25;  // the largest distance from a whole number
-  std::optional<ShardingChange> none;
-  const OptimizerSpec& o = asked.optimizer;
-  const int64_t batch = asked.batch * asked.sharding.cores;
-  // Only where a gradient is a sum over samples that do not interact.
-  if (batch > kMaxSamples || asked.sharding.cores < 2 || !asked.sharding.reduce_gradients ||
-      o.clip != OptimizerSpec::Clip::kNone || o.accumulate > 1 || !asked.couplings.empty() ||
-      !asked.objectives.empty() || has_draws(asked) || asked.recipe == nullptr)
-    return none;
-  int64_t elements = 0;
-  for (const Compared& c : tensors) {
-    if (c.tensor.ends_with(".grad")) elements += c.kept;
-  }
-  if (elements < batch || static_cast<double>(elements * batch) > kMaxNumbers) return none;
-  // One core per sample, without reduction or scaling of gradients: each core gives the gradient of
-  // its own sample's loss. The gradient of a mean over the batch is a weighted sum of these.
-  Sharding apart;
-  apart.cores = static_cast<int>(batch);
-  apart.reduce_gradients = false;
-  apart.scaling = Scaling::kNever;
-  Program single;
-  try {
-    single = reshard(rebatch(asked, 1), apart);
-  } catch (const GraphError&) {
-    return none;
-  }
-  if (!std::ranges::equal(single.outputs, asked.outputs, {}, &Output::name, &Output::name))
-    return none;
-  const double part = share_of_a_sample(e, asked);
-  BackendOptions options;
-  options.threads = threads;
-  TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", options));
-  TWINRUN_ASSIGN(const auto engine, backend->prepare(single));
-  const auto n = static_cast<size_t>(batch);
-  std::map<int64_t, Deal> deals;
-  bool any = false;
-  for (size_t s = 0; s < states.size(); ++s) {
-    const ProbedState start{states[s].step, States(n, states[s].states[0])};
-    TWINRUN_ASSIGN(const Observed of_samples, observe(e, engine.get(), single, tensors, {start}));
-    std::vector<double> squares(n * n), products(n);
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      if (!tensors[t].tensor.ends_with(".grad")) continue;
-      const size_t v = (s * tensors.size() + t) * subject.replicas;
-      const std::vector<float>&is = *subject.values[v].data, &expected = *exact.values[v].data;
-      for (size_t a = 0; a < n; ++a) {
-        const std::vector<float>& ga = *of_samples.values[t * n + a].data;
-        for (size_t i = 0; i < ga.size(); ++i)
-          products[a] += part * static_cast<double>(ga[i]) *
-                         (static_cast<double>(is[i]) - static_cast<double>(expected[i]));
-        for (size_t b = a; b < n; ++b) {
-          const std::vector<float>& gb = *of_samples.values[t * n + b].data;
-          double product = 0;
-          for (size_t i = 0; i < ga.size(); ++i)
-            product += static_cast<double>(ga[i]) * static_cast<double>(gb[i]);
-          squares[a * n + b] += part * part * product;
-        }
-      }
-    }
-    for (size_t a = 0; a < n; ++a) {
-      for (size_t b = 0; b < a; ++b) squares[a * n + b] = squares[b * n + a];
-    }
-    if (!solve(std::move(squares), products)) return none;
-    std::vector<int> more(n);
-    int64_t sum = 0;
-    for (size_t r = 0; r < n; ++r) {
-      const double whole = std::round(products[r]);
-      if (!(std::fabs(products[r] - whole) < kWhole) || whole < -1 ||
-          whole > static_cast<double>(n))
-        return none;
-      more[r] = static_cast<int>(whole);
-      sum += more[r];
-      any = any || more[r] != 0;
-    }
-    if (sum != 0) return none;
-    const DealtRows rows = rows_that_count(more);
-    deals[states[s].step] = {rows, rows, {}};
-  }
-  if (!any) return none;
-  const Deal first = deals.begin()->second;
-  const bool one = std::ranges::all_of(deals, [&](const auto& d) { return d.second == first; });
-  ShardingChange change = one ? dealt_otherwise(e, first) : dealt_by_steps(e, std::move(deals));
-  change.losses_together = true;
-  return std::optional(std::move(change));
 }
 
 }  // namespace twinrun

@@ -27,22 +27,18 @@ class Identifier : public ProgramSearch {
                                                  const std::vector<Explanation::Part>& parts,
                                                  const PrecisionClass& of) {
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
-    // Numbers that are taken from the tensors of these steps need the members of the requested
+    // Rates that are taken from the tensors of these steps need the members of the requested
     // program.
-    const bool read = is_read_from_steps(parts);
+    const bool read = has_free_rates(parts);
     if (read) TWINRUN_RETURN_IF_ERROR(find_class());
     if (!read) {
       Fit fit;
       fit.of = of;
       fits_.push_back(std::move(fit));
     }
-    // Rates and deals of single steps are taken from these steps anew.
+    // Rates of single steps are taken from these steps anew.
     std::vector<Explanation::Part> own = parts;
     for (Explanation::Part& part : own) {
-      if (part.sharding && !part.sharding->deals.empty()) {
-        TWINRUN_ASSIGN(const auto again, counted());
-        if (again) part = part_of(*again);
-      }
       if (!part.formula || part.formula->rates.empty()) continue;
       TWINRUN_ASSIGN(const Parts again, fitted(true));
       if (!again.empty()) part = again.front();

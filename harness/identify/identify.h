@@ -166,8 +166,8 @@ bool losses_together(const std::vector<Explanation::Part>& parts);
 // Whether learning rates are taken from each step by itself. They fit much of what one step shows,
 // whatever its cause.
 bool has_free_rates(const std::vector<Explanation::Part>& parts);
-// Whether those, or how samples were dealt to cores, are taken from the tensors of single steps.
-// They then do not describe a whole run.
+// Whether those, or how samples were dealt to cores, are known of single steps only. They then do
+// not describe a whole run.
 bool is_read_from_steps(const std::vector<Explanation::Part>& parts);
 
 // The tensors that are outside what conforming engines of one class compute with `asked` changed by

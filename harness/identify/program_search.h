@@ -361,21 +361,9 @@ class ProgramSearch : public FormulaFit {
 
   // ---- causes of sharding that no catalogue has
 
-  bool any_outside(const std::vector<Distance>& found, auto&& which) const {
-    return std::ranges::any_of(
-        found, [&](const Distance& d) { return outside(d) && which(tensors_[place_of(d.value)]); });
-  }
-
-  // How often each sample counts, taken from the gradients.
-  Result<std::optional<ShardingChange>> counted() {
-    TWINRUN_ASSIGN(const Observed expected, predict(asked_, states_));
-    return deal_by_gradients(e_, asked_, states_, tensors_, subject_, expected, options_.threads);
-  }
-
   // Tries causes that no catalogue has.
   Status try_sharding() {
     if (asked_.sharding.cores < 2) return Ok{};
-    const std::vector<Distance> found = fits_[held_].found;
     const auto try_these = [&](const std::vector<ShardingChange>& these) -> Status {
       std::vector<Hypothesis> candidates;
       for (const ShardingChange& change : these) {
@@ -384,15 +372,13 @@ class ProgramSearch : public FormulaFit {
       return try_all(candidates);
     };
     TWINRUN_RETURN_IF_ERROR(try_these(groups_like(e_, asked_, tensors_, subject_)));
-    if (result_.explanations.empty() && any_outside(found, is_loss)) {
+    const bool losses_outside = std::ranges::any_of(fits_[held_].found, [&](const Distance& d) {
+      return outside(d) && is_loss(tensors_[place_of(d.value)]);
+    });
+    if (result_.explanations.empty() && losses_outside) {
       TWINRUN_ASSIGN(const std::vector<ShardingChange> fed,
                      deals_by_losses(e_, asked_, states_, tensors_, subject_, options_.threads));
       TWINRUN_RETURN_IF_ERROR(try_these(fed));
-    }
-    if (result_.explanations.empty() &&
-        any_outside(found, [](const Compared& c) { return c.tensor.ends_with(".grad"); })) {
-      TWINRUN_ASSIGN(const auto change, counted());
-      if (change) TWINRUN_RETURN_IF_ERROR(try_these({*change}));
     }
     return Ok{};
   }
