@@ -148,6 +148,10 @@ std::vector<std::string> told_of(const TraceVerdict& v) {
   if (v.evaluating)
     told.push_back(v.evaluating->op + at_line(v.evaluating->place) +
                    ", as all batch normalisation here, is in evaluation mode");
+  if (!v.dropout_off.empty())
+    told.push_back(fmt::format(
+        "all dropout is in evaluation mode ({}{})", v.dropout_off.front(),
+        v.dropout_off.size() == 1 ? "" : fmt::format(" and {} more", v.dropout_off.size() - 1)));
   return told;
 }
 
@@ -180,8 +184,8 @@ std::string looked_at(const TraceVerdict& v) {
                   text::count(t.frozen), text::plural(t.frozen + t.parameters, "parameter")));
   if (v.stale.asked) asked.emplace_back("no gradient goes through weights of before an update");
   open.emplace_back(
-      "whether the model and its mode, the loss, the data, and what is done between the steps are "
-      "those that you mean");
+      "whether the model and its mode, the loss, the data, and what else is done to gradients and "
+      "weights are those that you mean");
   return fmt::format("{}{}not asked: {}", fmt::join(asked, "; "), asked.empty() ? "" : "; ",
                      fmt::join(open, ", "));
 }

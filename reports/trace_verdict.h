@@ -197,7 +197,8 @@ struct TraceVerdict {
   std::optional<OldCopy> old_copy;
   // What writes weights besides the updates, and gradients after the update that was made with them.
   std::optional<CallSite> weights_written, gradients_written;
-  std::optional<CallSite> evaluating;  // batch normalisation, all of which is in evaluation mode
+  std::vector<std::string> dropout_off;  // modules of dropout, all of which are in evaluation mode
+  std::optional<CallSite> evaluating;    // batch normalisation, all of which is in evaluation mode
   NotFinite not_finite;
   // The part of the update's norm that belongs to parameters whose gradient has no correct digit;
   // the largest of the steps.

@@ -458,8 +458,11 @@ class Recorder:
         """Takes note of a call that is not recorded: what it computed, and what it wrote."""
         self.passed += 1
         self.wrote(self.tensors(schema.written(args, kwargs), []))
-        given = set(map(key_of, self.tensors([*args, *kwargs.values()], [])))
-        for t in self.tensors([out], []):
+        read = self.tensors([*args, *kwargs.values()], [])
+        given = set(map(key_of, read))
+        # A step may use what was computed without weights, as masks and positions that are kept.
+        of_weights = not given.isdisjoint(self.skipped) or any(isinstance(t, torch.nn.Parameter) for t in read)
+        for t in self.tensors([out], []) if of_weights else ():
             key = key_of(t)
             if key is not None and key not in given:
                 self.skipped[key] = StorageWeakRef(_storage_of(t))

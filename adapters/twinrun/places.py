@@ -157,6 +157,8 @@ class Places:
 _FAST = tuple(getattr(torch.nn, name) for name in ("TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention")
               if hasattr(torch.nn, name))
 
+_DROPOUT = torch.nn.modules.dropout._DropoutNd
+
 
 def behind(function):
     """Returns the function of PyTorch that one of ours (Modules) stands for."""
@@ -173,6 +175,7 @@ class Modules:
         self.root, self.names = None, {}
         self.fast = None     # a module that runs now, which computes something else where a mode of functions is
         self.fast_begins, self.fast_ends = fast_begins, fast_ends
+        self.drops, self.silent = False, {}    # whether a module drops; paths of those that would, and are in evaluation mode
 
     @property
     def path(self):
@@ -232,6 +235,11 @@ class Modules:
         except Exception as e:    # a module with a hostile named_modules has no path
             pass_on(e)
             self.stack.append((module, ""))
+        if isinstance(module, _DROPOUT) and torch.is_grad_enabled():
+            if module.training:
+                self.drops = True
+            elif type(module.p) is float and module.p > 0:
+                self.silent[id(module)] = self.path
         if isinstance(module, _FAST) and not module.training and self.fast is None:
             self.fast = module
             self.fast_begins()

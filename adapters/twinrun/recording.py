@@ -176,6 +176,7 @@ class watch:
                "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
                "functions": [{"name": name, "place": place, "forward": forward, "calls": len(numbers)}
                              for name, place, forward, numbers in self.functions.values()],
+               "dropout_off": [] if self.modules.drops else list(self.modules.silent.values()),
                "skipped_evaluation": r.passed, "steps_elsewhere": self.counter.elsewhere,
                "steps_asked": self.steps if self.of_script else 0, "steps_made": self.counter.steps}
         if r.error is not None:

@@ -73,6 +73,8 @@ Selection slices(const Arithmetic& m, const Dims& of, int64_t dim, const TensorV
 // be the last one: the one that the call left there counts, if it is one of them.
 Array written_to(const Arguments& a, Array out, const Positions& to, const Array& source) {
   if (static_cast<size_t>(source.size()) != to.size()) throw Undefined("values of another shape");
+  if (!source.radius.empty() || !out.radius.empty())
+    throw Undefined("values with a radius that are written by an index");
   Checked<bool> taken(out.value.size(), false);
   bool twice = false;
   for (size_t i = 0; i < to.size(); ++i) {
@@ -282,8 +284,9 @@ Checked<Positions> nonzero_coordinates(const Array& x) {
 // Advanced indexing: a list of index tensors or None, one a dimension; a mask counts as the
 // coordinates of its true elements. The indices broadcast with each other. Their common dimensions
 // take the place of the indexed ones if these are next to each other, and come first otherwise.
-Selection advanced(const Arguments& a, const Dims& dims) {
-  const Value* list = a.find(1, "indices");
+// `kept_inside`: positions beyond the ends are those of the ends.
+Selection advanced(const Arguments& a, const Dims& dims, size_t at = 1, bool kept_inside = false) {
+  const Value* list = a.find(at, "indices");
   if (list == nullptr || list->kind != Value::Kind::kList) throw Undefined("no list of indices");
   Checked<std::optional<Array>> indices;
   for (const Value& item : list->items) {
@@ -344,8 +347,12 @@ Selection advanced(const Arguments& a, const Dims& dims) {
     const int64_t stride = count(dims.part(static_cast<int64_t>(d) + 1));
     if (indices[d]) {
       const Array index = broadcast(*indices[d], common);
-      for (size_t i = 0; i < chosen.size(); ++i)
-        chosen[i] += index_of(as_integer(index.value[i]), dims[d]) * stride;
+      for (size_t i = 0; i < chosen.size(); ++i) {
+        const int64_t given = as_integer(index.value[i]);
+        chosen[i] +=
+            index_of(kept_inside ? std::clamp<int64_t>(given, 0, dims[d] - 1) : given, dims[d]) *
+            stride;
+      }
     } else {
       extend(d < first ? before : after, dims[d], stride);
     }
@@ -369,6 +376,31 @@ Expected index_put(const Arguments& a) {
   const Array values = broadcast(a.array(2, "values"), s.dims);
   if (a.flag(3, "accumulate", false)) return added_to(a, self, s.positions, values);
   return written_to(a, self, s.positions, values);
+}
+
+// What compilers make of indices that may lie outside: where the mask is false, `fill` is read and
+// nothing is added.
+void fill_where_false(const Arguments& a, const Dims& dims, double fill, Array& x) {
+  const Array mask = broadcast(a.array(1, "mask"), dims);
+  for (size_t i = 0; i < mask.value.size(); ++i) {
+    if (mask.value[i] != 0) continue;
+    x.value[i] = fill;
+    if (!x.radius.empty()) x.radius[i] = 0;
+  }
+}
+Expected masked_index(const Arguments& a) {
+  const Array x = a.array(0, "self");
+  const Selection s = advanced(a, x.dims, 2, true);
+  Array out = gathered(x, s.positions, s.dims);
+  fill_where_false(a, s.dims, a.number(3, "fill", 0), out);
+  return out;
+}
+Expected masked_index_put(const Arguments& a) {
+  const Array self = a.array(0, "self");
+  const Selection s = advanced(a, self.dims, 2, true);
+  Array values = broadcast(a.array(3, "values"), s.dims);
+  fill_where_false(a, s.dims, 0, values);
+  return added_to(a, self, s.positions, values);
 }
 
 Expected nonzero(const Arguments& a) {
@@ -569,6 +601,9 @@ constexpr Definition kIndexingDefinitions[] = {
     {"aten._unsafe_index", index},
     {"aten.index_put", index_put},
     {"aten._index_put_impl", index_put},
+    {"aten._unsafe_index_put", index_put},
+    {"aten._unsafe_masked_index", masked_index},
+    {"aten._unsafe_masked_index_put_accumulate", masked_index_put},
     {"aten.nonzero", nonzero},
     {"aten.masked_select", masked_select},
     {"aten.masked_scatter", masked_scatter},

@@ -84,6 +84,7 @@ Result<int> verify_known_step(const Parsed& parsed, const std::string& known,
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
   TWINRUN_RETURN_IF_ERROR(unchanged(trace));
   Report report = report_of(verdict);
+  report.scenario_name = trace.script;
   report.command = command_line();
   if (parsed.has("out")) {
     report.directory = parsed.get<std::string>("out");

@@ -444,6 +444,7 @@ class Judge {
     v.repeats_batch = repeats_its_batch(trace_);
     v.old_copy = old_copy(trace_);
     v.evaluating = evaluates(trace_);
+    v.dropout_off = trace_.dropout_off;
     const OtherWrites others = other_writes(trace_);
     v.weights_written = others.weights;
     v.gradients_written = others.gradients;

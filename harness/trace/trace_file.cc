@@ -269,6 +269,9 @@ class Reader {
         if (end.contains("functions") && end["functions"].is_array()) {
           for (const Json& f : end["functions"]) trace_.functions.push_back(function_of(f));
         }
+        if (end.contains("dropout_off") && end["dropout_off"].is_array()) {
+          for (const Json& module : end["dropout_off"]) trace_.dropout_off.push_back(shown(module));
+        }
         if (end.contains("observer") && end["observer"].is_object()) {
           const Json& found = end["observer"];
           trace_.observer =

@@ -51,6 +51,7 @@ struct TraceFile {
   int64_t rank = 0, ranks = 1;            // of the process that recorded, and how many there were
   int64_t given_ranks = 1;                // whose traces are judged together with this one
   std::vector<ScriptFunction> functions;  // of the watched steps
+  std::vector<std::string> dropout_off;  // modules of dropout in evaluation mode, if no other drops
   int64_t skipped_evaluation = 0;  // calls of evaluations between the steps, which were left out
   int64_t skipped_evaluation_used = 0;  // calls that read what those computed; of older traces
   int64_t steps_asked = 0;              // of a script; 0: of no script

@@ -384,6 +384,25 @@ class Steps(Case):
         trace = self.loop(body=body, steps=2)
         self.assertEqual((len(read_of_an_evaluation(trace)), trace.end["steps"]), (4, 2))    # by the loss and its gradient
 
+    def test_what_evaluation_computed_without_weights_is_an_input(self):
+        kept = []
+
+        class Masked(nn.Linear):
+            def forward(self, x):
+                kept[:] = kept or [torch.ones(2).cumsum(0)]
+                return super().forward(x) * kept[0]
+
+        def body(i, model, optimizer):
+            with torch.no_grad():
+                model.eval()(torch.randn(4, 3))
+            model.train()(torch.randn(4, 3)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        trace = self.loop(body=body, steps=2, model=Masked(3, 2))
+        self.assertGreater(trace.end["skipped_evaluation"], 0)
+        self.assertEqual((read_of_an_evaluation(trace), trace.end["steps"]), ([], 2))
+
     # Functions of the script
 
     @unittest.skipUnless(NODES, "this version does not tell which node runs")

@@ -73,6 +73,7 @@ class Updates(unittest.TestCase):
             "a_part_that_is_detached": "2 of the 4 parameters that torch.optim.Adam holds have no gradient",
             "one_batch": "each step reads the same batch",
             "evaluation_mode": "as all batch normalisation here, is in evaluation mode",
+            "dropout_that_is_off": "all dropout is in evaluation mode (1)",
             "clipped_too_late": "changes gradients after the update that used them",
             "clamped_weights": "aten.clamp_.default at updates.py:",
             "frozen_weights": "2 of the 4 parameters of the optimizers are frozen, and the others have a gradient",

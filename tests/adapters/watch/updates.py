@@ -398,6 +398,11 @@ def evaluation_mode():
 
 
 @case()
+def dropout_that_is_off():
+    steps_of(nn.Sequential(model(), nn.Dropout(0.1)).eval())
+
+
+@case()
 def a_kept_copy():
     kept = []
 
