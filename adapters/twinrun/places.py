@@ -142,7 +142,10 @@ class Places:
     def span(self, function):
         """Returns the file of a function of Python, its first and its last line; None of others."""
         code = _code_of(function)
-        return code and (shown(code.co_filename), code.co_firstlineno, max(n for _, n in dis.findlinestarts(code) if n))
+        if code is None:
+            return None
+        first = code.co_firstlineno
+        return shown(code.co_filename), first, max((n for _, n in dis.findlinestarts(code) if n), default=first)
 
     def _line(self, place):
         text = self.lines.get(place)

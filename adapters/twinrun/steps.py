@@ -1,7 +1,9 @@
 """What a training step is: it begins where the one before ended, and ends after the update."""
+import functools
 import gc
 import sys
 import threading
+import types
 import weakref
 
 import torch
@@ -27,11 +29,15 @@ def _held(optimizer):
 
 
 def _codes(function):
-    """Returns what runs when a function is called: code of Python, as far as it is known."""
-    while hasattr(function, "func"):    # functools.partial
+    """Returns the code of Python that a call of a function begins with, in a list, which is empty if it is not known. What the object
+    itself says of its attributes is not asked."""
+    while isinstance(function, functools.partial):
         function = function.func
-    found = (getattr(one, "__code__", None) for one in (function, getattr(function, "__wrapped__", None), getattr(type(function), "__call__", None)))
-    return [code for code in found if code is not None]
+    if not isinstance(function, (types.FunctionType, types.MethodType)):
+        function = getattr(type(function), "__call__", None)
+    if isinstance(function, types.MethodType):
+        function = function.__func__
+    return [function.__code__] if isinstance(function, types.FunctionType) else []
 
 
 def _living():

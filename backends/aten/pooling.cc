@@ -499,6 +499,7 @@ Expected resized_lines(const Arguments& a, Axis axis, size_t factor_at, bool cor
     throw Undefined("lines of other than three dimensions");
   const Dims plane = {given[0], given[1], 1, given[2]};
   const int64_t out = a.pair(1, "output_size", 1).first;
+  need_size(out);
   const Taps columns = axis(a.m, given[2], out, a.number(factor_at, "scales", 0), corners, half);
   if constexpr (kBack) {
     x = reshaped(std::move(x), {given[0], given[1], 1, out});

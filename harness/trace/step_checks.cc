@@ -38,8 +38,9 @@ bool depends_on(const Call& call, const TensorView& before) {
   bool is_put_back = true;
   const auto put_back = [&](auto&& self, Value& v) -> void {
     if (v.kind == Value::Kind::kTensor && v.tensor.storage == before.storage) {
-      is_put_back = is_put_back && before.data != nullptr && v.tensor.first == before.first &&
-                    v.tensor.element == before.element && reach_of(v.tensor) <= reach_of(before);
+      is_put_back = is_put_back && before.data != nullptr && v.tensor.data != nullptr &&
+                    v.tensor.element == before.element && aten::size_of(before.element) > 0 &&
+                    v.tensor.first == before.first && reach_of(v.tensor) <= reach_of(before);
       v.tensor.data = before.data;
     }
     for (Value& item : v.items) self(self, item);
@@ -191,7 +192,7 @@ TrainedWeights trained_weights(const TraceFile& trace) {
     views.clear();
     if (const Value* v = named(update, "frozen");
         v != nullptr && update.step == trace.updates.front().step)
-      out.frozen += v->integer;
+      out.frozen += std::clamp<int64_t>(v->integer, 0, 1 << 20);
     if (const Value* v = named(update, "without")) {
       out.asked = true;
       aten::collect(*v, views);
