@@ -160,7 +160,7 @@ class Reader {
   }
 
   static ScriptFunction function_of(const Json& f) {
-    ScriptFunction out{f.value("name", ""), f.value("place", ""), "", 0, -1, count(f, "calls")};
+    ScriptFunction out{f.value("name", ""), f.value("place", ""), count(f, "calls"), "", 0, -1};
     const auto at = f.find("forward");
     if (at == f.end() || !at->is_array() || at->size() != 3 || !(*at)[0].is_string()) return out;
     out.file = (*at)[0].get<std::string>();

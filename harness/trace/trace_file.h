@@ -29,9 +29,9 @@ struct Permitted {
 // the script or of a library, not PyTorch's.
 struct ScriptFunction {
   std::string name, place;  // "__main__.Swish"; the line of its `backward`
-  std::string file;         // of its `forward`, with its first and last line
-  int64_t first = 0, last = -1;
   int64_t calls = 0;
+  std::string file;  // of its `forward`, with its first and last line
+  int64_t first = 0, last = -1;
 };
 
 struct TraceFile {
