@@ -406,7 +406,16 @@ Taps averaging(const Arithmetic& m, int64_t in, int64_t out, double factor, bool
   return taps;
 }
 
-// The factors of the `.vec` overloads are a list; their output size may be None.
+// The factor of an axis: a number, or of the `.vec` overloads one of a list; 0 where there is none.
+double factor_of(const Arguments& a, size_t at, std::string_view name, size_t axis) {
+  if (!a.call().op.ends_with(".vec")) return a.number(at + axis, name, 0);
+  const Value* list = a.find(at, "scale_factors");
+  if (list == nullptr || list->items.size() <= axis) return 0;
+  const Value& v = list->items[axis];
+  return v.kind == Value::Kind::kNumber ? v.number : static_cast<double>(v.integer);
+}
+
+// The output size of the `.vec` overloads may be None.
 struct Resize {
   int64_t h = 0, w = 0;
   double by_h = 0, by_w = 0;
@@ -414,15 +423,8 @@ struct Resize {
 Resize resize_of(const Arguments& a, const Dims& in, size_t scales_at) {
   const Planes p(in);
   Resize r;
-  const Value* factors = a.find(a.call().op.ends_with(".vec") ? scales_at : 99, "scale_factors");
-  if (factors != nullptr && factors->items.size() == 2) {
-    const auto number = [](const Value& v) {
-      return v.kind == Value::Kind::kNumber ? v.number : static_cast<double>(v.integer);
-    };
-    r.by_h = number(factors->items[0]), r.by_w = number(factors->items[1]);
-  } else if (!a.call().op.ends_with(".vec")) {
-    r.by_h = a.number(scales_at, "scales_h", 0), r.by_w = a.number(scales_at + 1, "scales_w", 0);
-  }
+  r.by_h = factor_of(a, scales_at, "scales_h", 0);
+  r.by_w = factor_of(a, scales_at, "scales_w", 1);
   if (a.has(1, "output_size")) {
     const auto size = a.pair(1, "output_size", 1);
     r.h = size.first, r.w = size.second;
@@ -492,15 +494,16 @@ Expected resized_backward(const Arguments& a) {
 // Lines are planes of one row. `factor_at`: which argument is the factor.
 template <bool kBack>
 Expected resized_lines(const Arguments& a, Axis axis, size_t factor_at, bool corners, double half) {
-  if (a.call().op.ends_with(".vec")) throw Undefined("an interpolation by a list of factors");
   Array x = a.array(0, kBack ? "grad_output" : "self");
   const Dims given = kBack ? a.integers(2, "input_size", {}) : x.dims;
   if (given.size() != 3 || x.dims.size() != 3)
     throw Undefined("lines of other than three dimensions");
   const Dims plane = {given[0], given[1], 1, given[2]};
-  const int64_t out = a.pair(1, "output_size", 1).first;
+  const double factor = factor_of(a, factor_at, "scales", 0);
+  const int64_t out = a.has(1, "output_size") ? a.pair(1, "output_size", 1).first
+                                              : as_integer(static_cast<double>(given[2]) * factor);
   need_size(out);
-  const Taps columns = axis(a.m, given[2], out, a.number(factor_at, "scales", 0), corners, half);
+  const Taps columns = axis(a.m, given[2], out, factor, corners, half);
   if constexpr (kBack) {
     x = reshaped(std::move(x), {given[0], given[1], 1, out});
     return reshaped(spread(a.m, x, plane, {{Tap{}}}, columns, half), given);

@@ -260,12 +260,15 @@ class Check {
     out.node = node.name;
     out.place = node.place;
     if (node.function != nullptr) {
-      name_it(*node.function, {false, false}, out);
-      for (const FunctionUse& use : uses_of(trace_, step_.begin, pass))
-        if (use.function == node.function && use.is_found())
-          name_it(*node.function, forward_pass(trace_, use.first, use.last), out);
-      // It may be meant, or not: it could not be examined.
-      if (out.has_steps) {
+      bool is_known = false;
+      for (const FunctionUse& use : uses_of(trace_, step_.begin, pass)) {
+        if (use.function != node.function || !use.is_found()) continue;
+        name_it(*node.function, forward_pass(trace_, use.first, use.last), out);
+        is_known = true;
+      }
+      // What makes no recorded call may compute anything, and steps may be meant: neither could be
+      // examined.
+      if (!is_known || out.has_steps) {
         out.has_steps = false;
         out.node.clear();
         out.function.clear();

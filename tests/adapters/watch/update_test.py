@@ -75,7 +75,7 @@ class Updates(unittest.TestCase):
             "evaluation_mode": "as all batch normalisation here, is in evaluation mode",
             "dropout_that_is_off": "all dropout is in evaluation mode (1)",
             "clipped_too_late": "changes gradients after the update that used them",
-            "clamped_weights": "aten.clamp_.default at updates.py:",
+            "clamped_weights": "changes weights besides the optimizer's updates",
             "frozen_weights": "2 of the 4 parameters of the optimizers are frozen, and the others have a gradient",
             "a_kept_copy": "step 1 computes with a copy of a weight (float32[12, 3]) from before an update",
         }.items():
