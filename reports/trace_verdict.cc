@@ -89,23 +89,20 @@ std::string described(const UpdateCheck& u) {
 }
 
 std::string described(const TrainedWeights& t) {
-  const std::string holds = t.without_gradient == t.parameters
-                                ? fmt::format("none of the {} that {} holds has a gradient",
-                                              text::plural(t.parameters, "parameter"), t.optimizer)
-                                : fmt::format("{} of the {} that {} holds have no gradient",
-                                              text::count(t.without_gradient),
-                                              text::plural(t.parameters, "parameter"), t.optimizer);
+  const std::string all = text::plural(t.parameters, "parameter");
+  const std::string holds =
+      t.without_gradient == t.parameters
+          ? fmt::format("none of the {} that {} holds has a gradient", all, t.optimizer)
+          : fmt::format("{} of the {} that {} holds have no gradient",
+                        text::count(t.without_gradient), all, t.optimizer);
   const std::string others = text::plural(t.not_updated, "weight");
   if (t.is_nothing_updated)
-    return fmt::format("no weight is updated: {}{}", holds,
-                       t.not_updated == 0 ? ""
-                                          : fmt::format(", and {} with one belong to no "
-                                                        "optimizer",
-                                                        others));
+    return "no weight is updated: " + holds +
+           (t.not_updated == 0 ? "" : ", and " + others + " with one belong to no optimizer");
   if (t.is_replaced)
     return fmt::format(
-        "{}, and {} of the same shapes have one and are not updated: they "
-        "took the place of those after the optimizer was made",
+        "{}, and {} of the same shapes have one and are not updated: they took the place of those "
+        "after the optimizer was made",
         holds, others);
   std::vector<std::string> parts;
   if (t.without_gradient > 0)
@@ -130,28 +127,23 @@ std::vector<std::string> told_of(const TraceVerdict& v) {
   std::vector<std::string> told;
   if (std::string weights = described(v.trained); !weights.empty()) told.push_back(weights);
   if (v.gradient.unscaled > 0)
-    told.push_back(
-        fmt::format("the gradient is the sum of {} backward passes of one line, which "
-                    "nothing divides",
-                    v.gradient.unscaled));
+    told.push_back(fmt::format(
+        "the gradient is the sum of {} backward passes of one line, which nothing divides",
+        v.gradient.unscaled));
   if (const auto& c = v.old_copy)
     told.push_back(
         fmt::format("step {} computes with a copy of a weight ({}) from before an update: {} made "
                     "it in step {}{}",
                     c->step, c->type, c->op, c->made_in, at_line(c->place)));
-  if (const auto& c = v.weights_written)
-    told.push_back(c->op + at_line(c->place) + " changes weights besides the optimizer's updates");
-  if (const auto& c = v.gradients_written)
-    told.push_back(c->op + at_line(c->place) +
-                   " changes gradients after the update that used them");
+  const auto tell = [&](const std::optional<CallSite>& call, const char* words) {
+    if (call) told.push_back(call->op + at_line(call->place) + words);
+  };
+  tell(v.weights_written, " changes weights besides the optimizer's updates");
+  tell(v.gradients_written, " changes gradients after the update that used them");
   if (v.repeats_batch) told.emplace_back("each step reads the same batch");
-  if (v.evaluating)
-    told.push_back(v.evaluating->op + at_line(v.evaluating->place) +
-                   ", as all batch normalisation here, is in evaluation mode");
+  tell(v.evaluating, ", as all batch normalisation here, is in evaluation mode");
   if (!v.dropout_off.empty())
-    told.push_back(fmt::format(
-        "all dropout is in evaluation mode ({}{})", v.dropout_off.front(),
-        v.dropout_off.size() == 1 ? "" : fmt::format(" and {} more", v.dropout_off.size() - 1)));
+    told.push_back("all dropout is in evaluation mode, such as " + v.dropout_off.front());
   return told;
 }
 
@@ -162,8 +154,7 @@ std::string looked_at(const TraceVerdict& v) {
   std::vector<std::string> asked = told_of(v), open;
   if (g.is_meant())
     asked.emplace_back(
-        "the gradient is not the derivative of the loss, which seems to be meant (the notes say by "
-        "what)");
+        "the gradient is not the derivative of the loss, which seems to be meant (see the notes)");
   else if (g.asked && !g.is_wrong)
     asked.push_back(fmt::format(
         "the gradient of step {} is the derivative of its loss (they differ by {:.1e} of it)",
@@ -179,15 +170,15 @@ std::string looked_at(const TraceVerdict& v) {
     asked.push_back(
         t.frozen == 0
             ? "every parameter of the optimizers has a gradient"
-            : fmt::format(
-                  "{} of the {} of the optimizers are frozen, and the others have a gradient",
-                  text::count(t.frozen), text::plural(t.frozen + t.parameters, "parameter")));
+            : fmt::format("{} of {} of the optimizers are frozen, the others have a gradient",
+                          text::count(t.frozen),
+                          text::plural(t.frozen + t.parameters, "parameter")));
   if (v.stale.asked) asked.emplace_back("no gradient goes through weights of before an update");
   open.emplace_back(
       "whether the model and its mode, the loss, the data, and what else is done to gradients and "
       "weights are those that you mean");
-  return fmt::format("{}{}not asked: {}", fmt::join(asked, "; "), asked.empty() ? "" : "; ",
-                     fmt::join(open, ", "));
+  asked.push_back(fmt::format("not asked: {}", fmt::join(open, ", ")));
+  return fmt::format("{}", fmt::join(asked, "; "));
 }
 
 // What the step itself does wrong, the most important first; "" if nothing is known.

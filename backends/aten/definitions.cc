@@ -61,16 +61,32 @@ std::vector<const TensorView*> tensors_of(const Call& call) {
 const std::map<std::string_view, Define>& table() {
   static const std::map<std::string_view, Define> all = [] {
     std::map<std::string_view, Define> made;
-    for (const auto family :
-         {pointwise_definitions(),         activation_definitions(),  movement_definitions(),
-          indexing_definitions(),          creation_definitions(),    reduction_definitions(),
-          product_definitions(),           convolution_definitions(), normalization_definitions(),
-          row_normalization_definitions(), pooling_definitions(),     loss_definitions(),
-          attention_definitions(),         embedding_definitions(),   recurrent_definitions(),
-          optimizer_definitions(),         random_definitions(),      ctc_definitions(),
-          sampling_definitions(),          distance_definitions(),    pooling3d_definitions(),
-          linear_algebra_definitions(),    vision_definitions(),      prim_definitions(),
-          searching_definitions()}) {
+    for (const auto family : {pointwise_definitions(),
+                              activation_definitions(),
+                              movement_definitions(),
+                              indexing_definitions(),
+                              creation_definitions(),
+                              reduction_definitions(),
+                              product_definitions(),
+                              convolution_definitions(),
+                              normalization_definitions(),
+                              row_normalization_definitions(),
+                              pooling_definitions(),
+                              interpolation_definitions(),
+                              loss_definitions(),
+                              attention_definitions(),
+                              embedding_definitions(),
+                              recurrent_definitions(),
+                              optimizer_definitions(),
+                              random_definitions(),
+                              ctc_definitions(),
+                              sampling_definitions(),
+                              distance_definitions(),
+                              pooling3d_definitions(),
+                              linear_algebra_definitions(),
+                              vision_definitions(),
+                              prim_definitions(),
+                              searching_definitions()}) {
       for (const Definition& d : family) made.emplace(d.name, d.define);
     }
     return made;

@@ -108,7 +108,8 @@ std::span<const Definition> product_definitions();  // mm, addmm, bmm
 std::span<const Definition> convolution_definitions();
 std::span<const Definition> normalization_definitions();
 std::span<const Definition> row_normalization_definitions();
-std::span<const Definition> pooling_definitions();  // and interpolation
+std::span<const Definition> pooling_definitions();
+std::span<const Definition> interpolation_definitions();  // and padding
 std::span<const Definition> loss_definitions();
 std::span<const Definition> attention_definitions();  // softmax, attention
 std::span<const Definition> embedding_definitions();

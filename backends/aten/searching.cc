@@ -1,7 +1,8 @@
-// Where numbers stand among others: membership, and positions in sorted sequences; sequences of sorted
-// lengths.
+// Where numbers stand among others: membership, positions in sorted sequences, sorting; sequences of
+// sorted lengths.
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "backends/aten/definitions.h"
 
@@ -89,7 +90,93 @@ Expected pack_padded_sequence(const Arguments& a) {
   return out;
 }
 
+// NaN counts as larger than every number.
+bool before(double x, double y, bool descending) {
+  if (descending) std::swap(x, y);
+  return y != y ? x == x : x < y;
+}
+bool equal(double x, double y) { return x == y || (x != x && y != y); }
+// The first `kept` of each line in order, and where they were. Equal elements may come in any order
+// unless the sort is stable; all elements may where `ordered` is false: then the indices that the
+// call returned count, if they are different and point at elements that belong there.
+struct Order {
+  int64_t dim = -1, kept = -1;  // -1: all
+  bool descending = false, stable = false, ordered = true;
+};
+Expected sorted(const Arguments& a, const Order& order, bool with_values) {
+  const Array x = a.array(0, "self");
+  const int64_t axis = axis_of(order.dim, static_cast<int64_t>(x.dims.size()));
+  Dims dims = x.dims.empty() ? Dims{1} : x.dims;
+  const int64_t n = dims[static_cast<size_t>(axis)], kept = order.kept < 0 ? n : order.kept;
+  if (kept > n) throw Undefined("more elements asked for than there are");
+  const int64_t inner = count(dims.part(axis + 1));
+  dims[static_cast<size_t>(axis)] = kept;
+  if (x.dims.empty()) dims = {};
+  const Array given = a.result_array(with_values ? 1 : 0);
+  if (given.dims != dims) throw Undefined("indices of another shape");
+  Array values = empty_array(dims, true), indices = empty_array(dims, true);
+  const int64_t lines = n == 0 ? 0 : x.size() / n;
+  for (int64_t line = 0; line < lines; ++line) {
+    const int64_t outer = line / inner, column = line % inner;
+    const auto element = [&](int64_t i) { return x.at((outer * n + i) * inner + column).value; };
+    const auto by_value = [&](int64_t i, int64_t j) {
+      return before(element(i), element(j), order.descending);
+    };
+    Checked<int64_t> best(static_cast<size_t>(n));
+    std::iota(best.begin(), best.end(), int64_t{0});
+    std::ranges::stable_sort(best, by_value);
+    best.resize(static_cast<size_t>(kept));
+    Checked<int64_t> pointed;
+    Checked<bool> used(static_cast<size_t>(n), false);
+    bool accepted = !order.stable;
+    for (int64_t i = 0; i < kept && accepted; ++i) {
+      const double index = given.at((outer * kept + i) * inner + column).value;
+      accepted = index >= 0 && index < static_cast<double>(n) && !used[static_cast<size_t>(index)];
+      if (!accepted) break;
+      used[static_cast<size_t>(index)] = true;
+      pointed.push_back(static_cast<int64_t>(index));
+    }
+    if (accepted) {
+      Checked<int64_t> in_order = pointed;
+      if (!order.ordered) std::ranges::stable_sort(in_order, by_value);
+      accepted = std::ranges::equal(
+          in_order, best, [&](int64_t i, int64_t j) { return equal(element(i), element(j)); });
+    }
+    const Checked<int64_t>& expected = accepted ? pointed : best;
+    for (int64_t i = 0; i < kept; ++i) {
+      const auto to = static_cast<size_t>((outer * kept + i) * inner + column);
+      const int64_t index = expected[static_cast<size_t>(i)];
+      values.value[to] = element(index);
+      indices.value[to] = static_cast<double>(index);
+    }
+  }
+  if (!with_values) return indices;
+  Expected e = std::move(values);
+  e.results.emplace_back(std::move(indices));
+  return e;
+}
+Order order_of(const Arguments& a) {
+  Order order;
+  order.dim = a.integer(1, "dim", -1);
+  order.descending = a.flag(2, "descending", false);
+  order.stable = a.flag(SIZE_MAX, "stable", false);
+  return order;
+}
+Expected sort(const Arguments& a) { return sorted(a, order_of(a), true); }
+Expected argsort(const Arguments& a) { return sorted(a, order_of(a), false); }
+Expected topk(const Arguments& a) {
+  Order order;
+  order.kept = a.integer(1, "k", 0);
+  order.dim = a.integer(2, "dim", -1);
+  order.descending = a.flag(3, "largest", true);
+  order.ordered = a.flag(4, "sorted", true);
+  return sorted(a, order, true);
+}
+
 constexpr Definition kSearchingDefinitions[] = {
+    {"aten.sort", sort},
+    {"aten.argsort", argsort},
+    {"aten.topk", topk},
     {"aten.isin", isin},
     {"aten.bucketize", bucketize},
     {"aten.searchsorted", searchsorted},

@@ -6,11 +6,11 @@ import unittest
 
 from judge_test import COMPILES, HERE, PYTHON, FORKS, run, watched  # noqa: I001
 
-NAMES = f"import sys; sys.path.insert(0, {str(HERE)!r}); import gradients; print(*gradients.{{}})"
+NAMES = f"import sys; sys.path.insert(0, {str(HERE)!r}); import {{0}}; print(*{{0}}.{{1}})"
 
 
-def names(table):
-    return run("-c", NAMES.format(table)).split()
+def names(table, module="gradients"):
+    return run("-c", NAMES.format(module, table)).split()
 
 
 @unittest.skipUnless(COMPILES, f"{PYTHON} has no current PyTorch")
@@ -40,13 +40,13 @@ class Gradients(unittest.TestCase):
         self.assertIn("h.data.mul_(0.5)", report["findings"][0]["place"])
 
     def test_gradients_that_are_not_cleared(self):
-        for name in names("CLEARED"):
+        for name in names("CLEARED", "clearings"):
             with self.subTest(name):
-                report = watched(HERE / "gradients.py", name, steps=2)
+                report = watched(HERE / "clearings.py", name, steps=2)
                 self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []))
-        for name in names("UNCLEARED"):
+        for name in names("UNCLEARED", "clearings"):
             with self.subTest(name):
-                report = watched(HERE / "gradients.py", name, steps=2)
+                report = watched(HERE / "clearings.py", name, steps=2)
                 self.assertEqual([f["cause"] for f in report["findings"]], ["uncleared_gradients"], report["verdict"]["headline"])
                 self.assertIn("adds those of 4 weights", report["verdict"]["headline"])
                 self.assertIn("backward()", report["findings"][0]["place"])

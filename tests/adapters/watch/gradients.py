@@ -470,8 +470,7 @@ def codes():
     m = nn.Sequential(nn.Linear(12, 24), nn.Linear(24, 4), nn.Embedding(7, 6))
 
     def loss():
-        h = torch.tanh(m[0](X))
-        of_rows = h.view(16, 4, 6).transpose(1, 2).contiguous().transpose(1, 2).contiguous()
+        of_rows = torch.tanh(m[0](X)).view(16, 4, 6).transpose(1, 2).contiguous().transpose(1, 2).contiguous()
         code, at = Nearest.apply(of_rows, m[2].weight.detach())
         return F.cross_entropy(m[1](code.flatten(1)), Y) + F.mse_loss(m[2].weight.index_select(0, at).view_as(code), of_rows.detach())
 
@@ -488,54 +487,6 @@ def a_reversal_before_a_batch_norm_that_is_used_twice():
 _dense("a_weight_not_transposed", lambda g, h, w: (g @ w, h.T @ g, g.sum(0)))
 _dense("a_sum_left_out", lambda g, h, w: (g @ w.T, h.T @ g, g[0]))
 _dense("a_mean_for_a_sum", lambda g, h, w: (g @ w.T, h.T @ g / len(h), g.sum(0)))
-
-
-# ---- gradients that are cleared, and that are not
-
-def _loop(clear, optimizer=None, clip=False, update=None):
-    m = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 4))
-    o = (optimizer or torch.optim.Adam)(m.parameters(), 0.01)
-    for i in range(4):
-        clear(m, o, i)
-        F.cross_entropy(m(X), Y).backward()
-        if clip:
-            nn.utils.clip_grad_norm_(m.parameters(), 0.1)
-        update(m, o, i) if update else o.step()
-
-
-@torch.no_grad()
-def _by_hand(m, o, i):
-    for p in m.parameters():
-        p -= 0.1 * p.grad
-
-
-@torch.no_grad()
-def _by_hand_and_cleared(m, o, i):
-    for p in m.parameters():
-        p -= 0.1 * p.grad
-        p.grad.zero_()
-
-
-def _attacks(m, o, i):
-    z = X.clone().requires_grad_()
-    F.cross_entropy(m(z), Y).backward()    # adds to the weights' gradients, too
-    o.zero_grad()
-
-
-CLEARED = {
-    "to_none": lambda: _loop(lambda m, o, i: o.zero_grad()),
-    "to_zero": lambda: _loop(lambda m, o, i: o.zero_grad(set_to_none=False), torch.optim.SGD, clip=True),
-    "of_the_model": lambda: _loop(lambda m, o, i: m.zero_grad()),
-    "by_hand": lambda: _loop(lambda m, o, i: None, update=_by_hand_and_cleared),
-    "before_they_are_used": lambda: _loop(_attacks),
-    "of_two_models": adversaries,
-    "each_second_time": lambda: _loop(lambda m, o, i: o.zero_grad() if i % 2 == 0 else None, update=lambda m, o, i: o.step() if i % 2 else None),
-}
-UNCLEARED = {
-    "never": lambda: _loop(lambda m, o, i: None),
-    "never_and_clipped": lambda: _loop(lambda m, o, i: None, torch.optim.SGD, clip=True),
-    "never_by_hand": lambda: _loop(lambda m, o, i: None, update=_by_hand),
-}
 
 
 def changed_behind_autograd():
@@ -646,4 +597,4 @@ WRONG.update(Leaky=_chain(Leaky), Leaky_after_a_step=_chain(Clipped, Leaky), Lea
 
 
 if __name__ == "__main__":
-    {**RIGHT, **MEANT, **WRONG, **CLEARED, **UNCLEARED, "changed_behind_autograd": changed_behind_autograd}[sys.argv[1]]()
+    {**RIGHT, **MEANT, **WRONG, "changed_behind_autograd": changed_behind_autograd}[sys.argv[1]]()

@@ -73,10 +73,10 @@ class Updates(unittest.TestCase):
             "a_part_that_is_detached": "2 of the 4 parameters that torch.optim.Adam holds have no gradient",
             "one_batch": "each step reads the same batch",
             "evaluation_mode": "as all batch normalisation here, is in evaluation mode",
-            "dropout_that_is_off": "all dropout is in evaluation mode (1)",
+            "dropout_that_is_off": "all dropout is in evaluation mode, such as 1",
             "clipped_too_late": "changes gradients after the update that used them",
             "clamped_weights": "changes weights besides the optimizer's updates",
-            "frozen_weights": "2 of the 4 parameters of the optimizers are frozen, and the others have a gradient",
+            "frozen_weights": "2 of 4 parameters of the optimizers are frozen, the others have a gradient",
             "a_kept_copy": "step 1 computes with a copy of a weight (float32[12, 3]) from before an update",
         }.items():
             with self.subTest(name):
