@@ -153,8 +153,7 @@ std::string looked_at(const TraceVerdict& v) {
   const UpdateCheck& u = v.update;
   std::vector<std::string> asked = told_of(v), open;
   if (g.is_meant())
-    asked.emplace_back(
-        "the gradient is not the derivative of the loss, which seems to be meant (see the notes)");
+    asked.emplace_back("the gradient is not the derivative of the loss, which seems to be meant");
   else if (g.asked && !g.is_wrong)
     asked.push_back(fmt::format(
         "the gradient of step {} is the derivative of its loss (they differ by {:.1e} of it)",

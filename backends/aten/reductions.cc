@@ -354,7 +354,7 @@ double unit_of(const Arguments& a) {
   return is_half(e) ? half_unit(e) : a.m.unit;
 }
 
-Expected product(const Arguments& a) {
+Expected prod(const Arguments& a) {
   const Rows rows = rows_of(input(a), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
   Array out = reduced(a, rows, [&](std::span<const double> x) {
     Product p(a.m, a.result(0).element, unit_of(a));
@@ -524,7 +524,7 @@ constexpr Definition kReductionDefinitions[] = {
     {"aten._is_all_true", all},
     {"aten._is_any_true", any},
     {"aten.aminmax", aminmax},
-    {"aten.prod", product},
+    {"aten.prod", prod},
     {"aten.cumsum", cumsum},
     {"aten.cumprod", cumprod},
     {"aten.logsumexp", logsumexp},
