@@ -58,6 +58,14 @@ double f16_to_double(uint16_t bits) {
   return sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
+bool TensorView::is_dense() const {
+  int64_t dense = 1;
+  for (size_t d = dims.size(); d-- > 0;) {
+    if (dims[d] != 1 && strides[d] != dense) return false;
+    dense *= dims[d];
+  }
+  return true;
+}
 int64_t TensorView::elements() const {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }

@@ -61,6 +61,7 @@ struct TensorView {
   int64_t elements() const;
   double at(int64_t flat) const;  // NaN where the bytes were left out
   std::string type() const;       // "float32[128, 10]"
+  bool is_dense() const;          // one element behind the other, the last dimension innermost
 };
 
 struct Value {

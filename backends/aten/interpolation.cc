@@ -66,9 +66,15 @@ void need_size(int64_t size, int64_t other = 1) {
     throw Undefined("an axis without elements");
 }
 
+// How far the next output lies along the inputs. `corners`: the first and the last ones meet.
+double ratio_of(int64_t in, int64_t out, double factor, bool corners) {
+  if (corners) return out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  return factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
+}
+
 // Which input is nearest: kernels compute floor(o * scale) in binary32.
 Taps nearest(int64_t in, int64_t out, double factor, double shift) {
-  const double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
+  const double ratio = ratio_of(in, out, factor, false);
   const auto scale = static_cast<float>(ratio);
   need_size(out);
   Taps taps;
@@ -93,8 +99,7 @@ Taps nearest(int64_t in, int64_t out, double factor, double shift) {
 // also fall on the other side of an input.
 Taps linear(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners,
             double half) {
-  double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
-  if (corners) ratio = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  const double ratio = ratio_of(in, out, factor, corners);
   Taps taps;
   for (int64_t o = 0; o < out; ++o) {
     const auto at = static_cast<double>(o);
@@ -138,8 +143,7 @@ constexpr double kSteepest = 1.5;
 // The four neighbours of each output; one more on each side may be read with a weight near zero
 // where the position lies at an input. Beyond the edges the outermost input counts.
 Taps cubic(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners, double half) {
-  double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
-  if (corners) ratio = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  const double ratio = ratio_of(in, out, factor, corners);
   Taps taps;
   for (int64_t o = 0; o < out; ++o) {
     const auto at = static_cast<double>(o);
@@ -166,8 +170,7 @@ Taps cubic(const Arithmetic& m, int64_t in, int64_t out, double factor, bool cor
 template <typename F>
 Taps averaging(const Arithmetic& m, int64_t in, int64_t out, double factor, bool corners,
                double reach, F kernel, double half) {
-  double ratio = factor > 0 ? 1 / factor : static_cast<double>(in) / static_cast<double>(out);
-  if (corners) ratio = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  const double ratio = ratio_of(in, out, factor, corners);
   const double stretch = std::fmax(ratio, 1);
   need_size(out, as_integer(2 * reach * stretch) + 3);
   Taps taps;

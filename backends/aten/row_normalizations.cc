@@ -68,22 +68,14 @@ Expected layer_norm_backward(const Arguments& a) {
   return e;
 }
 
-// The CPU's kernel for inputs whose channels come last sums x and x^2 in one pass.
-bool channels_first(const TensorView& view) {
-  int64_t stride = 1;
-  for (size_t d = view.dims.size(); d-- > 0;) {
-    if (view.dims[d] != 1 && view.strides[d] != stride) return false;
-    stride *= view.dims[d];
-  }
-  return true;
-}
 Expected group(const Arguments& a, int64_t groups, size_t weight_at, double eps) {
   const Array x = a.array(0, "input");
   const Layout channels = channels_of(x.dims);
   if (groups < 1 || channels.groups % groups != 0) throw Undefined("groups that do not divide");
   if (x.size() == 0) return nothing(x, 3);
   const Layout layout{1, channels.outer * groups, x.size() / (channels.outer * groups)};
-  Statistics s = statistics(a.m, x, layout, eps, !channels_first(a.view(0, "input")));
+  // The CPU's kernel for inputs whose channels come last sums x and x^2 in one pass.
+  Statistics s = statistics(a.m, x, layout, eps, !a.view(0, "input").is_dense());
   // CUDA's kernel stores mean and factor in the input's type, and reads them again.
   const Element type = a.view(0, "input").element;
   if (a.m.gpu && is_half(type)) {

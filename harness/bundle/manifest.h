@@ -20,8 +20,8 @@
 namespace twinrun {
 
 inline constexpr int kBundleSchema = 1;
-inline constexpr uint64_t kLargestBundle =
-    uint64_t{1} << 30;  // bytes of its members, which a replay holds in memory
+// Bytes of its members, which a replay holds in memory.
+inline constexpr uint64_t kLargestBundle = uint64_t{1} << 30;
 
 // The members that a bundle may have, besides an engine's files; anything else is an error.
 inline constexpr std::string_view kManifest = "manifest.json", kScenario = "scenario.toml",

@@ -51,8 +51,7 @@ std::string read_me(const Manifest& m, const std::string& calls) {
   if (!calls.empty())
     out += fmt::format(
         "To compute {} here, with the PyTorch of this Python, and judge that (the Python package "
-        "is "
-        "in\nthe wheel, and in adapters/ of the source tree):\n\n"
+        "is in\nthe wheel, and in adapters/ of the source tree):\n\n"
         "  python -m twinrun replay BUNDLE.zip\n\n",
         calls);
   return out +

@@ -102,9 +102,7 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
       const auto read = read_by(call);
       for (const TensorView* t : read)
         if (t->parameter) weights.insert(t->storage);
-      if (!is_work(call) || call.optimizer || call.without_gradient ||
-          std::ranges::none_of(read, &TensorView::requires_gradient))
-        continue;
+      if (!is_work(call) || call.optimizer || !is_followed(call, read)) continue;
       for (const TensorView* t : computed_by(call, read)) computed.insert(t->storage);
     }
     // A copy of what the forward pass computed, as checkpointing makes it, is no weight.

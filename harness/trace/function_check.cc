@@ -83,8 +83,10 @@ class Uses {
  public:
   Uses(const TraceFile& trace, int64_t step, const Pass& pass)
       : trace_(trace), step_(step), pass_(pass), graph_(trace, step, pass), leaves_(pass.leaves()) {
-    for (const BackwardNode& node : graph_.nodes())
-      if (node.function != nullptr) starts_.insert(start_of(node));
+    for (const BackwardNode& node : graph_.nodes()) {
+      start_of_node_.push_back(node.function == nullptr ? -1 : start_of(node));
+      if (start_of_node_.back() >= 0) starts_.insert(start_of_node_.back());
+    }
     if (starts_.empty()) return;
     readers_.resize(graph_.nodes().size());
     for (const Contribution& c : pass.contributions)
@@ -114,8 +116,8 @@ class Uses {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       if (const ScriptFunction* f = maker_of(trace_, i).function)
         return f == node.function ? i : -1;
-      const bool makes_node = !call.without_gradient && base_name(call.op) != "aten.detach" &&
-                              std::ranges::any_of(read_by(call), &TensorView::requires_gradient);
+      const bool makes_node =
+          base_name(call.op) != "aten.detach" && is_followed(call, read_by(call));
       if (i > node.forward && makes_node) return -1;
     }
     return -1;
@@ -133,7 +135,7 @@ class Uses {
 
   FunctionUse heard(size_t k) const {
     const BackwardNode& node = graph_.nodes()[k];
-    FunctionUse use = range(*node.function, start_of(node));
+    FunctionUse use = range(*node.function, start_of_node_[k]);
     // One that runs a backward pass of its own within its own is in several parts.
     const auto is_part = [&](const BackwardNode& n) {
       return n.function == node.function && n.forward == node.forward;
@@ -168,7 +170,7 @@ class Uses {
     }
     if (node.output != nullptr) return add_input(use, node.output->storage, gradient);
     if (node.function == nullptr) return add_input(use, 0, gradient);  // of a view
-    for (const TensorView* t : results(range(*node.function, start_of(node))))
+    for (const TensorView* t : results(range(*node.function, start_of_node_[reader])))
       add_input(use, t->storage, gradient);
   }
 
@@ -199,7 +201,7 @@ class Uses {
       if (only != nullptr) return;
       only = t;
     }
-    if (only == nullptr || !is_dense(*only)) return;
+    if (only == nullptr || !only->is_dense()) return;
     use.inputs.emplace_back(only, &gradient);
     use.is_certain = false;
   }
@@ -270,6 +272,8 @@ class Uses {
   const Pass& pass_;
   BackwardGraph graph_;
   std::set<uint64_t> leaves_;
+  // By node: the first call of its forward pass, -1: not known.
+  std::vector<int64_t> start_of_node_;
   std::set<int64_t> starts_;  // of forward passes whose backward pass makes calls
   // Who reads what a node gives: weights, by their storages, and other nodes.
   struct Readers {

@@ -24,12 +24,6 @@ bool clears_all(const Call& call) {
          name == "aten.copy";
 }
 
-// Whether autograd follows a call: what is recorded of its results is from below autograd.
-bool is_followed(const Call& call, const std::vector<const TensorView*>& read) {
-  return !call.without_gradient &&
-         std::ranges::any_of(read, [](const TensorView* t) { return t->requires_gradient; });
-}
-
 // Whether a call gives something else with what a storage held before. Not all that a node has kept
 // counts: the gradient of a batch normalisation in training does not use the running statistics,
 // which the next batch writes. Where it is not known, it may.
@@ -183,21 +177,13 @@ TrainedWeights trained_weights(const TraceFile& trace) {
   std::map<uint64_t, std::string> without, with_gradient;  // their types
   TrainedWeights out;
   for (const Call& update : trace.updates) {
-    std::vector<const TensorView*> views;
-    if (const Value* v = named(update, "parameters")) aten::collect(*v, views);
-    for (const TensorView* t : views) moved.insert(t->storage);
-    views.clear();
-    if (const Value* v = named(update, "gradients")) aten::collect(*v, views);
-    for (const TensorView* t : views) used.insert(t->storage);
-    views.clear();
+    for (const TensorView* t : named_tensors(update, "parameters")) moved.insert(t->storage);
+    for (const TensorView* t : named_tensors(update, "gradients")) used.insert(t->storage);
     if (const Value* v = named(update, "frozen");
         v != nullptr && update.step == trace.updates.front().step)
       out.frozen += std::clamp<int64_t>(v->integer, 0, 1 << 20);
-    if (const Value* v = named(update, "without")) {
-      out.asked = true;
-      aten::collect(*v, views);
-    }
-    for (const TensorView* t : views) {
+    out.asked = out.asked || named(update, "without") != nullptr;
+    for (const TensorView* t : named_tensors(update, "without")) {
       if (t->storage == 0) continue;
       if (out.optimizer.empty()) out.optimizer = update.op;
       without.try_emplace(t->storage, t->type());
@@ -314,19 +300,15 @@ std::optional<OldCopy> old_copy(const TraceFile& trace) {
 
 OtherWrites other_writes(const TraceFile& trace) {
   OtherWrites out;
-  std::unordered_set<uint64_t> weights,
-      used;  // storages: what an update moved, the gradients that it was made with
+  // Storages: what an update moved, and the gradients that it was made with.
+  std::unordered_set<uint64_t> weights, used;
   auto update = trace.updates.begin();
   for (const Call& call : trace.calls) {
     for (; update != trace.updates.end(); ++update) {
       const Value* first = named(*update, "first");
       if (first == nullptr || first->integer > call.index) break;
-      for (const auto& [key, to] :
-           {std::pair("parameters", &weights), std::pair("gradients", &used)}) {
-        std::vector<const TensorView*> views;
-        if (const Value* v = named(*update, key)) aten::collect(*v, views);
-        for (const TensorView* t : views) to->insert(t->storage);
-      }
+      for (const TensorView* t : named_tensors(*update, "parameters")) weights.insert(t->storage);
+      for (const TensorView* t : named_tensors(*update, "gradients")) used.insert(t->storage);
     }
     if (call.failed || call.composed || call.optimizer) continue;
     const bool of_script = call.node.empty();

@@ -43,6 +43,16 @@ const Value* named(const Call& call, std::string_view name) {
   return nullptr;
 }
 
+std::vector<const TensorView*> named_tensors(const Call& call, std::string_view name) {
+  std::vector<const TensorView*> all;
+  if (const Value* v = named(call, name)) aten::collect(*v, all);
+  return all;
+}
+
+bool is_followed(const Call& call, const std::vector<const TensorView*>& read) {
+  return !call.without_gradient && std::ranges::any_of(read, &TensorView::requires_gradient);
+}
+
 int64_t reach_of(const TensorView& view) {
   int64_t last = view.first / aten::size_of(view.element);
   for (size_t d = 0; d < view.dims.size(); ++d) last += (view.dims[d] - 1) * view.strides[d];
@@ -56,19 +66,10 @@ std::vector<const TensorView*> read_by(const Call& call) {
   return all;
 }
 
-bool is_dense(const TensorView& view) {
-  int64_t dense = 1;
-  for (size_t d = view.dims.size(); d-- > 0;) {
-    if (view.dims[d] != 1 && view.strides[d] != dense) return false;
-    dense *= view.dims[d];
-  }
-  return true;
-}
-
 Digest digest_of(const TensorView& view) {
   const int64_t size = aten::size_of(view.element), n = view.elements();
   const auto rank = static_cast<int64_t>(view.dims.size());
-  if (is_dense(view) || n == 0) return digest_bytes(view.data, static_cast<size_t>(n * size));
+  if (view.is_dense() || n == 0) return digest_bytes(view.data, static_cast<size_t>(n * size));
   // In pieces: a tensor that is expanded has many more elements than bytes.
   std::array<std::byte, 1 << 14> piece;  // whose size is a multiple of every element's
   size_t filled = 0;

@@ -56,8 +56,11 @@ std::vector<const aten::TensorView*> computed_by(const aten::Call& call,
 
 // An argument that a call is given by name; nullptr if it is not.
 const aten::Value* named(const aten::Call& call, std::string_view name);
-// Whether its elements lie one behind the other, the last dimension innermost.
-bool is_dense(const aten::TensorView& view);
+// The tensors in it.
+std::vector<const aten::TensorView*> named_tensors(const aten::Call& call, std::string_view name);
+// Whether autograd follows a call, which reads these: what is recorded of its results is from below
+// autograd.
+bool is_followed(const aten::Call& call, const std::vector<const aten::TensorView*>& read);
 // How many elements of its storage there are up to a view's last one.
 int64_t reach_of(const aten::TensorView& view);
 // All tensors that a call is given, in order.
