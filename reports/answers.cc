@@ -25,11 +25,14 @@ std::string_view to_string(Answer::Outcome outcome) {
 
 std::span<const Question> questions() {
   static constexpr std::array kAll = {
-      Question{"repeats", "does it repeat?", &Answers::repeats},
-      Question{"operations", "is every operation right?", &Answers::operations},
-      Question{"program", "is it the program that it claims to be?", &Answers::program},
-      Question{"sharding", "does sharding mean the same?", &Answers::sharding},
-      Question{"effect", "does it matter?", &Answers::effect},
+      Question{"repeats", "does it repeat?", &Answers::repeats, VerdictClass::kNondeterministic},
+      Question{"operations", "is every operation right?", &Answers::operations,
+               VerdictClass::kEngineBug},
+      Question{"program", "is it the program that it claims to be?", &Answers::program,
+               VerdictClass::kProgram},
+      Question{"sharding", "does sharding mean the same?", &Answers::sharding,
+               VerdictClass::kSharding},
+      Question{"effect", "does it matter?", &Answers::effect, VerdictClass::kNoise},
   };
   return kAll;
 }

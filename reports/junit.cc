@@ -2,6 +2,8 @@
 // that Ant's JUnit task writes and CI servers read.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reports/gate.h"
 #include "reports/html_text.h"
 #include "reports/text.h"
@@ -45,17 +47,21 @@ std::string suite(std::string_view name, size_t tests, int64_t failures, int64_t
 
 }  // namespace
 
+bool FailOn::has(VerdictClass verdict) const {
+  return std::ranges::find(classes, verdict) != classes.end();
+}
+
 // A question is a test case: "no" is a failure, what is open an error, what was not asked skipped.
-std::string to_junit(const Report& report) {
+std::string to_junit(const Report& report, const FailOn& fail_on) {
   using enum Answer::Outcome;
   int64_t failures = 0, errors = 0, skipped = 0;
   std::string body;
   for (const Question& q : questions()) {
     const Answer& a = report.answers.*q.answer;
-    // An effect is no failure of its own.
-    const bool no = a.outcome == kNo && q.key != "effect";
-    const bool open = a.outcome == kOpen && q.key != "effect";
-    const bool passed = a.outcome == kYes || a.outcome == kPartly || (a.outcome == kNo && !no);
+    const bool effect = q.if_no == VerdictClass::kNoise;
+    const bool no = a.outcome == kNo && fail_on.has(q.if_no);
+    const bool open = a.outcome == kOpen && !effect && fail_on.open;
+    const bool passed = a.outcome == kYes || a.outcome == kPartly || (effect && a.outcome == kNo);
     failures += no;
     errors += open;
     skipped += !no && !open && !passed;
@@ -64,14 +70,24 @@ std::string to_junit(const Report& report) {
                         escaped(report.scenario_name), escaped(q.words));
     body += passed ? fmt::format("      <system-out>{}</system-out>\n", what)
             : no   ? fmt::format("      <failure type=\"{}\" message=\"{}\">{}</failure>\n",
-                                 to_string(report.verdict), what, escaped(report.headline))
-            : open ? fmt::format("      <error type=\"{}\" message=\"{}\"/>\n",
-                                 to_string(report.verdict), what)
-                   : fmt::format("      <skipped message=\"{}\"/>\n", what);
+                                 to_string(q.if_no), what, escaped(report.headline))
+            : open
+                ? fmt::format("      <error type=\"{}\" message=\"{}\"/>\n",
+                              to_string(report.verdict), what)
+                : fmt::format("      <skipped message=\"{}: {}\"/>\n", to_string(a.outcome), what);
     body += "    </testcase>\n";
   }
   return suite("twinrun diagnose", questions().size(), failures, errors, skipped, "") + body +
          "  </testsuite>\n</testsuites>\n";
+}
+
+std::string to_junit(const Report& report) {
+  FailOn all;
+  for (const Question& q : questions()) {
+    const bool accepted = q.if_no == report.verdict && exit_code(q.if_no, report.effect) == 0;
+    if (q.if_no != VerdictClass::kNoise && !accepted) all.classes.push_back(q.if_no);
+  }
+  return to_junit(report, all);
 }
 
 std::string to_junit(const std::vector<Gate>& gates) {

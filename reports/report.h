@@ -69,6 +69,7 @@ struct Answers {
 struct Question {
   std::string_view key, words;  // "repeats", "does it repeat?"
   Answer Answers::*answer;
+  VerdictClass if_no;  // kNoise: "no" is nothing wrong
 };
 std::span<const Question> questions();  // in this order
 // The verdict that the answers give: the gravest "no"; without one, kInconclusive if a question is
@@ -451,7 +452,15 @@ std::string to_markdown(const Report& report);  // under 60 KB, to paste into a 
 // One page that loads nothing from elsewhere; readable without script, in print and on a phone.
 std::string to_html(const Report& report);
 std::string to_terminal(const Report& report, const TerminalOptions& options);
-std::string to_junit(const Report& report);  // a test case for each question
+// Which answers fail where a report is a gate (--fail-on).
+struct FailOn {
+  std::vector<VerdictClass> classes;
+  bool open = true;  // a question that stays open
+  bool has(VerdictClass verdict) const;
+};
+// A test case for each question; all that is wrong or open fails without `fail_on`.
+std::string to_junit(const Report& report, const FailOn& fail_on);
+std::string to_junit(const Report& report);
 
 // A new format is a file in this folder and a line in the table of report.cc.
 struct ReportFormat {

@@ -140,6 +140,10 @@ std::vector<std::string> told_of(const TraceVerdict& v) {
   };
   tell(v.weights_written, " changes weights besides the optimizer's updates");
   tell(v.gradients_written, " changes gradients after the update that used them");
+  if (const auto& c = v.unused_backward)
+    told.push_back(
+        fmt::format("the gradients of a backward pass{} are cleared before anything uses them",
+                    at_line(c->place)));
   if (v.repeats_batch) told.emplace_back("each step reads the same batch");
   tell(v.evaluating, ", as all batch normalisation here, is in evaluation mode");
   if (!v.dropout_off.empty())

@@ -197,6 +197,7 @@ struct TraceVerdict {
   std::optional<OldCopy> old_copy;
   // What writes weights besides the updates, and gradients after the update that was made with them.
   std::optional<CallSite> weights_written, gradients_written;
+  std::optional<CallSite> unused_backward;  // a backward pass whose gradients nothing uses
   std::vector<std::string> dropout_off;  // modules of dropout, all of which are in evaluation mode
   std::optional<CallSite> evaluating;    // batch normalisation, all of which is in evaluation mode
   NotFinite not_finite;

@@ -85,6 +85,17 @@ std::string ResultApart::sentence() const {
   return out;
 }
 
+std::string MeantApart::sentence() const {
+  return fmt::format(
+      "evaluated without rounding on the same arguments, the two programs' {} of the first step "
+      "are "
+      "{} of the norm apart{}",
+      name.starts_with("new ") ? "updates of " + name.substr(4) : name, text::number(relative),
+      std::isfinite(factor) && std::fabs(factor - 1) > 1e-3
+          ? fmt::format(": side B's is {:.4g} times side A's", factor)
+          : "");
+}
+
 Result<SideReport> read_side_report(const std::string& path, std::string name) {
   TWINRUN_RETURN_IF_ERROR(check_input(path));
   std::ifstream file(path);
@@ -209,10 +220,24 @@ Report report_of(const TwoReports& both) {
     f.level = ' ';
     r.findings.push_back(std::move(f));
   }
+  if (v.meant) {
+    r.numbers["meant"] = v.meant->relative;
+    if (v.verdict == VerdictClass::kNoise)
+      r.answers.program.what +=
+          fmt::format("; without rounding they are {} apart", text::number(v.meant->relative));
+  }
+  if (v.verdict == VerdictClass::kInconclusive && v.verdict == r.verdict)
+    r.next_steps.push_back(
+        v.meant
+            ? "look for a constant, a setting or a formula that differs: a learning rate, a decay, "
+              "an epsilon; where the two scripts should mean the same, leave out halves of what "
+              "differs between them until nothing is left"
+            : "let both sides compute in float64 (JAX_ENABLE_X64=1, with state and batch in "
+              "float64): what rounding can explain is then 10^8 times smaller");
   for (const std::string& line : v.inputs) r.notes.push_back("Not the same: " + line);
   r.notes.insert(r.notes.end(), v.notes.begin(), v.notes.end());
   r.counts["steps"] = v.steps;
-  r.numbers = {{"update", v.update}, {"undecided", v.undecided}};
+  r.numbers["update"] = v.update, r.numbers["undecided"] = v.undecided;
   r.confidence = fmt::format("the updates differ by {} of their norm; the bounds leave {} open",
                              text::number(v.update), text::number(v.undecided));
   if (!values.rows.empty()) r.details.push_back(std::move(values));

@@ -49,6 +49,15 @@ struct ResultApart {
   std::string sentence() const;
 };
 
+// The result that both programs make most different from the same arguments, evaluated in binary64.
+struct MeantApart {
+  std::string name;
+  double relative = 0;  // the norm of the difference of the updates over the larger one's
+  double half = 0;      // as above
+  double factor = NAN;
+  std::string sentence() const;
+};
+
 // How the values of both sides compare: each side's results are held against what rounding can make
 // of the other side's program on the same arguments.
 struct ValuesApart {
@@ -57,6 +66,7 @@ struct ValuesApart {
   int64_t steps = 0;                // that were compared
   double update = 0;                // the largest difference of a result's updates, over their norm
   double undecided = 0;             // the part of the updates that the bounds leave undecided
+  std::optional<MeantApart> meant;  // of the first step; none: it was not evaluated, or has NaN
   std::vector<std::string> inputs;  // sentences: arguments that are not the same
   std::vector<ResultApart> results;  // of the first step that has any
   std::vector<std::string> notes;

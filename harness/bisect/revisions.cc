@@ -54,6 +54,7 @@ class CommitOracle {
     e.seconds += ran.seconds;
     e.why = ran.text();
     last_log_[commit] = e.log;
+    keep_reports(commit);
     return e;
   }
 
@@ -64,6 +65,21 @@ class CommitOracle {
   }
 
  private:
+  // A diagnosis leaves its results in the worktree, which does not stay.
+  void keep_reports(const std::string& commit) const {
+    std::error_code ignored;
+    const fs::path results = fs::path(tree_.path()) / "twinrun-results";
+    for (const auto& one : fs::directory_iterator(results, ignored)) {
+      const fs::path to =
+          fs::path(folder_) / "reports" / commit.substr(0, kShort) / one.path().filename();
+      if (!fs::exists(one.path() / "report.json", ignored)) continue;
+      fs::create_directories(to, ignored);
+      for (const char* file : {"report.json", "report.html", "report.md"})
+        fs::copy_file(one.path() / file, to / file, fs::copy_options::overwrite_existing, ignored);
+    }
+    fs::remove_all(results, ignored);
+  }
+
   const RevisionOptions& options_;
   const std::string& folder_;
   Worktree& tree_;
@@ -137,6 +153,8 @@ Result<RevisionsFound> bisect_revisions(const RevisionOptions& options, Progress
     r.first_bad = named(r.found.first_bad);
     for (const int i : r.found.skipped) r.skipped.push_back(named(i));
     r.git_says = tell_git(repo, *tree, lineage, judge, folder + "/bisect.log");
+    const std::string reports = folder + "/reports/" + r.first_bad.name.substr(0, kShort);
+    if (fs::exists(reports, error)) r.bad_reports = reports;
     r.good_folder = folder + "/good";
     r.bad_folder = folder + "/bad";
     for (const auto& [commit, to] :

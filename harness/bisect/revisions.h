@@ -15,7 +15,7 @@ namespace twinrun::bisect {
 
 struct RevisionOptions {
   std::string repository = ".", good, bad;
-  std::string folder;  // of results: session.jsonl, logs/, good/, bad/, bisect.log
+  std::string folder;  // of results: session.jsonl, logs/, reports/, good/, bad/
   // Command for sh, run in the worktree; if it fails, the commit cannot be tested. "": none.
   std::string build;
   std::vector<std::string> command;  // run in the worktree; its exit code is the answer
@@ -36,6 +36,7 @@ struct RevisionsFound {
   Commit last_good, first_bad;          // empty if the search was not reproducible
   std::vector<Commit> skipped;          // between the two, untestable
   std::string good_folder, bad_folder;  // their files, side by side, each with a .log beside it
+  std::string bad_reports;              // of the diagnoses of the first bad commit; "": none
   std::string git_says;                 // the conclusion of git bisect from the same answers
 };
 

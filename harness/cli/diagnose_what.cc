@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "checkpoints/container/atomic_file.h"
 #include "harness/diagnose/verdict_rows.h"
 #include "harness/trace/side.h"
 #include "harness/trace/trace_file.h"
@@ -18,6 +19,10 @@ namespace twinrun::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr VerdictClass kFailing[] = {VerdictClass::kSharding,     VerdictClass::kProgram,
+                                     VerdictClass::kEngineBug,    VerdictClass::kNondeterministic,
+                                     VerdictClass::kInconclusive, VerdictClass::kNoise};
 
 // The first bytes of a regular file.
 std::string beginning(const std::string& path) {
@@ -125,9 +130,11 @@ Result<What> what_of(const std::vector<std::string>& words) {
 }
 
 void add_answer_options(Options& options) {
-  options.some_of(
-      "fail-on", "classes that count as bad, all others exit 0, a subject that was not judged 125",
-      {"sharding", "program", "engine_bug", "nondeterministic", "inconclusive", "noise"});
+  std::vector<std::string> classes;
+  for (const VerdictClass verdict : kFailing) classes.push_back(lower_case(to_string(verdict)));
+  options.some_of("fail-on",
+                  "classes that count as bad, all others exit 0, a subject that was not judged 125",
+                  classes);
 }
 
 std::string results_folder(const Parsed& parsed, const std::string& name) {
@@ -138,27 +145,28 @@ Result<int> answer(const Report& report, const Parsed& parsed) {
   const int code = exit_code(report.verdict, report.effect);
   int exit = code;
   if (parsed.has("fail-on")) {
-    const auto named = split_commas(parsed.get<std::string>("fail-on"));
-    const auto is_bad = [&](VerdictClass verdict) {
-      return std::ranges::find(named, lower_case(to_string(verdict))) != named.end();
-    };
-    // A verdict is of the gravest answer; a gate may ask for another one.
-    const std::pair<const Answer*, VerdictClass> questions[] = {
-        {&report.answers.repeats, VerdictClass::kNondeterministic},
-        {&report.answers.operations, VerdictClass::kEngineBug},
-        {&report.answers.program, VerdictClass::kProgram}};
-    const auto* const failing = std::ranges::find_if(questions, [&](const auto& question) {
-      return question.first->outcome == Answer::Outcome::kNo && is_bad(question.second);
-    });
-    if (!is_bad(report.verdict) && failing != std::end(questions)) {
-      exit = exit_code(failing->second);
-    } else if (!is_bad(report.verdict)) {
-      // This does not turn a subject that was not judged into a good one.
+    FailOn fail_on;
+    for (const std::string& word : split_commas(parsed.get<std::string>("fail-on")))
+      for (const VerdictClass verdict : kFailing)
+        if (word == lower_case(to_string(verdict))) fail_on.classes.push_back(verdict);
+    if (!fail_on.has(report.verdict)) {
+      // A verdict is of the gravest answer; a gate may ask for another one.
+      const auto failing = std::ranges::find_if(questions(), [&](const Question& q) {
+        return (report.answers.*q.answer).outcome == Answer::Outcome::kNo &&
+               q.if_no != VerdictClass::kNoise && fail_on.has(q.if_no);
+      });
+      // And it does not turn a subject that was not judged into a good one.
       const VerdictRow* row = find_verdict_row(report.verdict_row);
       const bool judged = row != nullptr ? row->judges == VerdictRow::Judges::kBoth
                                          : report.verdict != VerdictClass::kInconclusive;
-      exit = judged ? 0 : exit_code(VerdictClass::kInconclusive);
+      exit = failing != questions().end() ? exit_code(failing->if_no)
+             : judged                     ? 0
+                                          : exit_code(VerdictClass::kInconclusive);
     }
+    fail_on.open = exit == exit_code(VerdictClass::kInconclusive);
+    if (!report.directory.empty())
+      TWINRUN_RETURN_IF_ERROR(
+          write_file_atomically(report.directory + "/junit.xml", to_junit(report, fail_on)));
   }
   if (parsed.get<bool>("json")) {
     print_document(to_json(report));

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 
@@ -41,6 +42,7 @@ namespace {
 std::unique_ptr<Communicator> joined;  // ranks()
 
 Tool running;  // tool()
+bool wants_json = false;
 
 void print_help() {
   print("{}: {}\n\nusage: {} VERB [OPTIONS]; {} VERB --help\n\n", running.name, running.subtitle,
@@ -214,6 +216,14 @@ int fail(Error error) {
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
                   text::printed(error)),
       Colors::kOwn);
+  if (wants_json && first_rank()) {
+    const nlohmann::ordered_json j = {{"schema", 3},
+                                      {"error",
+                                       {{"what", text::clean(error.what)},
+                                        {"where", text::clean(error.where)},
+                                        {"fix", text::clean(error.fix)}}}};
+    print_document(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  }
   if (joined != nullptr) {
     constexpr timespec kUntilPassedOn{.tv_sec = 0, .tv_nsec = 300'000'000};
     ::nanosleep(&kUntilPassedOn, nullptr);  // MPICH's launcher drops what it has not yet read
@@ -266,6 +276,8 @@ int main_of(const Tool& which, int argc, char** argv) {
   try {
     limit_memory();
     remember_command_line(argc, argv);
+    wants_json = std::any_of(argv, argv + argc,
+                             [](const char* word) { return std::string_view(word) == "--json"; });
     const Status stack = ask_for_stack();
     const Result<int> done = stack ? run(argc, argv) : Result<int>(stack.error());
     const int code = done ? *done : fail(done.error());

@@ -105,13 +105,9 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     f.level = 'A';
     const std::string changes = fmt::format("sharding changes the {} of one step by {}", kind,
                                             text::relative(e.meaning.drift));
-    f.sentence = as == VerdictClass::kNoise
-                     ? fmt::format("Sharding's part is {}: {}.", name, cause->meaning)
-                     : fmt::format("{} changes what the program means: {}.", capitalized(name),
-                                   cause->meaning);
-    f.sentence += fmt::format(" Its share of the squared change is {}.", text::share(row.share));
-    if (as == VerdictClass::kNoise)
-      f.sentence += " No effect on held-out metrics was detected, so it is counted as noise.";
+    f.sentence =
+        fmt::format("{} changes what the program means: {}. Its share of the squared change is {}.",
+                    capitalized(name), cause->meaning, text::share(row.share));
     if (has_interval(effect)) {
       set_effect(*effect, f);
     } else {

@@ -45,11 +45,10 @@ bool is_unseen(const Evidence& e) {
            e.step_coverage.judged <= e.step_coverage.set_aside));
 }
 
-bool has_learnt(const Evidence& e) { return !e.learning || e.learning->learnt; }
-
-// Neither the other program alone nor the whole drift has an effect.
-bool script_has_no_effect(const Evidence& e) {
-  return has_no_effect(effect_of_script(e)) && has_no_effect(seen_by_user(e));
+// Whether the whole drift has an effect where `part` of it alone, which was measured, has none.
+bool is_more_than(const Evidence& e, const TrajectoryRow* part) {
+  const TrajectoryRow* whole = seen_by_user(e);
+  return has_interval(part) && part != whole && !is_significant(part) && is_significant(whole);
 }
 
 // Whether the whole interval of the effect lies beyond what the declared margin, or another seed,
@@ -122,45 +121,25 @@ constexpr VerdictRow kRows[] = {
      verdicts::hidden_state},
     {"identical", "T has the bits of R, and E1 those of R1, after every step",
      VerdictClass::kIdentical, [](const Evidence& e) { return e.identical; }, identical},
-    {"script_matters",
-     "a cause explains the other program of the subject's script, whose own effect (S − R, or "
-     "T − R if S was not trained) is significant",
-     VerdictClass::kSharding,
-     [](const Evidence& e) { return is_explained(e) && is_significant(effect_of_script(e)); },
-     verdicts::script_matters},
-    {"script_untested",
-     "a cause explains the other program, and its effect was not tested: `--quick`, or one seed",
-     VerdictClass::kSharding,
-     [](const Evidence& e) { return is_explained(e) && !has_interval(effect_of_script(e)); },
-     verdicts::script_untested},
-    {"script_harmless",
-     "a cause explains the other program; no effect of it or of T − R is detected, and the "
-     "reference has learnt",
-     VerdictClass::kNoise,
-     [](const Evidence& e) { return is_explained(e) && script_has_no_effect(e) && has_learnt(e); },
-     verdicts::script_harmless},
-    {"script_not_learnt", "… neither effect is detected, but the reference has not learnt",
+    {"script_undecided",
+     "a cause explains the other program, but T − R is significant where the effect of that "
+     "program "
+     "is not",
      VerdictClass::kInconclusive,
-     [](const Evidence& e) { return is_explained(e) && script_has_no_effect(e); },
-     verdicts::script_not_learnt},
-    {"script_undecided", "a cause explains the other program, and the seeds do not decide",
-     VerdictClass::kInconclusive, is_explained, verdicts::script_undecided},
+     [](const Evidence& e) { return is_explained(e) && is_more_than(e, effect_of_script(e)); },
+     verdicts::script_undecided, Judges::kOpen},
+    {"script", "a cause explains the other program of the subject's script",
+     VerdictClass::kSharding, is_explained, verdicts::script},
 
     {"sharding_matters",
-     "sharding changes the meaning: S − R is significant, and the known causes explain the change",
+     "sharding changes the meaning, the known causes explain the change, and its effect (S − R) is "
+     "significant, or was not tested: `--quick`, or one seed",
      VerdictClass::kSharding,
      [](const Evidence& e) {
-       return e.meaning.differs() && is_significant(of_sharding(e)) && e.meaning.explained();
+       return e.meaning.differs() && e.meaning.explained() &&
+              (is_significant(of_sharding(e)) || !has_interval(of_sharding(e)));
      },
-     verdicts::sharding_matters},
-    {"sharding_untested",
-     "sharding changes the meaning, the known causes explain the change, and its effect was not "
-     "tested: `--quick`, or one seed",
-     VerdictClass::kSharding,
-     [](const Evidence& e) {
-       return e.meaning.differs() && e.meaning.explained() && !has_interval(of_sharding(e));
-     },
-     verdicts::sharding_untested},
+     verdicts::sharding},
     {"subject_not_finite",
      "T ends in NaN or Inf, R and S do not, and no op or tensor is known to be wrong",
      VerdictClass::kInconclusive,
@@ -176,31 +155,13 @@ constexpr VerdictRow kRows[] = {
      VerdictClass::kNondeterministic,
      [](const Evidence& e) { return e.subject_diverges_at && e.subject.deterministic; },
      verdicts::promise_broken},
-    {"sharding_harmless",
-     "sharding changes the meaning; no effect of S − R or T − R is detected, and the reference has "
-     "learnt",
-     VerdictClass::kNoise,
-     [](const Evidence& e) {
-       return e.meaning.differs() && has_no_effect(of_sharding(e)) &&
-              has_no_effect(seen_by_user(e)) && has_learnt(e);
-     },
-     verdicts::sharding_harmless},
-    {"sharding_unexplained",
-     "sharding changes the meaning; S − R is significant, but the known causes leave a part of the "
-     "change unexplained",
+    {"sharding_undecided",
+     "sharding changes the meaning, but T − R is significant where S − R is not",
      VerdictClass::kInconclusive,
-     [](const Evidence& e) { return e.meaning.differs() && is_significant(of_sharding(e)); },
-     verdicts::sharding_unexplained},
-    {"sharding_not_learnt", "sharding changes the meaning, but the reference has not learnt",
-     VerdictClass::kInconclusive,
-     [](const Evidence& e) {
-       const TrajectoryRow* row = of_sharding(e);
-       return e.meaning.differs() && !has_learnt(e) && (row == nullptr || has_interval(row));
-     },
-     verdicts::sharding_not_learnt},
-    {"sharding_undecided", "sharding changes the meaning, and the seeds do not decide",
-     VerdictClass::kInconclusive, [](const Evidence& e) { return e.meaning.differs(); },
-     verdicts::sharding_undecided},
+     [](const Evidence& e) { return e.meaning.differs() && is_more_than(e, of_sharding(e)); },
+     verdicts::sharding_undecided, Judges::kOpen},
+    {"sharding", "sharding changes the meaning", VerdictClass::kSharding,
+     [](const Evidence& e) { return e.meaning.differs(); }, verdicts::sharding},
 
     {"ensemble_outside",
      "the meaning is the same; the first steps of T are farther from those of conforming engines "

@@ -32,16 +32,9 @@ void not_judged(const Evidence& evidence, Judgement& judgement);
 
 // A change of meaning and its effect (verdicts_effect.cc): of the subject's script, of sharding,
 // ...
-void script_matters(const Evidence& evidence, Judgement& judgement);
-void script_untested(const Evidence& evidence, Judgement& judgement);
-void script_harmless(const Evidence& evidence, Judgement& judgement);
-void script_not_learnt(const Evidence& evidence, Judgement& judgement);
+void script(const Evidence& evidence, Judgement& judgement);
 void script_undecided(const Evidence& evidence, Judgement& judgement);
-void sharding_matters(const Evidence& evidence, Judgement& judgement);
-void sharding_untested(const Evidence& evidence, Judgement& judgement);
-void sharding_harmless(const Evidence& evidence, Judgement& judgement);
-void sharding_unexplained(const Evidence& evidence, Judgement& judgement);
-void sharding_not_learnt(const Evidence& evidence, Judgement& judgement);
+void sharding(const Evidence& evidence, Judgement& judgement);
 void sharding_undecided(const Evidence& evidence, Judgement& judgement);
 // ... or neither.
 void quick(const Evidence& evidence, Judgement& judgement);

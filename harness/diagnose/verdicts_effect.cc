@@ -1,9 +1,9 @@
 // The judgements of a subject in which nothing is wrong: whether another program, sharding or the
 // engine's rounding matters for what is learnt.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "harness/diagnose/findings.h"
 #include "harness/diagnose/verdicts.h"
@@ -17,11 +17,9 @@ const char* nothing_outside(const Evidence& e) {
                         : "No op is outside its bound";
 }
 
-constexpr std::string_view kSeedsUndecided =
-    "the seeds do not decide: the interval of the effect contains 0, and an effect that matters "
-    "may have been missed";
-constexpr std::string_view kNothingLearnt =
-    "a run that learns nothing shows no effect on what is learnt";
+constexpr std::string_view kMoreThanThat =
+    "the whole drift is significant, and this part of it is not: an effect that matters may have "
+    "been missed, or the engine has a part in it";
 constexpr std::string_view kProbeEvery =
     "replay every op of every step: --set diagnose.probe=every";
 
@@ -48,16 +46,34 @@ std::string identified_by(const Evidence& e) {
                          "subject's own states";
 }
 
-std::string script_confidence(const Evidence& e) {
-  return fmt::format("{}; {}", trials_text(*effect_of_script(e)), identified_by(e));
+bool has_learnt(const Evidence& e) { return !e.learning || e.learning->learnt; }
+
+// What a change of meaning does to what is learnt; without a capital and a full stop.
+std::string effect_text(const Evidence& e, const TrajectoryRow* row) {
+  if (!has_interval(row)) return "whether that matters was not tested";
+  if (!has_learnt(e) && !is_significant(row))
+    return "the reference has not learnt: what this does to learning cannot be seen";
+  return lower_first(effect_words(*row));
 }
 
-// The findings of a change of meaning whose effect is open.
-void open_sharding_findings(const Evidence& e, Judgement& j) {
-  sharding_findings(e, j, VerdictClass::kInconclusive);
-  if (j.findings.empty())
-    undecided_finding(e, j, find_row(e, "S - R"),
-                      "Sharding changes what the program means, and no known cause explains it.");
+void next_steps_of_effect(const Evidence& e, const TrajectoryRow* row, Judgement& j) {
+  if (!has_interval(row)) {
+    j.next_steps.push_back(to_test(e, row));
+  } else if (effect_of(*row) == Effect::kNoneDetected && has_learnt(e)) {
+    j.next_steps.push_back(
+        "undo the cause above if sharding has to mean the same; otherwise declare the largest "
+        "effect that you accept (--set diagnose.margin=X): inside it the exit code is 0");
+  } else if (!is_significant(row) && has_learnt(e)) {
+    j.next_steps.push_back(what_decides({row}));
+  }
+}
+
+// Of a change of meaning that no known cause explains.
+void unexplained_finding(const Evidence& e, Judgement& j, VerdictClass as) {
+  undecided_finding(e, j, find_row(e, "S - R"),
+                    "Sharding changes what the program means, and no known cause explains it.");
+  j.findings.back().verdict = as;
+  j.findings.back().cause = "unexplained";
 }
 
 }  // namespace
@@ -69,114 +85,59 @@ const TrajectoryRow* effect_of_script(const Evidence& e) {
 
 namespace verdicts {
 
-void script_matters(const Evidence& e, Judgement& j) {
+void script(const Evidence& e, Judgement& j) {
+  const TrajectoryRow* effect = effect_of_script(e);
   script_findings(e, j);
-  j.headline = fmt::format("{}. {}.", script_text(e), effect_words(*effect_of_script(e)));
-  j.confidence = script_confidence(e);
-}
-
-void script_untested(const Evidence& e, Judgement& j) {
-  script_findings(e, j);
-  j.headline = fmt::format("{}. Whether that matters was not tested.", script_text(e));
+  j.headline = fmt::format("{}. {}.", script_text(e), capitalized(effect_text(e, effect)));
   j.confidence = identified_by(e);
-  j.next_steps.push_back(to_test(e, effect_of_script(e)));
-}
-
-void script_harmless(const Evidence& e, Judgement& j) {
-  script_findings(e, j);
-  j.headline = fmt::format("Noise: {}. {}.", script_text(e), effect_words(*effect_of_script(e)));
-  j.confidence = script_confidence(e);
-}
-
-void script_not_learnt(const Evidence& e, Judgement& j) {
-  script_findings(e, j);
-  j.headline =
-      fmt::format("{}, but the reference has not learnt: what it does to learning cannot be seen.",
-                  script_text(e));
-  j.confidence = kNothingLearnt;
+  if (has_interval(effect)) j.confidence = trials_text(*effect) + "; " + j.confidence;
+  next_steps_of_effect(e, effect, j);
 }
 
 void script_undecided(const Evidence& e, Judgement& j) {
   script_findings(e, j);
-  j.headline = fmt::format("{}, but the seeds do not decide whether that matters.", script_text(e));
-  j.confidence = kSeedsUndecided;
+  j.headline =
+      fmt::format("{}, but that alone does not show what the whole drift does.", script_text(e));
+  j.confidence = kMoreThanThat;
   j.next_steps.push_back(what_decides({find_row(e, "T - R"), find_row(e, "S - R")}));
 }
 
-void sharding_matters(const Evidence& e, Judgement& j) {
-  const TrajectoryRow& effect = *find_row(e, "S - R");
+void sharding(const Evidence& e, Judgement& j) {
+  const TrajectoryRow* effect = find_row(e, "S - R");
   sharding_findings(e, j, VerdictClass::kSharding);
+  if (j.findings.empty()) unexplained_finding(e, j, VerdictClass::kSharding);
   j.headline = fmt::format(
-      "Sharding changes what the program means (cause: {}). On cpu alone, without the engine, {}.",
-      named_causes(e), lower_first(effect_words(effect)));
-  j.confidence = trials_text(effect) + "; no op of the engine is outside its bound";
-}
-
-void sharding_untested(const Evidence& e, Judgement& j) {
-  sharding_findings(e, j, VerdictClass::kSharding);
-  j.headline = fmt::format(
-      "Sharding changes what the program means (cause: {}). Whether that matters was not tested.",
-      named_causes(e));
-  j.confidence = fmt::format(
-      "one step in binary64, without the engine: with the causes undone it is {} away from the "
-      "whole batch's; below {} it means the same",
-      text::number(e.meaning.residual), text::number(e.meaning.threshold));
+      "Sharding changes what the program means (cause: {}{}). {}{}.", named_causes(e),
+      e.meaning.explained() ? "" : ", which does not explain all of it",
+      has_interval(effect) ? "On cpu alone, without the engine, " : "",
+      has_interval(effect) ? effect_text(e, effect) : capitalized(effect_text(e, effect)));
+  std::vector<std::string> shown;
+  if (has_interval(effect)) shown.push_back(trials_text(*effect));
+  if (!e.meaning.explained()) {
+    shown.push_back(fmt::format("with every known cause undone, one step still differs by {}",
+                                text::relative(e.meaning.residual)));
+    j.next_steps.push_back("compare the two programs: `twinrun inspect SCENARIO --ops`");
+  } else if (!has_interval(effect)) {
+    shown.push_back(fmt::format(
+        "one step in binary64, without the engine: with the causes undone it is {} away from the "
+        "whole batch's; below {} it means the same",
+        text::number(e.meaning.residual), text::number(e.meaning.threshold)));
+  }
   if (e.level != 'C' || (e.match && e.match->outcome == Identification::Outcome::kInside))
-    j.confidence += "; " + lower_first(nothing_outside(e));
-  j.next_steps.push_back(to_test(e, find_row(e, "S - R")));
-}
-
-void sharding_harmless(const Evidence& e, Judgement& j) {
-  noise(e, j);
-  sharding_findings(e, j, VerdictClass::kNoise);
-  std::ranges::stable_sort(j.findings, std::less<>(),
-                           [](const Finding& f) { return f.share.has_value(); });
-  j.headline = fmt::format("Noise: sharding changes the program's meaning ({}), but {}.",
-                           named_causes(e), lower_first(effect_words(*find_row(e, "S - R"))));
-  j.next_steps = {
-      "if sharding has to mean the same, undo the cause above; otherwise declare the largest "
-      "effect "
-      "that you accept (--set diagnose.margin=X), and the whole interval is held against it"};
-  j.notes.push_back(
-      "The sharded program does not mean the same; the seeds would have shown an effect as large "
-      "as what another seed does.");
-}
-
-void sharding_unexplained(const Evidence& e, Judgement& j) {
-  open_sharding_findings(e, j);
-  j.headline = fmt::format(
-      "Sharding changes what the program means, but the known causes ({}) do not explain all of "
-      "it. {}.",
-      named_causes(e), effect_words(*find_row(e, "S - R")));
-  j.confidence = fmt::format("with every known cause undone, one step still differs by {}",
-                             text::relative(e.meaning.residual));
-  j.next_steps.push_back("compare the two programs: `twinrun inspect SCENARIO --ops`");
-}
-
-void sharding_not_learnt(const Evidence& e, Judgement& j) {
-  open_sharding_findings(e, j);
-  j.headline = fmt::format(
-      "Sharding changes the program's meaning ({}), but the reference has not learnt: what it does "
-      "to learning cannot be seen.",
-      named_causes(e));
-  j.confidence = kNothingLearnt;
+    shown.push_back(lower_first(nothing_outside(e)));
+  j.confidence = fmt::format("{}", fmt::join(shown, "; "));
+  next_steps_of_effect(e, effect, j);
 }
 
 void sharding_undecided(const Evidence& e, Judgement& j) {
-  const TrajectoryRow *tr = find_row(e, "T - R"), *sr = find_row(e, "S - R");
-  open_sharding_findings(e, j);
+  sharding_findings(e, j, VerdictClass::kInconclusive);
+  if (j.findings.empty()) unexplained_finding(e, j, VerdictClass::kInconclusive);
   j.headline = fmt::format(
-      "Sharding changes the program's meaning ({}), but {}.", named_causes(e),
-      has_interval(sr)
-          ? fmt::format("{} do not decide whether that matters",
-                        text::plural(static_cast<int64_t>(sr->differences.size()), "seed"))
-          : "the known causes do not explain all of it, and whether it matters was not tested");
-  j.confidence =
-      !has_interval(sr) ? fmt::format("with every known cause undone, one step still differs by {}",
-                                      text::relative(e.meaning.residual))
-      : is_significant(tr) ? "the whole drift is significant, but sharding alone does not show it"
-                           : kSeedsUndecided;
-  j.next_steps.push_back(what_decides({tr, sr}));
+      "Sharding changes the program's meaning ({}), but that alone does not show what the whole "
+      "drift does.",
+      named_causes(e));
+  j.confidence = kMoreThanThat;
+  j.next_steps.push_back(what_decides({find_row(e, "T - R"), find_row(e, "S - R")}));
 }
 
 void quick(const Evidence& e, Judgement& j) {

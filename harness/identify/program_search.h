@@ -363,7 +363,6 @@ class ProgramSearch : public FormulaFit {
 
   // Tries causes that no catalogue has.
   Status try_sharding() {
-    if (asked_.sharding.cores < 2) return Ok{};
     const auto try_these = [&](const std::vector<ShardingChange>& these) -> Status {
       std::vector<Hypothesis> candidates;
       for (const ShardingChange& change : these) {
@@ -371,6 +370,9 @@ class ProgramSearch : public FormulaFit {
       }
       return try_all(candidates);
     };
+    if (asked_.optimizer.clip != OptimizerSpec::Clip::kNone)
+      TWINRUN_RETURN_IF_ERROR(try_these({shown_unclipped(e_)}));
+    if (asked_.sharding.cores < 2 || !result_.explanations.empty()) return Ok{};
     TWINRUN_RETURN_IF_ERROR(try_these(groups_like(e_, asked_, tensors_, subject_)));
     const bool losses_outside = std::ranges::any_of(fits_[held_].found, [&](const Distance& d) {
       return outside(d) && is_loss(tensors_[place_of(d.value)]);

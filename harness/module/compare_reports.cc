@@ -21,6 +21,10 @@ namespace {
 // Updates that differ by more than half of their norm have little in common.
 constexpr double kHalfOfNorm = 0.5;
 
+// Constants that one side rounds to float32 and the other does not, and other approximations of erf
+// or tanh, make updates differ by some units of 2^-24 of their norm: up to 16 are left to them.
+constexpr double kOfConstants = 0x1p-20;
+
 // 2^-(p/2) of a type with p bits. Numbers that agree to that agree in half of their digits; an
 // approximation of a function, such as another polynomial for erf, is off by a few of the last.
 // 0: whole numbers have no rounding.
@@ -117,19 +121,8 @@ struct Apart {
   double relative = 0, factor = NAN;
   bool same = false;
 };
-Result<Apart> apart(const Side& a, const Side& b, int64_t of_a, int64_t of_b) {
-  const NamedArray &x = *a.result(of_a), &y = *b.result(of_b);
-  if (x.bytes == y.bytes) return Apart{0, NAN, true};
-  const double half = half_of_digits(x.type);
-  if (half == 0) return Apart{1, NAN, false};
-  TWINRUN_ASSIGN(std::vector<double> u, doubles_of(x, "side A"));
-  TWINRUN_ASSIGN(std::vector<double> v, doubles_of(y, "side B"));
-  for (const auto& [side, index, values] : {std::tuple{&a, of_a, &u}, std::tuple{&b, of_b, &v}}) {
-    const NamedArray* const old = side->before(index);
-    if (old == nullptr || old->dims != x.dims) continue;
-    TWINRUN_ASSIGN(const std::vector<double> was, doubles_of(*old, "an argument"));
-    for (size_t i = 0; i < was.size(); ++i) (*values)[i] -= was[i];
-  }
+// Of two updates, of which the factor is said that explains them but for `half` of their norm.
+Apart apart(std::vector<double> u, std::vector<double> v, double half) {
   double largest = 0, uu = 0, vv = 0, uv = 0, dd = 0;
   for (size_t i = 0; i < u.size(); ++i) {
     // NaN on one side only is a difference without a size.
@@ -146,6 +139,51 @@ Result<Apart> apart(const Side& a, const Side& b, int64_t of_a, int64_t of_b) {
   const double factor = uv / uu;
   const double left = std::sqrt(std::max(0.0, vv - factor * uv) / std::max(vv, 1e-300));
   if (uu > 0 && vv > 0 && left < half) out.factor = factor;
+  return out;
+}
+// Takes the values away that a result takes the place of, so that its change is left.
+Status to_change(std::vector<double>& values, const NamedArray* before) {
+  if (before == nullptr) return Ok{};
+  TWINRUN_ASSIGN(const std::vector<double> was, doubles_of(*before, "an argument"));
+  if (was.size() == values.size())
+    for (size_t i = 0; i < was.size(); ++i) values[i] -= was[i];
+  return Ok{};
+}
+Result<Apart> apart(const Side& a, const Side& b, int64_t of_a, int64_t of_b) {
+  const NamedArray &x = *a.result(of_a), &y = *b.result(of_b);
+  if (x.bytes == y.bytes) return Apart{0, NAN, true};
+  const double half = half_of_digits(x.type);
+  if (half == 0) return Apart{1, NAN, false};
+  TWINRUN_ASSIGN(std::vector<double> u, doubles_of(x, "side A"));
+  TWINRUN_ASSIGN(std::vector<double> v, doubles_of(y, "side B"));
+  TWINRUN_RETURN_IF_ERROR(to_change(u, a.before(of_a)));
+  TWINRUN_RETURN_IF_ERROR(to_change(v, b.before(of_b)));
+  return apart(std::move(u), std::move(v), half);
+}
+
+// What both programs give from the same arguments without rounding, where they are far enough apart
+// that neither constants nor approximations of functions explain it: the farthest result.
+Result<std::optional<MeantApart>> meant_apart(const Side& a, const std::map<int64_t, Tensor>& by_a,
+                                              const std::map<int64_t, Tensor>& by_b) {
+  std::optional<MeantApart> out;
+  for (size_t i = 0; i < a.results.size(); ++i) {
+    const auto of_a = static_cast<int64_t>(i);
+    const auto x = by_a.find(of_a), y = by_b.find(a.results[i]);
+    const bool on_path = a.before(of_a) != nullptr || of_a == a.files->loss;
+    if (!on_path || x == by_a.end() || y == by_b.end() || x->second.dtype() != DType::kF64 ||
+        y->second.dtype() != DType::kF64)
+      continue;
+    const auto p = x->second.as<const double>(), q = y->second.as<const double>();
+    if (p.size() != q.size()) continue;
+    std::vector<double> u(p.begin(), p.end()), v(q.begin(), q.end());
+    TWINRUN_RETURN_IF_ERROR(to_change(u, a.before(of_a)));
+    TWINRUN_RETURN_IF_ERROR(to_change(v, a.before(of_a)));
+    const double half = half_of_digits(a.result(of_a)->type);
+    const Apart found = apart(std::move(u), std::move(v), half);
+    if (!std::isfinite(found.relative)) continue;  // NaN is judged by the bounds
+    if (!out || found.relative > out->relative)
+      out = MeantApart{a.files->results[i], found.relative, half, found.factor};
+  }
   return out;
 }
 
@@ -213,13 +251,21 @@ void conclude(ValuesApart& out) {
         "the two sides do not compute the same from the same arguments: " + worst->sentence();
     return;
   }
+  if (out.meant && out.meant->relative >= out.meant->half) {
+    out.verdict = VerdictClass::kProgram;
+    out.headline =
+        "the two sides do not compute the same from the same arguments: " + out.meant->sentence();
+    return;
+  }
   const bool farther = std::ranges::any_of(
       out.results, [](const ResultApart& r) { return r.on_path && r.relative >= r.half; });
   const bool is_open = out.undecided * out.undecided >= 0.5 && out.update > 0;
-  if (farther || is_open) {
+  const bool other_constants = out.meant && out.meant->relative >= kOfConstants;
+  if (farther || is_open || other_constants) {
     out.verdict = VerdictClass::kInconclusive;
     out.headline =
-        farther
+        other_constants ? "whether the two sides compute the same is open: " + out.meant->sentence()
+        : farther
             ? "the updates of both sides are farther apart than rounding is likely to make them, "
               "which proves nothing: " +
                   out.results.front().sentence()
@@ -295,6 +341,7 @@ Result<ValuesApart> compare_reports(const StepFiles& a_files, const StepFiles& b
     if (same) continue;
     double undecided = 1;
     bool judged = false;
+    std::map<int64_t, Tensor> meant[2];  // by A's program from B's values, and the reverse
     for (const auto& [side, other, name] : {std::tuple{&a, &b, "A"}, std::tuple{&b, &a, "B"}}) {
       ModuleRequest request{other->files->module, "the values of side " + std::string(name)};
       request.next = other->files->next;
@@ -302,7 +349,7 @@ Result<ValuesApart> compare_reports(const StepFiles& a_files, const StepFiles& b
       const std::string& mine = side->files->precision;
       set_products(mine == "f32" ? other->files->precision : mine, request.may);
       TWINRUN_ASSIGN(const ModuleVerdict verdict,
-                     judge_arrays(request, side->as_the_other(), pool));
+                     judge_arrays(request, side->as_the_other(), pool, &meant[side == &a ? 1 : 0]));
       if (!verdict.refused.empty()) {
         refused = verdict.refused;
         continue;
@@ -326,6 +373,9 @@ Result<ValuesApart> compare_reports(const StepFiles& a_files, const StepFiles& b
     }
     if (judged) out.undecided = std::max(out.undecided, undecided);
     if (!judged) out.undecided = 1;
+    if (step == 0 && out.notes.empty()) {  // from the same arguments, to the bit
+      TWINRUN_ASSIGN(out.meant, meant_apart(a, meant[0], meant[1]));
+    }
   }
   std::ranges::stable_sort(out.results, [](const ResultApart& x, const ResultApart& y) {
     return std::tuple(!x.on_path, x.likely, -x.relative) <

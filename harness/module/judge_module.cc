@@ -143,7 +143,7 @@ Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* poo
 }
 
 Result<ModuleVerdict> judge_arrays(const ModuleRequest& request, const Arrays& values,
-                                   ThreadPool* pool) {
+                                   ThreadPool* pool, std::map<int64_t, Tensor>* meant) {
   ModuleVerdict out;
   out.module = request.module;
   Result<ImportedStep> step = read_module(request.module);
@@ -212,6 +212,7 @@ Result<ModuleVerdict> judge_arrays(const ModuleRequest& request, const Arrays& v
   std::vector<ValueId> blunt;
   for (size_t i = 0; i < wanted.size(); ++i) {
     ModuleResult r = held((*replayed)[i], i);
+    if (meant != nullptr) (*meant)[indices[i]] = (*replayed)[i].value;
     r.likely = request.samples > 0 && r.outside == 0 &&
                (r.median_relative_radius > kBlunt || r.unknown * 2 > r.elements ||
                 (r.replaces >= 0 && r.is_open()));

@@ -49,7 +49,8 @@ Result<Arrays> read_arrays(const std::string& path);
 // A module that cannot be imported is no error: `refused` says why.
 Result<ModuleVerdict> judge_module(const ModuleRequest& request, ThreadPool* pool);
 // The same for values that have been read already; `values` of the request is their name in errors.
+// `meant`: gets what the module gives without rounding, by the index of the result (Bounded::value).
 Result<ModuleVerdict> judge_arrays(const ModuleRequest& request, const Arrays& values,
-                                   ThreadPool* pool);
+                                   ThreadPool* pool, std::map<int64_t, Tensor>* meant = nullptr);
 
 }  // namespace twinrun

@@ -207,6 +207,9 @@ Sharding with_change(Sharding s, const ShardingChange& c) {
     case Sets::kStatistics:
       s.statistics = c.to.statistics;
       break;
+    case Sets::kShown:
+      s.shows_unclipped = c.to.shows_unclipped;
+      break;
   }
   return s;
 }
@@ -270,6 +273,23 @@ ShardingChange dealt_by_steps(const Experiment& e, std::map<int64_t, Deal> deals
                                 c.cause.meaning);
   c.to.feeding.deal = {};
   c.deals = std::move(deals);
+  return c;
+}
+
+ShardingChange shown_unclipped(const Experiment& e) {
+  ShardingChange c;
+  c.sets = ShardingChange::Sets::kShown;
+  c.to = e.sharding;
+  c.to.shows_unclipped = c.harmless = true;
+  c.cause.name = "unclipped_gradients";
+  c.subject = "gradients that are reported before they are clipped";
+  c.cause.meaning =
+      "the gradients that it reports are those before clipping, and its updates are those of the "
+      "clipped ones";
+  c.cause.cure =
+      "nothing has to change: report the gradients that the update takes to have them "
+      "judged as such";
+  c.cause.divergence = "the gradients";
   return c;
 }
 

@@ -25,7 +25,13 @@ struct ShardingChange {
   ShardingCause cause;
   std::string subject;  // its common name: "shards dealt in strides"
   // The part of the sharding that it sets; the values are those of `to`.
-  enum class Sets : uint8_t { kDeal, kReduction, kBatchNorm, kStatistics } sets = Sets::kDeal;
+  enum class Sets : uint8_t {
+    kDeal,
+    kReduction,
+    kBatchNorm,
+    kStatistics,
+    kShown
+  } sets = Sets::kDeal;
   Sharding to;
   std::map<int64_t, Deal> deals = {};  // of single steps, in place of to.feeding.deal
   // The cores' own losses are not comparable or not known: compare their mean.
@@ -44,6 +50,8 @@ ShardingChange dealt_by_steps(const Experiment& experiment, std::map<int64_t, De
 // The cores' own losses are those of other rows, while everything else is the whole batch's; or,
 // with `one_loss`, all cores report one loss.
 ShardingChange losses_together(const Experiment& experiment, bool one_loss);
+// The engine reports its gradients before it clips them.
+ShardingChange shown_unclipped(const Experiment& experiment);
 // The gradients of these parameters stay on each core without an all-reduce.
 ShardingChange kept_by_cores(const Experiment& experiment,
                              const std::vector<std::string>& parameters);

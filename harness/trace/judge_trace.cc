@@ -448,6 +448,7 @@ class Judge {
     const OtherWrites others = other_writes(trace_);
     v.weights_written = others.weights;
     v.gradients_written = others.gradients;
+    v.unused_backward = unused_backward_pass(trace_);
     coverage_.finish(v);
     v.trained = trained_weights(trace_);
   }

@@ -325,6 +325,68 @@ OtherWrites other_writes(const TraceFile& trace) {
   return out;
 }
 
+std::optional<CallSite> unused_backward_pass(const TraceFile& trace) {
+  struct Made {
+    const Call* first = nullptr;
+    size_t gradients = 0, cleared = 0;
+    bool is_used = false;
+  };
+  std::vector<Made> passes;
+  std::unordered_map<int64_t, std::pair<size_t, uint64_t>> added;  // by call: the pass and the leaf
+  const auto n = static_cast<int64_t>(trace.calls.size());
+  for (int64_t begin = 0, end = 0; begin < n; begin = end) {
+    const int32_t number = trace.calls[static_cast<size_t>(begin)].step;
+    while (end < n && trace.calls[static_cast<size_t>(end)].step == number) ++end;
+    for (const Pass& pass : step_of(trace, begin, end).passes) {
+      for (const Contribution& c : pass.contributions) added[c.call] = {passes.size(), c.leaf};
+      passes.push_back({.first = &trace.calls[static_cast<size_t>(pass.seeds.front())],
+                        .gradients = pass.contributions.size()});
+    }
+  }
+  std::unordered_map<uint64_t, std::vector<size_t>>
+      waiting;                                       // passes, by the storage of a gradient
+  std::unordered_map<uint64_t, uint64_t> buffer_of;  // by leaf
+  const auto clear = [&](uint64_t storage) {
+    const auto at = waiting.find(storage);
+    if (at == waiting.end()) return;
+    for (const size_t pass : at->second) ++passes[pass].cleared;
+    waiting.erase(at);
+  };
+  for (const Call& call : trace.calls) {
+    if (call.failed || call.composed) continue;
+    if (const auto at = added.find(call.index); at != added.end()) {
+      std::vector<const TensorView*> given;
+      aten::collect(call.result, given);
+      if (given.empty()) continue;
+      uint64_t& buffer = buffer_of[at->second.second];
+      const uint64_t now = given.front()->storage;
+      const std::vector<const TensorView*> read = read_by(call);
+      if (std::ranges::any_of(read, [&](const TensorView* t) { return t->storage == buffer; })) {
+        if (now != buffer) waiting[now] = std::move(waiting[buffer]);  // a sum in other memory
+      } else if (buffer != 0) {
+        clear(buffer);  // the gradient was None
+      }
+      buffer = now;
+      waiting[buffer].push_back(at->second.first);
+      continue;
+    }
+    if (!call.node.empty()) continue;
+    if (clears_all(call)) {
+      for (const TensorView& w : call.written) clear(w.storage);
+      continue;
+    }
+    for (const TensorView* t : read_by(call)) {
+      const auto at = waiting.find(t->storage);
+      if (at == waiting.end()) continue;
+      for (const size_t pass : at->second) passes[pass].is_used = true;
+    }
+  }
+  for (const Made& pass : passes)
+    if (!pass.is_used && pass.gradients > 0 && pass.cleared == pass.gradients)
+      return CallSite{pass.first->op, pass.first->place};
+  return std::nullopt;
+}
+
 std::optional<CallSite> evaluates(const TraceFile& trace) {
   const Call* first = nullptr;
   for (const Call& call : trace.calls) {

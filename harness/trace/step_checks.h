@@ -38,6 +38,10 @@ struct OtherWrites {
 };
 OtherWrites other_writes(const TraceFile& trace);
 
+// The first backward pass whose gradients of weights are all cleared before anything reads them, as by
+// zero_grad() in each micro-batch. It may be meant, as to fill caches before the first step.
+std::optional<CallSite> unused_backward_pass(const TraceFile& trace);
+
 // The first batch normalisation, where all of it is in evaluation mode though autograd follows it.
 std::optional<CallSite> evaluates(const TraceFile& trace);
 

@@ -159,9 +159,12 @@ Program training_step(const Program& forward) {
     }
   }
   const Accumulation accumulation = begin_accumulation(p, parameters, grads);
+  const std::vector<ValueId> unclipped = grads;
   if (!clip_first) clip_gradients(p, names, grads, Phase::kUpdate);
   for (size_t i = 0; i < grads.size(); ++i) {
-    if (grads[i] != kNoValue) p.outputs.push_back({names[i] + ".grad", grads[i]});
+    if (grads[i] != kNoValue)
+      p.outputs.push_back(
+          {names[i] + ".grad", p.sharding.shows_unclipped ? unclipped[i] : grads[i]});
   }
 
   ValueId learning_rate = kNoValue;

@@ -163,6 +163,7 @@ struct Sharding {
   // 1/cores.
   std::vector<std::string> unreduced = {};
   Clipping clipping = Clipping::kAfterAllReduce;
+  bool shows_unclipped = false;  // the gradients among the outputs are those before clipping
   // Under a sum, each core's L2 term is 1/cores of the whole (a cause that diagnosis
   // distinguishes).
   bool l2_once = false;

@@ -67,7 +67,9 @@ void make_repository(const Folder& folder, int wrong, const std::set<int>& broke
                  "/tries/$sha\ntries=$(cat $file 2>/dev/null || echo 0)\necho $((tries + 1)) > "
                  "$file\n[ $tries -ge $((0x$(echo $sha | cut -c1-2) % 3)) ] || exit 7\ng++ -o "
                  "engine engine.cc\n");
-  write_text(folder / "check.sh", "test \"$(./engine 1 2 3)\" = 6\n");
+  write_text(folder / "check.sh",
+             "mkdir -p twinrun-results/sum\n./engine 1 2 3 > twinrun-results/sum/report.json\n"
+             "test \"$(cat twinrun-results/sum/report.json)\" = 6\n");
 }
 
 Words bisect_rev(const Folder& folder, const Words& more) {
@@ -123,6 +125,8 @@ void find_regressions(int trials, unsigned seed) {
     EXPECT_EQ(read_text(folder / "out/good/engine.cc"), engine(wrong - 1, wrong, broken));
     EXPECT_TRUE(fs::exists(folder / "out/good.log") && fs::exists(folder / "out/bad.log"));
     EXPECT_FALSE(fs::exists(folder / "out/worktree"));
+    // What a diagnosis of a commit leaves in its folder is kept.
+    EXPECT_EQ(read_text(j["reports"].get<std::string>() + "/sum/report.json"), "3\n");
     EXPECT_EQ(fingerprint(folder), before);
     const auto replayed =
         json_of(twinrun(folder, {"bisect", "--replay", "out/session.jsonl", "--json"}).out);

@@ -1,5 +1,5 @@
 """Steps for gradient_test.py, each by its name: python clearings.py NAME. CLEARED: the gradients are cleared before others are added that an
-update uses. UNCLEARED: they are not.
+update uses. UNCLEARED: they are not. UNUSED: they are, though nothing used them.
 """
 import sys
 
@@ -42,12 +42,28 @@ def _attacks(m, o, i):
     o.zero_grad()
 
 
+def _micro_batches(clear):
+    m = nn.Linear(12, 4)
+    o = torch.optim.SGD(m.parameters(), 0.1)
+    for _ in range(3):
+        o.zero_grad()
+        for x, y in zip(X.chunk(2), Y.chunk(2)):
+            clear(o)
+            (F.cross_entropy(m(x), y) / 2).backward()
+        o.step()
+
+
+UNUSED = {    # a backward pass whose gradients are cleared before an update is made with them
+    "of_each_micro_batch": lambda: _micro_batches(lambda o: o.zero_grad()),
+    "of_each_micro_batch_to_zero": lambda: _micro_batches(lambda o: o.zero_grad(set_to_none=False)),
+}
 CLEARED = {
     "to_none": lambda: _loop(lambda m, o, i: o.zero_grad()),
     "to_zero": lambda: _loop(lambda m, o, i: o.zero_grad(set_to_none=False), torch.optim.SGD, clip=True),
     "of_the_model": lambda: _loop(lambda m, o, i: m.zero_grad()),
     "by_hand": lambda: _loop(lambda m, o, i: None, update=_by_hand_and_cleared),
-    "before_they_are_used": lambda: _loop(_attacks),
+    "before_they_are_used": lambda: _loop(_attacks),    # the backward pass is for the input's gradient
+    "of_micro_batches_together": lambda: _micro_batches(lambda o: None),
     "of_two_models": gradients.adversaries,
     "each_second_time": lambda: _loop(lambda m, o, i: o.zero_grad() if i % 2 == 0 else None, update=lambda m, o, i: o.step() if i % 2 else None),
 }
@@ -59,4 +75,4 @@ UNCLEARED = {
 
 
 if __name__ == "__main__":
-    {**CLEARED, **UNCLEARED}[sys.argv[1]]()
+    {**CLEARED, **UNCLEARED, **UNUSED}[sys.argv[1]]()

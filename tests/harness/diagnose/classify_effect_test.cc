@@ -114,7 +114,7 @@ TEST(ClassifyEffect, AReferenceThatHasNotLearnt) {
   e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected),
                     trajectory("S - R", PairedOutcome::kNoneDetected)};
   j = classify(e);
-  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_TRUE(contains(j.headline, "the reference has not learnt")) << j.headline;
   e.trajectories[1].outcome = PairedOutcome::kBeneficial;
   j = classify(e);
@@ -158,33 +158,17 @@ std::vector<std::pair<std::string_view, Evidence>> evidence_by_row() {
     e.trajectories = {trajectory("T - R", tr), trajectory("S - R", sr)};
     return e;
   };
-  const auto not_learnt = [](Evidence e) {
-    e.learning.emplace().learnt = false;
-    return e;
-  };
   Evidence script = clean();
   script.match = matched(Identification::Outcome::kExplained);
-  add("script_untested", script);
-  add("script_matters", with_rows(script, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
-  add("script_harmless",
-      with_rows(script, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected));
-  add("script_not_learnt",
-      not_learnt(with_rows(script, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected)));
+  add("script", with_rows(script, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
   add("script_undecided", with_rows(script, PairedOutcome::kHarmful, PairedOutcome::kUndecided));
 
   Evidence sharding = clean();
   add_meaning(sharding);
-  add("sharding_untested", sharding);
   add("sharding_matters", with_rows(sharding, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
-  add("sharding_harmless",
-      with_rows(sharding, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected));
-  add("sharding_not_learnt",
-      not_learnt(with_rows(sharding, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected)));
+  add("sharding", with_rows(sharding, PairedOutcome::kNoneDetected, PairedOutcome::kNoneDetected));
   add("sharding_undecided",
       with_rows(sharding, PairedOutcome::kHarmful, PairedOutcome::kUndecided));
-  sharding.meaning.residual = 0.1;
-  add("sharding_unexplained",
-      with_rows(sharding, PairedOutcome::kUndecided, PairedOutcome::kHarmful));
 
   const Evidence drift = with_rows(clean(), PairedOutcome::kHarmful, PairedOutcome::kNoneDetected);
   add("ensemble_outside", drift).ensembles.emplace_back().outcome = EnsembleOutcome::kOutside;

@@ -246,55 +246,44 @@ TEST(Classify, AProvenCauseLeadsAQuickLook) {
     EXPECT_EQ(j.findings.at(0).cause, "reduction");
     // What the causes leave unexplained is said as well.
     e.meaning.residual = 0.3;
-    expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
+    expect_verdict(classify(e), VerdictClass::kSharding, 10);
     EXPECT_TRUE(contains(classify(e).headline, "reduction 90%")) << classify(e).headline;
     EXPECT_FALSE(contains(classify(e).headline, "found nothing wrong")) << classify(e).headline;
   }
 }
 
-// A drift that no ablation removes is not attributed to the known causes of sharding.
-TEST(Classify, UnexplainedMeaningIsNotSharding) {
+// A change of meaning is sharding's, whether the known causes explain all of it or not.
+TEST(Classify, WhatNoCauseExplainsIsSaid) {
   Evidence e = clean();
   add_meaning(e);
   e.meaning.residual = 0.3;
   e.trajectories = {trajectory("T - R", PairedOutcome::kHarmful),
                     trajectory("S - R", PairedOutcome::kHarmful)};
-  expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_TRUE(contains(j.headline, "which does not explain all of it")) << j.headline;
 }
 
-TEST(Classify, ShardingInsideTheMarginIsNoise) {
+// What sharding means is one answer, whether it matters another.
+TEST(Classify, ShardingWithoutAnEffectIsSharding) {
   Evidence e = clean();
   add_meaning(e);
   e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected),
-                    trajectory("S - R", PairedOutcome::kNoneDetected)};
+                    trajectory("S - R", PairedOutcome::kNoneDetected),
+                    trajectory("T - S", PairedOutcome::kNoneDetected, 0.002)};
   const Judgement j = classify(e);
-  expect_verdict(j, VerdictClass::kNoise, 0);
+  expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
   EXPECT_TRUE(contains(j.headline, "held-out loss moves by +0.0100 [+0.00900, +0.0110]"))
       << j.headline;
   EXPECT_EQ(j.effect, Effect::kNoneDetected);
   EXPECT_EQ(j.effect_metric, "held-out loss");
-  ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes.back(), "does not mean the same")) << j.notes.back();
-  for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
-  // Each finding is given its own part of the drift, T - S or S - R.
-  e.trajectories.push_back(trajectory("T - S", PairedOutcome::kNoneDetected, 0.002));
-  const Judgement shared = classify(e);
-  ASSERT_EQ(shared.findings.size(), 3u);
-  EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part is"))
-      << shared.findings[0].sentence;
-  EXPECT_TRUE(contains(shared.findings[0].number_text,
-                       "held-out loss is moved by +0.00200 by the engine alone"))
-      << shared.findings[0].number_text;
-  EXPECT_TRUE(
-      shared.findings[0].evidence.back().starts_with("held-out loss is moved by +0.0100 in all"))
-      << shared.findings[0].evidence.back();
-  EXPECT_TRUE(shared.findings[1].sentence.starts_with("Sharding's part is the loss reduction"))
-      << shared.findings[1].sentence;
-  EXPECT_TRUE(contains(shared.findings[1].sentence, "counted as noise"))
-      << shared.findings[1].sentence;
-  EXPECT_TRUE(contains(shared.findings[1].number_text, "in 3 paired seeds: none detected"))
-      << shared.findings[1].number_text;
+  EXPECT_TRUE(contains(j.next_steps.back(), "diagnose.margin")) << j.next_steps.back();
+  ASSERT_EQ(j.findings.size(), 2u);
+  for (const Finding& f : j.findings) {
+    EXPECT_EQ(f.verdict, VerdictClass::kSharding);
+    EXPECT_TRUE(contains(f.number_text, "in 3 paired seeds: none detected")) << f.number_text;
+  }
 }
 
 TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
@@ -302,11 +291,15 @@ TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
   add_meaning(e);
   e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided),
                     trajectory("S - R", PairedOutcome::kUndecided)};
-  const Judgement j = classify(e);
-  expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "3 seeds do not decide")) << j.headline;
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_TRUE(contains(j.headline, "not decided")) << j.headline;
   EXPECT_EQ(j.effect, Effect::kUndecided);
   EXPECT_TRUE(contains(j.next_steps.back(), "seeds would decide")) << j.next_steps.back();
+  // What the engine adds is not acquitted by it.
+  e.trajectories[0] = trajectory("T - R", PairedOutcome::kHarmful);
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
 }
 
 // An imported step has no held-out samples and no seeds, so the ops alone decide.
@@ -548,11 +541,12 @@ TEST(Classify, ScriptOfAnotherProgram) {
   e.match->read = false;
   e.trajectories = {trajectory("T - R", PairedOutcome::kNoneDetected)};
   j = classify(e);
-  expect_verdict(j, VerdictClass::kNoise, 0);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_EQ(j.effect, Effect::kNoneDetected);
   EXPECT_TRUE(contains(j.headline, "never scaled")) << j.headline;
   e.trajectories = {trajectory("T - R", PairedOutcome::kUndecided)};
   j = classify(e);
-  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_EQ(j.findings.size(), 2u);
   // If there is an engine bug as well, it comes first.
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};

@@ -328,6 +328,20 @@ TEST(IdentifyProgram, ASampleHasElementsOfEveryTensor) {
   }
 }
 
+// An engine that reports its gradients before it clips them computes the step that was asked for.
+TEST(IdentifyProgram, GradientsMayBeReportedBeforeTheyAreClipped) {
+  const Experiment e = rich(2);
+  const auto engine = with_other_program(tiny::backend("tpu"), [](Sharding s) {
+    s.shows_unclipped = true;
+    return s;
+  });
+  const Identification m = match(e, *engine, {0, 3});
+  EXPECT_EQ(m.outcome, Identification::Outcome::kExplained) << text_of(m);
+  EXPECT_TRUE(names(m, "unclipped_gradients")) << text_of(m);
+  ASSERT_FALSE(m.explanations.empty());
+  EXPECT_TRUE(m.explanations.front().harmless()) << text_of(m);
+}
+
 // With a sample of elements, as of a large model, conforming engines stay inside and causes are
 // named as from all elements.
 TEST(IdentifyProgram, ASampleTellsWhatAllElementsTell) {

@@ -128,6 +128,34 @@ TEST_F(TwoSteps, BoundsThatHoldAnythingDecideNothing) {
   EXPECT_GT(v.undecided, 0.9);
 }
 
+// Without rounding two programs are far apart whose bounds hold anything.
+TEST_F(TwoSteps, WhatIsMeantNeedsNoBounds) {
+  const std::string half =
+      "    %s = stablehlo.add %x, %far : tensor<4xf32>\n"
+      "    %t = stablehlo.subtract %s, %far : tensor<4xf32>\n"
+      "    %u = stablehlo.multiply %half, %t : tensor<4xf32>\n";
+  const auto v = compared(side("a", kFar, kX, updated(0)), side("b", half, kX, kX));
+  EXPECT_EQ(v.verdict, VerdictClass::kProgram) << v.headline;
+  ASSERT_TRUE(v.meant);
+  EXPECT_NEAR(v.meant->relative, 0.5, 1e-12);
+  EXPECT_NE(v.headline.find("side B's is 0.5 times side A's"), std::string::npos) << v.headline;
+}
+
+TEST_F(TwoSteps, AConstantThatDiffersALittleIsOpen) {
+  const std::string other =
+      "    %near = stablehlo.constant dense<5.00005e-01> : tensor<4xf32>\n"
+      "    %u = stablehlo.multiply %near, %x : tensor<4xf32>\n";
+  TwoReports both{
+      {"a", VerdictClass::kNoise, "", "", "", true, {}},
+      {"b", VerdictClass::kNoise, "", "", "", true, {}},
+      compared(side("a", kHalf, kX, updated(0.5f)), side("b", other, kX, updated(0.500005f)))};
+  EXPECT_NEAR(both.values->meant->relative, 1e-5, 1e-6);
+  const Report report = report_of(both);
+  EXPECT_EQ(report.verdict, VerdictClass::kInconclusive) << report.headline;
+  ASSERT_EQ(report.next_steps.size(), 1u);
+  EXPECT_NE(report.next_steps[0].find("a constant, a setting"), std::string::npos);
+}
+
 TEST_F(TwoSteps, ResultsArePairedByTheirNames) {
   const auto a = side("a", kHalf, kX, updated(0.5f));
   auto b = side("b", kHalf, kX, updated(0.5f));
