@@ -49,6 +49,7 @@ class Document {
 
   std::string render() {
     add("asked", tables::answers(r_));
+    sections_.add("remarks", "Look at this", html::bullets(r_.remarks));
     add("open", tables::open_questions(r_));
     sections_.add("corners", "The experiment", html::corners(r_));
     sections_.add("findings", "Findings", html::findings(r_));

@@ -359,6 +359,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("ruled_out", r.ruled_out);
   a("checklist", r.checklist);
   a("next_steps", r.next_steps);
+  a("remarks", r.remarks);
   a("notes", r.notes);
   a("program", r.program_excerpt);
   a("counts", r.counts);

@@ -59,13 +59,18 @@ std::string to_junit(const Report& report, const FailOn& fail_on) {
   for (const Question& q : questions()) {
     const Answer& a = report.answers.*q.answer;
     const bool effect = q.if_no == VerdictClass::kNoise;
-    const bool no = a.outcome == kNo && fail_on.has(q.if_no);
+    const bool remarks = fail_on.remarks && q.if_no == VerdictClass::kProgram;
+    const bool no =
+        (a.outcome == kNo && fail_on.has(q.if_no)) || (remarks && !report.remarks.empty());
     const bool open = a.outcome == kOpen && !effect && fail_on.open;
     const bool passed = a.outcome == kYes || a.outcome == kPartly || (effect && a.outcome == kNo);
     failures += no;
     errors += open;
     skipped += !no && !open && !passed;
-    const std::string what = escaped(a.what);
+    std::string all = a.what;
+    if (q.if_no == VerdictClass::kProgram)
+      for (const std::string& remark : report.remarks) all += "; look at this: " + remark;
+    const std::string what = escaped(all);
     body += fmt::format("    <testcase classname=\"twinrun.{}\" name=\"{}\">\n",
                         escaped(report.scenario_name), escaped(q.words));
     body += passed ? fmt::format("      <system-out>{}</system-out>\n", what)

@@ -424,6 +424,8 @@ struct Report {
   std::vector<std::string> next_steps;  // what to run next
   std::vector<std::string> ruled_out;   // causes, each with the reason
   std::vector<ChecklistRow> checklist;  // before filing; empty in reports of older versions
+  // What the step does that may be meant or a mistake, and changes no verdict; without a full stop.
+  std::vector<std::string> remarks;
   std::vector<std::string> notes;
   std::string program_excerpt;  // text form of the ops that matter
   // Of a kind without runs: "calls", "judged", ...; "undecided", "update", ...
@@ -455,7 +457,8 @@ std::string to_terminal(const Report& report, const TerminalOptions& options);
 // Which answers fail where a report is a gate (--fail-on).
 struct FailOn {
   std::vector<VerdictClass> classes;
-  bool open = true;  // a question that stays open
+  bool open = true;      // a question that stays open
+  bool remarks = false;  // anything in Report::remarks
   bool has(VerdictClass verdict) const;
 };
 // A test case for each question; all that is wrong or open fails without `fail_on`.

@@ -195,6 +195,13 @@ class Screen {
       labelled(label, clean(r_.next_steps[i], 300), kIndent, kColumn);
       label = "";
     }
+    constexpr size_t kRemarks = 4;
+    label = "look at this";
+    for (size_t i = 0; i < std::min(r_.remarks.size(), kRemarks); ++i) {
+      labelled(label, clean(r_.remarks[i], 300), kIndent, kColumn);
+      label = "";
+    }
+    if (r_.remarks.size() > kRemarks) more(r_.remarks.size() - kRemarks);
     constexpr size_t kOpen = 3;
     label = "not examined";
     for (size_t i = 0; i < std::min(r_.open.size(), kOpen); ++i) {
@@ -424,6 +431,7 @@ class Screen {
     };
     section(tables::open_questions(r_));
     list("Ruled out", r_.ruled_out, 6);
+    list("Look at this", r_.remarks, 12);
     list("Notes", r_.notes, 6);
     list("What next", r_.next_steps, 8);
   }

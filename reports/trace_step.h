@@ -6,12 +6,15 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "reports/trace_verdict.h"
 
 namespace twinrun::step {
 
 std::string wrong(const TraceVerdict& v);      // without a full stop
+// What the steps do that is right by itself, and not always meant: sentences without a full stop.
+std::vector<std::string> remarks(const TraceVerdict& v);
 std::string looked_at(const TraceVerdict& v);  // the same
 // Findings about the step itself, and what to do about each.
 void add_findings(const TraceVerdict& v, Report& r);

@@ -264,7 +264,7 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
                     "the passes of a "
                     "step mean what one pass would was not asked.",
                     v.gradient.step, v.gradient.unscaled, v.gradient.unscaled));
-  if (!v.update.asked)
+  if (!v.update.asked && v.update.like.empty())
     notes.push_back(
         fmt::format("Whether the update is the optimizer's published formula was not asked: {}.",
                     v.update.why));
@@ -323,6 +323,7 @@ Report report_of(const TraceVerdict& v) {
   for (const CallFinding& f : v.findings) r.findings.push_back(finding_of(f));
   step::add_findings(v, r);
   r.notes = notes_of(v);
+  r.remarks = step::remarks(v);
   r.counts = {{"steps", v.steps},
               {"calls", v.calls},
               {"judged", v.judged},

@@ -164,6 +164,9 @@ struct UpdateCheck {
   int32_t step = 0;
   double off = 0;
   std::string optimizer, place;
+  // Of an optimizer that is none of PyTorch's, where its updates are those of a formula but for a part
+  // of it: "train.Adam is none of torch.optim's: it computes ...".
+  std::string like;
   std::string type;  // of the parameter: "float32[64, 10]"
   std::string what;  // "the weights", "its state exp_avg_sq"
   std::string

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "reports/text.h"
+#include "reports/trace_step.h"
 
 namespace twinrun {
 namespace {
@@ -226,9 +227,9 @@ std::string OtherInput::sentence() const {
       return fmt::format("the two runs compute in other types: {} ({})", at, differ);
     case Kind::kOperation:
       return fmt::format(
-          "the two runs compute something else: from {} on side A and {} of step {} on side B on, "
-          "their values go apart",
-          at, b.op, b.step);
+          "the two runs compute something else: the values go apart at {} on side A, and at {} of "
+          "step {}{} on side B",
+          at, b.op, b.step, b.place.empty() ? "" : fmt::format(" at {}", first_line(b.place)));
     case Kind::kGradient:
       return fmt::format(
           "the two runs compute something else: the gradients of step {} differ by {} of their "
@@ -287,6 +288,14 @@ Report report_of(const TwoSides& s) {
             "Seed both sides alike. Releases and devices may draw in another order: leave out "
             "dropout, or draw outside of the step."));
   r.notes = s.notes;
+  const std::vector<std::string> of_a = step::remarks(s.a), of_b = step::remarks(s.b);
+  const auto add_remarks = [&](const char* side, const auto& mine, const auto& others) {
+    for (const std::string& remark : mine)
+      if (std::ranges::find(others, remark) == others.end())
+        r.remarks.push_back(fmt::format("side {} alone: {}", side, remark));
+  };
+  add_remarks("A", of_a, of_b);
+  add_remarks("B", of_b, of_a);
   r.counts = {{"differing", s.differing},         {"aligned_by_bits", s.by_bits},
               {"aligned_by_values", s.by_values}, {"aligned_by_order", s.by_order},
               {"judged_a", s.a.judged},           {"calls_a", s.a.calls},

@@ -121,7 +121,7 @@ def _function(operation):
     for name in parts if found is torch.ops else parts[1:]:
         found = getattr(found, name, None)
         if found is None:
-            raise Refused(f"this PyTorch ({torch.__version__}) has no {operation}")
+            raise Refused(f"this PyTorch ({torch.__version__}) has no {operation}: what needs the whole step is replayed by `twinrun replay`")
     return found
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 from . import watched
+from .refused import Refused
 
 USAGE = """usage: python -m twinrun watch [-o trace.twin] [--steps N] [--first N] [--budget 4GiB] [--observer] [--run-on] SCRIPT|-m MODULE ARGS...
        python -m twinrun record [-o known.json] SCRIPT ARGS...     what a step computes on a healthy machine
@@ -48,7 +49,11 @@ def main(words=None):
     if words[0] == "replay" and importlib.util.find_spec("torch") is not None:
         from .again import holds_calls, replay
         if any(holds_calls(word) for word in words[1:]):
-            return replay(words[1:])
+            try:
+                return replay(words[1:])
+            except Refused as e:
+                print(f"twinrun: {e}", file=sys.stderr)
+                return 128
     if words[0] == "environment":
         from .environments import main as environment
         return environment(words[1:])

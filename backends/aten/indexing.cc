@@ -84,7 +84,10 @@ Array written_to(const Arguments& a, Array out, const Positions& to, const Array
     out.value[u] = source.value[i];
   }
   if (!twice) return out;
-  const Array left = array_of(outcome(a), a.m.pool);
+  // Where the step is evaluated again on other values, nothing was left: the last one counts.
+  const TensorView& result = outcome(a);
+  if (result.data == nullptr && result.estimate == nullptr) return out;
+  const Array left = array_of(result, a.m.pool);
   if (left.dims != out.dims) throw Undefined("a result of another shape");
   for (size_t i = 0; i < to.size(); ++i) {
     const auto u = static_cast<size_t>(to[i]);

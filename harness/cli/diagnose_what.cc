@@ -20,9 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr VerdictClass kFailing[] = {VerdictClass::kSharding,     VerdictClass::kProgram,
-                                     VerdictClass::kEngineBug,    VerdictClass::kNondeterministic,
-                                     VerdictClass::kInconclusive, VerdictClass::kNoise};
+constexpr VerdictClass kFailing[] = {VerdictClass::kSharding, VerdictClass::kProgram,
+                                     VerdictClass::kEngineBug, VerdictClass::kNondeterministic,
+                                     VerdictClass::kInconclusive};
+constexpr std::string_view kRemarks = "remarks";
 
 // The first bytes of a regular file.
 std::string beginning(const std::string& path) {
@@ -132,23 +133,28 @@ Result<What> what_of(const std::vector<std::string>& words) {
 void add_answer_options(Options& options) {
   std::vector<std::string> classes;
   for (const VerdictClass verdict : kFailing) classes.push_back(lower_case(to_string(verdict)));
-  options.some_of("fail-on",
-                  "classes that count as bad, all others exit 0, a subject that was not judged 125",
-                  classes);
+  classes.emplace_back(kRemarks);
+  options.some_of(
+      "fail-on",
+      "classes that count as bad, all others exit 0, a subject that was not judged 125; remarks: "
+      "whatever the report says to look at",
+      classes);
 }
 
 std::string results_folder(const Parsed& parsed, const std::string& name) {
   return parsed.has("out") ? parsed.get<std::string>("out") : "twinrun-results/" + name;
 }
 
-Result<int> answer(const Report& report, const Parsed& parsed) {
+Result<int> answer(const Report& report, const Parsed& parsed, bool again) {
   const int code = exit_code(report.verdict, report.effect);
   int exit = code;
   if (parsed.has("fail-on")) {
     FailOn fail_on;
-    for (const std::string& word : split_commas(parsed.get<std::string>("fail-on")))
+    for (const std::string& word : split_commas(parsed.get<std::string>("fail-on"))) {
+      fail_on.remarks = fail_on.remarks || word == kRemarks;
       for (const VerdictClass verdict : kFailing)
         if (word == lower_case(to_string(verdict))) fail_on.classes.push_back(verdict);
+    }
     if (!fail_on.has(report.verdict)) {
       // A verdict is of the gravest answer; a gate may ask for another one.
       const auto failing = std::ranges::find_if(questions(), [&](const Question& q) {
@@ -159,12 +165,13 @@ Result<int> answer(const Report& report, const Parsed& parsed) {
       const VerdictRow* row = find_verdict_row(report.verdict_row);
       const bool judged = row != nullptr ? row->judges == VerdictRow::Judges::kBoth
                                          : report.verdict != VerdictClass::kInconclusive;
-      exit = failing != questions().end() ? exit_code(failing->if_no)
-             : judged                     ? 0
-                                          : exit_code(VerdictClass::kInconclusive);
+      exit = failing != questions().end()                 ? exit_code(failing->if_no)
+             : fail_on.remarks && !report.remarks.empty() ? exit_code(VerdictClass::kProgram)
+             : judged                                     ? 0
+                                                          : exit_code(VerdictClass::kInconclusive);
     }
     fail_on.open = exit == exit_code(VerdictClass::kInconclusive);
-    if (!report.directory.empty())
+    if (!report.directory.empty() && !again)
       TWINRUN_RETURN_IF_ERROR(
           write_file_atomically(report.directory + "/junit.xml", to_junit(report, fail_on)));
   }

@@ -40,7 +40,8 @@ Result<int> diagnose_module(const Parsed& parsed, const std::string& module);
 
 // Writes the report's files into report.directory if it is set, prints the report as --json,
 // --verbose and --fail-on ask, and returns the exit code.
-Result<int> answer(const Report& report, const Parsed& parsed);
+// `again`: it is printed again, so that its files stay as they are.
+Result<int> answer(const Report& report, const Parsed& parsed, bool again = false);
 // A finished diagnosis, printed again.
 Result<int> show_report(const std::string& path, const Parsed& parsed);
 // twinrun-results/NAME, or -o.

@@ -276,8 +276,9 @@ int main_of(const Tool& which, int argc, char** argv) {
   try {
     limit_memory();
     remember_command_line(argc, argv);
-    wants_json = std::any_of(argv, argv + argc,
-                             [](const char* word) { return std::string_view(word) == "--json"; });
+    // Words after a script are the script's.
+    for (int i = 1; i < argc && !std::string_view(argv[i]).ends_with(".py"); ++i)
+      wants_json = wants_json || std::string_view(argv[i]) == "--json";
     const Status stack = ask_for_stack();
     const Result<int> done = stack ? run(argc, argv) : Result<int>(stack.error());
     const int code = done ? *done : fail(done.error());

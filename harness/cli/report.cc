@@ -115,7 +115,7 @@ Status tell(const std::string& name, const Report& report, const fs::path& folde
 Result<int> show_report(const std::string& path, const Parsed& parsed) {
   TWINRUN_ASSIGN(const Report report,
                  read_report(is_folder(path) ? fs::path(path) / "report.json" : fs::path(path)));
-  return answer(report, parsed);
+  return answer(report, parsed, true);
 }
 
 Result<int> report_verb(const Args& args) {

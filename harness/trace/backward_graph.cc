@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/values.h"
@@ -17,7 +18,7 @@ using aten::Value;
 }  // namespace
 
 BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& pass)
-    : trace_(trace) {
+    : trace_(trace), begin_(pass.begin) {
   for (const int64_t s : pass.seeds)
     seeds_.insert(trace.calls[static_cast<size_t>(s)].result.tensor.storage);
   for (int64_t i = pass.begin; i < pass.end; ++i) {
@@ -26,7 +27,13 @@ BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& p
   }
   for (size_t k = 0; k < nodes_.size(); ++k) {
     BackwardNode& node = nodes_[k];
-    if (node.forward < step || node.function != nullptr || node.is_hook()) continue;
+    // Calls that a backward pass made for itself, as checkpointing does, the loss was not computed with.
+    if (node.forward < step || node.forward >= begin_) continue;
+    // PyTorch's own nodes have a number. Of others, as that of a Function in a region of
+    // torch.compile, the forward call is the first of several.
+    if (node.function != nullptr || node.is_hook() || node.name.empty() || node.name.back() < '0' ||
+        node.name.back() > '9')
+      continue;
     const Call& forward = trace.calls[static_cast<size_t>(node.forward)];
     const std::vector<const TensorView*> returned = computed_by(forward, read_by(forward));
     for (const auto& [view, reader] : given_to(k)) {
@@ -42,10 +49,16 @@ BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& p
 }
 
 void BackwardGraph::add(const Call& call) {
+  // What a Function differentiates within its backward pass, because it computes its forward pass
+  // again, is part of its node.
+  const auto is_of = [&](const BackwardNode& n) {
+    return n.name == call.node && n.forward == call.forward;
+  };
+  const bool within =
+      within_ >= 0 && (call.forward >= begin_ || is_of(nodes_[static_cast<size_t>(within_)]));
   // Gradients of several uses are added up between nodes, in the name of one of them.
-  const bool joins = joins_gradients(call);
-  if (nodes_.empty() || joins || nodes_.back().name != call.node ||
-      nodes_.back().forward != call.forward) {
+  const bool joins = !within && joins_gradients(call);
+  if (!within && (nodes_.empty() || joins || !is_of(nodes_.back()))) {
     BackwardNode node;
     node.place = call.place;
     node.first = call.index;
@@ -54,10 +67,17 @@ void BackwardGraph::add(const Call& call) {
       node.forward = call.forward;
       node.function = function_of(call.node);
     }
+    const bool of_script =
+        node.function != nullptr && !std::string_view(node.function->name).starts_with("torch.");
+    if (of_script) {
+      within_ = static_cast<int64_t>(nodes_.size());
+    } else if (node.name != "torch::autograd::AccumulateGrad") {
+      within_ = -1;
+    }
     nodes_.push_back(std::move(node));
   }
-  nodes_.back().last = call.index;
-  const size_t mine = nodes_.size() - 1;
+  const size_t mine = within ? static_cast<size_t>(within_) : nodes_.size() - 1;
+  nodes_[mine].last = call.index;
   for (const TensorView* t : computed_by(call, read_by(call)))
     maker_[t->storage].emplace_back(call.index, mine);
   // A view of a gradient is what its node gives; one of a saved tensor is not.

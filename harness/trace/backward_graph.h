@@ -43,6 +43,8 @@ class BackwardGraph {
   const ScriptFunction* function_of(const std::string& node) const;
 
   const TraceFile& trace_;
+  int64_t begin_;                       // the first call of the pass
+  int64_t within_ = -1;                 // the Function of the script whose node may not have ended
   std::unordered_set<uint64_t> seeds_;  // the ones that the pass begins with
   std::vector<BackwardNode> nodes_;
   // By storage: calls that gave it values, and their nodes.

@@ -155,6 +155,20 @@ class Uses {
     if (shapes.size() < use.outputs.size()) use.outputs.clear();
     for (const auto& [leaf, view] : readers_[k].leaves) add_input(use, leaf, *view);
     for (const auto& [reader, view] : readers_[k].nodes) add_read_by(use, reader, *view, 0);
+    // What it gives is all understood, so an operand with a gradient that is given none was given None.
+    std::set<uint64_t> given_for, gives;
+    for (const auto& [input, gradient] : use.inputs) {
+      given_for.insert(input->storage);
+      gives.insert(gradient->storage);
+    }
+    const auto is_understood = [&](const auto& pair) {
+      return gives.contains(pair.second->storage);
+    };
+    if (use.is_certain && !use.inputs.empty() &&
+        std::ranges::all_of(readers_[k].leaves, is_understood) &&
+        std::ranges::all_of(readers_[k].nodes, is_understood))
+      for (const TensorView* t : operands(use))
+        if (given_for.insert(t->storage).second) use.inputs.emplace_back(t, nullptr);
     return use;
   }
 
@@ -283,6 +297,38 @@ class Uses {
   std::vector<Readers> readers_;  // by node
 };
 
+// Whether what a Function gives is computed from an operand by way of a rounding or a sign, whose slope
+// is 0 wherever it has one: any gradient of it is chosen, also where a scale that is computed from the
+// same operand has a slope.
+bool rounds_between(const TraceFile& trace, const FunctionUse& use) {
+  static constexpr std::array<std::string_view, 9> kRoundings = {
+      "aten.round", "aten.floor", "aten.ceil",      "aten.trunc",    "aten.fix",
+      "aten.sign",  "aten.sgn",   "aten.heaviside", "aten.bernoulli"};
+  std::unordered_set<uint64_t> from, rounded;
+  for (const auto& [input, gradient] : use.inputs) from.insert(input->storage);
+  for (int64_t i = use.first; i <= use.last; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    if (!is_work(call)) continue;
+    const auto read = read_by(call);
+    const auto reads = [&](const std::unordered_set<uint64_t>& of) {
+      return std::ranges::any_of(read,
+                                 [&](const TensorView* t) { return of.contains(t->storage); });
+    };
+    const bool is_rounding = std::ranges::find(kRoundings, base_name(call.op)) != kRoundings.end();
+    for (const TensorView* t : computed_by(call, read)) {
+      const bool to_integers =
+          aten::is_integer(t->element) && base_name(call.op) == "aten._to_copy";
+      if (reads(rounded) || (reads(from) && (is_rounding || to_integers))) {
+        rounded.insert(t->storage);
+      } else if (reads(from)) {
+        from.insert(t->storage);
+      }
+    }
+  }
+  return std::ranges::any_of(
+      use.outputs, [&](const auto& pair) { return rounded.contains(pair.first->storage); });
+}
+
 class Examination {
  public:
   Examination(const TraceFile& trace, const FunctionUse& use, double least, ThreadPool* pool,
@@ -303,10 +349,13 @@ class Examination {
     Again backward(trace, use.begin, use.end, storages(use.outputs, true), pool,
                    Again::What::kFunction);
     backward.run(use.end, {}, 0, -1, {});
-    for (const auto& [input, gradient] : use.inputs) gradients_.push_back(backward.read(*gradient));
+    for (const auto& [input, gradient] : use.inputs)
+      gradients_.push_back(gradient != nullptr ? backward.read(*gradient)
+                                               : aten::empty_array(input->dims, true));
   }
 
-  FunctionState state(const ForwardPass& forward) {
+  // `rounds`: rounds_between().
+  FunctionState state(const ForwardPass& forward, bool rounds) {
     bool wrong = false, flat = false, certain = true;
     for (size_t i = 0; i < gradients_.size(); ++i) {
       const double size = length(gradients_[i]);
@@ -331,10 +380,12 @@ class Examination {
           certain = false;
         }
       }
+      // Ties make a slope uncertain, not flat: the largest of two equal numbers moves with either.
       const auto is_flat = [&](const Slope& s) {
-        return std::fabs(s.value) <= std::max(least_ * size, kCertain * s.slack);
+        return std::fabs(s.value) + s.slack <= least_ * size;
       };
-      flat = flat || (size > 0 && is_flat(along) && is_flat(across));
+      flat = flat || (size > 0 && ((is_flat(along) && is_flat(across)) || mostly_stays(i, random) ||
+                                   (rounds && std::fabs(along.value) < size / 2)));
     }
     if (!wrong && certain) return FunctionState::kRight;
     if (forward.passes_on || (forward.has_steps && flat)) return FunctionState::kMeant;
@@ -365,6 +416,23 @@ class Examination {
     }
     if (!std::isfinite(sum)) throw Undefined("its result is not finite");
     return sum;
+  }
+
+  // Whether most numbers that it gives stay as they are where an operand moves a little.
+  bool mostly_stays(size_t input, const Array& direction) {
+    Moves moves;
+    if (!again_.add(*use_.inputs[input].first, direction, 1, moves)) return false;
+    std::vector<Array> here;
+    again_.run(use_.last + 1, {}, 0, -1, {});
+    for (const auto& [output, given] : use_.outputs) here.push_back(again_.read(*output));
+    again_.run(use_.last + 1, moves, kFirstStep / 8 * std::max(sizes_[input], 1e-3), -1, {});
+    int64_t moved = 0, all = 0;
+    for (size_t k = 0; k < here.size(); ++k) {
+      const Array there = again_.read(*use_.outputs[k].first);
+      for (size_t i = 0; i < there.value.size(); ++i, ++all)
+        moved += there.value[i] != here[k].value[i] ? 1 : 0;
+    }
+    return 2 * moved < all;
   }
 
   Slope slope(size_t input, const Array& direction, double by) {
@@ -401,11 +469,17 @@ ForwardPass forward_pass(const TraceFile& trace, int64_t first, int64_t last) {
       "aten.le",        "aten.bernoulli",    "aten.eq",   "aten.argmax", "aten.argmin",
       "aten.heaviside", "aten.searchsorted", "aten.min",  "aten.max",    "aten.topk",
       "aten.sort"};
+  // Views that hold other elements, or the same in another order: whose gradient is known.
+  static constexpr std::array<std::string_view, 14> kOther = {
+      "aten.t",      "aten.transpose", "aten.permute", "aten.as_strided", "aten.expand",
+      "aten.slice",  "aten.select",    "aten.split",   "aten.unbind",     "aten.split_with_sizes",
+      "aten.unfold", "aten.diagonal",  "aten.chunk",   "aten.narrow"};
   ForwardPass out;
   for (int64_t i = first; i <= last; ++i) {
     const Call& c = trace.calls[static_cast<size_t>(i)];
     if (!is_work(c)) continue;
     const std::string name = base_name(c.op);
+    out.passes_on = out.passes_on && std::ranges::find(kOther, name) == kOther.end();
     out.has_steps = out.has_steps || std::ranges::find(kSteps, name) != kSteps.end();
     out.passes_on = out.passes_on && (computed_by(c, read_by(c)).empty() ||
                                       std::ranges::find(kCopies, name) != kCopies.end());
@@ -420,7 +494,7 @@ FunctionState examine(const TraceFile& trace, const FunctionUse& use, double lea
   if (forward.passes_on && use.passes_gradients_on()) return FunctionState::kRight;
   if (use.inputs.empty() || use.outputs.empty()) return FunctionState::kUnknown;
   try {
-    return Examination(trace, use, least, pool, stop).state(forward);
+    return Examination(trace, use, least, pool, stop).state(forward, rounds_between(trace, use));
   } catch (const Undefined&) {
     return FunctionState::kUnknown;
   }

@@ -449,8 +449,9 @@ UpdateCheck checked(const TraceFile& trace, ThreadPool* pool, const StopFlag* st
                       optimizer));
     const Known& k = known.front();
     if (k.departure != Departure::kNone)
-      throw Undefined(fmt::format("{} is none of torch.optim's; it computes the formula of {} {}",
-                                  optimizer, k.formula->optimizer, words_of(k.departure)));
+      out.like =
+          fmt::format("the updates of {}, which is none of torch.optim's, are those of {} {}",
+                      optimizer, k.formula->optimizer, words_of(k.departure));
     std::ranges::replace(out.optimizers, optimizer,
                          fmt::format("{}, which {} computes", k.formula->optimizer, optimizer));
   }

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..refused import Refused
-from .compat import bound, custom_rules, is_key, vjp_of, wide_jaxpr, with_x64
+from .compat import bound, custom_rules, inner_jaxpr, is_key, vjp_of, wide_jaxpr, with_x64
 from .equations import trace
 from .stepwise import one_by_one, outputs
 
@@ -28,6 +28,7 @@ _LEAST = 2.0**-10  # of the gradient: a difference below is not told
 _CERTAIN = 8  # a slope is certain to within so many times the difference of its two steps
 _STEP = 2.0**-20  # of the norm of what is moved
 _OPEN = 0.25  # of the gradient: a slope that is less certain is none
+_ROUNDINGS = ("round", "floor", "ceil", "sign")
 _LARGEST = 5000  # equations
 _MOST_WORK, _MOST_NUMBERS = 20000, 1 << 28  # of the step, each iteration of a loop by itself
 
@@ -173,7 +174,7 @@ class _Function:
     """A function of arrays, at a point: its values nearby, and what its derivative rules give. What stop_gradient gives
     stays as it is at the point."""
 
-    def __init__(self, vjp, function, leaves):
+    def __init__(self, vjp, function, leaves, is_loss=False):
         self.leaves, self.places = list(leaves), [i for i, x in enumerate(leaves) if _is_float(x)]
         self.program = trace(function, leaves)
         if len(list(self.program.everything())) > _LARGEST:
@@ -185,8 +186,8 @@ class _Function:
             return rule([jnp.asarray(g, r.dtype) for g, r in zip(given[count:], results)])
 
         self.weights = _signs(_floats(jax.tree_util.tree_leaves(jax.eval_shape(function, *leaves))), 3)
-        if len(self.weights) == 1 and not self.weights[0].ndim:
-            self.weights = [np.ones(())]
+        # A rule may forget what it is given where that is 1 in most steps.
+        self.weights = [np.ones(())] if is_loss else [0.75 * w for w in self.weights]
         self.back = _widened(trace(back, [*self.leaves, *(np.asarray(w, "f4") for w in self.weights)]))
         self.program = _widened(self.program)
 
@@ -219,12 +220,16 @@ class _Function:
         gradient = [np.asarray(g, "f8") for g in _results(self.back, [*self.leaves, *self.weights])]
         at = [np.asarray(x, "f8") for x in self.at(self.leaves)]
         worst, wrong, length, self.is_smooth = 0.0, False, _norm(gradient), True
-        across = _signs(gradient, 2)
+        # Each array's gradient counts alike, however small: that of a scale beside those of matrices.
+        least = max(2.0**-5 * length / max(len(gradient), 1) ** 0.5, 1e-300)
+        across = [d / max(_norm([g]), least) for g, d in zip(gradient, _signs(gradient, 2))]
         for direction, scale in (
             ([g / max(length, 1e-300) for g in gradient], length),
             (across, _norm([g * d for g, d in zip(gradient, across)])),
         ):
             slope, slack, sides = _slope(value, at, direction)
+            if direction is not across:
+                self.share = abs(slope) / max(length, 1e-300)  # of what the gradient claims
             scale = max(scale, abs(slope), 1e-300)
             difference = abs(slope - sum(float(np.sum(g * d)) for g, d in zip(gradient, direction)))
             if not np.isfinite(difference):
@@ -239,10 +244,31 @@ class _Function:
     def meant(self):
         """Why a gradient that is no derivative seems to be meant so; "" if it does not."""
         at = [np.asarray(x, "f8") for x in self.at(self.leaves)]
-        if any(np.shape(r) == x.shape and np.array_equal(r, x) for r in self.results for x in at):
+        # Far from here, where a scale that is 1 at first is another.
+        far = [x + max(_norm([x]), 1.0) * s for x, s in zip(at, _signs(at, 6))]
+        given = _floats(_results(self.program, self.placed(self.leaves, far)))
+        if any(np.shape(r) == x.shape and np.array_equal(r, x) for r in given for x in far):
             return "passes its input on"
         moved = self.value([x + _STEP * _norm([x]) * s for x, s in zip(at, _signs(at, 4))])
-        return "has steps" if np.mean(moved != self.value(at)) < 0.5 else ""
+        has_steps = np.mean(moved != self.value(at)) < 0.5 or (self.rounds() and self.share < 0.5)
+        return "has steps" if has_steps else ""
+
+    def rounds(self):
+        """Whether what it gives is computed from an argument by way of a rounding or a sign, whose slope is 0 wherever it has one:
+        any gradient of it is chosen, also where a scale that is computed from the same argument has a slope."""
+
+        def is_rounding(e):
+            to_integers = e.name == "convert_element_type" and jnp.issubdtype(e.avals[0].dtype, jnp.integer)
+            return to_integers or e.name in _ROUNDINGS or any(is_rounding(i) for b in e.bodies for i in b.everything())
+
+        given, rounded = {self.program.inputs[i] for i in self.places}, set()
+        for e in self.program.equations:
+            read = set(e.operands())
+            if read & rounded or (read & given and is_rounding(e)):
+                rounded.update(e.outputs)
+            elif read & given:
+                given.update(e.outputs)
+        return any(o in rounded for o in self.program.outputs if not isinstance(o, tuple))
 
 
 def _norm(arrays):
@@ -286,7 +312,7 @@ class _Loss:
 
     def found(self):
         found = Found()
-        whole = _Function(self.vjp, self.loss, self.leaves)
+        whole = _Function(self.vjp, self.loss, self.leaves, is_loss=True)
         self.reads_bits = any(e.name == "bitcast_convert_type" for e in whole.program.everything())
         found.worst, wrong = whole.compared(self.deadline)
         culprit = (self.rule() or self.equation(whole)) if wrong else None
@@ -325,7 +351,51 @@ class _Loss:
 
         with custom_rules(watching):
             self.loss(*self.leaves)
-        return wrong[0] if wrong else None
+        return wrong[0] if wrong else self.transformed_rule()
+
+    def transformed_rule(self):
+        """The same of rules that are called before there are values, within vmap and checkpoint: where the function's equations have
+        them."""
+        rules = {}
+
+        def watching(original):
+            def call(rule, *arguments, **keywords):
+                with contextlib.suppress(AttributeError):
+                    code = inspect.unwrap(rule.fun).__code__
+                    rules[f"{code.co_filename}:{code.co_firstlineno}"] = rule
+                return original(rule, *arguments, **keywords)
+
+            return call
+
+        def walk(jaxpr, values):
+            """Returns (what is wrong with the first wrong rule, results)."""
+            inner, constants = inner_jaxpr(jaxpr)
+            env = dict(zip([*inner.constvars, *inner.invars], [*constants, *values]))
+            given_by = lambda atom: atom.val if hasattr(atom, "val") else env[atom]  # noqa: E731
+            for e in inner.eqns:
+                given, name = [given_by(a) for a in e.invars], e.primitive.name
+                if name in ("custom_jvp_call", "custom_vjp_call"):
+                    source = getattr(e.params["call_jaxpr"].jaxpr.debug_info, "func_src_info", None) or ""
+                    rule = rules.get(source.rpartition(" at ")[2])
+                    found = rule and self.local(lambda *given, e=e: bound(e.primitive, e.params, given), given)
+                    if found:
+                        return {**found, "rule": _name(rule), "place": _place(rule)}, None
+                if name in ("remat", "remat2", "checkpoint", "jit", "pjit", "closed_call"):
+                    found, out = walk(e.params["jaxpr"], given)
+                    if found:
+                        return found, None
+                else:
+                    out = bound(e.primitive, e.params, given)
+                env.update(zip(e.outvars, out))
+            return None, [given_by(a) for a in inner.outvars]
+
+        try:
+            jax.clear_caches()  # checkpoint remembers what it has traced, and would not call the rule
+            with custom_rules(watching):
+                traced = jax.make_jaxpr(self.loss)(*self.leaves)
+            return walk(traced, self.leaves)[0] if rules else None
+        except Exception:  # what cannot be evaluated equation by equation
+            return None
 
     def local(self, function, leaves):
         """Returns what is wrong with the derivative of a function of arrays; None if nothing is known to be."""
@@ -367,5 +437,8 @@ def _place(rule):
     for function in (getattr(rule, "bwd", None), getattr(rule, "jvp", None), rule.fun):
         with contextlib.suppress(AttributeError):
             code = inspect.unwrap(function).__code__
-            return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+            line = code.co_firstlineno
+            with contextlib.suppress(OSError, TypeError):  # decorators come first
+                line += next((i for i, text in enumerate(inspect.getsourcelines(code)[0]) if text.lstrip().startswith("def ")), 0)
+            return f"{os.path.basename(code.co_filename)}:{line}"
     return ""
