@@ -33,6 +33,15 @@ struct Estimate {
 
 inline bool finite(double x) { return std::fabs(x) < kInfinity; }
 
+// How far a found number is from an estimate, in units of its radius: above 1 it is outside. 0: the
+// same number, +0 and -0 or two NaN among them. Infinity: NaN or an infinity on one side only, or
+// another number where the radius is 0.
+inline double ratio(double found, Estimate e) {
+  if (found == e.value || (found != found && e.value != e.value)) return 0;
+  if (!finite(found) || !finite(e.value)) return kInfinity;
+  return e.radius > 0 ? std::fabs(found - e.value) / e.radius : kInfinity;
+}
+
 // 2^(floor(log2 |x|) - precision), not below the format's `smallest`; |x| below 2^900.
 inline double scaled_binade(double x, int precision, double smallest) {
   const int exponent = static_cast<int>(std::bit_cast<uint64_t>(std::fabs(x)) >> 52) - 1023;

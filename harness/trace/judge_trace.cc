@@ -34,11 +34,8 @@ using aten::Value;
 
 constexpr size_t kMaxFindings = 200;
 
-struct Compared {
-  int64_t untestable = 0;
-  int64_t saturated = 0;  // of these: numbers that stand for infinity, which may overflow or not
-  double worst = 0;
-  int64_t at = -1;
+struct Compared : OracleVerdict {
+  int64_t saturated = 0;  // untestable numbers that stand for infinity, which may overflow or not
   std::vector<int64_t> wrong;
   // The largest of all elements that have finite bounds and finite expected values.
   double error = 0, expected = 0, bound = 0;
@@ -63,12 +60,6 @@ double largest_of(Element element) {
   }
 }
 
-double ratio_of(Estimate e, double x) {
-  if (x == e.value || (x != x && e.value != e.value)) return 0;
-  if (!aten::finite(x) || !aten::finite(e.value)) return aten::kInfinity;
-  return e.radius > 0 ? std::fabs(x - e.value) / e.radius : aten::kInfinity;
-}
-
 Compared compare(const Array& expected, const Array& actual, Element element, const Arithmetic& m) {
   constexpr int64_t kPiece = 1 << 15;
   std::vector<Compared> parts(static_cast<size_t>((expected.size() + kPiece - 1) / kPiece + 1));
@@ -76,17 +67,17 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
     Compared& mine = parts[static_cast<size_t>(begin / kPiece)];
     for (int64_t i = begin; i < end; ++i) {
       const Estimate e = aten::stored(expected.at(i), element);
+      const double got = actual.value[static_cast<size_t>(i)];
       // A NaN that is computed from a NaN is right, and has no bound.
-      if (std::isnan(e.value) && std::isnan(actual.value[static_cast<size_t>(i)])) continue;
+      if (std::isnan(e.value) && std::isnan(got)) continue;
       if (!(e.radius < aten::kInfinity)) {
         ++mine.untestable;
         if (std::fabs(e.value) >= largest_of(element) / 2) ++mine.saturated;
         continue;
       }
-      const double got = actual.value[static_cast<size_t>(i)];
-      const double ratio = ratio_of(e, got);
+      const double ratio = oracle::ratio(got, e);
       if (ratio > 1) mine.wrong.push_back(i);
-      if (mine.at < 0 || ratio > mine.worst) mine.worst = ratio, mine.at = i;
+      mine.note(i, got, e, ratio);
       if (!aten::finite(e.value)) continue;
       mine.error = std::fmax(mine.error, std::fabs(got - e.value));
       mine.expected = std::fmax(mine.expected, std::fabs(e.value));
@@ -96,8 +87,9 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
     }
   });
   Compared all;
+  all.elements = expected.size();
   for (const Compared& part : parts) {
-    all.untestable += part.untestable;
+    all.add(part);
     all.saturated += part.saturated;
     all.error = std::fmax(all.error, part.error);
     all.expected = std::fmax(all.expected, part.expected);
@@ -105,8 +97,6 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
     all.expected_squares += part.expected_squares;
     all.bound_squares += part.bound_squares;
     all.wrong.insert(all.wrong.end(), part.wrong.begin(), part.wrong.end());
-    if (part.at >= 0 && (all.at < 0 || part.worst > all.worst))
-      all.worst = part.worst, all.at = part.at;
   }
   return all;
 }
@@ -128,10 +118,11 @@ std::string signature(const Array& expected, const Array& actual, const Compared
       })) {
     return "they are what they were before the call: it did not write them";
   }
-  const double value = expected.at(c.at).value, got = actual.value[static_cast<size_t>(c.at)];
+  const double value = expected.at(c.worst_element).value,
+               got = actual.value[static_cast<size_t>(c.worst_element)];
   if (value != 0 && aten::finite(got) && aten::finite(value)) {
     // A factor that is the same everywhere; it is known as well as the worst element allows.
-    const Estimate e = aten::stored(expected.at(c.at), element);
+    const Estimate e = aten::stored(expected.at(c.worst_element), element);
     const double factor = got / value, slack = e.radius / std::fabs(value);
     const double whole = std::round(factor), inverse = std::round(1 / factor);
     double nice = factor;
@@ -305,10 +296,9 @@ class Judge {
     coverage_.compared(call, actual, size, slack,
                        2 * (c.untestable - c.saturated) > expected.size());
     op.worst = std::max(op.worst, c.worst);
-    if (c.at >= 0) largest_ = std::max(largest_, c.worst);
+    if (c.worst_element >= 0) largest_ = std::max(largest_, c.worst);
     if (see_) {
-      see_({call, actual, expected, c.worst, static_cast<int64_t>(c.wrong.size()), c.untestable,
-            size, slack, coverage_.on_path(call)});
+      see_({call, actual, expected, c, size, slack, coverage_.on_path(call)});
     }
     const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
     if (c.wrong.empty()) {
@@ -331,20 +321,19 @@ class Judge {
     CallFinding f = finding(call);
     f.result = result;
     f.type = actual.type();
-    f.elements = expected.size();
-    f.outside = static_cast<int64_t>(c.wrong.size());
+    f.elements = c.elements;
+    f.outside = c.outside;
     f.pattern = element_pattern(actual.dims, c.wrong);
-    f.worst_index = index_text(actual.dims, c.at);
-    const Estimate e = aten::stored(expected.at(c.at), actual.element);
-    f.got = got.value[static_cast<size_t>(c.at)];
-    f.expected = e.value;
-    f.bound = e.radius;
+    f.worst_index = index_text(actual.dims, c.worst_element);
+    f.got = c.subject;
+    f.expected = c.value;
+    f.bound = c.radius;
     const Value* first = call.args.empty() ? nullptr : &call.args[0];
     Array before;
     const bool has_before = in_place && first != nullptr && which == 0 &&
                             first->kind == Value::Kind::kTensor && first->tensor.data != nullptr;
     if (has_before) before = aten::array_of(first->tensor, pool_);
-    f.operands = operands_of(call, actual.dims, which, c.at, pool_);
+    f.operands = operands_of(call, actual.dims, which, c.worst_element, pool_);
     f.signature = signature(expected, got, c, actual.element, has_before ? &before : nullptr);
     keep(std::move(f));
   }
