@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "backends/aten/call.h"
 #include "backends/oracle/elementary.h"
@@ -20,10 +21,25 @@ using oracle::Estimate;
 using oracle::finite;
 using oracle::kInfinity;
 
-// One rounding to bfloat16 or binary16, relative; 0 for other types.
-inline double half_unit(Element e) {
-  return e == Element::kBF16 ? oracle::kUnitBf16 : e == Element::kF16 ? 0x1p-11 : 0;
+// A floating-point type: the bits of its significand, half its smallest number, and from where on
+// numbers round to infinity. Integers are computed with in binary32.
+struct Format {
+  int precision;
+  double least, overflow;
+  // Of one rounding, relative.
+  constexpr double unit() const { return 1 / static_cast<double>(int64_t{1} << precision); }
+  double half_ulp(double x) const {
+    return std::fmax(oracle::scaled_binade(x, precision, least), least);
+  }
+};
+constexpr Format format_of(Element e) {
+  return e == Element::kF64    ? Format{53, 0, std::numeric_limits<double>::max()}
+         : e == Element::kBF16 ? Format{8, 0x1p-134, oracle::kOverflowBf16}
+         : e == Element::kF16  ? Format{11, 0x1p-25, 65520}
+                               : Format{24, 0x1p-150, oracle::kOverflowF32};
 }
+// One rounding to bfloat16 or binary16, relative; 0 for other types.
+inline double half_unit(Element e) { return is_half(e) ? format_of(e).unit() : 0; }
 
 inline Estimate exactly(double x) { return {x, 0}; }
 
@@ -76,6 +92,8 @@ struct Arithmetic {
   ThreadPool* pool = nullptr;
 
   bool binary64() const { return unit < 0x1p-30; }
+  // The unit of kernels that keep results on the way in their element type.
+  double unit_of(Element e) const { return std::fmax(half_unit(e), unit); }
   bool holds(double x) const {
     return binary64() || static_cast<double>(static_cast<float>(x)) == x;
   }
@@ -220,5 +238,11 @@ struct Arithmetic {
     return {v, (a.radius + std::fabs(v) * b.radius) / least};
   }
 };
+
+// An estimate whose error is `units` units of the magnitude.
+inline Estimate within(const Arithmetic& m, double value, double magnitude, double units) {
+  if (!finite(value)) return {value, 0};
+  return m.rounded({value, units * m.unit * magnitude + 0x1p-50 * std::fabs(magnitude)});
+}
 
 }  // namespace twinrun::aten
