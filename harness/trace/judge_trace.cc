@@ -13,6 +13,7 @@
 #include "backends/aten/graph.h"
 #include "backends/aten/precision.h"
 #include "harness/tensors/pattern.h"
+#include "harness/tensors/signatures.h"
 #include "harness/trace/coverage.h"
 #include "harness/trace/gradient.h"
 #include "harness/trace/operands.h"
@@ -104,49 +105,21 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
 // What the wrong elements look like; "" if nothing fits all of them.
 std::string signature(const Array& expected, const Array& actual, const Compared& c,
                       Element element, const Array* before) {
-  const auto all = [&](auto holds) {
-    return std::ranges::all_of(c.wrong, [&](int64_t i) {
-      return holds(expected.at(i), actual.value[static_cast<size_t>(i)], i);
-    });
-  };
-  if (all([](Estimate, double x, int64_t) { return x == 0; })) return "they are zero";
-  if (all([](Estimate, double x, int64_t) { return !aten::finite(x); }))
-    return "they are not finite";
   if (before != nullptr && before->size() == actual.size() &&
-      all([&](Estimate, double x, int64_t i) {
-        return x == before->value[static_cast<size_t>(i)];
-      })) {
-    return "they are what they were before the call: it did not write them";
-  }
-  const double value = expected.at(c.worst_element).value,
-               got = actual.value[static_cast<size_t>(c.worst_element)];
-  if (value != 0 && aten::finite(got) && aten::finite(value)) {
-    // A factor that is the same everywhere; it is known as well as the worst element allows.
-    const Estimate e = aten::stored(expected.at(c.worst_element), element);
-    const double factor = got / value, slack = e.radius / std::fabs(value);
-    const double whole = std::round(factor), inverse = std::round(1 / factor);
-    double nice = factor;
-    if (std::fabs(factor - whole) <= slack * 2 + 1e-6 && whole != 0) nice = whole;
-    if (inverse != 0 && std::fabs(1 / inverse - factor) <= slack * 2 + 1e-6) nice = 1 / inverse;
-    if (all([&](Estimate w, double x, int64_t) {
-          const Estimate s = aten::stored(w, element);
-          return std::fabs(x - nice * w.value) <=
-                 s.radius * (1 + std::fabs(nice)) + slack * std::fabs(nice * w.value) * 2;
-        })) {
-      return nice == -1 ? "they have the opposite sign"
-                        : fmt::format("they are {:.6g} times the expected value", nice);
-    }
-  }
-  if (element == Element::kF32 && c.wrong.size() > 4) {
-    const bool rounded = all([](Estimate w, double x, int64_t) {
-      uint32_t bits;
-      const auto f = static_cast<float>(x);
-      std::memcpy(&bits, &f, sizeof bits);
-      return (bits & 0xFFFF) == 0 && std::fabs(x - w.value) <= 0x1p-7 * std::fabs(w.value);
-    });
-    if (rounded) return "they are rounded to bfloat16";
-  }
-  return "";
+      std::ranges::all_of(c.wrong,
+                          [&](int64_t i) { return actual.at(i).value == before->at(i).value; }))
+    return "what it was before the call, which did not write it";
+  std::vector<double> radius;
+  for (int64_t i = 0; i < expected.size(); ++i)
+    radius.push_back(aten::stored(expected.at(i), element).radius);
+  return signature_of({.dims = expected.dims,
+                       .got = actual.value,
+                       .expected = expected.value,
+                       .wrong = c.wrong,
+                       .allowed = radius,
+                       .slack = kSlack,
+                       .binary32 = element == Element::kF32})
+      .signature;
 }
 
 class Judge {
