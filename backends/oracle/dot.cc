@@ -130,7 +130,7 @@ double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tens
     }
     const Sums sums = evaluate(product, a, b, pool);
     for (size_t e = 0; e < sums.head.size(); ++e) {
-      const double difference = element(result, static_cast<int64_t>(e)) - sums.head[e];
+      const double difference = number_at(result, static_cast<int64_t>(e)) - sums.head[e];
       if (!finite(difference) || !finite(sums.magnitude[e])) continue;
       residual += difference * difference;
       scale += sums.magnitude[e];

@@ -149,8 +149,8 @@ Estimate float_node(const Call& call, int64_t i) {
 }
 
 double integer_node(const Call& call, int64_t i) {
-  const auto a = static_cast<int64_t>(element(call.inputs[0], i));
-  const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(element(call.inputs[1], i)) : 0;
+  const auto a = static_cast<int64_t>(number_at(call.inputs[0], i));
+  const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(number_at(call.inputs[1], i)) : 0;
   return whole_number(call.op.kind, a, b);
 }
 
@@ -277,12 +277,12 @@ void eval_move(const Call& call, int64_t begin, int64_t end) {
     case OpKind::kSelect:
       if (select_run(call, begin, end)) return;
       each(begin, end, [&](int64_t i) {
-        call.set(i, {element(call.inputs[element(x, i) != 0 ? 1 : 2], i), 0});
+        call.set(i, {number_at(call.inputs[number_at(x, i) != 0 ? 1 : 2], i), 0});
       });
       return;
     default:  // negate, abs
       each(begin, end, [&](int64_t i) {
-        const double a = element(x, i);
+        const double a = number_at(x, i);
         if (op.type.dtype == DType::kI32) return call.set(i, {integer_node(call, i), 0});
         call.set(i, {op.kind == OpKind::kAbs ? std::fabs(a) : -a, 0});
       });
@@ -295,17 +295,18 @@ void eval_elementwise(const Call& call, int64_t begin, int64_t end) {
     const DType from = call.inputs[0].dtype();
     each(begin, end, [&](int64_t i) {
       call.set(
-          i, {converted(element(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
+          i,
+          {converted(number_at(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
     });
   } else if (op.kind == OpKind::kBitcastConvert) {
     each(begin, end, [&](int64_t i) {
-      call.set(i, {recast(element(call.inputs[0], i), op.type.dtype), 0});
+      call.set(i, {recast(number_at(call.inputs[0], i), op.type.dtype), 0});
     });
   } else if (op.kind == OpKind::kCompare) {
     const bool floats = call.inputs[0].dtype() != DType::kI32;
     each(begin, end, [&](int64_t i) {
-      const double a = floats ? operand(call, 0, i) : element(call.inputs[0], i);
-      const double b = floats ? operand(call, 1, i) : element(call.inputs[1], i);
+      const double a = floats ? operand(call, 0, i) : number_at(call.inputs[0], i);
+      const double b = floats ? operand(call, 1, i) : number_at(call.inputs[1], i);
       call.set(i, {holds(op.attrs.compare, a, b) ? 1.0 : 0.0, 0});
     });
   } else if (op.type.dtype == DType::kI32) {

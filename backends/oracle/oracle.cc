@@ -62,7 +62,7 @@ void judge_range(const double* value, const double* radius, const Tensor& subjec
     }
     for (int64_t i = from; i < to; ++i) {
       const double v = value[i - begin], r = radius[i - begin];
-      const double x = oracle::element(subject, i);
+      const double x = number_at(subject, i);
       if (!oracle::finite(r)) {
         ++verdict.untestable;
         continue;

@@ -333,7 +333,7 @@ void eval_reduce(const Call& call) {
       const int64_t first = targets.of_run(row);
       for (int64_t i = 0; i < run; ++i) {
         const auto at = static_cast<size_t>(first + i * targets.step());
-        const double v = integers ? element(x, row * run + i) : operand(call, 0, row * run + i);
+        const double v = integers ? number_at(x, row * run + i) : operand(call, 0, row * run + i);
         most[at] = larger(most[at], v);
         total[at] += v;
       }
@@ -370,7 +370,7 @@ void eval_scatter_add(const Call& call) {
   for (int64_t i = 0; i < ids.elements(); ++i) {
     const int64_t id = ids.as<int32_t>()[static_cast<size_t>(i)];
     Sum* const row = sums.data() + std::clamp<int64_t>(id, 0, rows - 1) * width;
-    for (int64_t c = 0; c < width; ++c) row[c].add(element(dy, i * width + c));
+    for (int64_t c = 0; c < width; ++c) row[c].add(number_at(dy, i * width + c));
   }
   for (int64_t i = 0; i < rows * width; ++i) {
     const Sum& s = sums[static_cast<size_t>(i)];
@@ -393,7 +393,7 @@ void eval_all_reduce(const Call& call) {
   const double lost = call.declared.flush ? kMinNormal : bf16 ? 0x1p-134 : 0;
   for_each_element(call.pool, call.op.type.elements(), [&](int64_t i) {
     Sum s;
-    for (const Tensor& t : call.inputs) s.add(element(t, i));
+    for (const Tensor& t : call.inputs) s.add(number_at(t, i));
     if (call.op.type.dtype == DType::kI32) return call.set(i, wrapped(s.value));
     if (replicas == 1 && !(call.declared.flush && s.tiny_term)) return call.set(i, {s.value, 0});
     const Estimate e = estimate(s, static_cast<double>(replicas - 1), lost, unit);

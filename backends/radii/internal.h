@@ -24,14 +24,10 @@ struct Known : Bounded {
   bool one_sum_with(const Op& op) const;
 };
 
-inline double element(const Tensor& t, int64_t i) {
-  return t.dtype() == DType::kF64 ? t.as<const double>()[static_cast<size_t>(i)]
-                                  : oracle::element(t, i);
-}
 inline Interval at(const Bounded& x, int64_t i) {
-  const double v = element(x.value, i);
+  const double v = number_at(x.value, i);
   if (x.exact()) return exactly(v);
-  return {v, element(x.low, i), element(x.high, i)};
+  return {v, number_at(x.low, i), number_at(x.high, i)};
 }
 
 // Values that the rule of an op reads besides its operands, because the operands depend on each

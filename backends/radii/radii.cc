@@ -97,7 +97,7 @@ Known source(const Site& site) {
   const Tensor given = out.value;
   out = fresh(site.op);
   const Planes to = planes_of(out);
-  for (int64_t i = 0; i < given.elements(); ++i) to.set(i, site.rules().read(element(given, i)));
+  for (int64_t i = 0; i < given.elements(); ++i) to.set(i, site.rules().read(number_at(given, i)));
   return out;
 }
 
@@ -136,7 +136,7 @@ Known given_value(const Tensor& t, const Op& op, const FusedArithmetic& may) {
   const Planes to = planes_of(k);
   bool exact = true;
   for (int64_t i = 0; i < t.elements(); ++i) {
-    const Interval e = rules.read(element(t, i));
+    const Interval e = rules.read(number_at(t, i));
     exact = exact && certain(e);
     to.set(i, e);
   }
@@ -332,7 +332,7 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
     for (size_t w = 0; w < out.size(); ++w) {
       for (size_t i = 0; i < squares[w].size(); ++i) {
         const auto at = static_cast<int64_t>(i);
-        const double moved = radii::element(drawn[w].value, at) - radii::element(out[w].value, at);
+        const double moved = number_at(drawn[w].value, at) - number_at(out[w].value, at);
         squares[w][i] += moved * moved;
       }
     }
@@ -344,7 +344,7 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
     b.low = Tensor::empty(planes), b.high = Tensor::empty(planes);
     bool lost = false;
     for (size_t i = 0; i < squares[w].size(); ++i) {
-      const double v = radii::element(b.value, static_cast<int64_t>(i));
+      const double v = number_at(b.value, static_cast<int64_t>(i));
       const double deviation = std::sqrt(squares[w][i] / samples);
       const double r =
           deviation != 0 ? 32 * deviation + rules.unit() * std::fabs(v) + oracle::kMinNormal : 0;
@@ -408,11 +408,11 @@ FoundVerdict compare(const Bounded& expected, const Tensor& found, const Tensor*
   double largest = 0;
   for (int64_t i = 0; i < v.elements; ++i) {
     const radii::Interval e = radii::at(expected, i);
-    const double x = radii::element(found, i);
+    const double x = number_at(found, i);
     const bool open = !radii::certain(e) && (!oracle::finite(e.low) || !oracle::finite(e.high));
     if (oracle::finite(e.value)) largest = std::fmax(largest, std::fabs(e.value));
     if (is_float) {
-      const double old = before != nullptr ? radii::element(*before, i) : 0;
+      const double old = before != nullptr ? number_at(*before, i) : 0;
       // A NaN on one side counts as an infinite change.
       const double a = std::fabs(x - old), b = std::fabs(e.value - old);
       undecided.add(a == a && b == b ? std::fmax(a, b) : radii::kInfinity, expected.radius(i));

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "harness/lockstep/fingerprint.h"
-#include "harness/tensors/element.h"
 #include "harness/tensors/pattern.h"
 #include "harness/tensors/signatures.h"
 #include "program/base/bits.h"
+#include "program/base/element.h"
 
 namespace twinrun {
 

@@ -35,15 +35,6 @@ Result<Tensor> tensor_of(const NamedArray& array, const TensorType& type, const 
   return bits;
 }
 
-std::vector<int64_t> index_of(const Dims& dims, int64_t flat) {
-  std::vector<int64_t> out(dims.size());
-  for (size_t d = dims.size(); d-- > 0;) {
-    out[d] = flat % dims[d];
-    flat /= dims[d];
-  }
-  return out;
-}
-
 ModuleResult described(int64_t index, int64_t replaces, const Bounded& expected,
                        const FoundVerdict& v) {
   ModuleResult r;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/tensors/element.h"
+#include "program/base/element.h"
 
 namespace twinrun {
 namespace {
