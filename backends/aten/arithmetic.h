@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "backends/aten/call.h"
 #include "backends/oracle/elementary.h"
@@ -19,24 +18,15 @@ namespace twinrun::aten {
 
 using oracle::Estimate;
 using oracle::finite;
+using oracle::Format;
 using oracle::kInfinity;
 
-// A floating-point type: the bits of its significand, half its smallest number, and from where on
-// numbers round to infinity. Integers are computed with in binary32.
-struct Format {
-  int precision;
-  double least, overflow;
-  // Of one rounding, relative.
-  constexpr double unit() const { return 1 / static_cast<double>(int64_t{1} << precision); }
-  double half_ulp(double x) const {
-    return std::fmax(oracle::scaled_binade(x, precision, least), least);
-  }
-};
-constexpr Format format_of(Element e) {
-  return e == Element::kF64    ? Format{53, 0, std::numeric_limits<double>::max()}
-         : e == Element::kBF16 ? Format{8, 0x1p-134, oracle::kOverflowBf16}
-         : e == Element::kF16  ? Format{11, 0x1p-25, 65520}
-                               : Format{24, 0x1p-150, oracle::kOverflowF32};
+// Integers are computed with in binary32.
+constexpr const Format& format_of(Element e) {
+  return e == Element::kF64    ? oracle::kBinary64
+         : e == Element::kBF16 ? oracle::kBfloat16
+         : e == Element::kF16  ? oracle::kBinary16
+                               : oracle::kBinary32;
 }
 // One rounding to bfloat16 or binary16, relative; 0 for other types.
 inline double half_unit(Element e) { return is_half(e) ? format_of(e).unit() : 0; }
@@ -63,7 +53,7 @@ class Equal {
 struct Arithmetic {
   double unit = oracle::kUnit;           // relative error of one rounding
   double smallest = oracle::kMinNormal;  // results below it may be denormal, or flushed to zero
-  double overflow = oracle::kOverflowF32;
+  double overflow = oracle::kBinary32.overflow;
   // Largest error of exp, log, tanh, ... in units of `unit`. Sleef's functions, which PyTorch uses,
   // promise 1 ulp (2 units); MKL's enhanced performance and fast approximations 4 ulps.
   double elementary = 8;

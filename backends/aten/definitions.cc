@@ -226,7 +226,7 @@ Checked<int64_t> integers_of(const TensorView& view) {
 
 double nearest(double x, Element half) {
   if (!finite(x)) return x;
-  const Format f = format_of(half);
+  const Format& f = format_of(half);
   const double unit = 2 * f.half_ulp(x), r = std::nearbyint(x / unit) * unit;
   return std::fabs(r) < f.overflow ? r : std::copysign(kInfinity, x);
 }
@@ -234,7 +234,7 @@ double nearest(double x, Element half) {
 Estimate stored(Estimate e, Element as) {
   if (!is_float(as) || !(e.radius < kInfinity)) return e;
   if (!finite(e.value)) return {e.value, 0};
-  const Format f = format_of(as);
+  const Format& f = format_of(as);
   const double size = std::fabs(e.value) + e.radius;
   if (size >= f.overflow) {
     if (std::fabs(e.value) - e.radius < f.overflow) return {e.value, kInfinity};

@@ -28,7 +28,7 @@ struct Sum {
 Estimate estimate(const Sum& s, double depth, double lost, double unit = kUnit) {
   const auto n = static_cast<double>(s.terms);
   const double relative = gamma(depth, unit) + (s.terms > 1 ? n * 0x1p-52 : 0);
-  if (!finite(relative) || s.magnitude * (1 + relative) >= kOverflowF32)
+  if (!finite(relative) || s.magnitude * (1 + relative) >= kBinary32.overflow)
     return {s.value, kInfinity};
   return {s.value, s.magnitude * relative + n * lost};
 }
@@ -389,7 +389,7 @@ void eval_all_reduce(const Call& call) {
   const auto replicas = call.inputs.size();
   const bool bf16 = call.op.type.dtype == DType::kBF16;
   // With bf16 contributions, every hop rounds to binary32, then to bf16.
-  const double unit = bf16 ? kUnitBf16 + kUnit * 2 : kUnit;
+  const double unit = bf16 ? kBfloat16.unit() + kUnit * 2 : kUnit;
   const double lost = call.declared.flush ? kMinNormal : bf16 ? 0x1p-134 : 0;
   for_each_element(call.pool, call.op.type.elements(), [&](int64_t i) {
     Sum s;
@@ -399,7 +399,7 @@ void eval_all_reduce(const Call& call) {
     const Estimate e = estimate(s, static_cast<double>(replicas - 1), lost, unit);
     if (!finite(e.radius)) return call.set(i, e);
     if (bf16 &&
-        s.magnitude * (1 + gamma(static_cast<double>(replicas - 1), unit)) >= kOverflowBf16) {
+        s.magnitude * (1 + gamma(static_cast<double>(replicas - 1), unit)) >= kBfloat16.overflow) {
       return call.set(i, {s.value, kInfinity});
     }
     call.set(i, store(e, Final::kIncluded, {DType::kF32, call.declared.flush}));

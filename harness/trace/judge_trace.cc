@@ -50,17 +50,6 @@ bool adds_products(std::string_view op) {
          name.ends_with("linear") || name.ends_with("mv") || name.ends_with("dot");
 }
 
-double largest_of(Element element) {
-  switch (element) {
-    case Element::kF16:
-      return 65504;
-    case Element::kF64:
-      return std::numeric_limits<double>::max();
-    default:
-      return static_cast<double>(std::numeric_limits<float>::max());
-  }
-}
-
 Compared compare(const Array& expected, const Array& actual, Element element, const Arithmetic& m) {
   constexpr int64_t kPiece = 1 << 15;
   std::vector<Compared> parts(static_cast<size_t>((expected.size() + kPiece - 1) / kPiece + 1));
@@ -73,7 +62,7 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
       if (std::isnan(e.value) && std::isnan(got)) continue;
       if (!(e.radius < aten::kInfinity)) {
         ++mine.untestable;
-        if (std::fabs(e.value) >= largest_of(element) / 2) ++mine.saturated;
+        if (std::fabs(e.value) >= aten::format_of(element).overflow / 2) ++mine.saturated;
         continue;
       }
       const double ratio = oracle::ratio(got, e);
