@@ -9,12 +9,6 @@ constexpr double kGauss = 0.39894228040143267794;        // 1 / sqrt(2 pi)
 constexpr double kRoot2OverPi = 0.79788456080286535588;  // sqrt(2 / pi)
 constexpr double kCubic = 0.044715;                      // of the tanh form of gelu
 
-// An estimate whose error is `units` units of each of the given magnitudes.
-Estimate within(const Arithmetic& m, double value, double magnitude, double units) {
-  if (!finite(value)) return {value, 0};
-  return m.rounded({value, units * m.unit * magnitude + 0x1p-50 * std::fabs(magnitude)});
-}
-
 Expected unary(const Arguments& a, const std::function<Estimate(double)>& f) {
   return map(
       a.m, [&](Estimate x) { return f(x.value); }, a.array(0, "self"));

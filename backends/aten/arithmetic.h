@@ -18,12 +18,18 @@ namespace twinrun::aten {
 
 using oracle::Estimate;
 using oracle::finite;
+using oracle::Format;
 using oracle::kInfinity;
 
-// One rounding to bfloat16 or binary16, relative; 0 for other types.
-inline double half_unit(Element e) {
-  return e == Element::kBF16 ? oracle::kUnitBf16 : e == Element::kF16 ? 0x1p-11 : 0;
+// Integers are computed with in binary32.
+constexpr const Format& format_of(Element e) {
+  return e == Element::kF64    ? oracle::kBinary64
+         : e == Element::kBF16 ? oracle::kBfloat16
+         : e == Element::kF16  ? oracle::kBinary16
+                               : oracle::kBinary32;
 }
+// One rounding to bfloat16 or binary16, relative; 0 for other types.
+inline double half_unit(Element e) { return is_half(e) ? format_of(e).unit() : 0; }
 
 inline Estimate exactly(double x) { return {x, 0}; }
 
@@ -47,7 +53,7 @@ class Equal {
 struct Arithmetic {
   double unit = oracle::kUnit;           // relative error of one rounding
   double smallest = oracle::kMinNormal;  // results below it may be denormal, or flushed to zero
-  double overflow = oracle::kOverflowF32;
+  double overflow = oracle::kBinary32.overflow;
   // Largest error of exp, log, tanh, ... in units of `unit`. Sleef's functions, which PyTorch uses,
   // promise 1 ulp (2 units); MKL's enhanced performance and fast approximations 4 ulps.
   double elementary = 8;
@@ -79,6 +85,8 @@ struct Arithmetic {
   ThreadPool* pool = nullptr;
 
   bool binary64() const { return unit < 0x1p-30; }
+  // The unit of kernels that keep results on the way in their element type.
+  double unit_of(Element e) const { return std::fmax(half_unit(e), unit); }
   bool holds(double x) const {
     return binary64() || static_cast<double>(static_cast<float>(x)) == x;
   }
@@ -227,5 +235,11 @@ struct Arithmetic {
     return {v, (a.radius + std::fabs(v) * b.radius) / least};
   }
 };
+
+// An estimate whose error is `units` units of the magnitude.
+inline Estimate within(const Arithmetic& m, double value, double magnitude, double units) {
+  if (!finite(value)) return {value, 0};
+  return m.rounded({value, units * m.unit * magnitude + 0x1p-50 * std::fabs(magnitude)});
+}
 
 }  // namespace twinrun::aten

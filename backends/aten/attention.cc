@@ -6,18 +6,7 @@
 namespace twinrun::aten {
 namespace {
 
-double unit_of(Element e) {
-  switch (e) {
-    case Element::kBF16:
-      return oracle::kUnitBf16;
-    case Element::kF16:
-      return 0x1p-11;
-    case Element::kF64:
-      return 0x1p-53;
-    default:
-      return oracle::kUnit;
-  }
-}
+double unit_of(Element e) { return format_of(e).unit(); }
 
 // One more rounding, to the precision of `element`.
 Estimate narrowed(const Arithmetic& m, Estimate e, Element element) {

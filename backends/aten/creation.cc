@@ -50,11 +50,6 @@ Expected eye(const Arguments& a) {
   return out;
 }
 
-// The unit of kernels that compute in the element type of the result.
-double unit_of(const Arguments& a) {
-  const Element e = a.result(0).element;
-  return is_half(e) ? half_unit(e) : a.m.unit;
-}
 // start + i step. Kernels with lanes round the element of the first lane, which lies between the
 // start and the result, to the element type before they add the lane's multiple of the step.
 Expected arange(const Arguments& a) {
@@ -72,7 +67,7 @@ Expected arange(const Arguments& a) {
     start = std::trunc(start);
     step = std::trunc(step);
   }
-  const double unit = unit_of(a);
+  const double unit = a.m.unit_of(a.result(0).element);
   Array out = empty_array({n}, whole);
   for (int64_t i = 0; i < n; ++i) {
     const auto at = static_cast<double>(i);
@@ -96,7 +91,7 @@ Expected linspace(const Arguments& a) {
   const double start = a.number(0, "start", 0), end = a.number(1, "end", 0);
   const int64_t n = a.integer(2, "steps", 0);
   if (is_integer(a.result(0).element)) throw Undefined("steps that are rounded to integers");
-  const double radius = 6 * unit_of(a) * (std::fabs(start) + std::fabs(end));
+  const double radius = 6 * a.m.unit_of(a.result(0).element) * (std::fabs(start) + std::fabs(end));
   const double step = n > 1 ? (end - start) / static_cast<double>(n - 1) : 0;
   Array out = empty_array({n});
   for (int64_t i = 0; i < n; ++i) {

@@ -226,53 +226,25 @@ Checked<int64_t> integers_of(const TensorView& view) {
 
 double nearest(double x, Element half) {
   if (!finite(x)) return x;
-  const bool bf16 = half == Element::kBF16;
-  int exponent = 0;
-  std::frexp(x, &exponent);
-  const double unit =
-      std::ldexp(1, bf16 ? std::max(exponent - 8, -133) : std::max(exponent - 11, -24));
-  const double r = std::nearbyint(x / unit) * unit;
-  return std::fabs(r) < (bf16 ? 0x1p128 : 65536) ? r : std::copysign(kInfinity, x);
+  const Format& f = format_of(half);
+  const double unit = 2 * f.half_ulp(x), r = std::nearbyint(x / unit) * unit;
+  return std::fabs(r) < f.overflow ? r : std::copysign(kInfinity, x);
 }
 
 Estimate stored(Estimate e, Element as) {
   if (!is_float(as) || !(e.radius < kInfinity)) return e;
   if (!finite(e.value)) return {e.value, 0};
+  const Format& f = format_of(as);
   const double size = std::fabs(e.value) + e.radius;
-  double overflow = oracle::kOverflowF32, half = 0;
-  bool held = false;
-  switch (as) {
-    case Element::kF64:
-      overflow = std::numeric_limits<double>::max();
-      held = true;  // the arithmetic's rounding is all there is
-      break;
-    case Element::kF32:
-      half = oracle::half_ulp_f32(size);
-      held = static_cast<double>(static_cast<float>(e.value)) == e.value;
-      break;
-    case Element::kBF16:
-      overflow = oracle::kOverflowBf16;
-      half = oracle::half_ulp_bf16(size);
-      held = std::isfinite(e.value) &&
-             static_cast<double>(bf16_to_f32(bf16_round(static_cast<float>(e.value)))) == e.value;
-      break;
-    case Element::kF16: {
-      overflow = 65520;
-      int exponent = 0;
-      std::frexp(size, &exponent);
-      half = std::ldexp(1, std::max(exponent - 1, -14) - 11);
-      held = std::fabs(e.value) < overflow && std::fmod(e.value, 2 * half) == 0;
-      break;
-    }
-    default:
-      break;
-  }
-  if (size >= overflow) {
-    if (std::fabs(e.value) - e.radius < overflow) return {e.value, kInfinity};
+  if (size >= f.overflow) {
+    if (std::fabs(e.value) - e.radius < f.overflow) return {e.value, kInfinity};
     return {std::copysign(kInfinity, e.value), 0};
   }
-  if (e.radius == 0 && held) return e;
-  return {e.value, (e.radius + half) * oracle::kOutward};
+  const bool wide = as == Element::kF64;  // the arithmetic's rounding is all there is
+  if (e.radius == 0 &&
+      (wide || (is_half(as) ? nearest(e.value, as) : static_cast<float>(e.value)) == e.value))
+    return e;
+  return {e.value, (e.radius + (wide ? 0 : f.half_ulp(size))) * oracle::kOutward};
 }
 Array stored(const Arithmetic& m, const Array& x, Element as) {
   return map(

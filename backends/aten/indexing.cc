@@ -102,7 +102,7 @@ Array written_to(const Arguments& a, Array out, const Positions& to, const Array
 Array added_to(const Arguments& a, const Array& self, const Positions& to, const Array& source) {
   if (static_cast<size_t>(source.size()) != to.size()) throw Undefined("values of another shape");
   const Element element = a.view(0, "self").element;
-  const double unit = is_half(element) ? half_unit(element) : a.m.unit;
+  const double unit = a.m.unit_of(element);
   Array out = self;
   Plane size(out.value.size(), 0.0), given(out.value.size(), 0.0);
   Checked<int64_t> terms(out.value.size(), 1);
@@ -224,7 +224,7 @@ Expected scatter_reduce(const Arguments& a) {
   }
   if (how != "prod") throw Undefined("an unknown reduction");
   start(1);
-  const double unit = std::fmax(half_unit(element), a.m.unit);
+  const double unit = a.m.unit_of(element);
   Checked<Product> products(s.self.value.size(), Product(a.m, element, unit));
   Array out = empty_array(s.self.dims);
   for (int64_t i = 0; i < out.size(); ++i) {

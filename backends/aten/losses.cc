@@ -27,11 +27,6 @@ Arithmetic arithmetic_of(const Arguments& a) {
   for (const TensorView* view : views) widen(m, view->element);
   return m;
 }
-// An estimate whose error is `units` units of the magnitude.
-Estimate within(const Arithmetic& m, double value, double magnitude, double units) {
-  if (!finite(value)) return {value, 0};
-  return m.rounded({value, units * m.unit * magnitude + 0x1p-50 * std::fabs(magnitude)});
-}
 
 int64_t reduction_named(const Arguments& a, size_t position) {
   const std::string name = a.text(position, "reduction", "mean");

@@ -347,17 +347,10 @@ Expected count_nonzero(const Arguments& a) {
   return counted(a, [](auto nonzero, auto) { return static_cast<double>(nonzero); });
 }
 
-// The unit of kernels that keep partial results in the element type of the result: products and
-// running sums of bfloat16 and binary16.
-double unit_of(const Arguments& a) {
-  const Element e = a.result(0).element;
-  return is_half(e) ? half_unit(e) : a.m.unit;
-}
-
 Expected prod(const Arguments& a) {
   const Rows rows = rows_of(input(a), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
   Array out = reduced(a, rows, [&](std::span<const double> x) {
-    Product p(a.m, a.result(0).element, unit_of(a));
+    Product p(a.m, a.result(0).element, a.m.unit_of(a.result(0).element));
     Estimate e{1, 0};
     for (const double v : x) e = p.times(v);
     return e;
@@ -385,7 +378,7 @@ Array along(const Arguments& a, F f) {
   return whole(a) ? exact_integers(std::move(out)) : out;
 }
 Expected cumsum(const Arguments& a) {
-  const double unit = unit_of(a);
+  const double unit = a.m.unit_of(a.result(0).element);
   return along(a, [&] {
     return [&, n = int64_t{0}, value = 0.0, size = 0.0,
             equal = Equal()](double x) mutable -> Estimate {
@@ -406,9 +399,8 @@ Expected cumsum(const Arguments& a) {
 }
 Expected cumprod(const Arguments& a) {
   return along(a, [&] {
-    return [p = Product(a.m, a.result(0).element, unit_of(a))](double x) mutable {
-      return p.times(x);
-    };
+    return [p = Product(a.m, a.result(0).element, a.m.unit_of(a.result(0).element))](
+               double x) mutable { return p.times(x); };
   });
 }
 
@@ -418,7 +410,7 @@ Expected cumprod(const Arguments& a) {
 Expected logcumsumexp(const Arguments& a) {
   if (whole(a)) throw Undefined("exponentials of integers");
   Arithmetic m = a.m;
-  m.unit = unit_of(a);
+  m.unit = a.m.unit_of(a.result(0).element);
   return along(a, [&] {
     return [m, value = -kInfinity, radius = 0.0](double x) mutable -> Estimate {
       const double high = std::fmax(value, x), low = std::fmin(value, x);
@@ -442,7 +434,7 @@ Expected logcumsumexp(const Arguments& a) {
 // max + log(sum of exp(x - max)); bfloat16 and binary16 may store every step.
 Expected logsumexp(const Arguments& a) {
   Arithmetic m = a.m;
-  m.unit = unit_of(a);
+  m.unit = a.m.unit_of(a.result(0).element);
   // A step of binary32 that is stored in a shorter type is good to half an ulp of that, and a bit.
   if (m.unit > a.m.unit) m.elementary = 1.5;
   return reduced(a, a.integers(1, "dim", {}), a.flag(2, "keepdim", false),

@@ -82,14 +82,8 @@ Expected masked_fill(const Arguments& a) {
       a.m, [](Estimate x, Estimate p, Estimate v) { return chosen(p, v, x); }, a.array(0, "self"),
       a.array(1, "mask"), a.array(2, "value"));
 }
-Expected neg(const Arguments& a) {
-  return map(
-      a.m,
-      [](Estimate x) {
-        return Estimate{-x.value, x.radius};
-      },
-      a.array(0, "self"));
-}
+Estimate negated(Estimate e) { return {-e.value, e.radius}; }
+Expected neg(const Arguments& a) { return map(a.m, negated, a.array(0, "self")); }
 Expected absolute(const Arguments& a) {
   return map(
       a.m,
@@ -102,10 +96,7 @@ Expected absolute(const Arguments& a) {
 Expected maximum(const Arguments& a) {
   return decide(a, [](Estimate x, Estimate y) { return Arithmetic::max(x, y); });
 }
-Estimate least(Estimate x, Estimate y) {
-  const Estimate e = Arithmetic::max({-x.value, x.radius}, {-y.value, y.radius});
-  return {-e.value, e.radius};
-}
+Estimate least(Estimate x, Estimate y) { return negated(Arithmetic::max(negated(x), negated(y))); }
 Expected minimum(const Arguments& a) { return decide(a, least); }
 Expected relu(const Arguments& a) {
   return map(
@@ -217,16 +208,9 @@ Expected amax(const Arguments& a) {
   return largest(a.m, a.array(0, "self"), a.integers(1, "dim", {}), a.flag(2, "keepdim", false));
 }
 Expected amin(const Arguments& a) {
-  const auto turned = [&](const Array& x) {
-    return map(
-        a.m,
-        [](Estimate e) {
-          return Estimate{-e.value, e.radius};
-        },
-        x);
-  };
-  return turned(largest(a.m, turned(a.array(0, "self")), a.integers(1, "dim", {}),
-                        a.flag(2, "keepdim", false)));
+  const Array x = largest(a.m, map(a.m, negated, a.array(0, "self")), a.integers(1, "dim", {}),
+                          a.flag(2, "keepdim", false));
+  return map(a.m, negated, x);
 }
 
 // The definition for exact numbers at the values, and what the radii r move: the mean by their mean,

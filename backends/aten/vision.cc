@@ -209,8 +209,7 @@ Expected nms(const Arguments& a) {
   const int64_t n = scores.size();
   if (boxes.size() != 4 * n) throw Undefined("boxes of another shape");
   take_steps(kStepsOfOne * static_cast<double>(n) * static_cast<double>(n) / 2);
-  const double unit =
-      is_half(a.view(0, "dets").element) ? half_unit(a.view(0, "dets").element) : a.m.unit;
+  const double unit = a.m.unit_of(a.view(0, "dets").element);
   Checked<int64_t> order(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) order[static_cast<size_t>(i)] = i;
   std::ranges::stable_sort(

@@ -91,7 +91,8 @@ void eval_dot(const Call& call) {
   const double absolute = operations * (flush ? kMinNormal : 0x1p-150);
   // With operands of this size no finite partial sum can overflow, so a non-finite result comes
   // from an operand.
-  const bool contained = k * a.largest * b.largest * passes * (1 + relative) < kOverflowF32 / 2;
+  const bool contained =
+      k * a.largest * b.largest * passes * (1 + relative) < kBinary32.overflow / 2;
 
   Storage storage = call.storage();
   storage.flush = flush;
@@ -102,7 +103,7 @@ void eval_dot(const Call& call) {
       const bool certain = contained || (passes == 1 && value != value);
       return call.set(i, {value, !finite(value) && certain ? 0.0 : kInfinity});
     }
-    if (!finite(relative) || size * (1 + relative) + absolute >= kOverflowF32)
+    if (!finite(relative) || size * (1 + relative) + absolute >= kBinary32.overflow)
       return call.set(i, {value, kInfinity});
     call.set(i, store({value, size * relative + absolute}, Final::kIncluded, storage));
   });
@@ -130,7 +131,7 @@ double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tens
     }
     const Sums sums = evaluate(product, a, b, pool);
     for (size_t e = 0; e < sums.head.size(); ++e) {
-      const double difference = element(result, static_cast<int64_t>(e)) - sums.head[e];
+      const double difference = number_at(result, static_cast<int64_t>(e)) - sums.head[e];
       if (!finite(difference) || !finite(sums.magnitude[e])) continue;
       residual += difference * difference;
       scale += sums.magnitude[e];

@@ -46,7 +46,7 @@ bool no_choice(double value, Storage storage) {
   const auto nearest = static_cast<double>(static_cast<float>(value));
   if (storage.dtype != DType::kF32 || storage.wide || !finite(nearest)) return false;
   if (storage.flush && std::fabs(nearest) <= kMinNormal) return nearest == 0 && value == 0;
-  return value == nearest || std::fabs(value - nearest) == half_ulp_f32(value);
+  return value == nearest || std::fabs(value - nearest) == kBinary32.half_ulp(value);
 }
 
 // One correctly rounded operation.
@@ -63,7 +63,7 @@ Estimate contracted(double value, double a, double b, unsigned unrounded, Storag
   for (const double product : {(unrounded & 1u) != 0 ? a : 0.0, (unrounded & 2u) != 0 ? b : 0.0}) {
     if (!finite(product)) return {value, product != product ? 0 : kInfinity};
     const bool flushed = storage.flush && std::fabs(product) <= kMinNormal;
-    moved = std::fmax(moved, flushed ? kMinNormal : half_ulp_f32(product));
+    moved = std::fmax(moved, flushed ? kMinNormal : kBinary32.half_ulp(product));
   }
   return store({value, moved + own_error(value)}, Final::kRounds, storage);
 }
@@ -74,7 +74,7 @@ Estimate elementary(double value, const Capabilities& declared, Storage storage)
   const auto nearest = static_cast<double>(static_cast<float>(value));
   if (declared.elementary_ulps <= 0.5 && value == nearest && no_choice(value, storage))
     return {value, 0};
-  const double ulps = declared.elementary_ulps * 2 * half_ulp_f32(value);
+  const double ulps = declared.elementary_ulps * 2 * kBinary32.half_ulp(value);
   return store({value, ulps + std::fabs(value) * kElementaryError}, Final::kIncluded, storage);
 }
 
@@ -97,7 +97,7 @@ Estimate logistic(double x, const Capabilities& declared, Storage storage) {
     before = value;
   } else {
     const double d = 1 + e;
-    const double d_error = exp_node.radius + half_ulp_f32(d + exp_node.radius) + d * 0x1p-52;
+    const double d_error = exp_node.radius + kBinary32.half_ulp(d + exp_node.radius) + d * 0x1p-52;
     before = d - d_error > 0 ? d_error / (d * (d - d_error)) : kInfinity;
   }
   return store({value, before + own_error(value) * 2}, Final::kRounds, storage);
@@ -149,8 +149,8 @@ Estimate float_node(const Call& call, int64_t i) {
 }
 
 double integer_node(const Call& call, int64_t i) {
-  const auto a = static_cast<int64_t>(element(call.inputs[0], i));
-  const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(element(call.inputs[1], i)) : 0;
+  const auto a = static_cast<int64_t>(number_at(call.inputs[0], i));
+  const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(number_at(call.inputs[1], i)) : 0;
   return whole_number(call.op.kind, a, b);
 }
 
@@ -277,12 +277,12 @@ void eval_move(const Call& call, int64_t begin, int64_t end) {
     case OpKind::kSelect:
       if (select_run(call, begin, end)) return;
       each(begin, end, [&](int64_t i) {
-        call.set(i, {element(call.inputs[element(x, i) != 0 ? 1 : 2], i), 0});
+        call.set(i, {number_at(call.inputs[number_at(x, i) != 0 ? 1 : 2], i), 0});
       });
       return;
     default:  // negate, abs
       each(begin, end, [&](int64_t i) {
-        const double a = element(x, i);
+        const double a = number_at(x, i);
         if (op.type.dtype == DType::kI32) return call.set(i, {integer_node(call, i), 0});
         call.set(i, {op.kind == OpKind::kAbs ? std::fabs(a) : -a, 0});
       });
@@ -295,17 +295,18 @@ void eval_elementwise(const Call& call, int64_t begin, int64_t end) {
     const DType from = call.inputs[0].dtype();
     each(begin, end, [&](int64_t i) {
       call.set(
-          i, {converted(element(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
+          i,
+          {converted(number_at(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
     });
   } else if (op.kind == OpKind::kBitcastConvert) {
     each(begin, end, [&](int64_t i) {
-      call.set(i, {recast(element(call.inputs[0], i), op.type.dtype), 0});
+      call.set(i, {recast(number_at(call.inputs[0], i), op.type.dtype), 0});
     });
   } else if (op.kind == OpKind::kCompare) {
     const bool floats = call.inputs[0].dtype() != DType::kI32;
     each(begin, end, [&](int64_t i) {
-      const double a = floats ? operand(call, 0, i) : element(call.inputs[0], i);
-      const double b = floats ? operand(call, 1, i) : element(call.inputs[1], i);
+      const double a = floats ? operand(call, 0, i) : number_at(call.inputs[0], i);
+      const double b = floats ? operand(call, 1, i) : number_at(call.inputs[1], i);
       call.set(i, {holds(op.attrs.compare, a, b) ? 1.0 : 0.0, 0});
     });
   } else if (op.type.dtype == DType::kI32) {

@@ -13,7 +13,7 @@ namespace {
 constexpr double kSmallest = 0x1p-120, kLargest = 0x1p120;
 
 __m256d size_of(__m256d x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x); }
-// half_ulp_f32 of four absolute values in the normal range of binary32: the largest power of two
+// kBinary32.half_ulp of four absolute values in the normal range of binary32: the largest power of two
 // not above the value, times 2^-24.
 __m256d half_ulp(__m256d size) {
   const __m256i binade =

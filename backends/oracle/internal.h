@@ -9,6 +9,7 @@
 
 #include "backends/oracle/oracle.h"
 #include "backends/oracle/rounding.h"
+#include "program/base/element.h"
 
 namespace twinrun::oracle {
 
@@ -37,24 +38,6 @@ struct Call {
   }
 };
 
-// Element i as a number, unchanged (denormals are not flushed).
-inline double element(const Tensor& t, int64_t i) {
-  const auto u = static_cast<size_t>(i);
-  switch (t.dtype()) {
-    case DType::kF32:
-      return t.as<float>()[u];
-    case DType::kBF16:
-      return bf16_to_f32(t.as<uint16_t>()[u]);
-    case DType::kI32:
-      return t.as<int32_t>()[u];
-    case DType::kPred:
-      return t.as<uint8_t>()[u];
-    case DType::kF64:
-      return t.as<double>()[u];
-  }
-  return 0;
-}
-
 // Copies `count` elements at, at + step, .. as numbers.
 inline void elements(const Tensor& t, int64_t at, int64_t count, double* to, int64_t step = 1) {
   if (t.dtype() == DType::kF32) {
@@ -64,7 +47,7 @@ inline void elements(const Tensor& t, int64_t at, int64_t count, double* to, int
     const double* from = t.as<double>().data() + at;
     for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
   } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = element(t, at + i * step);
+    for (int64_t i = 0; i < count; ++i) to[i] = number_at(t, at + i * step);
   }
 }
 
@@ -72,7 +55,7 @@ inline void elements(const Tensor& t, int64_t at, int64_t count, double* to, int
 inline double flushed(double x) { return std::fabs(x) < kMinNormal ? std::copysign(0.0, x) : x; }
 // Element i of an operand as an arithmetic op of the declared engine reads it: flushed if declared.
 inline double operand(const Call& call, size_t which, int64_t i) {
-  const double x = element(call.inputs[which], i);
+  const double x = number_at(call.inputs[which], i);
   return call.declared.flush ? flushed(x) : x;
 }
 

@@ -62,27 +62,12 @@ void judge_range(const double* value, const double* radius, const Tensor& subjec
     }
     for (int64_t i = from; i < to; ++i) {
       const double v = value[i - begin], r = radius[i - begin];
-      const double x = oracle::element(subject, i);
+      const double x = number_at(subject, i);
       if (!oracle::finite(r)) {
         ++verdict.untestable;
         continue;
       }
-      double ratio;
-      if (x == v || (x != x && v != v)) {  // +0 and -0 count as equal
-        ratio = 0;
-      } else if (!oracle::finite(x) || !oracle::finite(v)) {
-        ratio = oracle::kInfinity;
-      } else {
-        ratio = r > 0 ? std::fabs(x - v) / r : oracle::kInfinity;
-      }
-      if (ratio > 1) ++verdict.outside;
-      if (verdict.worst_element < 0 || ratio > verdict.worst) {
-        verdict.worst = ratio;
-        verdict.worst_element = i;
-        verdict.subject = x;
-        verdict.value = v;
-        verdict.radius = r;
-      }
+      verdict.note(i, x, {v, r}, oracle::ratio(x, {v, r}));
     }
   }
 }
@@ -97,13 +82,7 @@ OracleVerdict judge_ranges(const Tensor& subject, ThreadPool* pool, F of_range) 
     of_range(begin, end, parts[static_cast<size_t>(begin / oracle::kRange)]);
   });
   OracleVerdict all;
-  for (const OracleVerdict& part : parts) {
-    const int64_t outside = all.outside + part.outside,
-                  untestable = all.untestable + part.untestable;
-    if (part.worst_element >= 0 && (all.worst_element < 0 || part.worst > all.worst)) all = part;
-    all.outside = outside, all.untestable = untestable;
-  }
-  all.elements = n;
+  for (const OracleVerdict& part : parts) all.add(part);
   return all;
 }
 

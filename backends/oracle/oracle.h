@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/core/backend.h"
+#include "backends/oracle/rounding.h"
 
 namespace twinrun {
 
@@ -32,16 +33,30 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
 Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
                   ThreadPool* pool);
 
-// The largest ratio |subject - value| / radius over all elements, and where it occurs. A NaN or
-// infinity on one side only counts as an infinite ratio; equal infinities, or NaN on both sides, as
-// 0.
+// A tensor held against its bounds: how many elements are outside, and the worst one.
 struct OracleVerdict {
-  double worst = 0;                           // the largest ratio; > 1: outside the bound
+  double worst = 0;                           // the largest oracle::ratio; > 1: outside the bound
   int64_t worst_element = -1;                 // its flat index
   double subject = 0, value = 0, radius = 0;  // at that element
   int64_t outside = 0;                        // number of elements outside
   int64_t untestable = 0;                     // number of elements with infinite radius
   int64_t elements = 0;
+
+  // Counts an element with a finite radius. Elements come in ascending order.
+  void note(int64_t i, double found, oracle::Estimate e, double ratio) {
+    if (ratio > 1) ++outside;
+    if (worst_element < 0 || ratio > worst)
+      worst = ratio, worst_element = i, subject = found, value = e.value, radius = e.radius;
+  }
+  // Adds what was counted of later elements: of equally bad ones the first is kept.
+  void add(OracleVerdict later) {
+    later.outside += outside, later.untestable += untestable, later.elements += elements;
+    if (later.worst_element >= 0 && (worst_element < 0 || later.worst > worst)) {
+      *this = later;
+    } else {
+      outside = later.outside, untestable = later.untestable, elements = later.elements;
+    }
+  }
 };
 OracleVerdict judge(const OracleResult& oracle, const Tensor& subject, ThreadPool* pool = nullptr);
 

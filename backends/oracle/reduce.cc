@@ -28,7 +28,7 @@ struct Sum {
 Estimate estimate(const Sum& s, double depth, double lost, double unit = kUnit) {
   const auto n = static_cast<double>(s.terms);
   const double relative = gamma(depth, unit) + (s.terms > 1 ? n * 0x1p-52 : 0);
-  if (!finite(relative) || s.magnitude * (1 + relative) >= kOverflowF32)
+  if (!finite(relative) || s.magnitude * (1 + relative) >= kBinary32.overflow)
     return {s.value, kInfinity};
   return {s.value, s.magnitude * relative + n * lost};
 }
@@ -333,7 +333,7 @@ void eval_reduce(const Call& call) {
       const int64_t first = targets.of_run(row);
       for (int64_t i = 0; i < run; ++i) {
         const auto at = static_cast<size_t>(first + i * targets.step());
-        const double v = integers ? element(x, row * run + i) : operand(call, 0, row * run + i);
+        const double v = integers ? number_at(x, row * run + i) : operand(call, 0, row * run + i);
         most[at] = larger(most[at], v);
         total[at] += v;
       }
@@ -370,7 +370,7 @@ void eval_scatter_add(const Call& call) {
   for (int64_t i = 0; i < ids.elements(); ++i) {
     const int64_t id = ids.as<int32_t>()[static_cast<size_t>(i)];
     Sum* const row = sums.data() + std::clamp<int64_t>(id, 0, rows - 1) * width;
-    for (int64_t c = 0; c < width; ++c) row[c].add(element(dy, i * width + c));
+    for (int64_t c = 0; c < width; ++c) row[c].add(number_at(dy, i * width + c));
   }
   for (int64_t i = 0; i < rows * width; ++i) {
     const Sum& s = sums[static_cast<size_t>(i)];
@@ -389,17 +389,17 @@ void eval_all_reduce(const Call& call) {
   const auto replicas = call.inputs.size();
   const bool bf16 = call.op.type.dtype == DType::kBF16;
   // With bf16 contributions, every hop rounds to binary32, then to bf16.
-  const double unit = bf16 ? kUnitBf16 + kUnit * 2 : kUnit;
+  const double unit = bf16 ? kBfloat16.unit() + kUnit * 2 : kUnit;
   const double lost = call.declared.flush ? kMinNormal : bf16 ? 0x1p-134 : 0;
   for_each_element(call.pool, call.op.type.elements(), [&](int64_t i) {
     Sum s;
-    for (const Tensor& t : call.inputs) s.add(element(t, i));
+    for (const Tensor& t : call.inputs) s.add(number_at(t, i));
     if (call.op.type.dtype == DType::kI32) return call.set(i, wrapped(s.value));
     if (replicas == 1 && !(call.declared.flush && s.tiny_term)) return call.set(i, {s.value, 0});
     const Estimate e = estimate(s, static_cast<double>(replicas - 1), lost, unit);
     if (!finite(e.radius)) return call.set(i, e);
     if (bf16 &&
-        s.magnitude * (1 + gamma(static_cast<double>(replicas - 1), unit)) >= kOverflowBf16) {
+        s.magnitude * (1 + gamma(static_cast<double>(replicas - 1), unit)) >= kBfloat16.overflow) {
       return call.set(i, {s.value, kInfinity});
     }
     call.set(i, store(e, Final::kIncluded, {DType::kF32, call.declared.flush}));

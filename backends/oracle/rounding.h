@@ -6,6 +6,7 @@
 //   store({1.0 / 3, 0x1p-52}, Final::kRounds, {.dtype = DType::kF32})
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -18,12 +19,8 @@ namespace twinrun::oracle {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kUnit = 0x1p-24;        // unit roundoff of binary32
-inline constexpr double kUnitBf16 = 0x1p-8;     // of bfloat16
 inline constexpr double kMinNormal = 0x1p-126;  // smallest normal number of both
 inline constexpr double kOutward = 1 + 0x1p-40;
-// Numbers of at least this size round to infinity.
-inline constexpr double kOverflowF32 = 0x1p128 - 0x1p103;
-inline constexpr double kOverflowBf16 = 0x1p128 - 0x1p119;
 
 // A binary64 value and a bound on its distance from what a conforming engine computes.
 struct Estimate {
@@ -33,15 +30,35 @@ struct Estimate {
 
 inline bool finite(double x) { return std::fabs(x) < kInfinity; }
 
-// 2^(floor(log2 |x|) - precision), not below the format's `smallest`; |x| below 2^900.
-inline double scaled_binade(double x, int precision, double smallest) {
-  const int exponent = static_cast<int>(std::bit_cast<uint64_t>(std::fabs(x)) >> 52) - 1023;
-  if (exponent < -126) return smallest;
-  return std::bit_cast<double>(static_cast<uint64_t>(exponent - precision + 1023) << 52);
+// How far a found number is from an estimate, in units of its radius: above 1 it is outside. 0: the
+// same number, +0 and -0 or two NaN among them. Infinity: NaN or an infinity on one side only, or
+// another number where the radius is 0.
+inline double ratio(double found, Estimate e) {
+  if (found == e.value || (found != found && e.value != e.value)) return 0;
+  if (!finite(found) || !finite(e.value)) return kInfinity;
+  return e.radius > 0 ? std::fabs(found - e.value) / e.radius : kInfinity;
 }
-// Half a unit in the last place of the binade of x, gradual underflow included.
-inline double half_ulp_f32(double x) { return scaled_binade(x, 24, 0x1p-150); }
-inline double half_ulp_bf16(double x) { return scaled_binade(x, 8, 0x1p-134); }
+
+// A floating-point type: the bits of its significand, half its smallest number, and the size from
+// which on numbers round to infinity.
+struct Format {
+  int precision;
+  double least, overflow;
+
+  // The largest relative error of one rounding.
+  constexpr double unit() const { return 1 / static_cast<double>(int64_t{1} << precision); }
+  // Half a unit in the last place of the binade of x, gradual underflow included.
+  double half_ulp(double x) const {
+    const int exponent = static_cast<int>(std::bit_cast<uint64_t>(std::fabs(x)) >> 52) - 1023;
+    if (exponent < -126) return least;
+    const auto bits = static_cast<uint64_t>(exponent - precision + 1023) << 52;
+    return std::max(std::bit_cast<double>(bits), least);
+  }
+};
+inline constexpr Format kBinary16{11, 0x1p-25, 65520};
+inline constexpr Format kBfloat16{8, 0x1p-134, 0x1p128 - 0x1p119};
+inline constexpr Format kBinary32{24, 0x1p-150, 0x1p128 - 0x1p103};
+inline constexpr Format kBinary64{53, 0, std::numeric_limits<double>::max()};
 
 // Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1: n u / (1 - n u).
 inline double gamma(double n, double unit = kUnit) {
@@ -69,15 +86,15 @@ inline Estimate store(Estimate e, Final final, Storage storage) {
   const double size = std::fabs(e.value);
   double radius = e.radius;
   double before_last = radius;
-  if (final == Final::kRounds) radius += half_ulp_f32(size + radius);
+  if (final == Final::kRounds) radius += kBinary32.half_ulp(size + radius);
   if (storage.flush && size - radius < kMinNormal) {
     radius = std::fmax(radius, std::fmin(size, radius + kMinNormal));
   }
-  double overflow = kOverflowF32;
+  double overflow = kBinary32.overflow;
   if (storage.dtype == DType::kBF16) {
-    overflow = kOverflowBf16;
+    overflow = kBfloat16.overflow;
     before_last = radius;
-    radius += half_ulp_bf16(size + radius);
+    radius += kBfloat16.half_ulp(size + radius);
   }
   if (size + before_last >= overflow) {
     // It may or may not overflow: untestable.

@@ -11,10 +11,8 @@
 
 namespace twinrun::radii {
 
-// A value during the walk.
-struct Known {
-  Tensor value, low, high;  // as in Bounded
-  std::string why;
+// A value during the walk; `type` is not set.
+struct Known : Bounded {
   // Of a sum of `terms` that were added one by one: the sum of their sizes (f64). A compiler may add
   // them in another order.
   Tensor mass;
@@ -24,18 +22,12 @@ struct Known {
   bool reduced = false;
   std::string stem;
   bool one_sum_with(const Op& op) const;
-
-  bool exact() const { return !low.valid(); }
 };
 
-inline double element(const Tensor& t, int64_t i) {
-  return t.dtype() == DType::kF64 ? t.as<const double>()[static_cast<size_t>(i)]
-                                  : oracle::element(t, i);
-}
-inline Interval at(const Known& x, int64_t i) {
-  const double v = element(x.value, i);
+inline Interval at(const Bounded& x, int64_t i) {
+  const double v = number_at(x.value, i);
   if (x.exact()) return exactly(v);
-  return {v, element(x.low, i), element(x.high, i)};
+  return {v, number_at(x.low, i), number_at(x.high, i)};
 }
 
 // Values that the rule of an op reads besides its operands, because the operands depend on each

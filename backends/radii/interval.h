@@ -103,8 +103,8 @@ class Rules {
       : bf16_(dtype == DType::kBF16),
         flush_(may.flush),
         independent_(may.independent),
-        unit_((bf16_ ? oracle::kUnitBf16 : 0) + oracle::kUnit * (1 + 0x1p-20)),
-        largest_(bf16_ ? oracle::kOverflowBf16 : oracle::kOverflowF32),
+        unit_((bf16_ ? oracle::kBfloat16.unit() : 0) + oracle::kUnit * (1 + 0x1p-20)),
+        largest_(bf16_ ? oracle::kBfloat16.overflow : oracle::kBinary32.overflow),
         least_(bf16_ ? 0x1p-133 : (1 + may.elementary_ulps) * 0x1p-149),
         elementary_(2 * may.elementary_ulps * oracle::kUnit + oracle::kElementaryError) {}
 

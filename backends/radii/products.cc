@@ -121,7 +121,7 @@ void product(const Site& site, const Op& op, const std::vector<Tensor>& values,
       e = exactly(v);  // of a convolution, an engine may leave out what the padding multiplies
     } else if (size == 0) {
       e = exactly(0);
-    } else if (oracle::finite(v) && size * (1 + relative) < oracle::kOverflowF32 / 2) {
+    } else if (oracle::finite(v) && size * (1 + relative) < oracle::kBinary32.overflow / 2) {
       const double r = (from_operands + relative * size) * kOutward + lost;
       e = rules.rounded({v, v - r, v + r});
     }

@@ -97,7 +97,7 @@ Known source(const Site& site) {
   const Tensor given = out.value;
   out = fresh(site.op);
   const Planes to = planes_of(out);
-  for (int64_t i = 0; i < given.elements(); ++i) to.set(i, site.rules().read(element(given, i)));
+  for (int64_t i = 0; i < given.elements(); ++i) to.set(i, site.rules().read(number_at(given, i)));
   return out;
 }
 
@@ -136,7 +136,7 @@ Known given_value(const Tensor& t, const Op& op, const FusedArithmetic& may) {
   const Planes to = planes_of(k);
   bool exact = true;
   for (int64_t i = 0; i < t.elements(); ++i) {
-    const Interval e = rules.read(element(t, i));
+    const Interval e = rules.read(number_at(t, i));
     exact = exact && certain(e);
     to.set(i, e);
   }
@@ -192,7 +192,7 @@ class Walk {
       if (op.kind != OpKind::kParameter) k = evaluate(id);
       if (draw_ != nullptr) k.low = {}, k.high = {};  // of a parameter
       for (size_t w = 0; w < wanted.size(); ++w) {
-        if (wanted[w] == id) out[w] = {op.type, k.value, k.low, k.high, k.why};
+        if (wanted[w] == id) out[w] = k, out[w].type = op.type;
       }
       for (const ValueId operand : read_by(op)) {
         if (last_[at_(operand)] == id) values_[at_(operand)] = {};
@@ -301,10 +301,8 @@ class Walk {
 }  // namespace radii
 
 double Bounded::radius(int64_t i) const {
-  if (exact()) return 0;
-  const radii::Interval e{radii::element(value, i), radii::element(low, i),
-                          radii::element(high, i)};
-  if (e.nan()) return 0;
+  const radii::Interval e = radii::at(*this, i);
+  if (radii::certain(e)) return 0;
   const double r = std::fmax(e.value - e.low, e.high - e.value);
   return r == r ? r : radii::kInfinity;
 }
@@ -334,7 +332,7 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
     for (size_t w = 0; w < out.size(); ++w) {
       for (size_t i = 0; i < squares[w].size(); ++i) {
         const auto at = static_cast<int64_t>(i);
-        const double moved = radii::element(drawn[w].value, at) - radii::element(out[w].value, at);
+        const double moved = number_at(drawn[w].value, at) - number_at(out[w].value, at);
         squares[w][i] += moved * moved;
       }
     }
@@ -346,7 +344,7 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
     b.low = Tensor::empty(planes), b.high = Tensor::empty(planes);
     bool lost = false;
     for (size_t i = 0; i < squares[w].size(); ++i) {
-      const double v = radii::element(b.value, static_cast<int64_t>(i));
+      const double v = number_at(b.value, static_cast<int64_t>(i));
       const double deviation = std::sqrt(squares[w][i] / samples);
       const double r =
           deviation != 0 ? 32 * deviation + rules.unit() * std::fabs(v) + oracle::kMinNormal : 0;
@@ -409,45 +407,28 @@ FoundVerdict compare(const Bounded& expected, const Tensor& found, const Tensor*
   std::vector<double> radii;
   double largest = 0;
   for (int64_t i = 0; i < v.elements; ++i) {
-    const radii::Interval e = expected.exact() ? radii::exactly(radii::element(expected.value, i))
-                                               : radii::Interval{radii::element(expected.value, i),
-                                                                 radii::element(expected.low, i),
-                                                                 radii::element(expected.high, i)};
-    const double x = radii::element(found, i);
+    const radii::Interval e = radii::at(expected, i);
+    const double x = number_at(found, i);
     const bool open = !radii::certain(e) && (!oracle::finite(e.low) || !oracle::finite(e.high));
     if (oracle::finite(e.value)) largest = std::fmax(largest, std::fabs(e.value));
     if (is_float) {
-      const double old = before != nullptr ? radii::element(*before, i) : 0;
+      const double old = before != nullptr ? number_at(*before, i) : 0;
       // A NaN on one side counts as an infinite change.
       const double a = std::fabs(x - old), b = std::fabs(e.value - old);
-      undecided.add(a == a && b == b ? std::fmax(a, b) : radii::kInfinity,
-                    radii::certain(e) ? 0 : expected.radius(i));
+      undecided.add(a == a && b == b ? std::fmax(a, b) : radii::kInfinity, expected.radius(i));
     }
     if (open && (e.anything() || !oracle::finite(x))) {
-      ++v.unknown;
+      ++v.untestable;
       continue;
     }
     const double radius = e.nan() ? 0 : x > e.value ? e.high - e.value : e.value - e.low;
     if (oracle::finite(radius)) radii.push_back(expected.radius(i));
-    double ratio = radii::kInfinity;
-    if (x == e.value || (e.nan() && x != x)) {
-      ratio = 0;
-    } else if (oracle::finite(x) && radius > 0) {
-      ratio = std::fabs(x - e.value) / radius;
-      if (radius == radii::kInfinity) ratio = 0;
-    }
     // The ends decide; the ratio is rounded.
-    const bool inside = ratio == 0 || (x >= e.low && x <= e.high);
-    if (inside) ratio = std::fmin(ratio, 1);
-    if (!inside) {
-      ratio = std::fmax(ratio, 1 + 0x1p-40);
-      ++v.outside;
-      v.wrong.push_back(i);
-    }
-    if (!v.worst || ratio > v.largest_ratio) {
-      v.worst = FoundVerdict::Element{i, x, e.value, radius};
-      v.largest_ratio = ratio;
-    }
+    const double near = oracle::ratio(x, {e.value, radius});
+    const bool inside = near == 0 || e.has(x);
+    const double ratio = inside ? std::fmin(near, 1) : std::fmax(near, 1 + 0x1p-40);
+    if (!inside) v.wrong.push_back(i);
+    v.note(i, x, {e.value, radius}, ratio);
   }
   if (!radii.empty() && largest > 0) {
     std::ranges::nth_element(radii, radii.begin() + static_cast<std::ptrdiff_t>(radii.size() / 2));

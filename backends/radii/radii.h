@@ -11,11 +11,10 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "backends/core/backend.h"
+#include "backends/oracle/oracle.h"
 #include "program/base/result.h"
 #include "program/base/tensor.h"
 #include "program/graph/program.h"
@@ -74,18 +73,10 @@ Result<std::vector<Bounded>> likely_values(const Program& program, const ReplayA
                                            const FusedArithmetic& may, ThreadPool* pool,
                                            int samples = kSamples);
 
-// What an engine returned, held against the intervals.
-struct FoundVerdict {
-  struct Element {
-    int64_t at = 0;  // flat index
-    double found = 0, expected = 0, radius = 0;
-  };
-  int64_t elements = 0;
-  int64_t outside = 0;
-  int64_t unknown = 0;           // elements without a finite bound, for the reason Bounded::why
-  std::vector<int64_t> wrong;    // flat indices of those outside, ascending
-  std::optional<Element> worst;  // the largest |found - expected| / radius
-  double largest_ratio = 0;      // that ratio; above 1: outside. Infinity where the radius is 0
+// What an engine returned, held against the intervals: radii are distances to the end on the found
+// number's side. Untestable are elements without a finite bound, for the reason Bounded::why.
+struct FoundVerdict : OracleVerdict {
+  std::vector<int64_t> wrong;  // flat indices of the elements outside, ascending
   // Median of the finite radii over the largest |expected|: how sharp the test is. 0: all are exact.
   double median_relative_radius = 0;
   // Which part of the change from `before` the intervals leave undecided: with c the larger of

@@ -10,9 +10,9 @@
 #include "harness/experiment/imported.h"
 #include "harness/run/step_loop.h"
 #include "harness/search/search.h"
-#include "harness/tensors/element.h"
 #include "harness/tensors/element_diff.h"
 #include "harness/tensors/pattern.h"
+#include "program/base/element.h"
 
 namespace twinrun::bisect {
 namespace {

@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "harness/diff/diff_foreign.h"
-#include "harness/tensors/element.h"
 #include "harness/tensors/element_diff.h"
 #include "harness/tensors/pattern.h"
 #include "program/base/bits.h"
+#include "program/base/element.h"
 #include "program/base/thread_pool.h"
 
 namespace twinrun {

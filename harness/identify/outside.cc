@@ -11,8 +11,8 @@
 #include "backends/oracle/rounding.h"
 #include "harness/envelope/screen_steps.h"
 #include "harness/identify/identify_fit.h"
-#include "harness/identify/signatures.h"
 #include "harness/run/one_step.h"
+#include "harness/tensors/signatures.h"
 #include "program/base/distributions.h"
 
 namespace twinrun {
@@ -70,8 +70,14 @@ class Describer {
     if (c.kept == c.elements)
       w.dims = c.is_state ? v_.asked.state[c.index].type.dims : v_.asked.graph.type(c.id).dims;
     w.axes = axis_names(c.tensor, w.dims);
-    w.got = *is.data;
-    w.expected = expected;
+    const std::vector<double> got(is.data->begin(), is.data->end()),
+        mean(expected.begin(), expected.end());
+    for (size_t i = 0; i < n; ++i) {
+      if (oracle::ratio(got[i], {mean[i], allowed[i]}) > 1)
+        w.wrong.push_back(static_cast<int64_t>(i));
+    }
+    w.got = got;
+    w.expected = mean;
     w.allowed = allowed;
     w.from_exact = from_exact;
     std::vector<float> left_expected;
@@ -94,7 +100,7 @@ class Describer {
     const Signature s = signature_of(w);
     m.pattern = s.signature;
     m.elements = s.elements;
-    return s.wrong > 0;
+    return !w.wrong.empty();
   }
 
   // Describes a tensor of which no element is outside by itself.
@@ -201,7 +207,7 @@ class Describer {
       if (!expected.stored || w.left.empty() || kept.size() == kept.capacity()) continue;
       std::vector<float>& change = kept.emplace_back(w.left.size());
       for (size_t i = 0; i < change.size(); ++i)
-        change[i] = (*expected.stored)[i] - (w.left[i] - w.got[i]);
+        change[i] = (*expected.stored)[i] - (w.left[i] - static_cast<float>(w.got[i]));
       add("what was expected of " + u.tensor, change);
     }
   }

@@ -36,9 +36,9 @@ std::vector<int64_t> wrong_elements(const OracleResult& oracle, const Tensor& su
   std::vector<int64_t> wrong;
   const auto n = static_cast<int64_t>(oracle.value.size());
   for (int64_t i = 0; i < n; ++i) {
-    const double x = number_at(subject, i), v = oracle.value[static_cast<size_t>(i)];
-    if (x == v || (x != x && v != v)) continue;
-    if (!(std::fabs(x - v) <= oracle.radius[static_cast<size_t>(i)])) wrong.push_back(i);
+    const auto u = static_cast<size_t>(i);
+    if (oracle::ratio(number_at(subject, i), {oracle.value[u], oracle.radius[u]}) > 1)
+      wrong.push_back(i);
   }
   return wrong;
 }

@@ -4,7 +4,7 @@
 // for the first violation of an op.
 //
 //   op_signatures(declared, op, subject, oracle, inputs, pool, past);
-//   // {"8 times the expected value", 1}, ...
+//   // {"8 times what was expected", 1}, ...
 #pragma once
 
 #include <span>

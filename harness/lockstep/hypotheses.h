@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "harness/lockstep/fingerprint.h"
-#include "harness/tensors/element.h"
 #include "harness/tensors/pattern.h"
+#include "harness/tensors/signatures.h"
 #include "program/base/bits.h"
+#include "program/base/element.h"
 
 namespace twinrun {
 
@@ -41,7 +42,7 @@ struct Suspect {
 std::vector<OpSignature> from_memory(const Suspect& s);
 // The op recomputed by the oracle as the hypothesis says.
 std::vector<OpSignature> from_operands(const Suspect& s);
-// Non-finite values, zeros, a flipped bit, a factor, a constant, an offset, a shift, a rounding.
+// The signature of the numbers alone (harness/tensors/signatures.h), else a rounding.
 std::vector<OpSignature> from_values(const Suspect& s);
 
 }  // namespace twinrun

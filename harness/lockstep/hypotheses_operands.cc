@@ -26,8 +26,7 @@ class Trials {
     int64_t explained = 0, contradicted = 0;
     size_t next = 0;
     for (int64_t i = 0; i < s_.op.type.elements(); ++i) {
-      const double v = value(i), x = s_.got(i);
-      const bool agrees = x == v || (x != x && v != v) || std::fabs(x - v) <= radius(i);
+      const bool agrees = oracle::ratio(s_.got(i), {value(i), radius(i)}) <= 1;
       const bool wrong = next < s_.wrong.size() && s_.wrong[next] == i;
       next += wrong ? 1 : 0;
       explained += wrong && agrees ? 1 : 0;

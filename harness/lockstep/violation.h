@@ -54,7 +54,7 @@ struct Violation {
   std::string input;
   std::vector<Tensor> read;
   std::string link;         // kLink, kFeed: "operand 1 is not what dense1/kernel wrote"
-  std::string fingerprint;  // "8 times the expected value", "the value of the step before", ...
+  std::string fingerprint;  // "8 times what was expected", "the value of the step before", ...
   std::vector<std::string> also;  // other explanations that also fit
   std::string elements;           // "12 of 4608 elements, worst at [0,3,1,7]"
   // Which elements: "every 8th along dimension 1, from 3", "the last 16 of 784 rows".

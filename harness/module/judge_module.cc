@@ -35,15 +35,6 @@ Result<Tensor> tensor_of(const NamedArray& array, const TensorType& type, const 
   return bits;
 }
 
-std::vector<int64_t> index_of(const Dims& dims, int64_t flat) {
-  std::vector<int64_t> out(dims.size());
-  for (size_t d = dims.size(); d-- > 0;) {
-    out[d] = flat % dims[d];
-    flat /= dims[d];
-  }
-  return out;
-}
-
 ModuleResult described(int64_t index, int64_t replaces, const Bounded& expected,
                        const FoundVerdict& v) {
   ModuleResult r;
@@ -51,12 +42,12 @@ ModuleResult described(int64_t index, int64_t replaces, const Bounded& expected,
   r.moved = v.moved, r.undecided = v.undecided;
   r.index = index;
   r.type = to_string(expected.type);
-  r.elements = v.elements, r.outside = v.outside, r.unknown = v.unknown;
-  if (v.unknown > 0) r.why = expected.why.empty() ? "the result may overflow" : expected.why;
-  if (v.worst)
-    r.worst = ModuleResult::Worst{index_of(expected.type.dims, v.worst->at), v.worst->found,
-                                  v.worst->expected, v.worst->radius};
-  r.largest_ratio = v.largest_ratio;
+  r.elements = v.elements, r.outside = v.outside, r.unknown = v.untestable;
+  if (v.untestable > 0) r.why = expected.why.empty() ? "the result may overflow" : expected.why;
+  if (v.worst_element >= 0)
+    r.worst = ModuleResult::Worst{index_of(expected.type.dims, v.worst_element), v.subject, v.value,
+                                  v.radius};
+  r.largest_ratio = v.worst;
   r.median_relative_radius = v.median_relative_radius;
   r.pattern = element_pattern(expected.type.dims, v.wrong);
   return r;

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <optional>
 
-#include "harness/tensors/element.h"
 #include "program/base/bits.h"
+#include "program/base/element.h"
 
 namespace twinrun {
 namespace {

@@ -9,15 +9,6 @@
 namespace twinrun {
 namespace {
 
-Dims index_of(const Dims& dims, int64_t flat) {
-  Dims index(dims.size());
-  for (size_t i = dims.size(); i-- > 0;) {
-    index[i] = flat % dims[i];
-    flat /= dims[i];
-  }
-  return index;
-}
-
 // Returns n where the indices are exactly every nth index of a dimension of this size; else 0.
 int64_t even_step(const std::set<int64_t>& at, int64_t size) {
   if (at.size() < 2) return 0;
@@ -84,6 +75,15 @@ int64_t rim(const Dims& dims, const std::vector<Dims>& wrong) {
 }
 
 }  // namespace
+
+Dims index_of(const Dims& dims, int64_t flat) {
+  Dims index(dims.size());
+  for (size_t i = dims.size(); i-- > 0;) {
+    index[i] = flat % dims[i];
+    flat /= dims[i];
+  }
+  return index;
+}
 
 std::string index_text(const Dims& dims, int64_t flat) { return to_string(index_of(dims, flat)); }
 

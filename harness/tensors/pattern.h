@@ -24,7 +24,8 @@ std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong,
 std::vector<std::vector<int64_t>> regions_around(const Dims& dims,
                                                  const std::vector<int64_t>& wrong);
 
-// The index of a flat position as text: "[2,0,1]".
+// The index of a flat position, and the same as text: "[2,0,1]".
+Dims index_of(const Dims& dims, int64_t flat);
 std::string index_text(const Dims& dims, int64_t flat);
 
 }  // namespace twinrun

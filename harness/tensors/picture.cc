@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/tensors/element.h"
+#include "program/base/element.h"
 
 namespace twinrun {
 namespace {
@@ -13,12 +13,10 @@ constexpr int64_t kMax = 64;  // cells per side
 
 // 0: within the bound; 1 to 9: the power of ten by which the error exceeds it; 10: NaN, Inf, or a
 // difference where the bits had to be equal.
-int level_of(double got, double expected, double radius) {
-  if (got == expected || (std::isnan(got) && std::isnan(expected))) return 0;
-  const double error = std::fabs(got - expected);
-  if (error <= radius) return 0;
-  if (!std::isfinite(error) || radius == 0) return 10;
-  return std::clamp(static_cast<int>(std::ceil(std::log10(error / radius))), 1, 9);
+int level_of(double ratio) {
+  if (ratio <= 1) return 0;
+  return std::isfinite(ratio) ? std::clamp(static_cast<int>(std::ceil(std::log10(ratio))), 1, 9)
+                              : 10;
 }
 
 // How many trailing dimensions form the columns of the picture: the number that makes rows and
@@ -54,7 +52,8 @@ TensorPicture picture_of(const std::vector<int64_t>& dims, const OracleResult& o
     const auto k = static_cast<size_t>(i);
     int& cell =
         worst[static_cast<size_t>(i / columns * high / rows * wide + i % columns * wide / columns)];
-    cell = std::max(cell, level_of(number_at(subject, i), oracle.value[k], oracle.radius[k]));
+    cell = std::max(
+        cell, level_of(oracle::ratio(number_at(subject, i), {oracle.value[k], oracle.radius[k]})));
   }
   for (int64_t r = 0; r < high; ++r) {
     std::string line;

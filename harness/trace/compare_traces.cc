@@ -21,14 +21,8 @@ using aten::TensorView;
 
 constexpr size_t kMostListed = 50;
 
-// What the judge said of one result.
-struct Judgement {
-  double worst = 0;
-  int64_t outside = 0;
-  bool complete = true;  // every element has a finite bound
-};
 using ResultKey = std::pair<int64_t, const std::byte*>;  // call, first element
-using Judgements = std::map<ResultKey, Judgement>;
+using Judgements = std::map<ResultKey, OracleVerdict>;   // what the judge said of each
 
 ResultKey key_of(const Call& call, const TensorView& view) { return {call.index, view.data}; }
 
@@ -83,12 +77,12 @@ class Comparison {
 
   TwoSides compare(ThreadPool* pool, const StopFlag* stop, Progress* progress) {
     out_.a = judge_trace(trace_a_, pool, stop, progress, [&](const JudgedResult& r) {
-      judged_a_[key_of(r.call, r.actual)] = {r.worst, r.outside, r.untestable == 0};
+      judged_a_[key_of(r.call, r.actual)] = r.held;
       rounding_a_.note(r);
       note_ratio(r);
     });
     out_.b = judge_trace(trace_b_, pool, stop, progress, [&](const JudgedResult& r) {
-      judged_b_[key_of(r.call, r.actual)] = {r.worst, r.outside, r.untestable == 0};
+      judged_b_[key_of(r.call, r.actual)] = r.held;
       rounding_b_.note(r);
     });
     list_differences();
@@ -120,9 +114,7 @@ class Comparison {
         const double bound = 2 * std::fmax(aten::stored(r.expected.at(n), r.actual.element).radius,
                                            aten::stored(r.expected.at(n), other.element).radius);
         largest = std::fmax(largest, bound);
-        if (x == y || (std::isnan(x) && std::isnan(y))) continue;
-        const double d = std::fabs(x - y);
-        ratio = std::fmax(ratio, bound > 0 && std::isfinite(d) ? d / bound : INFINITY);
+        ratio = std::fmax(ratio, oracle::ratio(x, {y, bound}));
       }
       if (!reads_the_same(k)) ratio = largest > 0 ? differences_[k].largest / largest : INFINITY;
       ratios_[k] = ratio;
@@ -132,7 +124,7 @@ class Comparison {
   static void fill(SideCall& s, const Judgements& judged, const TraceResult& r) {
     const auto at = judged.find(key_of(*r.call, *r.view));
     if (at == judged.end()) return;
-    s.judged = at->second.complete;
+    s.judged = at->second.untestable == 0;
     s.worst = at->second.worst;
     s.outside = at->second.outside;
   }

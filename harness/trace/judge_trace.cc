@@ -13,6 +13,7 @@
 #include "backends/aten/graph.h"
 #include "backends/aten/precision.h"
 #include "harness/tensors/pattern.h"
+#include "harness/tensors/signatures.h"
 #include "harness/trace/coverage.h"
 #include "harness/trace/gradient.h"
 #include "harness/trace/operands.h"
@@ -34,11 +35,8 @@ using aten::Value;
 
 constexpr size_t kMaxFindings = 200;
 
-struct Compared {
-  int64_t untestable = 0;
-  int64_t saturated = 0;  // of these: numbers that stand for infinity, which may overflow or not
-  double worst = 0;
-  int64_t at = -1;
+struct Compared : OracleVerdict {
+  int64_t saturated = 0;  // untestable numbers that stand for infinity, which may overflow or not
   std::vector<int64_t> wrong;
   // The largest of all elements that have finite bounds and finite expected values.
   double error = 0, expected = 0, bound = 0;
@@ -52,23 +50,6 @@ bool adds_products(std::string_view op) {
          name.ends_with("linear") || name.ends_with("mv") || name.ends_with("dot");
 }
 
-double largest_of(Element element) {
-  switch (element) {
-    case Element::kF16:
-      return 65504;
-    case Element::kF64:
-      return std::numeric_limits<double>::max();
-    default:
-      return static_cast<double>(std::numeric_limits<float>::max());
-  }
-}
-
-double ratio_of(Estimate e, double x) {
-  if (x == e.value || (x != x && e.value != e.value)) return 0;
-  if (!aten::finite(x) || !aten::finite(e.value)) return aten::kInfinity;
-  return e.radius > 0 ? std::fabs(x - e.value) / e.radius : aten::kInfinity;
-}
-
 Compared compare(const Array& expected, const Array& actual, Element element, const Arithmetic& m) {
   constexpr int64_t kPiece = 1 << 15;
   std::vector<Compared> parts(static_cast<size_t>((expected.size() + kPiece - 1) / kPiece + 1));
@@ -76,17 +57,17 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
     Compared& mine = parts[static_cast<size_t>(begin / kPiece)];
     for (int64_t i = begin; i < end; ++i) {
       const Estimate e = aten::stored(expected.at(i), element);
+      const double got = actual.value[static_cast<size_t>(i)];
       // A NaN that is computed from a NaN is right, and has no bound.
-      if (std::isnan(e.value) && std::isnan(actual.value[static_cast<size_t>(i)])) continue;
+      if (std::isnan(e.value) && std::isnan(got)) continue;
       if (!(e.radius < aten::kInfinity)) {
         ++mine.untestable;
-        if (std::fabs(e.value) >= largest_of(element) / 2) ++mine.saturated;
+        if (std::fabs(e.value) >= aten::format_of(element).overflow / 2) ++mine.saturated;
         continue;
       }
-      const double got = actual.value[static_cast<size_t>(i)];
-      const double ratio = ratio_of(e, got);
+      const double ratio = oracle::ratio(got, e);
       if (ratio > 1) mine.wrong.push_back(i);
-      if (mine.at < 0 || ratio > mine.worst) mine.worst = ratio, mine.at = i;
+      mine.note(i, got, e, ratio);
       if (!aten::finite(e.value)) continue;
       mine.error = std::fmax(mine.error, std::fabs(got - e.value));
       mine.expected = std::fmax(mine.expected, std::fabs(e.value));
@@ -96,8 +77,9 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
     }
   });
   Compared all;
+  all.elements = expected.size();
   for (const Compared& part : parts) {
-    all.untestable += part.untestable;
+    all.add(part);
     all.saturated += part.saturated;
     all.error = std::fmax(all.error, part.error);
     all.expected = std::fmax(all.expected, part.expected);
@@ -105,8 +87,6 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
     all.expected_squares += part.expected_squares;
     all.bound_squares += part.bound_squares;
     all.wrong.insert(all.wrong.end(), part.wrong.begin(), part.wrong.end());
-    if (part.at >= 0 && (all.at < 0 || part.worst > all.worst))
-      all.worst = part.worst, all.at = part.at;
   }
   return all;
 }
@@ -114,48 +94,21 @@ Compared compare(const Array& expected, const Array& actual, Element element, co
 // What the wrong elements look like; "" if nothing fits all of them.
 std::string signature(const Array& expected, const Array& actual, const Compared& c,
                       Element element, const Array* before) {
-  const auto all = [&](auto holds) {
-    return std::ranges::all_of(c.wrong, [&](int64_t i) {
-      return holds(expected.at(i), actual.value[static_cast<size_t>(i)], i);
-    });
-  };
-  if (all([](Estimate, double x, int64_t) { return x == 0; })) return "they are zero";
-  if (all([](Estimate, double x, int64_t) { return !aten::finite(x); }))
-    return "they are not finite";
   if (before != nullptr && before->size() == actual.size() &&
-      all([&](Estimate, double x, int64_t i) {
-        return x == before->value[static_cast<size_t>(i)];
-      })) {
-    return "they are what they were before the call: it did not write them";
-  }
-  const double value = expected.at(c.at).value, got = actual.value[static_cast<size_t>(c.at)];
-  if (value != 0 && aten::finite(got) && aten::finite(value)) {
-    // A factor that is the same everywhere; it is known as well as the worst element allows.
-    const Estimate e = aten::stored(expected.at(c.at), element);
-    const double factor = got / value, slack = e.radius / std::fabs(value);
-    const double whole = std::round(factor), inverse = std::round(1 / factor);
-    double nice = factor;
-    if (std::fabs(factor - whole) <= slack * 2 + 1e-6 && whole != 0) nice = whole;
-    if (inverse != 0 && std::fabs(1 / inverse - factor) <= slack * 2 + 1e-6) nice = 1 / inverse;
-    if (all([&](Estimate w, double x, int64_t) {
-          const Estimate s = aten::stored(w, element);
-          return std::fabs(x - nice * w.value) <=
-                 s.radius * (1 + std::fabs(nice)) + slack * std::fabs(nice * w.value) * 2;
-        })) {
-      return nice == -1 ? "they have the opposite sign"
-                        : fmt::format("they are {:.6g} times the expected value", nice);
-    }
-  }
-  if (element == Element::kF32 && c.wrong.size() > 4) {
-    const bool rounded = all([](Estimate w, double x, int64_t) {
-      uint32_t bits;
-      const auto f = static_cast<float>(x);
-      std::memcpy(&bits, &f, sizeof bits);
-      return (bits & 0xFFFF) == 0 && std::fabs(x - w.value) <= 0x1p-7 * std::fabs(w.value);
-    });
-    if (rounded) return "they are rounded to bfloat16";
-  }
-  return "";
+      std::ranges::all_of(c.wrong,
+                          [&](int64_t i) { return actual.at(i).value == before->at(i).value; }))
+    return "what it was before the call, which did not write it";
+  std::vector<double> radius;
+  for (int64_t i = 0; i < expected.size(); ++i)
+    radius.push_back(aten::stored(expected.at(i), element).radius);
+  return signature_of({.dims = expected.dims,
+                       .got = actual.value,
+                       .expected = expected.value,
+                       .wrong = c.wrong,
+                       .allowed = radius,
+                       .slack = kSlack,
+                       .binary32 = element == Element::kF32})
+      .signature;
 }
 
 class Judge {
@@ -306,10 +259,9 @@ class Judge {
     coverage_.compared(call, actual, size, slack,
                        2 * (c.untestable - c.saturated) > expected.size());
     op.worst = std::max(op.worst, c.worst);
-    if (c.at >= 0) largest_ = std::max(largest_, c.worst);
+    if (c.worst_element >= 0) largest_ = std::max(largest_, c.worst);
     if (see_) {
-      see_({call, actual, expected, c.worst, static_cast<int64_t>(c.wrong.size()), c.untestable,
-            size, slack, coverage_.on_path(call)});
+      see_({call, actual, expected, c, size, slack, coverage_.on_path(call)});
     }
     const std::string result = of > 1 ? fmt::format("result {} of {}", which + 1, of) : "";
     if (c.wrong.empty()) {
@@ -332,20 +284,19 @@ class Judge {
     CallFinding f = finding(call);
     f.result = result;
     f.type = actual.type();
-    f.elements = expected.size();
-    f.outside = static_cast<int64_t>(c.wrong.size());
+    f.elements = c.elements;
+    f.outside = c.outside;
     f.pattern = element_pattern(actual.dims, c.wrong);
-    f.worst_index = index_text(actual.dims, c.at);
-    const Estimate e = aten::stored(expected.at(c.at), actual.element);
-    f.got = got.value[static_cast<size_t>(c.at)];
-    f.expected = e.value;
-    f.bound = e.radius;
+    f.worst_index = index_text(actual.dims, c.worst_element);
+    f.got = c.subject;
+    f.expected = c.value;
+    f.bound = c.radius;
     const Value* first = call.args.empty() ? nullptr : &call.args[0];
     Array before;
     const bool has_before = in_place && first != nullptr && which == 0 &&
                             first->kind == Value::Kind::kTensor && first->tensor.data != nullptr;
     if (has_before) before = aten::array_of(first->tensor, pool_);
-    f.operands = operands_of(call, actual.dims, which, c.at, pool_);
+    f.operands = operands_of(call, actual.dims, which, c.worst_element, pool_);
     f.signature = signature(expected, got, c, actual.element, has_before ? &before : nullptr);
     keep(std::move(f));
   }

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "backends/aten/array.h"
+#include "backends/oracle/oracle.h"
 #include "harness/host/progress.h"
 #include "harness/trace/trace_file.h"
 #include "program/base/thread_pool.h"
@@ -20,8 +21,7 @@ struct JudgedResult {
   const aten::Call& call;
   const aten::TensorView& actual;
   const aten::Array& expected;
-  double worst = 0;  // the largest error / bound
-  int64_t outside = 0, untestable = 0;
+  const OracleVerdict& held;
   // Euclidean norms over the elements that have finite bounds and values.
   double expected_norm = 0, bound_norm = 0;
   bool on_path = false;  // an update depends on the call (flow.h)

@@ -159,17 +159,9 @@ class Verifier {
   }
 
   void judge(ThreadPool* pool, const StopFlag* stop, Progress* progress) {
-    struct Said {
-      int64_t elements = 0, outside = 0, untestable = 0;
-      double worst = 0;
-    };
-    std::map<int64_t, Said> said;
+    std::map<int64_t, OracleVerdict> said;
     const TraceVerdict all = judge_trace(trace_, pool, stop, progress, [&](const JudgedResult& r) {
-      Said& s = said[r.call.index];
-      s.elements += r.expected.size();
-      s.outside += r.outside;
-      s.untestable += r.untestable;
-      s.worst = std::max(s.worst, r.worst);
+      said[r.call.index].add(r.held);
     });
     const auto fill = [&](KnownVerdict::Where& w) {
       w.elements = w.call < static_cast<int64_t>(trace_.calls.size()) ? elements_of(w) : 0;

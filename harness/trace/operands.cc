@@ -18,12 +18,6 @@ using aten::Value;
 constexpr size_t kMaxOperands = 12;
 constexpr int64_t kMaxValues = 6;  // of a row that are written out
 
-Dims index_of(const Dims& dims, int64_t flat) {
-  Dims index(dims.size());
-  for (size_t d = dims.size(); d-- > 0; flat /= dims[d]) index[d] = flat % dims[d];
-  return index;
-}
-
 int64_t flat_of(const Dims& dims, const Dims& index) {
   int64_t flat = 0;
   for (size_t d = 0; d < dims.size(); ++d) flat = flat * dims[d] + index[d];

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "program/base/bits.h"
+#include "program/base/element.h"
 #include "program/import/integers.h"
 
 namespace twinrun {
@@ -165,16 +166,7 @@ std::optional<double> only_value(const Tensor& t) {
     if (std::memcmp(t.raw(), t.raw() + static_cast<size_t>(i) * size, size) != 0)
       return std::nullopt;
   }
-  switch (t.dtype()) {
-    case DType::kF32:
-      return t.as<float>()[0];
-    case DType::kBF16:
-      return bf16_to_f32(t.as<uint16_t>()[0]);
-    case DType::kPred:
-      return t.as<uint8_t>()[0];
-    default:
-      return t.as<int32_t>()[0];
-  }
+  return number_at(t, 0);
 }
 
 }  // namespace twinrun

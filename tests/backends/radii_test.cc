@@ -18,10 +18,9 @@ namespace {
 using small::f32;
 
 std::string text_of(const FoundVerdict& v) {
-  if (!v.worst) return "";
-  return "element " + std::to_string(v.worst->at) + " found " + std::to_string(v.worst->found) +
-         " expected " + std::to_string(v.worst->expected) + " radius " +
-         std::to_string(v.worst->radius);
+  if (v.worst_element < 0) return "";
+  return "element " + std::to_string(v.worst_element) + " found " + std::to_string(v.subject) +
+         " expected " + std::to_string(v.value) + " radius " + std::to_string(v.radius);
 }
 
 // The program of one op, whose operands are inputs.
@@ -73,8 +72,8 @@ TEST_P(RadiiOp, ConformingEnginesAreInside) {
         ASSERT_TRUE(r) << r.error().message();
         const FoundVerdict verdict = compare((*r)[0], found);
         ASSERT_EQ(verdict.outside, 0) << c.name << " seed " << seed << " " << text_of(verdict);
-        elements += verdict.elements, unknown += verdict.unknown;
-        worst = std::max(worst, verdict.largest_ratio);
+        elements += verdict.elements, unknown += verdict.untestable;
+        worst = std::max(worst, verdict.worst);
       }
     }
   }
@@ -254,14 +253,14 @@ void random_programs(uint64_t first, uint64_t seeds) {
         ASSERT_EQ(l.outside, 0) << "likely: " << engine << " seed " << seed << " "
                                 << random.p.graph.op(random.p.outputs[i].id).name << " "
                                 << text_of(l);
-        most = std::max(most, l.largest_ratio);
+        most = std::max(most, l.worst);
         const FoundVerdict v = compare((*r)[i], found[i]);
         ASSERT_EQ(v.outside, 0) << engine << " seed " << seed << " "
                                 << random.p.graph.op(random.p.outputs[i].id).name << " "
                                 << text_of(v);
-        ASSERT_TRUE(v.unknown == 0 || !(*r)[i].why.empty());
-        elements += v.elements, unknown += v.unknown;
-        worst = std::max(worst, v.largest_ratio);
+        ASSERT_TRUE(v.untestable == 0 || !(*r)[i].why.empty());
+        elements += v.elements, unknown += v.untestable;
+        worst = std::max(worst, v.worst);
       }
     };
     hold("cpu", DotPrecision::kF32);
@@ -299,7 +298,7 @@ TEST(Radii, PlantedErrorsAreOutside) {
       x = std::nextafter(static_cast<float>(wrong), INFINITY);
       const FoundVerdict v = compare(b, found[i]);
       ASSERT_EQ(v.wrong, std::vector<int64_t>{at}) << random.p.outputs[i].name;
-      ASSERT_EQ(v.worst->at, at);
+      ASSERT_EQ(v.worst_element, at);
       ++planted;
     }
   }
@@ -421,7 +420,7 @@ TEST(Radii, HostileNumbersAreKnownOrSaidNotToBe) {
   EXPECT_NE((*r)[0].why.find("log"), std::string::npos) << (*r)[0].why;
   f = v(log, {nan, inf, nan, -inf, -inf, -inf, 88.59691f, nan});
   EXPECT_EQ(f.outside, 0);
-  EXPECT_GE(f.unknown, 2);
+  EXPECT_GE(f.untestable, 2);
   EXPECT_EQ(v(log, {nan, inf, nan, -inf, -inf, -92.1034f, 87, nan}).outside, 1);
 }
 
@@ -467,7 +466,7 @@ TEST(Radii, LikelyValuesDecideWhereIntervalsDoNot) {
   EXPECT_GT(compare((*proof)[0], y).median_relative_radius, 0.1);
   const FoundVerdict inside = compare((*likely)[0], y);
   EXPECT_EQ(inside.outside, 0);
-  EXPECT_LT(inside.largest_ratio, 0.5);
+  EXPECT_LT(inside.worst, 0.5);
   EXPECT_LT(inside.median_relative_radius, 1e-3);
   y.as<float>()[77] += 0.01f;
   const FoundVerdict v = compare((*likely)[0], y);
@@ -517,7 +516,7 @@ TEST(Radii, VerdictsDoNotDependOnThreads) {
     if (found[i].dtype() == DType::kF32) found[i].as<float>()[0] += 1;
     const FoundVerdict a = compare((*one)[i], found[i]), b = compare((*three)[i], found[i]);
     EXPECT_EQ(a.wrong, b.wrong);
-    EXPECT_EQ(a.unknown, b.unknown);
+    EXPECT_EQ(a.untestable, b.untestable);
   }
 }
 

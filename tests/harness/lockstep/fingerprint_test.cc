@@ -41,22 +41,19 @@ std::string look(const std::vector<float>& subject, OpKind kind = OpKind::kMulti
 }
 
 TEST(Fingerprint, BestFitFactor) {
-  EXPECT_EQ(look({8, -16, 24, 36}), "8 times the expected value");
-  EXPECT_EQ(look({0.125, -0.25, 0.375, 0.5625}), "0.125 times the expected value");
+  EXPECT_EQ(look({8, -16, 24, 36}), "8 times what was expected");
+  EXPECT_EQ(look({0.125, -0.25, 0.375, 0.5625}), "0.125 times what was expected");
 }
 
 TEST(Fingerprint, OppositeSign) {
-  EXPECT_EQ(look({-1, 2, -3, -4.5}), "-1 times the expected value");
+  EXPECT_EQ(look({-1, 2, -3, -4.5}), "what was expected with its sign turned");
 }
 
-TEST(Fingerprint, OneElement) {
-  EXPECT_EQ(look({1, -2, 7, 4.5}), "one element only: 7 where 3 was expected");
-}
+TEST(Fingerprint, OneElement) { EXPECT_EQ(look({1, -2, 7, 4.5}), "7 where 3 was expected"); }
 
 TEST(Fingerprint, NaNWhereANumberWasExpected) {
-  EXPECT_EQ(look({NAN, -2, INFINITY, 4.5}),
-            "2 elements that are NaN or Inf where a number was expected");
-  EXPECT_EQ(look({NAN, -2, 3, 4.5}), "an element that is NaN or Inf where a number was expected");
+  EXPECT_EQ(look({NAN, -2, INFINITY, 4.5}), "NaN or Inf (2 of 4 elements)");
+  EXPECT_EQ(look({NAN, -2, 3, 4.5}), "NaN or Inf (1 of 4 elements)");
 }
 
 TEST(Fingerprint, StaleByOneStep) {

@@ -52,10 +52,10 @@ INSTANTIATE_TEST_SUITE_P(
         Alike{"RowByColumn", tiny::kOnce, 1, "wrong_stride@dense2/dot_general,from=2",
               "dense2/dot_general", 2, "read in transposed order", ""},
         Alike{"NumberOfCores", tiny::kOnce, 8, "scale@dense2/kernel.grad,magnitude=8",
-              "dense2/kernel.grad", 0, "8 times the expected value (the number of cores)",
+              "dense2/kernel.grad", 0, "8 times what was expected (the number of cores)",
               "all elements"},
         Alike{"OppositeSign", tiny::kOnce, 1, "scale@dense2/kernel.grad,magnitude=-1",
-              "dense2/kernel.grad", 0, "-1 times the expected value", ""},
+              "dense2/kernel.grad", 0, "what was expected with its sign turned", ""},
         Alike{"CountedTwice", tiny::kOnce, 8, "double_core@dense1/kernel.grad.all_reduce,core=2",
               "dense1/kernel.grad.all_reduce", 0, "the sum with core 2 counted twice", ""},
         Alike{"Hoisted", tiny::kOnce, 8, "first_core_only@dense1/kernel.grad.all_reduce,from=1",
@@ -63,9 +63,9 @@ INSTANTIATE_TEST_SUITE_P(
         Alike{"Wire", tiny::kOnce, 8, "wire_bf16@dense1/kernel.grad.all_reduce",
               "dense1/kernel.grad.all_reduce", 0, "bfloat16 on the wire", ""},
         Alike{"ZeroRows", tiny::kOnce, 1, "zero_rows@dense2/kernel.grad,magnitude=0",
-              "dense2/kernel.grad", 0, "zeros where numbers were expected", "along dimension 0"},
+              "dense2/kernel.grad", 0, "zero", "along dimension 0"},
         Alike{"Lanes", tiny::kOnce, 1, "lane@dense2/kernel.grad,magnitude=4", "dense2/kernel.grad",
-              0, "shifted by one", "every 4th element"},
+              0, "what was expected 1 place", "every 4th element"},
         Alike{"Bit", tiny::kOnce, 8, "bit_flip@dense1/kernel.grad,step=2,core=2,magnitude=30",
               "dense1/kernel.grad", 2, "(bit 30 flipped)", "one element"},
         Alike{"TowardZero", tiny::kOnce, 1, "round_toward_zero@dense1/kernel.update,from=1",
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
         Alike{"NotANumber", tiny::kOnce, 1, "nan@dense1/kernel.grad,step=4", "dense1/kernel.grad",
               4, "NaN or Inf", "one element"},
         Alike{"Truncated", tiny::kOnce, 1, "truncate_bf16@dense1/bias.grad", "dense1/bias.grad", 0,
-              "the result cut toward zero to bfloat16", ""}),
+              "what was expected cut to bfloat16", ""}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The last op upstream that was checked and inside its bound.

@@ -67,7 +67,7 @@ TEST(Module, ConformingEnginesAreInside) {
           const auto hold = [&](const Bounded& b, const Tensor& t) {
             const FoundVerdict v = compare(b, t);
             outside += v.outside;
-            if (b.type.dtype != DType::kF32 || v.unknown > 0 || !(b.radius(0) < 1e30)) return;
+            if (b.type.dtype != DType::kF32 || v.untestable > 0 || !(b.radius(0) < 1e30)) return;
             found += compare(b, changed(t, b, 0)).outside == 1 ? 0 : 1;
           };
           const size_t n = program.state.size();
@@ -204,7 +204,7 @@ TEST(Module, LossesOfJaxAreInside) {
         replay_values(run.step, {run.state, run.batches[0], {}}, {run.step.loss}, {}, nullptr);
     ASSERT_TRUE(r) << r.error().message();
     const FoundVerdict v = compare((*r)[0], Tensor::scalar(losses->as<float>()[0]));
-    EXPECT_EQ(v.outside + v.unknown, 0) << name;
+    EXPECT_EQ(v.outside + v.untestable, 0) << name;
     EXPECT_LT(v.median_relative_radius, name == "recurrent" ? 0.1 : 0.02) << name;
     EXPECT_EQ(compare((*r)[0], Tensor::scalar(losses->as<float>()[0] * 1.1f)).outside, 1) << name;
   }

@@ -1,6 +1,6 @@
 // Tries the signatures of a wrong tensor: numbers first, then other tensors, then the same numbers
 // in other places.
-#include "harness/identify/signatures.h"
+#include "harness/tensors/signatures.h"
 
 #include <fmt/format.h>
 
@@ -62,12 +62,7 @@ std::optional<std::vector<double>> solve(std::vector<std::vector<double>> a,
 
 class Looker {
  public:
-  explicit Looker(const WrongTensor& t) : t_(t), size_(t.got.size()) {
-    for (size_t i = 0; i < size_; ++i) {
-      if (!(std::fabs(got(i) - expected(i)) <= t.allowed[i]))
-        wrong_.push_back(static_cast<int64_t>(i));
-    }
-    out_.wrong = static_cast<int64_t>(wrong_.size());
+  explicit Looker(const WrongTensor& t) : t_(t), size_(t.got.size()), wrong_(t.wrong) {
     if (!t.dims.empty() && size_ <= kMaxInRegions) regions_ = regions_around(t.dims, wrong_);
   }
 
@@ -83,8 +78,13 @@ class Looker {
  private:
   using Value = std::function<double(size_t)>;
 
-  double got(size_t i) const { return static_cast<double>(t_.got[i]); }
-  double expected(size_t i) const { return static_cast<double>(t_.expected[i]); }
+  double got(size_t i) const { return t_.got[i]; }
+  double expected(size_t i) const { return t_.expected[i]; }
+  // What the engine holds and should hold: of a change, the state after it.
+  float held(size_t i) const { return is_change() ? t_.left[i] : static_cast<float>(got(i)); }
+  float held_expected(size_t i) const {
+    return is_change() ? t_.left_expected[i] : static_cast<float>(expected(i));
+  }
   bool is_change() const { return !t_.left.empty(); }
 
   std::string named(const Places& at) const {
@@ -130,10 +130,9 @@ class Looker {
   bool one_element() {
     if (wrong_.size() != 1 || size_ == 1) return false;
     const auto i = static_cast<size_t>(wrong_.front());
-    const float is = is_change() ? t_.left[i] : t_.got[i];
-    const float was_expected = is_change() ? t_.left_expected[i] : t_.expected[i];
+    const float is = held(i), was_expected = held_expected(i);
     out_.signature = fmt::format("{:.9g} where {:.9g} was expected", is, was_expected);
-    for (int bit = 31; bit >= 0; --bit) {
+    for (int bit = t_.binary32 ? 31 : -1; bit >= 0; --bit) {
       const float other = from_bits(to_bits(is) ^ (1u << bit));
       if (std::fabs(static_cast<double>(other) - static_cast<double>(was_expected)) <=
           t_.allowed[i]) {
@@ -166,13 +165,15 @@ class Looker {
     // A single number, or a value that is rounding alone, is a multiple of anything.
     if (size_ == 1 || !(squares > 0) || !(off < squares * squares / 4)) return false;
     double f = product / squares;
-    const double known = std::sqrt(off) / squares;
+    const double known = std::sqrt(off) / squares + t_.slack * std::fabs(f - 1);
     for (const double whole : {std::round(f), std::round(1 / f) == 0 ? f : 1 / std::round(1 / f)}) {
       if (whole != 0 && std::fabs(f - whole) <= known) f = whole;
     }
     if (f == 0 || f == 1) return false;
-    const std::string text = f == -1 ? std::string("what was expected with its sign turned")
-                                     : fmt::format("{:.6g} times what was expected", f);
+    std::string text = f == -1 ? "what was expected with its sign turned"
+                               : fmt::format("{:.6g} times what was expected", f);
+    if (t_.cores > 1 && f == t_.cores) text += " (the number of cores)";
+    if (t_.cores > 1 && f == 1.0 / t_.cores) text += " (one over the number of cores)";
     return tell(
         text, [this, f](size_t i) { return f * expected(i); },
         [this, f, known](size_t i) {
@@ -191,8 +192,9 @@ class Looker {
                fmt::format("what was expected {} {:.4g}", offset < 0 ? "minus" : "plus",
                            std::fabs(offset)),
                [this, offset](size_t i) { return expected(i) + offset; },
-               [this](size_t i) {
-                 return t_.allowed[i] + t_.allowed[static_cast<size_t>(wrong_.front())];
+               [this, offset](size_t i) {
+                 return t_.allowed[i] + t_.allowed[static_cast<size_t>(wrong_.front())] +
+                        t_.slack * std::fabs(offset);
                });
   }
 
@@ -390,8 +392,7 @@ class Looker {
 
   // Whether all numbers have few bits and lie near the expected ones. For a state: what it holds.
   void narrowed() {
-    const std::span<const float> is = is_change() ? t_.left : t_.got;
-    const std::span<const float> was_expected = is_change() ? t_.left_expected : t_.expected;
+    if (!t_.binary32) return;
     struct Format {
       const char* name;
       int cut;
@@ -402,8 +403,8 @@ class Looker {
       size_t counted = 0;
       bool all = true, shorter = true;
       for (size_t i = 0; all && i < size_; ++i) {
-        const auto x = static_cast<double>(is[i]), d = static_cast<double>(was_expected[i]);
-        all = (to_bits(is[i]) & mask) == 0 &&
+        const double x = held(i), d = held_expected(i);
+        all = (to_bits(held(i)) & mask) == 0 &&
               std::fabs(x - d) <= t_.allowed[i] + std::ldexp(std::fabs(d), f.cut - 23);
         shorter = shorter && std::fabs(x) <= std::fabs(d) + t_.allowed[i];
         counted += x != 0 ? 1 : 0;
@@ -418,7 +419,7 @@ class Looker {
 
   const WrongTensor& t_;
   size_t size_;
-  Places wrong_;
+  const Places& wrong_;
   std::vector<Places> regions_;
   Signature out_;
 };

@@ -8,6 +8,7 @@
 
 namespace twinrun {
 
+// Unchanged: denormals are kept.
 inline double number_at(const Tensor& t, int64_t i) {
   const auto u = static_cast<size_t>(i);
   switch (t.dtype()) {
