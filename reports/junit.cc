@@ -60,8 +60,9 @@ std::string to_junit(const Report& report, const FailOn& fail_on) {
     const Answer& a = report.answers.*q.answer;
     const bool effect = q.if_no == VerdictClass::kNoise;
     const bool remarks = fail_on.remarks && q.if_no == VerdictClass::kProgram;
-    const bool no =
-        (a.outcome == kNo && fail_on.has(q.if_no)) || (remarks && !report.remarks.empty());
+    const bool accepted = q.if_no == report.verdict && exit_code(q.if_no, report.effect) == 0;
+    const bool no = (a.outcome == kNo && fail_on.has(q.if_no) && !accepted) ||
+                    (remarks && !report.remarks.empty());
     const bool open = a.outcome == kOpen && !effect && fail_on.open;
     const bool passed = a.outcome == kYes || a.outcome == kPartly || (effect && a.outcome == kNo);
     failures += no;
@@ -88,10 +89,8 @@ std::string to_junit(const Report& report, const FailOn& fail_on) {
 
 std::string to_junit(const Report& report) {
   FailOn all;
-  for (const Question& q : questions()) {
-    const bool accepted = q.if_no == report.verdict && exit_code(q.if_no, report.effect) == 0;
-    if (q.if_no != VerdictClass::kNoise && !accepted) all.classes.push_back(q.if_no);
-  }
+  for (const Question& q : questions())
+    if (q.if_no != VerdictClass::kNoise) all.classes.push_back(q.if_no);
   return to_junit(report, all);
 }
 

@@ -286,8 +286,7 @@ std::string TraceVerdict::headline() const {
                        f.op, f.step, f.call);
   }
   if (judged <= unrecorded) return operations(*this).what;
-  if (const std::string wrong = step::wrong(*this); !wrong.empty())
-    return fmt::format("{}; {}", wrong, right(*this));
+  if (const std::string wrong = step::wrong(*this); !wrong.empty()) return wrong;
   if (!open.empty()) return fmt::format("{}; {}", first_open(*this), right(*this));
   if (not_finite.weights) return fmt::format("{}, and {}", program(*this).what, right(*this));
   return right(*this);

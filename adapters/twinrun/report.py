@@ -1,6 +1,7 @@
 """What `twinrun.diagnose` returns, for PyTorch and for JAX, and how it has `twinrun diagnose --program` judge files."""
 
 import html
+import math
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,8 @@ class Report:
             ("open", meaning["refused"]) if meaning.get("refused")
             else ("no" if self.verdict == "SHARDING" else "open", self.headline) if meaning["differs"]
             else ("in part", f"one step is the whole batch's, in binary64; {_BLIND}") if meaning.get("blind")
+            else ("not asked", "the step's mesh has one device; XLA_FLAGS=--xla_force_host_platform_device_count=8 gives eight")
+            if math.prod((meaning.get("axes") or {"": meaning.get("replicas", 2)}).values()) == 1
             else ("yes", "one step is the whole batch's, in binary64")
         )  # fmt: skip
         self.data["answers"]["sharding"] = {"outcome": outcome, "what": what}

@@ -178,10 +178,11 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   if (original.kind != "scenario")
     return Error{fmt::format("a bundle is of one step, and this is of: {}", original.kind),
                  report_path,
-                 original.kind == "two sides" ? "send the two traces in it, a.twin and b.twin, "
-                                                "with: twinrun diagnose a.twin --against "
-                                                "b.twin"
-                                              : "send this folder"};
+                 std::filesystem::exists(fs::path(results) / "a.twin")
+                     ? "send the two traces in it, a.twin and b.twin, "
+                       "with: twinrun diagnose a.twin --against "
+                       "b.twin"
+                     : "send this folder"};
   if (original.asked.subject.empty())
     return Error{"does not record how the diagnosis was run: it is from an older twinrun",
                  report_path, "diagnose again"};

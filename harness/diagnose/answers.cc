@@ -74,8 +74,10 @@ Answer sharding(const DiagnosisState& diagnosis, const Report& r) {
     const ProofRow& p = r.proofs.front();
     if (p.gradient && p.update && p.statistics)
       return {Outcome::kYes, "proven over a prime field: the sharded step is the whole batch's"};
-    return {Outcome::kNo, fmt::format("over a prime field {} is not the whole batch's",
-                                      p.diverges_at.empty() ? "the step" : p.diverges_at)};
+    if (!diagnosis.evidence.meaning.differs())
+      return {Outcome::kPartly,
+              fmt::format("on these batches; over a prime field {} is not the whole batch's",
+                          p.diverges_at.empty() ? "the step" : p.diverges_at)};
   }
   if (diagnosis.evidence.meaning.differs())
     return {Outcome::kNo, "one step differs from the whole batch's by more than rounding"};

@@ -61,9 +61,10 @@ void note_what_was_not_asked(const Evidence& e, Judgement& j) {
   if (const ProofRow* proof = e.proofs.empty() ? nullptr : &e.proofs.front();
       proof != nullptr && !e.meaning.differs() && proof->unproven.empty() &&
       !(proof->gradient && proof->update && proof->statistics))
-    j.notes.push_back(fmt::format(
-        "The sharded program is another function than the whole batch's{}, although the steps that "
-        "were compared show no difference: other data may show one.",
+    j.remarks.push_back(fmt::format(
+        "the sharded program is another function than the whole batch's{}, although the steps that "
+        "were compared show no difference, as behind a clip that is always reached: other data may "
+        "show one, and `twinrun check` names settings that do not fit",
         proof->diverges_at.empty() ? "" : " (they diverge at " + proof->diverges_at + ")"));
 }
 

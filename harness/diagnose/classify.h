@@ -96,7 +96,7 @@ struct Judgement {
   std::string row;  // of the table of verdicts (verdict_rows.h), the one that decided
   std::string headline, confidence;
   std::vector<Finding> findings;
-  std::vector<std::string> next_steps, notes;
+  std::vector<std::string> next_steps, remarks, notes;
   bool to_file = false;  // an engine bug that its makers should hear of, unless it was injected
 };
 

@@ -192,6 +192,9 @@ void answer_effect(const Evidence& e, Judgement& j) {
     return;
   }
   j.effect = effect_of(*row);
+  // An interval inside a declared margin is, whether or not it holds 0: what was accepted is accepted.
+  if (j.verdict == VerdictClass::kSharding && j.effect == Effect::kNoneDetected && row->margin > 0)
+    j.effect = Effect::kWithinMargin;
   j.effect_text = lower_first(effect_words(*row));
   if (j.verdict == VerdictClass::kNoise && j.effect == Effect::kHarmful &&
       e.subject.precision != DotPrecision::kF32)

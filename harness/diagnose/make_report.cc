@@ -224,6 +224,7 @@ Report make_report(DiagnosisState& diagnosis, const Judgement& j) {
     r.next_steps.insert(r.next_steps.begin(),
                         r.injected.empty() ? "file it: report.md is made to be pasted"
                                            : "nothing to file: the fault was put there on purpose");
+  r.remarks = j.remarks;
   r.notes = diagnosis.options.notes;
   r.notes.insert(r.notes.end(), j.notes.begin(), j.notes.end());
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())

@@ -59,7 +59,7 @@ std::string effect_text(const Evidence& e, const TrajectoryRow* row) {
 void next_steps_of_effect(const Evidence& e, const TrajectoryRow* row, Judgement& j) {
   if (!has_interval(row)) {
     j.next_steps.push_back(to_test(e, row));
-  } else if (effect_of(*row) == Effect::kNoneDetected && has_learnt(e)) {
+  } else if (effect_of(*row) == Effect::kNoneDetected && row->margin == 0 && has_learnt(e)) {
     j.next_steps.push_back(
         "undo the cause above if sharding has to mean the same; otherwise declare the largest "
         "effect that you accept (--set diagnose.margin=X): inside it the exit code is 0");

@@ -147,6 +147,8 @@ Result<RecordedSide> record_side(const std::vector<std::string>& words, const Si
                  said.ends_with("No module named twinrun")
                      ? "the package twinrun is not where this program lies: install the wheel, or "
                        "put adapters/ of the checkout on PYTHONPATH"
+                 : said.ends_with("No module named 'jax'")
+                     ? "name a Python that has JAX before the script, or in TWINRUN_PYTHON"
                  : unwatched
                      ? "name a Python that has PyTorch before the script, or in TWINRUN_PYTHON; "
                        "`python3 -m twinrun environment torch==2.15.0` makes one"

@@ -329,11 +329,11 @@ TEST(Classify, AnotherFunctionOnOtherDataIsSaid) {
   e.proofs.emplace_back().diverges_at = "clip/scale";
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
-  ASSERT_EQ(j.notes.size(), 1u);
-  EXPECT_TRUE(contains(j.notes[0], "another function")) << j.notes[0];
-  EXPECT_TRUE(contains(j.notes[0], "clip/scale")) << j.notes[0];
+  ASSERT_EQ(j.remarks.size(), 1u);
+  EXPECT_TRUE(contains(j.remarks[0], "another function")) << j.remarks[0];
+  EXPECT_TRUE(contains(j.remarks[0], "clip/scale")) << j.remarks[0];
   e.proofs[0].gradient = e.proofs[0].update = e.proofs[0].statistics = true;
-  EXPECT_TRUE(classify(e).notes.empty());
+  EXPECT_TRUE(classify(e).remarks.empty());
 }
 
 // An op of which no bound says anything was not judged.
