@@ -262,6 +262,9 @@ class Check {
     if (names.size() > 1) return;
     // A Function whose backward pass makes no call leaves no node, and may lie anywhere between.
     if (script == suspects.end() && !graph.silent().empty()) return;
+    // Nor where the step's own half precision may have decided a branch, such as a clamp, that is open
+    // without its roundings.
+    if (script == suspects.end() && step_.has_half) return;
     const BackwardNode& node = graph.nodes()[script == suspects.end() ? suspects.front() : *script];
     out.node = node.name;
     out.place = node.place;

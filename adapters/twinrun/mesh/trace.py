@@ -199,7 +199,9 @@ def _uses(jaxpr, numbers):
         here = [(j, at[v]) for j, v in enumerate(equation.invars) if not hasattr(v, "val") and v in at]
         if not here:
             continue
-        if name == "xla_pmap":
+        if name == "random_wrap":  # a typed key, which is a leaf as its numbers
+            at[equation.outvars[0]] = here[0][1]
+        elif name == "xla_pmap":
             for j, i in here:
                 found.setdefault(i, set()).add(equation.params["in_axes"][j] is not None)
         elif name == "shard_map":

@@ -474,6 +474,20 @@ def replicated(reduce, report=lambda v: lax.pmean(v, "batch")):
     return step, copies, tuple(v.reshape(8, 4, -1) for v in batch())
 
 
+def replicated_with_keys(keys):
+    """pmap with dropout, by a key for each device."""
+
+    @functools.partial(jax.pmap, axis_name="batch")
+    def step(p, b):
+        x, y, key = b
+        dropped = x * jax.random.bernoulli(key, 0.7, x.shape) / 0.7
+        value, g = jax.value_and_grad(mse)(p, dropped, y)
+        return descend(p, lax.pmean(g, "batch")), lax.pmean(value, "batch")
+
+    copies = tree_map(lambda v: jnp.stack([v] * 8), params())
+    return step, copies, (*(v.reshape(8, 4, -1) for v in batch()), keys)
+
+
 def annotated():
     """jit with NamedSharding: the program's meaning does not depend on it."""
     m = mesh(4, 2)

@@ -62,6 +62,8 @@ HEALTHY = {
     "halo": lambda: m.halo(),
     "similarities": lambda: m.similarities(),
     "pmap": lambda: m.replicated(lambda g: lax.pmean(g, "batch")),
+    "pmap, numbers of keys": lambda: m.replicated_with_keys(jax.random.split(jax.random.PRNGKey(3), 8)),
+    "pmap, typed keys": lambda: m.replicated_with_keys(jax.random.split(jax.random.key(3), 8)),
     "pmap, own losses": lambda: m.replicated(lambda g: lax.pmean(g, "batch"), report=lambda v: v),
     "jit": lambda: m.annotated(),
     "automatic": lambda: m.automatic(),
