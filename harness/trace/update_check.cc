@@ -448,14 +448,18 @@ UpdateCheck checked(const TraceFile& trace, ThreadPool* pool, const StopFlag* st
                       "that its updates agree with",
                       optimizer));
     const Known& k = known.front();
-    if (k.departure != Departure::kNone)
-      out.like =
-          fmt::format("the updates of {}, which is none of torch.optim's, are those of {} {}",
-                      optimizer, k.formula->optimizer, words_of(k.departure));
+    if (k.departure != Departure::kNone) {
+      out.like += fmt::format(
+          "{}the updates of {}, which is none of torch.optim's, are those of {} {}",
+          out.like.empty() ? "" : "; ", optimizer, k.formula->optimizer, words_of(k.departure));
+      std::erase(out.optimizers, optimizer);
+      continue;
+    }
     std::ranges::replace(out.optimizers, optimizer,
                          fmt::format("{}, which {} computes", k.formula->optimizer, optimizer));
   }
-  out.asked = true;
+  out.asked = !out.optimizers.empty();
+  if (!out.asked) out.why = out.like;
   return out;
 }
 
