@@ -176,13 +176,13 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   if (original.kind == "module" || original.kind == "JAX step")
     return bundle_module(original, results, path, options);
   if (original.kind != "scenario")
-    return Error{fmt::format("a bundle is of one step, and this is of: {}", original.kind),
-                 report_path,
-                 std::filesystem::exists(fs::path(results) / "a.twin")
-                     ? "send the two traces in it, a.twin and b.twin, "
-                       "with: twinrun diagnose a.twin --against "
-                       "b.twin"
-                     : "send this folder"};
+    return Error{
+        fmt::format("a bundle is of one step, and this is of: {}", original.kind), report_path,
+        original.kind != "two sides" ? "send this folder"
+        : original.verdict == VerdictClass::kEngineBug
+            ? "bundle the folder a/ or b/ of a side"
+            : "send it with the traces of both sides, which twinrun diagnose A --against B "
+              "compares again"};
   if (original.asked.subject.empty())
     return Error{"does not record how the diagnosis was run: it is from an older twinrun",
                  report_path, "diagnose again"};
