@@ -23,7 +23,7 @@ std::string_view meaning(VerdictClass verdict) {
     case VerdictClass::kEngineBug:
       return "the engine computed what its declared arithmetic cannot produce";
     case VerdictClass::kNondeterministic:
-      return "the reference does not repeat itself, so nothing can be said about the subject";
+      return "the same run does not give the same bits again";
     case VerdictClass::kInconclusive:
       return "the evidence does not decide; see what to run next";
   }

@@ -162,7 +162,12 @@ Report report_of(const TwoReports& both) {
   };
   r.answers.repeats = {
       r.verdict == VerdictClass::kNondeterministic ? Outcome::kNo : Outcome::kNotAsked, sides};
-  r.answers.operations = {answer(VerdictClass::kEngineBug), sides};
+  const bool is_open = both.a.verdict == VerdictClass::kInconclusive ||
+                       both.b.verdict == VerdictClass::kInconclusive;
+  r.answers.operations = {r.verdict == VerdictClass::kEngineBug ? Outcome::kNo
+                          : is_open                             ? Outcome::kOpen
+                                                                : Outcome::kYes,
+                          sides};
   r.answers.program =
       both.values ? Answer{answer(VerdictClass::kProgram), both.values->headline}
                   : Answer{Outcome::kNotAsked,

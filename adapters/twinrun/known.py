@@ -15,6 +15,8 @@ import tempfile
 
 from . import checksum
 from .command import program
+from .refused import Refused
+from .trace_report import printed
 
 # What a device's outcome is called, and which exit status wins: a wrong device, another step, no answer.
 OUTCOMES = {"IDENTICAL": "identical", "NOISE": "other_kernels", "ENGINE_BUG": "wrong", "PROGRAM": "other_step",
@@ -157,8 +159,9 @@ def _verify(args, threads, environment, cores):
             return {"outcome": "unavailable", "headline": "the step did not run"}, ([s for s in lines if not s.startswith("twinrun: ")] or lines)[-1]
         done = subprocess.run([program(), "verify", args.known, path, "--json", "-q"], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE)
-    if not done.stdout:
-        return {"outcome": "unavailable", "headline": "the trace could not be judged"}, done.stderr.decode("utf-8", "replace").strip()
-    found = json.loads(done.stdout.decode("utf-8"))
+    try:
+        found = printed(done)
+    except Refused as error:
+        return {"outcome": "unavailable", "headline": "the trace could not be judged"}, str(error)
     return {"outcome": OUTCOMES[found["verdict"]["class"]], "headline": found["verdict"]["headline"],
             **{key: found[key] for key in ("verdict", "answers", "findings", "counts", "details")}}, ""

@@ -43,6 +43,18 @@ class Judged:
         return shown(self.data, f"{self.headline}; {self.judged} of {self.calls} calls were judged", self._sentences(), self.path)
 
 
+def printed(done):
+    """Returns the document that the program has printed for --json; raises Refused where that says why there is none."""
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = {"error": ""}
+    if "error" in found:
+        said = done.stderr if isinstance(done.stderr, str) else done.stderr.decode("utf-8", "replace")
+        raise Refused(said.strip() or f"twinrun ended with {done.returncode}")
+    return found
+
+
 def rows(data, table):
     for one in data["details"]:
         if one["id"] == table:
@@ -58,6 +70,4 @@ def judge(path, out=None, threads=None):
     out = os.fspath(out) if out is not None else os.path.splitext(path)[0] + "-judged"
     command = [program(), "diagnose", path, "--out", out, "--json", "--quiet"] + (["--threads", str(threads)] if threads else [])
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if not done.stdout:
-        raise Refused("twinrun could not judge the trace: " + done.stderr.decode("utf-8", "replace").strip())
-    return Judged(os.path.join(out, "report.html"), json.loads(done.stdout.decode("utf-8")))
+    return Judged(os.path.join(out, "report.html"), printed(done))

@@ -154,7 +154,8 @@ Result<RevisionsFound> bisect_revisions(const RevisionOptions& options, Progress
     for (const int i : r.found.skipped) r.skipped.push_back(named(i));
     r.git_says = tell_git(repo, *tree, lineage, judge, folder + "/bisect.log");
     const std::string reports = folder + "/reports/" + r.first_bad.name.substr(0, kShort);
-    if (fs::exists(reports, error)) r.bad_reports = reports;
+    for (const auto& one : fs::directory_iterator(reports, error))
+      r.bad_report = one.path().string();
     r.good_folder = folder + "/good";
     r.bad_folder = folder + "/bad";
     for (const auto& [commit, to] :

@@ -36,7 +36,7 @@ struct RevisionsFound {
   Commit last_good, first_bad;          // empty if the search was not reproducible
   std::vector<Commit> skipped;          // between the two, untestable
   std::string good_folder, bad_folder;  // their files, side by side, each with a .log beside it
-  std::string bad_reports;              // of the diagnoses of the first bad commit; "": none
+  std::string bad_report;               // folder of a diagnosis of the first bad commit; "": none
   std::string git_says;                 // the conclusion of git bisect from the same answers
 };
 

@@ -113,7 +113,7 @@ Json json_of(const bisect::RevisionsFound& f) {
           {"why", f.found.why},
           {"good", {{"folder", f.good_folder}, {"answers", tally(f.found.good_tally)}}},
           {"bad", {{"folder", f.bad_folder}, {"answers", tally(f.found.bad_tally)}}},
-          {"reports", f.bad_reports},
+          {"report", f.bad_report},
           {"commits", f.commits},
           {"executions", f.found.executions},
           {"testable", f.found.testable},
@@ -140,7 +140,7 @@ void print_rev(const bisect::RevisionsFound& f) {
     if (!one) print("not decided: the first bad commit is one of the untestable, or the bad one\n");
     print("  bad:  {}, {}\n  good: {}, {}\n", f.found.bad_tally.text(), f.bad_folder,
           f.found.good_tally.text(), f.good_folder);
-    if (!f.bad_reports.empty()) print("  report of the bad one: {}\n", f.bad_reports);
+    if (!f.bad_report.empty()) print("  report of the bad one: {}\n", f.bad_report);
     if (!f.git_says.empty()) print("  git bisect: {}\n", text::clean(f.git_says));
   }
 }

@@ -216,7 +216,7 @@ int fail(Error error) {
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
                   text::printed(error)),
       Colors::kOwn);
-  if (wants_json && first_rank()) {
+  if (wants_json && first_rank() && !has_printed_document()) {
     const nlohmann::ordered_json j = {{"schema", 3},
                                       {"error",
                                        {{"what", text::clean(error.what)},

@@ -9,6 +9,8 @@
 namespace twinrun::cli {
 namespace {
 
+bool document_is_out = false;
+
 bool silent = false;
 
 void write(std::FILE* to, std::string_view text) {
@@ -27,7 +29,11 @@ void set_silent(bool is_silent) { silent = is_silent; }
 
 void print_text(std::string_view text, Colors colors) { write(stdout, safe(text, colors)); }
 
-void print_document(std::string_view text) { write(stdout, text::escaped(text)); }
+void print_document(std::string_view text) {
+  document_is_out = true;
+  write(stdout, text::escaped(text));
+}
+bool has_printed_document() { return document_is_out; }
 
 void say(std::string_view text, Colors colors) {
   write(stderr, safe(text, colors));

@@ -30,6 +30,7 @@ void print_text(std::string_view text, Colors colors = Colors::kNone);
 
 // JSON, TOML, CSV, pages: the characters above as escapes (\u0085), so that the values stay.
 void print_document(std::string_view text);
+bool has_printed_document();
 
 // Prints to standard error. Errors of writing are ignored: a closed terminal or full disk must not
 // end a run.

@@ -175,12 +175,13 @@ void undeclared_finding(const Evidence& e, Judgement& j) {
   f.elements = "";
   f.fingerprint = m.undeclared;
   f.sentence = fmt::format(
-      "Its arithmetic is coarser than the declared one ({}): it computes as \"{}\" would, {}. {} "
+      "Its arithmetic is coarser than the declared one ({}): it is off by as much as \"{}\", {}. "
+      "{} "
       "tensors of {} steps show it, first {} on core {} at step {}, {} off.",
       declared_word(e.subject), m.computes_as, m.undeclared, m.outside.size(), m.states, t.tensor,
       t.replica, t.step, amount(t));
   j.headline = fmt::format(
-      "{} (framework or script) computes as \"{}\" would, which it does not declare: {}.",
+      "{} (framework or script) is off by as much as \"{}\", which it does not declare: {}.",
       e.subject.name, m.computes_as, m.undeclared);
   j.findings.push_back(std::move(f));
 }

@@ -224,7 +224,7 @@ void hidden_state(const Evidence& e, Judgement& j) {
   const HiddenState& h = *e.hidden_state;
   j.headline = fmt::format(
       "{} keeps something that its state does not hold: step {}, resumed from the state that it "
-      "gave, makes {} otherwise, by {} of its size.",
+      "gave, makes {} otherwise, by {}.",
       e.subject.name, h.step, h.tensor, text::relative(h.relative));
   j.confidence = fmt::format(
       "statistical (tensors are compared): the resumed step is farther from the step of the run "

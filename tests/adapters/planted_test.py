@@ -140,7 +140,7 @@ class Planted(unittest.TestCase):
     def test_bf16_that_is_not_declared(self):
         verdict, headline, findings = self.found("pytorch", "undeclared_bf16", "drill_mlp", ["tpu.cores=1"], "--autocast-bf16")
         self.assertEqual((verdict, findings[0]["cause"]), ("ENGINE_BUG", "undeclared_precision"))
-        self.assertIn('computes as "autocast" would, which it does not declare', headline)
+        self.assertIn('is off by as much as "autocast", which it does not declare', headline)
 
     @slow
     def test_bf16_operands_that_are_not_declared(self):

@@ -126,7 +126,7 @@ void find_regressions(int trials, unsigned seed) {
     EXPECT_TRUE(fs::exists(folder / "out/good.log") && fs::exists(folder / "out/bad.log"));
     EXPECT_FALSE(fs::exists(folder / "out/worktree"));
     // What a diagnosis of a commit leaves in its folder is kept.
-    EXPECT_EQ(read_text(j["reports"].get<std::string>() + "/sum/report.json"), "3\n");
+    EXPECT_EQ(read_text(j["report"].get<std::string>() + "/report.json"), "3\n");
     EXPECT_EQ(fingerprint(folder), before);
     const auto replayed =
         json_of(twinrun(folder, {"bisect", "--replay", "out/session.jsonl", "--json"}).out);

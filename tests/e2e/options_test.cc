@@ -103,7 +103,7 @@ TEST_F(OnSmall, ACureIsTrained) {
   const Words words = {"diagnose", "small.toml", "--set", "loss.reduction=sum", "--cure", "--json",
                        "-q",       "-o",         "out"};
   // That the reference learns too little to say whether it matters is no obstacle.
-  const auto report = json_of(run(words, 125).out);
+  const auto report = json_of(run(words, 10).out);
   ASSERT_FALSE(report["cures"].empty());
   EXPECT_TRUE(fs::exists(folder_ / "out/runs/U.h5"));
 }

@@ -32,9 +32,9 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
                   "runs",         "loss_band", "state_partings", "weight_drift", "step_coverage",
                   "controls",     "probes",    "switches",       "proofs",       "many_cores",
                   "trajectories", "cures",     "ensembles",      "unexplained",  "smallest_effect",
-                  "ruled_out",    "checklist", "next_steps",     "notes",        "program",
-                  "counts",       "numbers",   "details",        "figure",       "environment",
-                  "directory",    "checksum"}));
+                  "ruled_out",    "checklist", "next_steps",     "remarks",      "notes",
+                  "program",      "counts",    "numbers",        "details",      "figure",
+                  "environment",  "directory", "checksum"}));
   EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "side", "row", "effect", "metric", "effect_text",
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..command import program as binary
-from ..trace_report import rows
+from ..refused import Refused
+from ..trace_report import printed, rows
 from .arguments import shape_of
 from .compat import is_key, key_data, key_impl, text_of, wrap_key
 from .equations import run
@@ -139,10 +140,9 @@ def judge(text, arguments, results, folder, stem, labels=(), timeout=120, follow
     except subprocess.TimeoutExpired:
         return Answer({"refused": f"it was not judged within {timeout:.0f} s"}, labels)
     try:
-        return Answer(_found(json.loads(done.stdout)), labels, files)
-    except ValueError:
-        said = (done.stderr or done.stdout).strip()
-        return Answer({"refused": said or f"judge ended with {done.returncode}"}, labels)
+        return Answer(_found(printed(done)), labels, files)
+    except Refused as error:
+        return Answer({"refused": str(error)}, labels)
 
 
 def _found(report):

@@ -426,9 +426,10 @@ class TwoSides(unittest.TestCase):
         report = self.diagnosed("8 0 0", "8 0 0")
         self.assertEqual((report["verdict"]["class"], report["counts"]["steps"]), ("NOISE", 2), report)
 
-    def test_a_change_below_half_of_the_digits_is_told_and_not_accused(self):
+    def test_a_change_below_half_of_the_digits_is_open(self):
         report = self.diagnosed("8 0 0", "8 3e-5 0")
-        self.assertEqual(report["verdict"]["class"], "NOISE", report)
+        self.assertEqual(report["verdict"]["class"], "INCONCLUSIVE", report)
+        self.assertEqual((report["answers"]["operations"]["outcome"], report["answers"]["program"]["outcome"]), ("yes", "open"))
         self.assertTrue(rows(report, "values"))
 
     def test_other_batches_are_other_inputs(self):

@@ -59,7 +59,7 @@ TEST(Classify, PrecisionThatIsNotDeclared) {
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "undeclared_precision");
-  EXPECT_TRUE(contains(j.headline, "as \"autocast\" would, which it does not declare"))
+  EXPECT_TRUE(contains(j.headline, "as much as \"autocast\", which it does not declare"))
       << j.headline;
 }
 
