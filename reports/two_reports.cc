@@ -155,21 +155,17 @@ Report report_of(const TwoReports& both) {
   r.headline = headline(both);
   const std::string sides = fmt::format("each side's own diagnosis: A {}, B {}",
                                         to_string(both.a.verdict), to_string(both.b.verdict));
-  const auto answer = [&](VerdictClass no) {
-    return r.verdict == no                            ? Outcome::kNo
-           : r.verdict == VerdictClass::kInconclusive ? Outcome::kOpen
-                                                      : Outcome::kYes;
+  const auto answer = [&](VerdictClass no, bool is_open) {
+    return r.verdict == no ? Outcome::kNo : is_open ? Outcome::kOpen : Outcome::kYes;
   };
   r.answers.repeats = {
       r.verdict == VerdictClass::kNondeterministic ? Outcome::kNo : Outcome::kNotAsked, sides};
-  const bool is_open = both.a.verdict == VerdictClass::kInconclusive ||
-                       both.b.verdict == VerdictClass::kInconclusive;
-  r.answers.operations = {r.verdict == VerdictClass::kEngineBug ? Outcome::kNo
-                          : is_open                             ? Outcome::kOpen
-                                                                : Outcome::kYes,
-                          sides};
+  const bool is_a_side_open = both.a.verdict == VerdictClass::kInconclusive ||
+                              both.b.verdict == VerdictClass::kInconclusive;
+  r.answers.operations = {answer(VerdictClass::kEngineBug, is_a_side_open), sides};
   r.answers.program =
-      both.values ? Answer{answer(VerdictClass::kProgram), both.values->headline}
+      both.values ? Answer{answer(VerdictClass::kProgram, r.verdict == VerdictClass::kInconclusive),
+                           both.values->headline}
                   : Answer{Outcome::kNotAsked,
                            "a side left no values, so those of the two sides were not compared"};
   r.answers.sharding = {r.verdict == VerdictClass::kSharding ? Outcome::kNo : Outcome::kNotAsked,

@@ -10,6 +10,7 @@
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/bisect/worktree.h"
+#include "harness/diagnose/write_report.h"
 #include "harness/host/command.h"
 
 namespace twinrun::bisect {
@@ -18,6 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kShort = 12;  // characters of a commit's name that are shown
+
+// Where what diagnoses of a commit left is kept.
+fs::path reports_of(const fs::path& folder, const std::string& commit) {
+  return folder / "reports" / commit.substr(0, kShort);
+}
 
 // Builds a commit (once while it is checked out) and runs the user's command on it.
 class CommitOracle {
@@ -70,12 +76,8 @@ class CommitOracle {
     std::error_code ignored;
     const fs::path results = fs::path(tree_.path()) / "twinrun-results";
     for (const auto& one : fs::directory_iterator(results, ignored)) {
-      const fs::path to =
-          fs::path(folder_) / "reports" / commit.substr(0, kShort) / one.path().filename();
       if (!fs::exists(one.path() / "report.json", ignored)) continue;
-      fs::create_directories(to, ignored);
-      for (const char* file : {"report.json", "report.html", "report.md"})
-        fs::copy_file(one.path() / file, to / file, fs::copy_options::overwrite_existing, ignored);
+      copy_report(one.path(), reports_of(folder_, commit) / one.path().filename());
     }
     fs::remove_all(results, ignored);
   }
@@ -153,9 +155,10 @@ Result<RevisionsFound> bisect_revisions(const RevisionOptions& options, Progress
     r.first_bad = named(r.found.first_bad);
     for (const int i : r.found.skipped) r.skipped.push_back(named(i));
     r.git_says = tell_git(repo, *tree, lineage, judge, folder + "/bisect.log");
-    const std::string reports = folder + "/reports/" + r.first_bad.name.substr(0, kShort);
-    for (const auto& one : fs::directory_iterator(reports, error))
-      r.bad_report = one.path().string();
+    // Of several the first by name: folders are listed in any order.
+    for (const auto& one : fs::directory_iterator(reports_of(folder, r.first_bad.name), error))
+      if (r.bad_report.empty() || one.path().string() < r.bad_report)
+        r.bad_report = one.path().string();
     r.good_folder = folder + "/good";
     r.bad_folder = folder + "/bad";
     for (const auto& [commit, to] :

@@ -36,15 +36,6 @@ Result<std::string> door(const ScriptOptions& options) {
   return folder.string();
 }
 
-// Copies what the report's folder has to read.
-void copy_report(const std::string& from, const fs::path& to) {
-  std::error_code ignored;
-  fs::create_directories(to, ignored);
-  for (const char* file : {"report.html", "report.json"}) {
-    fs::copy_file(fs::path(from) / file, to / file, fs::copy_options::overwrite_existing, ignored);
-  }
-}
-
 // The verdicts that twinrun.diagnose has appended to the file: the first engine bug, else the
 // first.
 std::optional<ScriptAnswer> verdict_in(const std::string& file, const fs::path& report) {
@@ -59,7 +50,7 @@ std::optional<ScriptAnswer> verdict_in(const std::string& file, const fs::path& 
     const std::string word = text_at("verdict");
     if (word.empty() || (found && word != "ENGINE_BUG")) continue;
     found = {word, text_at("headline"), 0};
-    copy_report(text_at("path"), report);
+    copy_report(text_at("path"), report.string());
     if (word == "ENGINE_BUG") break;
   }
   return found;

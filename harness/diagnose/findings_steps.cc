@@ -193,8 +193,8 @@ void hidden_state_finding(const Evidence& e, Judgement& j) {
                  : "what conforming engines of the declared arithmetic, and the engine itself "
                    "run twice, differ by on that step";
   f.sentence = fmt::format(
-      "Resuming from the engine's own state of step {0} gives another step {0} ({1} differs by {2}"
-      "): the script or engine keeps something that the state does not hold, such as a "
+      "Resuming from the engine's own state of step {0} gives another step {0} ({1} differs by "
+      "{2}): the script or engine keeps something that the state does not hold, such as a "
       "schedule's counter, a momentum or a random generator.",
       h.step, h.tensor, text::relative(h.relative));
   j.findings.insert(j.row == "hidden_state" ? j.findings.begin() : j.findings.end(), std::move(f));

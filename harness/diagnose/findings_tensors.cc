@@ -176,8 +176,7 @@ void undeclared_finding(const Evidence& e, Judgement& j) {
   f.fingerprint = m.undeclared;
   f.sentence = fmt::format(
       "Its arithmetic is coarser than the declared one ({}): it is off by as much as \"{}\", {}. "
-      "{} "
-      "tensors of {} steps show it, first {} on core {} at step {}, {} off.",
+      "{} tensors of {} steps show it, first {} on core {} at step {}, {} off.",
       declared_word(e.subject), m.computes_as, m.undeclared, m.outside.size(), m.states, t.tensor,
       t.replica, t.step, amount(t));
   j.headline = fmt::format(

@@ -123,8 +123,7 @@ constexpr VerdictRow kRows[] = {
      VerdictClass::kIdentical, [](const Evidence& e) { return e.identical; }, identical},
     {"script_undecided",
      "a cause explains the other program, but T − R is significant where the effect of that "
-     "program "
-     "is not",
+     "program is not",
      VerdictClass::kInconclusive,
      [](const Evidence& e) { return is_explained(e) && is_more_than(e, effect_of_script(e)); },
      verdicts::script_undecided, Judges::kOpen},

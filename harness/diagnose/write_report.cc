@@ -19,4 +19,13 @@ Status write_report(const std::string& folder, const Report& report) {
   return Ok{};
 }
 
+void copy_report(const std::string& from, const std::string& to) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  fs::create_directories(to, ignored);
+  for (const ReportFormat& format : report_formats())
+    fs::copy_file(fs::path(from) / format.file, fs::path(to) / format.file,
+                  fs::copy_options::overwrite_existing, ignored);
+}
+
 }  // namespace twinrun

@@ -161,8 +161,8 @@ Result<Apart> apart(const Side& a, const Side& b, int64_t of_a, int64_t of_b) {
   return apart(std::move(u), std::move(v), half);
 }
 
-// What both programs give from the same arguments without rounding, where they are far enough apart
-// that neither constants nor approximations of functions explain it: the farthest result.
+// Of what both programs give from the same arguments without rounding: the result that is farthest
+// apart.
 Result<std::optional<MeantApart>> meant_apart(const Side& a, const std::map<int64_t, Tensor>& by_a,
                                               const std::map<int64_t, Tensor>& by_b) {
   std::optional<MeantApart> out;

@@ -95,19 +95,20 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
       out.why = "several weights lie in one storage";
     }
   }
+  std::unordered_set<uint64_t> given, weights;  // before the pass
+  int64_t i = begin;
   for (Pass& pass : out.passes) {
-    std::unordered_set<uint64_t> computed, weights;
-    for (int64_t i = begin; i < pass.begin; ++i) {
+    for (; i < pass.begin; ++i) {
       const Call& call = trace.calls[static_cast<size_t>(i)];
       const auto read = read_by(call);
       for (const TensorView* t : read)
         if (t->parameter) weights.insert(t->storage);
       if (!is_work(call) || call.optimizer || !is_followed(call, read)) continue;
-      for (const TensorView* t : computed_by(call, read)) computed.insert(t->storage);
+      for (const TensorView* t : computed_by(call, read)) given.insert(t->storage);
     }
     // A copy of what the forward pass computed, as checkpointing makes it, is no weight.
     std::erase_if(pass.contributions, [&](const Contribution& c) {
-      return computed.contains(c.leaf) && !weights.contains(c.leaf);
+      return given.contains(c.leaf) && !weights.contains(c.leaf);
     });
   }
   std::erase_if(out.passes, [](const Pass& p) { return p.contributions.empty(); });
