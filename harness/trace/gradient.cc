@@ -284,6 +284,7 @@ class Check {
       }
     }
     out.is_hook = node.is_hook();
+    if (out.is_hook && is_allowed(trace_.allowed, "", out.place)) out.allowed.push_back(out.node);
   }
 
   // A Function that is wrong by itself, though its part of the whole gradient is small: the step's own
@@ -307,6 +308,7 @@ class Check {
       const ScriptFunction* function = nullptr;
       ForwardPass forward;
       std::set<FunctionState> states;
+      bool is_allowed = false;
     };
     std::map<std::string, Found> found;
     for (const Pass& pass : group_) {
@@ -315,7 +317,9 @@ class Check {
         Found& f = found[use.function->name];
         f.function = use.function;
         f.forward = forward_pass(trace_, use.first, use.last);
-        f.states.insert(examine(trace_, use, least_, pool_, stop_));
+        f.is_allowed = is_allowed(trace_.allowed, use.function->name, "");
+        f.states.insert(f.is_allowed ? FunctionState::kMeant
+                                     : examine(trace_, use, least_, pool_, stop_));
       }
     }
     bool all = true;
@@ -323,15 +327,18 @@ class Check {
       if (name.starts_with("torch.")) continue;
       if (f.states.contains(FunctionState::kWrong)) {
         name_it(*f.function, {false, false}, out);
+        out.allowed.clear();
         return true;
       }
       if (f.states.contains(FunctionState::kUnknown)) {
         all = false;
       } else {
         (f.states.contains(FunctionState::kMeant) ? out.meant : out.right).push_back(name);
+        if (f.is_allowed) out.allowed.push_back(name);
       }
     }
     all_examined_ = all;
+    if (!all) out.allowed.clear();
     if (!all || out.meant.empty()) return false;
     const Found& f = found.at(out.meant.front());
     name_it(*f.function, {f.forward.passes_on, !f.forward.passes_on}, out);
