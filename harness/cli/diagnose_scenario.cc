@@ -172,7 +172,6 @@ Result<int> diagnose_scenario(const Parsed& parsed, const What& what) {
   if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 
   TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
-  const bool json = parsed.get<bool>("json");
   TWINRUN_ASSIGN(const auto diagnosis, diagnose(std::move(experiment), o, &printer, &stop));
   if (diagnosis.interrupted) {
     return Error{"interrupted; the finished runs are in " + o.directory + "/runs", "",

@@ -29,9 +29,6 @@ using aten::TensorView;
 using aten::Undefined;
 using aten::Value;
 
-// Numbers that a step may have in its tensors, counted once for each call that reads them: beyond it
-// the evaluation takes minutes.
-constexpr double kLargestStep = 0x1p28;
 // Below a thousandth of the gradient nothing is told: there, a branch that the step's own rounding
 // decided (the place of a maximum) may be another one in binary64.
 constexpr double kLeast = GradientCheck::kLeast;
@@ -518,16 +515,6 @@ class Check {
   double least_ = step_.has_half ? kLeastOfHalf : kLeast;
   std::vector<NodeValues> values_;  // of the backward pass in which a weight's gradient is wrong
 };
-
-double size_of_step(const TraceFile& trace, const Step& step) {
-  double numbers = 0;
-  for (int64_t i = step.begin; i < step.end; ++i) {
-    const Call& call = trace.calls[static_cast<size_t>(i)];
-    if (!is_work(call) || call.optimizer) continue;
-    for (const TensorView* t : read_by(call)) numbers += static_cast<double>(t->elements());
-  }
-  return numbers;
-}
 
 }  // namespace
 
