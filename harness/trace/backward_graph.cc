@@ -132,7 +132,7 @@ std::vector<const ScriptFunction*> BackwardGraph::silent() const {
   for (const BackwardNode& node : nodes_) heard.insert(node.name);
   std::vector<const ScriptFunction*> out;
   for (const ScriptFunction& f : trace_.functions)
-    if (!heard.contains(f.name + "Backward")) out.push_back(&f);
+    if (heard.insert(f.name + "Backward").second) out.push_back(&f);
   return out;
 }
 

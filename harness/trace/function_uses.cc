@@ -99,7 +99,7 @@ class Uses {
     for (int64_t i = std::max(node.forward, step_); i < pass_.begin; ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       if (const ScriptFunction* f = maker_of(trace_, i).function)
-        return f == node.function ? i : -1;
+        return f->name == node.function->name ? i : -1;
       const bool makes_node =
           base_name(call.op) != "aten.detach" && is_followed(call, read_by(call));
       if (i > node.forward && makes_node) return -1;
@@ -112,6 +112,8 @@ class Uses {
     if (first < step_ || first >= pass_.begin) return use;
     use.first = first;
     use.last = last_of(trace_, first);
+    // Of several of one name, as a function makes them, the one whose lines these are.
+    if (const ScriptFunction* f = maker_of(trace_, first).function) use.function = f;
     const auto next = starts_.upper_bound(first);
     if (next != starts_.end()) use.last = std::min(use.last, *next - 1);
     return use;
@@ -243,11 +245,15 @@ class Uses {
     return out;
   }
 
+  bool is_in(int64_t call, const std::string& function) const {
+    const ScriptFunction* f = maker_of(trace_, call).function;
+    return f != nullptr && f->name == function;
+  }
   // The uses of a Function whose backward pass makes no call.
   void silent(const ScriptFunction& function, std::vector<FunctionUse>& out) const {
     const size_t before = out.size();
     for (int64_t i = step_; i < pass_.begin; ++i) {
-      if (!is_within(trace_, i) || maker_of(trace_, i).function != &function) continue;
+      if (!is_within(trace_, i) || !is_in(i, function.name)) continue;
       FunctionUse use = range(function, i);
       i = use.last;
       const auto given = results(use);

@@ -312,10 +312,11 @@ class Check {
     for (const Pass& pass : group_) {
       for (const FunctionUse& use : uses_of(trace_, step_.begin, pass)) {
         check_stop();
+        const FunctionState state = examine(trace_, use, least_, pool_, stop_);
         Found& f = found[use.function->name];
-        f.function = use.function;
+        if (f.function == nullptr || state == FunctionState::kWrong) f.function = use.function;
         f.forward = forward_pass(trace_, use.first, use.last);
-        f.states.insert(examine(trace_, use, least_, pool_, stop_));
+        f.states.insert(state);
       }
     }
     bool all = true;
