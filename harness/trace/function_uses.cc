@@ -289,6 +289,10 @@ class Uses {
 
 }  // namespace
 
+const ScriptFunction* function_around(const TraceFile& trace, int64_t call) {
+  return maker_of(trace, call).function;
+}
+
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass) {
   if (trace.functions.empty()) return {};
   return Uses(trace, step, pass).all();
