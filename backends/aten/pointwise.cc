@@ -279,7 +279,9 @@ Expected tanh(const Arguments& a) {
   return unary(a, [&](Estimate x) { return a.m.tanh(x); });
 }
 Expected erf(const Arguments& a) {
-  return unary(a, [&](Estimate x) { return a.m.erf(x); });
+  Arithmetic m = a.m;
+  if (is_half(type_of_result(a)) && !m.gpu) m.erf_of_one = Arithmetic::kErfOfVectors;
+  return unary(a, [&](Estimate x) { return m.erf(x); });
 }
 Expected square_root(const Arguments& a) {
   return unary(a, [&](Estimate x) { return a.m.sqrt(x); });

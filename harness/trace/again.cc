@@ -150,7 +150,8 @@ Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
   // What an update leaves is looked at when it is over.
   std::unordered_set<uint64_t> read;
   if (what_ == What::kUpdate) read = leaves_;
-  for (size_t i = n; i-- > 0;) {
+  // So is all that one pass of a Function gives.
+  for (size_t i = what_ == What::kFunction ? 0 : n; i-- > 0;) {
     for (const TensorView* t : read_[i])
       if (read.insert(t->storage).second) last_read_[i].push_back(t->storage);
   }
@@ -386,6 +387,8 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
   cells_ = 0;
   moves_ = at < 0 ? &moves : &kNone;
   by_ = by;
+  for (const auto& [view, x] : held_)
+    if (has_place(*view)) write(*view, x);
   for (int64_t i = begin_; i < std::min(end, end_); ++i) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed) continue;

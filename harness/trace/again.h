@@ -12,6 +12,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "backends/aten/array.h"
@@ -40,6 +41,11 @@ class Again {
   // from now on for the latter. Returns whether that changes anything.
   bool detach_unmarked();
   void attach_unmarked() { detached_ = false; }
+
+  // In each run a view holds these values at first, instead of what was recorded of it.
+  void hold(const aten::TensorView& view, aten::Array x) {
+    held_.emplace_back(&view, std::move(x));
+  }
 
   // Of the calls before `end` only those on which one of these storages depends, as it is then.
   void need(const std::vector<uint64_t>& storages, int64_t end);
@@ -98,6 +104,7 @@ class Again {
   std::vector<std::vector<const aten::TensorView*>> read_, given_;
   std::vector<std::vector<uint64_t>>
       last_read_;  // for each call: storages that none reads after it
+  std::vector<std::pair<const aten::TensorView*, aten::Array>> held_;  // hold()
   std::unordered_map<uint64_t, Cells> memory_;
   std::unordered_map<uint64_t, std::string>
       lost_;  // storages that depend on a leaf: what gave them

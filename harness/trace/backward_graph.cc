@@ -19,7 +19,8 @@ using aten::Value;
 
 BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& pass)
     : trace_(trace), begin_(pass.begin) {
-  for (const int64_t s : pass.seeds)
+  if (pass.given != nullptr) seeds_.insert(pass.given->storage);
+  for (const int64_t s : pass.given != nullptr ? std::vector<int64_t>{} : pass.seeds)
     seeds_.insert(trace.calls[static_cast<size_t>(s)].result.tensor.storage);
   for (int64_t i = pass.begin; i < pass.end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
@@ -136,7 +137,7 @@ std::vector<const ScriptFunction*> BackwardGraph::silent() const {
   for (const BackwardNode& node : nodes_) heard.insert(node.name);
   std::vector<const ScriptFunction*> out;
   for (const ScriptFunction& f : trace_.functions)
-    if (!heard.contains(f.name + "Backward")) out.push_back(&f);
+    if (heard.insert(f.name + "Backward").second) out.push_back(&f);
   return out;
 }
 

@@ -20,6 +20,35 @@ bool is_seed(const Call& call) {
          aten::is_float(call.args[0].tensor.element) && call.args[0].tensor.requires_gradient;
 }
 
+// What a backward call is given that is neither computed in its pass nor known to its forward call,
+// and has the dimensions of what that gave: a gradient of the script's.
+struct Root {
+  int64_t forward = -1;
+  const TensorView *output = nullptr, *gradient = nullptr;
+  bool several = false;
+};
+Root root_of(const TraceFile& trace, int64_t begin, const Call& call,
+             const std::unordered_set<uint64_t>& computed) {
+  Root out;
+  if (call.forward < begin || call.forward >= call.index) return out;
+  const Call& forward = trace.calls[static_cast<size_t>(call.forward)];
+  std::vector<const TensorView*> returned;
+  aten::collect(forward.result, returned);
+  std::unordered_set<uint64_t> known = computed;
+  for (const TensorView* t : read_by(forward)) known.insert(t->storage);
+  for (const TensorView* t : returned) known.insert(t->storage);
+  for (const TensorView* t : read_by(call)) {
+    if (!aten::is_float(t->element) || known.contains(t->storage)) continue;
+    const auto output = std::ranges::find_if(returned, [&](const TensorView* r) {
+      return aten::is_float(r->element) && r->dims == t->dims;
+    });
+    if (output == returned.end()) continue;
+    out.several = out.gradient != nullptr && out.gradient->storage != t->storage;
+    out = {call.forward, *output, t, out.several};
+  }
+  return out;
+}
+
 }  // namespace
 
 bool is_work(const Call& call) {
@@ -41,6 +70,8 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
   Step out{begin, end, {}, "", {}, false};
   std::unordered_map<std::string, std::string> functions;  // by the names of their nodes
   for (const ScriptFunction& f : trace.functions) functions[f.name + "Backward"] = f.name;
+  static constexpr const char* kGiven =
+      "a backward pass begins with a gradient that the script gives";
   std::vector<int64_t> seeds;
   bool inside = false;
   std::unordered_set<uint64_t> computed;  // in the last pass
@@ -65,7 +96,7 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
       continue;
     }
     if (!inside && !seeds.empty()) {
-      Pass pass{i, i + 1, {}, seeds, {}};
+      Pass pass{i, i + 1, {}, seeds, nullptr, {}};
       for (const int64_t s : seeds)
         pass.losses.push_back(&trace.calls[static_cast<size_t>(s)].args[0].tensor);
       out.passes.push_back(std::move(pass));
@@ -74,8 +105,18 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
     } else if (!inside && std::ranges::none_of(read_by(call), [&](const TensorView* t) {
                  return computed.contains(t->storage);
                })) {
-      out.why = "a backward pass begins with a gradient that the script gives";
+      computed.clear();
+      if (const Root root = root_of(trace, begin, call, computed); root.gradient && !root.several) {
+        out.passes.push_back({i, i + 1, {root.output}, {root.forward}, root.gradient, {}});
+        computed.insert(root.gradient->storage);
+      } else {
+        out.why = kGiven;
+      }
     }
+    // Whether it begins with several is not always to be seen.
+    if (!out.passes.empty() && out.passes.back().given != nullptr &&
+        root_of(trace, begin, call, computed).gradient != nullptr)
+      out.why = kGiven;
     inside = true;
     std::vector<const TensorView*> returned;
     aten::collect(call.result, returned);
@@ -143,7 +184,8 @@ int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vec
   };
   if (group.size() < 2) return 0;
   for (const Pass& pass : group) {
-    if (pass.losses.size() != 1 || place(pass) != place(group.front())) return 0;
+    if (pass.given != nullptr || pass.losses.size() != 1 || place(pass) != place(group.front()))
+      return 0;
     for (int64_t i = pass.begin; i-- > step.begin;) {
       const Call& call = trace.calls[static_cast<size_t>(i)];
       const auto given = computed_by(call, read_by(call));

@@ -32,6 +32,9 @@ struct Pass {
   int64_t begin = 0, end = 0;
   std::vector<const aten::TensorView*> losses;
   std::vector<int64_t> seeds;  // the calls that make the ones it begins with
+  // Where the script gives the gradient that it begins with: that. `seeds` is the call that gives what
+  // it is the gradient of, so that the loss is their product.
+  const aten::TensorView* given = nullptr;
   std::vector<Contribution> contributions;
   std::set<uint64_t> leaves() const {
     std::set<uint64_t> out;

@@ -7,6 +7,7 @@
 #include <map>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "harness/trace/values.h"
 
@@ -37,9 +38,21 @@ struct Effects {
   bool views_only = false;      // returns the memory that it was given, and writes nothing
   bool without_memory = false;  // gives a tensor of a layout whose memory is not known
 };
+// torch.nn.grad.conv2d_input gives memory without values for the input, of which the gradient of the
+// input needs the size alone; conv2d_weight the same for the weight.
+void leave_out_unread(const Call& call, std::vector<const TensorView*>& read) {
+  if (base_name(call.op) != "aten.convolution_backward" || call.args.size() < 3) return;
+  const Value& mask = call.args.back();
+  if (mask.kind != Value::Kind::kList || mask.items.size() != 3) return;
+  for (const auto& [argument, result] : {std::pair(1, 1), std::pair(2, 0)})
+    if (mask.items[static_cast<size_t>(result)].integer == 0)
+      std::erase(read, &call.args[static_cast<size_t>(argument)].tensor);
+}
+
 Effects effects_of(const Call& call) {
   Effects e;
   e.read = read_by(call);
+  leave_out_unread(call, e.read);
   std::unordered_set<uint64_t> given;
   for (const TensorView* t : e.read) given.insert(t->storage);
   for (const TensorView& t : call.written) e.written.push_back(t.storage);

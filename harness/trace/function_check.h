@@ -35,6 +35,9 @@ struct FunctionUse {
 // another one that follows it by the lines that made its calls.
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass);
 
+// The Function in whose forward pass a call is made, by its lines; nullptr: in none.
+const ScriptFunction* function_around(const TraceFile& trace, int64_t call);
+
 // What a Function gives in its forward pass, which may be made for another gradient than its own: it
 // passes its input on, or has steps.
 struct ForwardPass {

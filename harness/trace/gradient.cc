@@ -111,7 +111,11 @@ class Check {
     const std::set<uint64_t> all = group.front().leaves();
     return {all.begin(), all.end()};
   }
-  int64_t losses_end() const { return group_.back().seeds.back() + 1; }
+  int64_t losses_end() const {
+    int64_t last = 0;
+    for (const Pass& pass : group_) last = std::max(last, std::ranges::max(pass.seeds));
+    return last + 1;
+  }
 
   // How far the gradient is from the slopes of the loss along it, and along random signs.
   double measured() {
@@ -134,7 +138,8 @@ class Check {
   void find_leaves() {
     for (const Contribution& c : group_.front().contributions) leaves_[c.leaf] = nullptr;
     for (const Pass& pass : group_)
-      for (size_t i = 0; i < pass.seeds.size(); ++i) losses_[pass.seeds[i]] = pass.losses[i];
+      for (size_t i = 0; i < pass.seeds.size(); ++i)
+        losses_[pass.seeds[i]] = {pass.losses[i], pass.given};
     for (int64_t i = step_.begin; i < losses_end(); ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       for (const TensorView* t : read_by(call)) {
@@ -190,8 +195,16 @@ class Check {
     double sum = 0;
     again_.run(losses_end(), moves, by, at, [&](const Call& call) {
       check_stop();
-      if (const auto seed = losses_.find(call.index); seed != losses_.end())
-        sum += again_.read(*seed->second).value[0];
+      const auto seed = losses_.find(call.index);
+      if (seed == losses_.end()) return;
+      const auto [of, given] = seed->second;
+      const Array is = again_.read(*of);
+      if (given == nullptr) {
+        sum += is.value[0];
+        return;
+      }
+      const Array weights = aten::array_of(*given, nullptr);
+      for (size_t k = 0; k < is.value.size(); ++k) sum += is.value[k] * weights.value[k];
     });
     if (!std::isfinite(sum)) throw Undefined("its loss is not finite");
     return sum;
@@ -311,12 +324,14 @@ class Check {
     for (const Pass& pass : group_) {
       for (const FunctionUse& use : uses_of(trace_, step_.begin, pass)) {
         check_stop();
+        const bool allowed = is_allowed(trace_.allowed, use.function->name, "");
+        const FunctionState state = allowed ? FunctionState::kMeant
+                                            : examine(trace_, use, least_, pool_, stop_);
         Found& f = found[use.function->name];
-        f.function = use.function;
+        f.is_allowed = allowed;
+        if (f.function == nullptr || state == FunctionState::kWrong) f.function = use.function;
         f.forward = forward_pass(trace_, use.first, use.last);
-        f.is_allowed = is_allowed(trace_.allowed, use.function->name, "");
-        f.states.insert(f.is_allowed ? FunctionState::kMeant
-                                     : examine(trace_, use, least_, pool_, stop_));
+f.states.insert(state);
       }
     }
     bool all = true;
@@ -507,8 +522,9 @@ class Check {
   Again again_;
   const Step& step_;
   std::map<uint64_t, const TensorView*> leaves_;
-  std::unordered_map<int64_t, const TensorView*> losses_;  // by the calls that begin with them
-  double weights_ = 0;                                     // their norm
+  // By the calls that begin with them, with the gradients that they are given; nullptr: a one.
+  std::unordered_map<int64_t, std::pair<const TensorView*, const TensorView*>> losses_;
+  double weights_ = 0;  // their norm
   Moves gradient_;
   std::optional<double> here_;  // the loss
   bool all_examined_ = true;    // each Function of the script

@@ -167,7 +167,7 @@ class Judge {
         aten::replay(*call.graph, call.args[0].items, actual, [&](const Call& node) {
           Arithmetic m = arithmetic(node);
           m.elementary = m.fast_exp;  // inductor's vectors use exp_u20 everywhere
-          m.erf_of_one = 12;
+          m.erf_of_one = aten::Arithmetic::kErfOfVectors;
           return m;
         });
     int64_t judged = 0;

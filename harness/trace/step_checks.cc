@@ -9,6 +9,7 @@
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/backward_passes.h"
+#include "harness/trace/function_check.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -159,6 +160,9 @@ bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin
       for (int64_t k = i - 1; k > forward.index && --looks > 0; --k) {
         const Call& writer = trace.calls[static_cast<size_t>(k)];
         if (!writer.node.empty() || std::ranges::none_of(writer.written, writes)) continue;
+        // What a Function writes in its own forward pass, before that is over, it may keep.
+        const ScriptFunction* around = function_around(trace, k);
+        if (around != nullptr && call.node == around->name + "Backward") continue;
         out.node = call.node;
         out.place = writer.place;
         out.changed_by = writer.op;
