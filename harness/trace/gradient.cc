@@ -325,13 +325,13 @@ class Check {
       for (const FunctionUse& use : uses_of(trace_, step_.begin, pass)) {
         check_stop();
         const bool allowed = is_allowed(trace_.allowed, use.function->name, "");
-        const FunctionState state = allowed ? FunctionState::kMeant
-                                            : examine(trace_, use, least_, pool_, stop_);
+        const FunctionState state =
+            allowed ? FunctionState::kMeant : examine(trace_, use, least_, pool_, stop_);
         Found& f = found[use.function->name];
         f.is_allowed = allowed;
         if (f.function == nullptr || state == FunctionState::kWrong) f.function = use.function;
         f.forward = forward_pass(trace_, use.first, use.last);
-f.states.insert(state);
+        f.states.insert(state);
       }
     }
     bool all = true;
