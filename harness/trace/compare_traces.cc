@@ -339,10 +339,14 @@ class Comparison {
         const auto first = std::ranges::find(trace.calls, step, &Call::step);
         if (first != trace.calls.end()) at = &*first;
       }
-      const int64_t pass = of_a ? out_.meant.call_a : out_.meant.call_b;
-      if (kind == OtherInput::Kind::kGradient && out_.meant.differ() && pass >= 0)
-        at = &trace.calls[static_cast<size_t>(pass)];
       if (at != nullptr) (of_a ? o.a : o.b) = side_of(*at);
+      const int64_t pass = of_a ? out_.meant.call_a : out_.meant.call_b;
+      if (kind == OtherInput::Kind::kGradient && out_.meant.differ() && pass >= 0) {
+        SideCall& side = of_a ? o.a : o.b;
+        side = side_of(trace.calls[static_cast<size_t>(pass)]);
+        side.op.clear();  // the backward pass as a whole
+        side.phase = "backward";
+      }
     }
     o.a.step = step;
     o.relative = relative;
