@@ -52,6 +52,12 @@ def _work(program):
     return equations, numbers
 
 
+def is_large(program):
+    """Whether it would take minutes to run a step without compiling it."""
+    equations, numbers = _work(program)
+    return equations > _MOST_WORK or numbers > _MOST_NUMBERS
+
+
 def excused(wrong):
     """Whether a rule is no derivative on purpose."""
     return bool(wrong["meant"] or wrong.get("allowed"))
@@ -61,8 +67,7 @@ def check(form, program, leaves, deadline, allowed=()):
     """Runs the step without compiling it, and asks each function that it differentiates. allowed: names of rules that are meant to give
     another gradient."""
     asked, inside = [], []
-    equations, numbers = _work(program)
-    if equations > _MOST_WORK or numbers > _MOST_NUMBERS:
+    if is_large(program):
         return Found("the step is too large")
 
     def watching(original):

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..refused import Refused
 from ..report import Report, forget, run_program, save
-from . import derivative, files
+from . import derivative, files, update
 from .arguments import find, flat_results
 from .compat import MESHES, is_key, key_data, loaded, wrap_key, key_impl
 from .culprit import Culprit, Hunt, Lost, spread_over
@@ -166,8 +166,12 @@ def diagnose(
         say("holding the gradient against the loss")
         allow = [allow] if isinstance(allow, str) else [*allow, *filter(None, os.environ.get("TWINRUN_ALLOW", "").split(","))]
         seen["gradient"] = derivative.check(form, program, on_one_device(first), time.monotonic() + _TIME_FOR_GRADIENT, allow)
+        large = derivative.is_large(program)
+        steps = [on_one_device(before) for before, _ in run.steps]
+        seen["update"] = update.Found("the step is too large") if large else update.check(form, steps)
     else:
         seen["gradient"] = derivative.Found("the step runs on a mesh")
+        seen["update"] = update.Found("the step runs on a mesh")
     _investigate(form, meant, program, run, folder, begun + seconds, seen, say)
     seen["seconds"] = round(time.monotonic() - begun, 1)
     data = outcome(seen)

@@ -47,6 +47,9 @@ def outcome(seen):
         verdict, headline = "PROGRAM", _gradient(seen["gradient"])
         findings.append({"cause": "gradient", "sentence": headline, "op": seen["gradient"].wrong["rule"],
                          "place": seen["gradient"].wrong["place"]})  # fmt: skip
+    elif seen["update"].wrong:
+        verdict, headline = "PROGRAM", _update(seen["update"].wrong)
+        findings.append({"cause": "update", "sentence": headline, "op": f"optax.{seen['update'].wrong['name']}"})
     elif decided.open:
         verdict, headline = "INCONCLUSIVE", _open(decided, singles, seen.get("no_digit"))
     elif seen["gradient"].wrong and not seen["gradient"].wrong["rule"]:
@@ -77,8 +80,7 @@ def outcome(seen):
         lines.append(_gradient(seen["gradient"]))
     if verdict == "NOISE":
         lines.append(
-            f"not asked: {_not_asked(seen['gradient'])}; the step's own equations are the definition here. Another release "
-            "asks it: twinrun diagnose --against B A"
+            f"{_asked(seen)}; the step's own equations are the definition here. Another release asks it: twinrun diagnose --against B A"
         )
     lines += [n for n in (culprit.notes if culprit else [])]
     lines += seen["notes"]
@@ -128,7 +130,7 @@ def _answers(seen, verdict, headline, several):
         "repeats": ("yes" if seen["repeats"] else "no", "the step ran twice on the same numbers"),
         "operations": (operations, headline),
         "program": ("no", headline) if verdict == "PROGRAM"
-        else ("in part" if seen["gradient"].asked else "not asked", _not_asked(seen["gradient"])),
+        else ("in part" if seen["gradient"].asked or seen["update"].asked else "not asked", _asked(seen)),
         "sharding": ("not asked", "no step on one device was given") if several else ("-", "one device"),
         "effect": ("not asked", "a few steps do not say what the model learns"),
     }  # fmt: skip
@@ -161,12 +163,28 @@ def _gradient(found):
     return f"{text}: the rule of {wrong['rule']}, at {wrong['place']}, is no derivative of it; they differ by {wrong['off']:.2g}"
 
 
-def _not_asked(gradient):
-    rest = "whether the optimizer is its formula"
+def _asked(seen):
+    """Says what of the program was asked, and what was not."""
+    gradient, update, asked, rest = seen["gradient"], seen["update"], [], []
     if gradient.asked and not gradient.wrong:
-        return f"{rest}. The gradient is the derivative of the loss (they differ by {gradient.worst:.1e} of it)"
-    why = f" ({gradient.why})" if gradient.why else ""
-    return f"whether the gradient is the derivative of the loss{why}, and {rest}"
+        asked.append(f"the gradient is the derivative of the loss (they differ by {gradient.worst:.1e} of it)")
+    else:
+        rest.append("whether the gradient is the derivative of the loss" + (f" ({gradient.why})" if gradient.why else ""))
+    if update.asked:
+        names = ", ".join(update.asked)
+        asked.append(f"optax's {names} {'is its' if len(update.asked) == 1 else 'are their'} published formula ({update.worst:.1e})")
+    if update.unknown or not update.asked:
+        what = f"whether optax's {', '.join(update.unknown)} is its formula" if update.unknown else "whether the optimizer is its formula"
+        rest.append(what)
+    return "; ".join([*asked, *(["not asked: " + ", and ".join(rest)] if rest else [])])
+
+
+def _update(wrong):
+    looks = f"; it is the formula {wrong['looks']}" if wrong["looks"] else ""
+    return (
+        f"optax's {wrong['name']} is not its published formula: in step {wrong['step']} its {wrong['what']} differs by {wrong['off']:.3g} of "
+        f"the largest element{looks}"
+    )
 
 
 def _makes_nan(seen):

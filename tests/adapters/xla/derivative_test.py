@@ -130,7 +130,7 @@ class Derivative(unittest.TestCase):
         for f, verdict, said in (
             (WRONG["a missing term"], "PROGRAM", "the gradient is not the derivative of the loss: the rule of __main__."),
             (MEANT["has steps"], "NOISE", "which seems to be meant"),
-            (RIGHT["a custom_vjp"], "NOISE", "The gradient is the derivative of the loss"),
+            (RIGHT["a custom_vjp"], "NOISE", "the gradient is the derivative of the loss"),
         ):
             with tempfile.TemporaryDirectory() as folder:
                 report = twinrun.diagnose(step_of(f), PARAMS, [BATCH], out=folder, steps=1)
