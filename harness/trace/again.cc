@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "backends/aten/definitions.h"
+#include "backends/aten/graph.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -311,6 +312,23 @@ void Again::forget(const Call& call) {
   }
 }
 
+void Again::evaluate_region(const Call& call, const std::vector<Value>& inputs) {
+  std::vector<const TensorView*> given;
+  for (const Value& v : call.result.items)
+    given.push_back(v.kind == Value::Kind::kTensor ? &v.tensor : nullptr);
+  for (const TensorView& w : call.written) given.push_back(&w);
+  const auto found = aten::evaluated(*call.graph, inputs, given, binary64(pool_));
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i] == nullptr || !aten::is_float(given[i]->element)) continue;
+    if (i < found.size() && found[i].has_value() && found[i]->dims == given[i]->dims) {
+      write(*given[i], *found[i]);
+    } else {
+      drop(given[i]->storage);
+      lost_[given[i]->storage] = "a region of torch.compile";
+    }
+  }
+}
+
 void Again::evaluate(const Call& call) {
   Call again = call;
   std::vector<std::unique_ptr<Array>> held;
@@ -343,6 +361,7 @@ void Again::evaluate(const Call& call) {
       if (aten::is_float(w.element)) w.data = nullptr;
   }
   const std::vector<const TensorView*>& given = given_by(call);
+  if (call.graph != nullptr) return evaluate_region(call, again.args.at(0).items);
   for (const TensorView* t : given) {
     if (!aten::is_float(t->element) && !aten::is_integer(t->element)) lost_[t->storage] = call.op;
   }

@@ -79,6 +79,7 @@ class Again {
   void forget(const aten::Call& call);
   void drop(uint64_t storage);
   void seed(const aten::TensorView& view);
+  void evaluate_region(const aten::Call& call, const std::vector<aten::Value>& inputs);
   Cells& cells_of(const aten::TensorView& view);
 
   const std::vector<const aten::TensorView*>& read_of(const aten::Call& call) const {

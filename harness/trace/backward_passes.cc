@@ -52,7 +52,7 @@ Root root_of(const TraceFile& trace, int64_t begin, const Call& call,
 }  // namespace
 
 bool is_work(const Call& call) {
-  return !call.failed && !call.composed && call.op.starts_with("aten.");
+  return !call.failed && !call.composed && (call.op.starts_with("aten.") || call.graph != nullptr);
 }
 
 std::optional<Contribution> contribution_of(const Call& call) {
@@ -67,7 +67,7 @@ std::optional<Contribution> contribution_of(const Call& call) {
 }
 
 Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
-  Step out{begin, end, {}, "", {}, false};
+  Step out{begin, end, {}, "", {}, false, false};
   std::unordered_map<std::string, std::string> functions;  // by the names of their nodes
   for (const ScriptFunction& f : trace.functions) functions[f.name + "Backward"] = f.name;
   static constexpr const char* kGiven =
@@ -77,7 +77,9 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
   std::unordered_set<uint64_t> computed;  // in the last pass
   for (int64_t i = begin; i < end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
-    if (call.op == "torch.compile.inductor" || call.op.starts_with("triton."))
+    out.has_regions = out.has_regions || call.graph != nullptr;
+    if ((call.op == "torch.compile.inductor" && call.graph == nullptr) ||
+        call.op.starts_with("triton."))
       out.why = "regions that torch.compile made are not evaluated again";
     if (call.op.starts_with("c10d") || call.op.starts_with("_c10d"))
       out.why = "its gradient depends on other processes";

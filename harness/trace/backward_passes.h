@@ -50,6 +50,8 @@ struct Step {
   std::set<std::string> functions;  // of the script, whose backward passes ran
   bool has_half = false;            // tensors of half precision
 };
+  bool has_regions =
+      false;  // that torch.compile made: what they hold fixed their graphs do not tell
 
 Step step_of(const TraceFile& trace, int64_t begin, int64_t end);
 

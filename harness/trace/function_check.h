@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/host/progress.h"
+#include "harness/trace/backward_graph.h"
 #include "harness/trace/backward_passes.h"
 #include "harness/trace/trace_file.h"
 #include "program/base/thread_pool.h"

@@ -108,6 +108,7 @@ class Check {
       out.node.clear();
     }
   }
+    if (step_.has_regions) return wrong_with_regions(out);
 
  private:
   static std::unordered_set<uint64_t> leaves_of(const std::vector<Pass>& group) {
@@ -118,6 +119,16 @@ class Check {
     int64_t last = 0;
     for (const Pass& pass : group_) last = std::max(last, std::ranges::max(pass.seeds));
     return last + 1;
+  // What a region holds fixed (detach) its graph does not tell, so that nothing of it is accused. It
+  // counts where a Function of the script is part of it.
+  void wrong_with_regions(GradientCheck& out) {
+    if (is_a_function_wrong(out)) return;
+    if (std::ranges::none_of(trace_.functions, &ScriptFunction::is_compiled))
+      throw Undefined("regions that torch.compile made do not tell what they hold fixed");
+    out.is_wrong = true;
+    out.right.clear();
+  }
+
   }
 
   // How far the gradient is from the slopes of the loss along it, and along random signs.
