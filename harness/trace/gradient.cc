@@ -40,6 +40,9 @@ constexpr double kLeast = GradientCheck::kLeast;
 constexpr double kLeastOfHalf = 0x1p-4;
 // Right gradients of float32 differ by less: from here on each Function is examined by itself.
 constexpr double kSmall = 0x1p-16;
+// Right gradients of half precision differ by less (0.003 were seen): from here on one of a step with
+// a Function that cannot be examined by itself is not said to be right.
+constexpr double kOfUnexamined = 0x1p-7;
 
 double norm_of(const Moves& moves) {
   double squares = 0;
@@ -95,11 +98,17 @@ class Check {
     out.worst = std::max(out.worst, worst);
     if (worst < least_) {
       if (worst >= kSmall && is_a_function_wrong(out)) return;
+      // Half precision leaves room for one that could not be examined.
+      if (worst >= kOfUnexamined && !all_examined_) {
+        out.is_wrong = true;
+        return;
+      }
       for (const Pass& pass : group_)
         for (const FunctionUse& use : uses_of(trace_, step_.begin, pass))
           if (use.is_found()) out.right.push_back(use.function->name);
       return;
     }
+    if (step_.has_regions) return wrong_with_regions(out);
     out.is_wrong = true;
     out.right.clear();
     try {
@@ -108,17 +117,8 @@ class Check {
       out.node.clear();
     }
   }
-    if (step_.has_regions) return wrong_with_regions(out);
 
  private:
-  static std::unordered_set<uint64_t> leaves_of(const std::vector<Pass>& group) {
-    const std::set<uint64_t> all = group.front().leaves();
-    return {all.begin(), all.end()};
-  }
-  int64_t losses_end() const {
-    int64_t last = 0;
-    for (const Pass& pass : group_) last = std::max(last, std::ranges::max(pass.seeds));
-    return last + 1;
   // What a region holds fixed (detach) its graph does not tell, so that nothing of it is accused. It
   // counts where a Function of the script is part of it.
   void wrong_with_regions(GradientCheck& out) {
@@ -129,6 +129,14 @@ class Check {
     out.right.clear();
   }
 
+  static std::unordered_set<uint64_t> leaves_of(const std::vector<Pass>& group) {
+    const std::set<uint64_t> all = group.front().leaves();
+    return {all.begin(), all.end()};
+  }
+  int64_t losses_end() const {
+    int64_t last = 0;
+    for (const Pass& pass : group_) last = std::max(last, std::ranges::max(pass.seeds));
+    return last + 1;
   }
 
   // How far the gradient is from the slopes of the loss along it, and along random signs.
