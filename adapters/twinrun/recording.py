@@ -473,6 +473,8 @@ class watch:
             link = self.nodes.get(node._sequence_nr()) if _sequence else None    # before 2.1 nodes have no numbers
             if link is not None:
                 before.forward, before.place, before.module = link
+                if name.startswith("torch.utils.checkpoint."):    # lines of the script run again
+                    before.place = r.file.string(self.places.here())
             else:
                 before.place, before.module = r.file.string(self.places.here()), 0
             if hook:
