@@ -250,6 +250,7 @@ class Uses {
     const int64_t end = use.first >= pass_.begin ? pass_.end : pass_.begin;
     for (int64_t i = use.last + 1; i < end && !made.empty(); ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
+      if (base_name(call.op) == "aten.detach") continue;  // of what it keeps, too
       for (const TensorView* t : read_by(call)) {
         const auto at = made.find(t->storage);
         if (at == made.end()) continue;
@@ -259,9 +260,9 @@ class Uses {
         made.erase(at);
       }
     }
-    return out;
     // With what a backward pass has computed again, it goes on at once.
     if (out.empty() && use.first >= pass_.begin && last != nullptr) out.push_back(last);
+    return out;
   }
 
   bool is_in(int64_t call, const std::string& function) const {
