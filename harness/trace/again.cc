@@ -349,7 +349,19 @@ void Again::evaluate(const Call& call) {
   };
   for (Value& v : again.args) fill(v);
   for (auto& [name, v] : again.kwargs) fill(v);
+  if (const auto other = draws_.find(call.index); other != draws_.end()) {
+    const Call& drawn = trace_.calls[static_cast<size_t>(other->second)];
+    const auto numbers = computed_by(drawn, read_by(drawn));
+    const auto& mine = given_by(call);
+    // A dropout by itself gives its mask, and what is left of its argument.
+    if (base_name(call.op) == "aten.native_dropout")
+      throw Undefined("a dropout that draws other numbers");
+    for (size_t i = 0; i < std::min(mine.size(), numbers.size()); ++i)
+      if (mine[i]->dims == numbers[i]->dims) write(*mine[i], aten::array_of(*numbers[i], pool_));
+    return;
+  }
   if (!depends || gives_no_values(base_name(call.op))) return forget(call);
+  if (call.graph != nullptr) return evaluate_region(call, again.args.at(0).items);
   // No definition may take what was recorded for the result, but for draws and choices.
   if (!draws_at_random(call.op)) {
     const std::function<void(Value&)> hide = [&](Value& v) {
@@ -361,7 +373,6 @@ void Again::evaluate(const Call& call) {
       if (aten::is_float(w.element)) w.data = nullptr;
   }
   const std::vector<const TensorView*>& given = given_by(call);
-  if (call.graph != nullptr) return evaluate_region(call, again.args.at(0).items);
   for (const TensorView* t : given) {
     if (!aten::is_float(t->element) && !aten::is_integer(t->element)) lost_[t->storage] = call.op;
   }

@@ -158,6 +158,31 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
   return out;
 }
 
+std::vector<std::map<int64_t, int64_t>> drawn_again(const TraceFile& trace, int64_t step,
+                                                    const Pass& pass) {
+  using Kind = std::pair<std::string, aten::Dims>;
+  std::map<Kind, std::vector<int64_t>> forward, backward;
+  for (int64_t i = step; i < pass.end; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    if (!is_work(call) || !draws_at_random(call.op)) continue;
+    const auto given = computed_by(call, read_by(call));
+    if (!given.empty())
+      (i < pass.begin ? forward : backward)[{call.op, given[0]->dims}].push_back(i);
+  }
+  std::map<int64_t, int64_t> same, reversed;
+  for (const auto& [kind, again] : backward) {
+    const auto first = forward.find(kind);
+    if (first == forward.end() || first->second.size() != again.size()) continue;
+    for (size_t k = 0; k < again.size(); ++k) {
+      same[again[k]] = first->second[k];
+      reversed[again[k]] = first->second[again.size() - 1 - k];
+    }
+  }
+  if (same.empty()) return {};
+  if (same == reversed) return {same};
+  return {same, reversed};
+}
+
 std::vector<std::vector<Pass>> groups_of(const TraceFile& trace, const Step& step) {
   std::vector<std::vector<Pass>> out;
   for (const Pass& pass : step.passes) {

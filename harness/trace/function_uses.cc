@@ -313,6 +313,33 @@ const ScriptFunction* function_around(const TraceFile& trace, int64_t call) {
   return maker_of(trace, call).function;
 }
 
+const ScriptFunction* writer_of_given_gradient(const TraceFile& trace, int64_t step,
+                                               const BackwardGraph& graph, const Pass& pass) {
+  const auto& nodes = graph.nodes();
+  // By the first call of a Function's backward pass.
+  std::map<int64_t, std::set<uint64_t>> operands;
+  for (const FunctionUse& use : uses_of(trace, step, pass))
+    for (const auto& [input, gradient] : use.inputs) operands[use.begin].insert(input->storage);
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    if (nodes[k].function == nullptr || nodes[k].function->name.starts_with("torch.")) continue;
+    const auto mine = operands.find(nodes[k].first);
+    if (mine == operands.end()) continue;
+    std::set<uint64_t> given, written;
+    for (const auto& [view, reader] : graph.given_to(k)) given.insert(view->storage);
+    for (int64_t i = nodes[k].first; i <= nodes[k].last; ++i)
+      for (const TensorView& w : trace.calls[static_cast<size_t>(i)].written)
+        if (given.contains(w.storage)) written.insert(w.storage);
+    for (size_t r = k + 1; r < nodes.size() && !written.empty(); ++r) {
+      if (nodes[r].output == nullptr || mine->second.contains(nodes[r].output->storage)) continue;
+      for (const auto& [view, reader] : graph.given_to(r))
+        if (written.contains(view->storage) &&
+            graph.maker(view->storage, nodes[r].first) == static_cast<int64_t>(k))
+          return nodes[k].function;
+    }
+  }
+  return nullptr;
+}
+
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass) {
   if (trace.functions.empty()) return {};
   return Uses(trace, step, pass).all();
