@@ -258,12 +258,12 @@ class Screen {
     const std::string meaning =
         scenario ? std::string(text::meaning(r_.verdict)) : clean(r_.headline, 400);
     const std::string badge = verdict_name() + (o_.color ? "" : ":");
-    if (text::display_width(badge) + 1 + text::display_width(meaning) <= width_) {
-      line(badge + " " + paint(kBold, meaning));
-    } else {
-      line(badge);
-      paragraph(meaning, kIndent);
-    }
+    // Wrapped with what is as wide as the badge, which may hold blanks and colours.
+    const std::string as_wide(static_cast<size_t>(text::display_width(badge)), '.');
+    const auto parts = text::wrap(as_wide + " " + meaning, width_ - kIndent);
+    for (size_t i = 0; i < parts.size(); ++i)
+      line((i == 0 ? badge : std::string(kIndent, ' ')) +
+           paint(kBold, i == 0 ? parts[i].substr(as_wide.size()) : parts[i]));
     if (scenario && !r_.headline.empty()) {
       line();
       paragraph(clean(r_.headline), 0);

@@ -131,7 +131,10 @@ std::string what_to_do(const GradientCheck& g) {
     return "write it before the forward pass reads it, or after the backward pass";
   if (!g.drawn_again.empty())
     return "give the random numbers their state back: preserve_rng_state=True of checkpoint()";
-  return "torch.autograd.gradcheck, in float64, shows it for a function alone";
+  return "torch.autograd.gradcheck, in float64, shows it for a function alone" +
+         (g.function.empty()
+              ? ""
+              : fmt::format("; if another gradient is meant: --allow {}", g.function));
 }
 
 Finding finding_of(const UnclearedGradients& u) {
@@ -186,8 +189,29 @@ std::string what_to_do(const UpdateCheck&) {
 
 }  // namespace
 
+std::string step::meant(const GradientCheck& g) {
+  const std::string line = line_of(g.place);
+  // Of the hook "train.py:8 in scale: return 2 * g", "scale".
+  const std::string hook = innermost(g.place).substr(std::min(line.size() + 4, g.place.size()));
+  const std::string names =
+      g.is_hook ? hook.substr(0, hook.find(':')) : fmt::format("{}", fmt::join(g.meant, ","));
+  const std::string by =
+      g.is_hook        ? fmt::format("{} at {} changes it", g.node, line)
+      : g.is_allowed() ? fmt::format("{} gives another one", fmt::join(g.meant, " and "))
+      : g.passes_on    ? fmt::format("{} passes its input on, and changes it", g.function)
+                       : fmt::format("the forward pass of {} has steps", g.function);
+  if (g.is_allowed())
+    return fmt::format("The gradient is not the derivative of the loss, as --allow says: {}.", by);
+  const bool is_plain = names.find('<') == names.npos;  // "<lambda>" is not, for a shell
+  return fmt::format(
+      "the gradient is not the derivative of the loss, which seems to be meant: {}. If it is, "
+      "allow it by name: --allow {}",
+      by, is_plain ? names : "'" + names + "'");
+}
+
 std::vector<std::string> step::remarks(const TraceVerdict& v) {
   std::vector<std::string> told;
+  if (v.gradient.is_meant() && !v.gradient.is_allowed()) told.push_back(meant(v.gradient));
   if (std::string weights = described(v.trained); !weights.empty()) told.push_back(weights);
   if (v.gradient.unscaled > 0)
     told.push_back(fmt::format(
@@ -220,7 +244,8 @@ std::string step::looked_at(const TraceVerdict& v) {
   const UpdateCheck& u = v.update;
   std::vector<std::string> asked, open;
   if (g.is_meant())
-    asked.emplace_back("the gradient is not the derivative of the loss, which seems to be meant");
+    asked.push_back(fmt::format("the gradient is not the derivative of the loss, which {}",
+                                g.is_allowed() ? "is allowed (--allow)" : "seems to be meant"));
   else if (g.asked && !g.is_wrong)
     asked.push_back(
         g.worst < GradientCheck::kLeast

@@ -16,6 +16,8 @@ std::string wrong(const TraceVerdict& v);      // without a full stop
 // What the steps do that is right by itself, and not always meant: sentences without a full stop.
 std::vector<std::string> remarks(const TraceVerdict& v);
 std::string looked_at(const TraceVerdict& v);  // the same
+// Why a gradient that is no derivative seems to be meant, or is allowed.
+std::string meant(const GradientCheck& g);
 // Findings about the step itself, and what to do about each.
 void add_findings(const TraceVerdict& v, Report& r);
 // The innermost frame of a place.

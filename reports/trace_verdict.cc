@@ -238,24 +238,16 @@ std::vector<std::string> notes_of(const TraceVerdict& v) {
         v.uncertain_update > 0
             ? fmt::format(": up to {:.2g} % of the update's norm", 100 * v.uncertain_update)
             : ""));
-  if (const GradientCheck& g = v.gradient; g.is_meant()) {
-    notes.push_back(fmt::format(
-        "The gradient is not the derivative of the loss, which is meant, as it seems: {}.{} "
-        "Whether "
-        "it is right besides was not asked.",
-        g.is_hook ? fmt::format("it is changed by {} at {}", g.node, step::innermost(g.place))
-        : g.passes_on
-            ? fmt::format("{} passes its input on and changes the gradient", g.function)
-            : fmt::format("the forward pass of {} has steps (a straight-through estimator)",
-                          g.function),
-        g.meant.size() < 2
-            ? ""
-            : fmt::format(" So it is with {}.",
-                          fmt::join(std::vector(g.meant.begin() + 1, g.meant.end()), ", "))));
+  if (const GradientCheck& g = v.gradient; g.is_allowed()) {
+    notes.push_back(step::meant(g));
   } else if (!g.asked) {
     notes.push_back(fmt::format(
         "Whether the gradient is the derivative of the loss was not asked: {}.", g.why));
   }
+  if (!v.gradient.allowed_in_vain.empty())
+    notes.push_back(
+        fmt::format("--allow names {}, and no function or hook of this step is called so.",
+                    fmt::join(v.gradient.allowed_in_vain, " and ")));
   if (v.gradient.unscaled > 0)
     notes.push_back(
         fmt::format("The gradient of step {} is the sum of {} backward passes of one line, which "

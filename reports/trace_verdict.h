@@ -96,8 +96,15 @@ struct GradientCheck {
   // Functions of the script that are right; if the gradient is wrong, examined by themselves. Those
   // that are meant to be no derivative.
   std::vector<std::string> right, meant;
+  // Of the names that the user allows to give another gradient, those that do, and those that nothing
+  // here has.
+  std::vector<std::string> allowed, allowed_in_vain;
   static constexpr double kLeast = 0x1p-10;  // differences below are not told: gradient.cc
-  bool is_meant() const { return is_wrong && (passes_on || has_steps || is_hook); }
+  bool is_meant() const { return is_wrong && (passes_on || has_steps || is_hook || is_allowed()); }
+  // All that makes the gradient another one is.
+  bool is_allowed() const {
+    return is_wrong && !allowed.empty() && allowed.size() >= std::max<size_t>(meant.size(), 1);
+  }
   // It is known what is wrong, and it is not meant.
   bool accuses() const { return is_wrong && !node.empty() && !is_meant(); }
 };

@@ -176,6 +176,9 @@ Answers answers_of(const TwoSides& s) {
                    "the gradients agree within what rounding explains at most, and not every call "
                    "was judged"}
           : Answer{Outcome::kYes, "the updates agree within what rounding explains at most"};
+  if (s.verdict == VerdictClass::kNoise && s.meant.asked)
+    out.program.what += fmt::format("; without rounding, the gradients of step {} are {} apart",
+                                    s.meant.step, text::number(s.meant.relative));
   out.sharding = {Outcome::kNotApplicable, "the sides are held against each other"};
   out.effect = {Outcome::kNotAsked, "a few steps do not say what the model learns"};
   return out;
@@ -200,6 +203,54 @@ void add_finding(Report& r, const char* side, const TraceVerdict& v,
 }
 
 }  // namespace
+
+// "4" of 4.000000001
+std::string weight_text(double x) {
+  const double whole = std::round(x);
+  return std::fabs(x - whole) < 1e-4 ? fmt::format("{}", whole == 0 ? 0 : whole)
+                                     : text::number(x, 3);
+}
+
+std::string MeantGradients::sentence() const {
+  const char *many = of_a ? "A" : "B", *few = of_a ? "B" : "A";
+  std::string out =
+      fmt::format("those of step {} differ by {} of their norm", step, text::number(relative));
+  if (factor) {
+    const double times = of_a ? *factor : 1 / *factor;
+    out += fmt::format(": side {}'s is {} times side {}'s", many, weight_text(times), few);
+    if (passes > 1 && std::fabs(times - static_cast<double>(passes)) < 1e-4)
+      out += fmt::format(", the sum of its {} backward passes, which nothing divides", passes);
+    return out;
+  }
+  if (other.empty()) return out;
+  const auto list = [](const std::vector<double>& all) {
+    constexpr size_t kShown = 8;
+    std::string words;
+    for (size_t i = 0; i < std::min(all.size(), kShown); ++i)
+      words += (i == 0 ? "" : i + 1 == all.size() ? " and " : ", ") + weight_text(all[i]);
+    return words + (all.size() > kShown ? ", .." : "");
+  };
+  out += fmt::format(": as a sum of side {}'s {} backward passes, side {}'s has the weights {}",
+                     many, passes, few, list(other));
+  if (!own.empty()) out += fmt::format(", and side {}'s {}", many, list(own));
+  return out;
+}
+
+std::string MeantGradients::what_to_do() const {
+  const auto is = [](double x, double y) { return std::fabs(x - y) < 1e-4; };
+  if (factor && passes > 1)
+    return fmt::format(
+        "divide the loss of each of the {} passes by the count of all of them together", passes);
+  if (own.empty() || other.empty()) return "";
+  if (std::ranges::any_of(own, [&](double x) { return is(x, 0); }))
+    return "clear the gradients once before all backward passes of an update, not between them";
+  // All count alike, though they hold unequally many.
+  if (std::ranges::all_of(own, [&](double x) { return is(x, own.front()); }))
+    return "sum the loss of each pass, and divide it by the count of the whole batch (of tokens "
+           "that "
+           "are not padding, say): a mean of means weighs passes alike that hold unequally many";
+  return "";
+}
 
 std::string OtherInput::sentence() const {
   const std::string at =
@@ -232,6 +283,8 @@ std::string OtherInput::sentence() const {
           "step {}{} on side B",
           at, b.op, b.step, b.place.empty() ? "" : fmt::format(" at {}", first_line(b.place)));
     case Kind::kGradient:
+      if (!meaning.empty())
+        return "without rounding, the two runs mean another gradient: " + meaning;
       return fmt::format(
           "the two runs compute something else: the gradients of step {} differ by {} of their "
           "norm, "
@@ -288,7 +341,18 @@ Report report_of(const TwoSides& s) {
         std::string(
             "Seed both sides alike. Releases and devices may draw in another order: leave out "
             "dropout, or draw outside of the step."));
+  if (std::string how = s.meant.differ() ? s.meant.what_to_do() : ""; !how.empty())
+    r.next_steps.push_back(std::move(how));
+  if (s.verdict == VerdictClass::kInconclusive && s.meant.asked && !s.meant.agree())
+    r.next_steps.emplace_back(
+        "look for a constant or a formula that differs, or for a choice that rounding made on one "
+        "side alone (the place of a maximum, a rounded number): in float64 such choices are the "
+        "same");
+  if (s.meant.asked) r.numbers["meant"] = s.meant.relative;
   r.notes = s.notes;
+  if (!s.meant.asked && !s.meant.why.empty())
+    r.notes.push_back("Whether both sides mean the same gradient was not asked: " + s.meant.why +
+                      ".");
   const std::vector<std::string> of_a = step::remarks(s.a), of_b = step::remarks(s.b);
   const auto add_remarks = [&](const char* side, const auto& mine, const auto& others) {
     for (const std::string& remark : mine)

@@ -53,7 +53,29 @@ struct OtherInput {
   int64_t elements = 0, differing = 0;
   double relative = 0;
   double explained = 0;  // of a gradient: the relative difference that rounding explains
+  std::string meaning;   // of a gradient: MeantGradients::sentence()
   std::string sentence() const;
+};
+
+// The gradients of the first step of both sides, evaluated in binary64.
+struct MeantGradients {
+  bool asked = false, has_half = false;
+  std::string why;  // it was not
+  int32_t step = 0;
+  double relative = NAN;             // the norm of their difference over the larger norm
+  std::optional<double> factor;      // A's is this times B's
+  int64_t call_a = -1, call_b = -1;  // with which the first backward passes begin
+  // The side with more backward passes is A; how many; with which weights they add up to that side's
+  // gradient, and to the other's. Empty: they do not.
+  bool of_a = true;
+  int64_t passes = 0;
+  std::vector<double> own, other;
+  // As of the gradient against the loss: below, a branch that rounding decided may be another one.
+  bool differ() const { return asked && relative >= (has_half ? 0x1p-4 : GradientCheck::kLeast); }
+  // Right ones differ by 10^-16, and by 10^-7 where the script reads a number of float32 (.item()).
+  bool agree() const { return asked && relative < 0x1p-20; }
+  std::string sentence() const;    // how they differ, without a full stop
+  std::string what_to_do() const;  // "" if nothing is known
 };
 
 struct StepGrowth {
@@ -79,6 +101,7 @@ struct TwoSides {
   // For the first finding of a side that is outside: the same result on the other side.
   std::optional<SideDifference> of_a, of_b;
   std::vector<OtherInput> inputs;  // in the order of A, at most 50
+  MeantGradients meant;
   std::vector<StepGrowth> steps;
   int64_t by_bits = 0, by_values = 0, by_order = 0, differing = 0;
   std::map<std::string, int64_t> unaligned_a, unaligned_b;  // calls by operation

@@ -124,4 +124,4 @@ class Frames:
         inner.f_globals.get("__warningregistry__", {}).pop(key, None)
         registry = outer.f_globals.setdefault("__warningregistry__", {})
         warnings.warn_explicit(message.message, message.category, outer.f_code.co_filename, outer.f_lineno,
-                               outer.f_globals.get("__name__"), registry, outer.f_globals, message.source)
+                               outer.f_globals.get("__name__"), registry, None, message.source)

@@ -14,6 +14,7 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = tuple(os.path.join(_LIBRARY, name) + os.sep for name in ("site-packages", "dist-packages"))
+_RUNS_BACKWARD = ("backward", "grad", "_engine_run_backward")    # functions of PyTorch
 MAX_FRAMES = 16
 try:
     _FOLDER = os.getcwd()    # names are relative to it, wherever the script goes, and whatever it removes
@@ -114,9 +115,9 @@ class Places:
             text = self.texts[key] = "\n".join(map(self._line, stack))
         return text
 
-    def hook(self):
-        """Returns the line of the user's function that PyTorch's backward pass calls now, or "": one that was registered to see or change a
-        gradient. What checkpointing computes again is none."""
+    def in_backward(self):
+        """Returns the line of the user's function that PyTorch's backward pass calls now, or "": the backward of a Function, or a hook, which
+        was registered to see or change a gradient. What checkpointing computes again is none."""
         frame, found = sys._getframe(2), None
         while frame is not None:
             code = frame.f_code
@@ -124,7 +125,7 @@ class Places:
             if file.startswith("<eval_with_key>"):    # a graph that dynamo made: not registered by anybody
                 pass
             elif file.startswith(_TORCH):
-                if file.endswith(("autograd/graph.py", "autograd/__init__.py", "_tensor.py")):
+                if code.co_name in _RUNS_BACKWARD and file.endswith(("autograd/graph.py", "autograd/__init__.py", "_tensor.py")):
                     return "" if found is None else self._line(found)
                 if file.endswith("utils/checkpoint.py"):
                     return ""

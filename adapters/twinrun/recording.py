@@ -468,8 +468,8 @@ class watch:
             before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
         else:
             name = self._made_by(node)
-            hook = "" if name else self.places.hook()
-            before.node = r.file.string(name or (f"a hook of {node.name()}" if hook else node.name()))
+            inner = self.places.in_backward()
+            before.node = r.file.string(name or (f"a hook of {node.name()}" if inner else node.name()))
             link = self.nodes.get(node._sequence_nr()) if _sequence else None    # before 2.1 nodes have no numbers
             if link is not None:
                 before.forward, before.place, before.module = link
@@ -477,8 +477,8 @@ class watch:
                     before.place = r.file.string(self.places.here())
             else:
                 before.place, before.module = r.file.string(self.places.here()), 0
-            if hook:
-                before.place = r.file.string(hook)
+            if inner:
+                before.place = r.file.string(inner)
         if _sequence:
             now, then = _sequence(), self.sequence
             if now > then:

@@ -208,8 +208,12 @@ class Session:
 
 
 def error_text(error):
-    kind = "" if isinstance(error, (Unsupported, Refused)) else f"{type(error).__name__}: "
-    return (kind + str(error))[:MOST_TEXT]
+    """Returns what an exception says; of one that is not ours to give, its type and the line that raised it as well."""
+    if isinstance(error, (Unsupported, Refused)):
+        return str(error)[:MOST_TEXT]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {error}"[:MOST_TEXT - len(place)] + place
 
 
 def take_session():

@@ -78,19 +78,23 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
     for (const std::string& change : m.reduction) out += fmt::format("  {}\n", change);
   }
   for (const EngineFile& file : m.engine_files)
-    out += fmt::format("\n{}  is '{}' of the engine's command line\n", file.member, file.word);
+    out += fmt::format("\n{}  is the engine's '{}'\n", file.member, file.word);
   if (is_foreign_engine(m.asked.subject))
-    out += "\nThe engine is third-party code; what its scripts import is not included.\n";
+    out +=
+        "\nThe engine is third-party code; what its scripts import from elsewhere is not "
+        "included.\n";
   out += fmt::format(
-      "\nscenario.toml  what is trained, every key\n{}"
-      "init.h5        the initial checkpoint\n"
-      "before.h5      the state of the subject before the first wrong step\n"
+      "\nscenario.toml  what is trained, every key\n{}{}"
       "program.txt    the program, {} core{}, one op a line\n{}"
       "manifest.json  digests of these files, and of the results that must be reproduced\n",
       imported     ? "step.*         the imported program: text, binding, initial state, batches\n"
       : m.own_data ? fmt::format("data.npz       its batches, in order{}\n",
                                  anonymised ? "; noise, not the original's" : "")
                    : "",
+      imported || m.own_data ? "init.h5        the initial checkpoint\n"
+                               "before.h5      the state of the subject before the first wrong "
+                               "step\n"
+                             : "",
       scenario.tpu.cores, scenario.tpu.cores == 1 ? "" : "s",
       anonymised ? "" : "original/      the diagnosis it was made from\n");
   return out;
@@ -118,7 +122,8 @@ std::vector<ZipMember> packed_engines(const DiagnoseOptions& asked, bool anonymi
     notes.push_back(fmt::format(
         "not packed: {}{}; attach what '{}' needs, or say how it is installed",
         left_out.empty() ? "" : left_out + ", ",
-        packed.files.empty() ? "the engine itself" : "what the scripts import", engine));
+        packed.files.empty() ? "the engine itself" : "what the scripts import from elsewhere",
+        engine));
   }
   return members;
 }
@@ -286,6 +291,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   TWINRUN_ASSIGN(Bundle made, package.write(path));
   made.reduced = std::move(out.reduced);
   made.notes = std::move(out.notes);
+  made.is_foreign = foreign;
   return made;
 }
 

@@ -41,6 +41,7 @@ struct Bundle {
   // Run files that are missing. With a foreign engine: what is packed of it, what must be attached,
   // that nothing was reduced.
   std::vector<std::string> notes;
+  bool is_foreign = false;  // replaying it runs a foreign engine: third-party code
   bool interrupted = false;
 };
 

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <regex>
+#include <sstream>
 
 #include "backends/exec/exec_backend.h"
 #include "checkpoints/container/array.h"
@@ -18,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxOfAFile = uint64_t{1} << 20;
 constexpr size_t kMaxFiles = 16;
+constexpr size_t kMaxLine = 1000;  // of an import; the library's search recurs along a line
 constexpr std::string_view kOfNames =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
@@ -40,6 +44,25 @@ std::string found_here(std::string word) {
              : word;
 }
 
+// The files beside a script of Python that its lines import: "import a, b" and "from c import d".
+std::vector<std::string> imported_by(const std::string& script, std::string_view text) {
+  std::vector<std::string> out;
+  static const std::regex import("^[ \\t]*(?:import|from)[ \\t]+([A-Za-z0-9_, \\t]+)");
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (line.size() > kMaxLine || !std::regex_search(line, match, import)) continue;
+    std::istringstream names(match[1]);
+    for (std::string name; names >> name;) {
+      if (name.ends_with(',')) name.pop_back();
+      const fs::path file = fs::path(script).parent_path() / (name + ".py");
+      std::error_code ignored;
+      if (fs::is_regular_file(file, ignored)) out.push_back(file.string());
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string command_word(const std::string& word) {
@@ -55,7 +78,9 @@ std::string command_word(const std::string& word) {
 PackedEngine pack_engine(const std::string& engine) {
   PackedEngine out;
   if (!engine.starts_with(kExecPlace)) return out;
-  for (const std::string& word : command_words(engine.substr(kExecPlace.size()))) {
+  std::vector<std::string> words = command_words(engine.substr(kExecPlace.size()));
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i];
     std::error_code ignored;
     const bool known = std::ranges::find(out.files, word, &EngineFile::word) != out.files.end();
     if (known || !fs::is_regular_file(word, ignored)) continue;
@@ -76,6 +101,10 @@ PackedEngine pack_engine(const std::string& engine) {
                std::ranges::find(out.files, member, &EngineFile::member) != out.files.end()) {
       leave_out("another file has its name, or there are too many");
     } else {
+      if (word.ends_with(".py"))
+        std::ranges::move(
+            imported_by(word, {reinterpret_cast<const char*>(bytes->data()), bytes->size()}),
+            std::back_inserter(words));
       out.files.push_back({word, member});
       out.members.push_back({member, std::move(*bytes), true});
     }

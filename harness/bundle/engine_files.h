@@ -1,4 +1,4 @@
-// The scripts that the command line of an exec: engine names, packed into a bundle (bundle.h) and
+// The scripts of an exec: engine, packed into a bundle (bundle.h) and
 // run from there (replay.h).
 //
 //   // Packs engine/engine.py:
@@ -20,7 +20,7 @@ namespace twinrun {
 inline constexpr std::string_view kEngineFolder = "engine/";
 
 struct EngineFile {
-  std::string word;    // of the command line: "mine/engine.py"
+  std::string word;    // of the command line, "mine/engine.py", or beside it: "mine/model.py"
   std::string member;  // of the bundle: "engine/engine.py"
 };
 
@@ -31,8 +31,9 @@ struct PackedEngine {
   std::vector<std::string> left_out;
 };
 
-// Packs the text files that the command of an exec: engine names, at most 1 MiB each. Executables,
-// and what scripts import, are not packed.
+// Packs the text files that the command of an exec: engine names, and the files beside a script of
+// Python that it imports: at most 16, of 1 MiB each. Executables, packages and what is imported from
+// elsewhere are not packed.
 PackedEngine pack_engine(const std::string& engine);
 
 // Quotes a word for a command line that is split like shell words.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "checkpoints/container/array.h"
 #include "harness/bundle/package.h"
@@ -94,7 +95,7 @@ Result<Bundle> bundle_step(const Report& report, const std::string& results,
   TWINRUN_ASSIGN(const TraceFile trace, read_trace(trace_of(report, results), false));
   std::vector<std::byte> bytes;
   if (whole) {
-    if (trace.bytes > kLargestBundle)
+    if (std::cmp_greater(trace.bytes, kLargestBundle))
       return Error{fmt::format("has {} bytes; a bundle holds {}", trace.bytes, kLargestBundle),
                    trace.path, "record fewer steps (--steps) or smaller batches"};
     TWINRUN_ASSIGN(bytes, read_whole_file(trace.path));

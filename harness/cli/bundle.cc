@@ -22,7 +22,7 @@ void show(const Bundle& made, const std::string& path) {
   for (const std::string& note : made.notes) print("{}\n", text::clean(note));
   print("{}: {} files, {} bytes\n", path, made.members.size(),
         text::count(static_cast<int64_t>(made.bytes)));
-  print("prove it elsewhere: twinrun replay {}\n", path);
+  print("prove it elsewhere: twinrun replay {}{}\n", path, made.is_foreign ? " --allow-exec" : "");
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ bool use_color();      // wanted, and stdout is a terminal
 int terminal_width();  // of stdout, at most 120; 80 if it is no terminal
 // False only if the first of LC_ALL, LC_CTYPE and LANG that is set does not name UTF-8.
 bool unicode_wanted();
-TerminalOptions terminal_options();       // of this terminal
-void print_report(const Report& report);  // to_terminal with these
+TerminalOptions terminal_options();                   // of this terminal
+void print_report(const Report& report, bool whole);  // to_terminal with these
 
 }  // namespace twinrun::cli

@@ -119,8 +119,10 @@ bool unicode_wanted() {
 TerminalOptions terminal_options() {
   return {.width = terminal_width(), .color = use_color(), .unicode = unicode_wanted()};
 }
-void print_report(const Report& report) {
-  print_text(to_terminal(report, terminal_options()), Colors::kOwn);
+void print_report(const Report& report, bool whole) {
+  TerminalOptions terminal = terminal_options();
+  terminal.whole = whole;
+  print_text(to_terminal(report, terminal), Colors::kOwn);
 }
 
 }  // namespace twinrun::cli

@@ -172,11 +172,10 @@ Result<int> diagnose_scenario(const Parsed& parsed, const What& what) {
   if (parsed.get<bool>("dry-run")) return dry_run(experiment, o, parsed.get<bool>("json"));
 
   TWINRUN_ASSIGN(const auto lock, FolderLock::take(o.directory));
-  const bool json = parsed.get<bool>("json");
   TWINRUN_ASSIGN(const auto diagnosis, diagnose(std::move(experiment), o, &printer, &stop));
   if (diagnosis.interrupted) {
     return Error{"interrupted; the finished runs are in " + o.directory + "/runs", "",
-                 "run the same command to start again", Error::Kind::kInterrupted};
+                 "run the same command to go on from them", Error::Kind::kInterrupted};
   }
   // A launcher takes the exit code of the first.
   if (!first_rank()) return 0;

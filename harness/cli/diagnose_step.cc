@@ -50,6 +50,7 @@ Result<SideOptions> side_options(const Parsed& parsed, const StopFlag& stop,
   SideOptions options;
   options.steps = parsed.get<int>("steps");
   options.first = parsed.get<int>("first");
+  if (parsed.has("allow")) options.allowed = parsed.get<std::string>("allow");
   if (options.steps < 1 || options.first < 0)
     return Error{"--steps must be at least 1, --first at least 0", "", ""};
   options.stop = &stop;
@@ -63,6 +64,11 @@ Result<RecordedSide> recorded(const What& what, SideOptions options, const std::
   options.folder = work.path();
   options.trace = trace;
   return record_side(command_of(what), options);
+}
+
+std::vector<std::string> allowed_by(const Parsed& parsed) {
+  return parsed.has("allow") ? split_commas(parsed.get<std::string>("allow"))
+                             : std::vector<std::string>();
 }
 
 struct Judged {
@@ -87,6 +93,7 @@ Result<Judged> judge_ranks(const Parsed& parsed, const std::vector<std::string>&
       return Error{fmt::format("two traces are of rank {}", trace.rank), path,
                    "give the traces of one job, one of each rank"};
     trace.given_ranks = static_cast<int64_t>(paths.size());
+    trace.allowed = allowed_by(parsed);
     out.ranks.push_back(judge_trace(trace, &pool, &stop, &printer));
     TWINRUN_RETURN_IF_ERROR(unchanged(trace));
     if (stop.load()) return Error{"interrupted", path, "", Error::Kind::kInterrupted};
@@ -165,8 +172,9 @@ Result<int> two_sides(const Parsed& parsed, const What& what, const What& agains
     return Error{"one side has a trace, the other only the report of a diagnosis",
                  a.trace.empty() ? a.name : b.name,
                  "give traces of `python -m twinrun watch` for both sides, or reports for both"};
-  TWINRUN_ASSIGN(const TraceFile trace_a, read_trace(a.trace, false));
-  TWINRUN_ASSIGN(const TraceFile trace_b, read_trace(b.trace, false));
+  TWINRUN_ASSIGN(TraceFile trace_a, read_trace(a.trace, false));
+  TWINRUN_ASSIGN(TraceFile trace_b, read_trace(b.trace, false));
+  trace_a.allowed = trace_b.allowed = allowed_by(parsed);
   ThreadPool pool(threads);
   TwoSides both = compare_traces(trace_a, trace_b, &pool, &stop, &printer);
   if (stop.load()) return Error{"interrupted", "", "", Error::Kind::kInterrupted};
@@ -185,6 +193,10 @@ void add_step_options(Options& options) {
   options.number<int>("steps", "how many training steps of a script to record", 4);
   options.number<int>("first", "the first of them, from 0", 0);
   options.flag("partial", "judge the complete calls of a trace that was cut short");
+  options.text(
+      "allow NAMES",
+      "functions (autograd.Function, custom_vjp) and hooks, between commas, that are meant "
+      "to give another gradient than the derivative");
 }
 
 Result<int> diagnose_reports(const Parsed& parsed, const What& a, const What& b) {

@@ -82,9 +82,9 @@ Status write(const fs::path& file, const std::string& content) {
 // Writes one format. `folder`: the results folder; `given`: the path of -o, if there is one;
 // `alone`: it is the only format.
 Status tell(const std::string& name, const Report& report, const fs::path& folder,
-            const std::optional<fs::path>& given, bool alone) {
+            const std::optional<fs::path>& given, bool alone, bool verbose) {
   if (name == kTerminal) {
-    print_report(report);
+    print_report(report, verbose);
     return Ok{};
   }
   const fs::path out = given.value_or(folder);
@@ -125,8 +125,9 @@ Result<int> report_verb(const Args& args) {
                "the folder for the files (default DIR); for one format "
                "of one file that file (with an ending), or - for "
                "standard output");
+  options.flag("verbose,v", "on the terminal: everything");
   TWINRUN_ASSIGN(const Parsed parsed,
-                 parse(args, "twinrun report DIR [--format NAME[,NAME..]] [-o PATH]",
+                 parse(args, "twinrun report DIR [--format NAME[,NAME..]] [-o PATH] [-v]",
                        "twinrun report twinrun-results/digits_cnn-fdd1c987 --format markdown",
                        options, {"DIR"}));
   if (parsed.help) return 0;
@@ -141,8 +142,8 @@ Result<int> report_verb(const Args& args) {
                      std::ranges::count(kFolderFormats, names.front(), &FolderFormat::name) > 0))
     return Error{"standard output takes one format of one file", "-o", "name a folder"};
   for (const std::string& name : names) {
-    TWINRUN_RETURN_IF_ERROR(
-        tell(name, report, whole ? given : given.parent_path(), out, names.size() == 1));
+    TWINRUN_RETURN_IF_ERROR(tell(name, report, whole ? given : given.parent_path(), out,
+                                 names.size() == 1, parsed.get<bool>("verbose")));
   }
   return 0;
 }

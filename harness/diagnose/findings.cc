@@ -174,6 +174,12 @@ std::string subject_name(const Evidence& e) {
   return e.subject.ours && e.subject.name == "tpu" ? "The emulated TPU" : e.subject.name;
 }
 
+std::string show_layers(const Evidence& e) {
+  return e.subject.activations ? ""
+                               : "let the engine show what layers give (`activations`, "
+                                 "docs/reference/engine-protocol.md): then the layer is named";
+}
+
 void engine_bug(const Evidence& e, Judgement& j) {
   // Violations are ordered by step and, within a step, by program order, so the first one leads.
   // Later ones may follow from it, but each op was judged on its own inputs, so each is listed.

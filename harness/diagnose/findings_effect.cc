@@ -196,6 +196,8 @@ void answer_effect(const Evidence& e, Judgement& j) {
   if (j.verdict == VerdictClass::kSharding && j.effect == Effect::kNoneDetected && row->margin > 0)
     j.effect = Effect::kWithinMargin;
   j.effect_text = lower_first(effect_words(*row));
+  // The headline may speak of the other pair of runs.
+  if (j.verdict == VerdictClass::kSharding) j.effect_text += ", " + text::words_of_pair(row->pair);
   if (j.verdict == VerdictClass::kNoise && j.effect == Effect::kHarmful &&
       e.subject.precision != DotPrecision::kF32)
     j.next_steps.push_back(

@@ -175,10 +175,7 @@ void split_finding(const Evidence& e, Judgement& j) {
   j.confidence =
       "statistical (tensors only): cores that compute the same differ by more than "
       "rounding";
-  j.next_steps.push_back(
-      "let the engine show what layers give (`activations`, docs/reference/engine-protocol.md): "
-      "then "
-      "the layer is named");
+  if (std::string how = show_layers(e); !how.empty()) j.next_steps.push_back(std::move(how));
 }
 
 void hidden_state_finding(const Evidence& e, Judgement& j) {

@@ -294,10 +294,7 @@ void tensor_findings(const Evidence& e, Judgement& j) {
       "no known formula or sharding cause explains it{}",
       rate(m.false_alarm),
       declared_precision(e.subject) ? "" : ", and no precision that an engine can declare does");
-  j.next_steps.push_back(
-      "let the engine show what layers give (`activations`, docs/reference/engine-protocol.md): "
-      "then "
-      "the layer is named");
+  if (std::string how = show_layers(e); !how.empty()) j.next_steps.push_back(std::move(how));
 }
 
 }  // namespace twinrun

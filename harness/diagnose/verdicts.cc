@@ -249,10 +249,11 @@ void subject_not_finite(const Evidence& e, Judgement& j) {
       "judged is wrong.",
       first.what, first_produces(first), first.step);
   j.confidence = "no bound holds for results that are not finite";
-  j.next_steps.push_back(e.level == 'C'
-                             ? "let the engine show what layers give (`activations`, "
-                               "docs/reference/engine-protocol.md): then the layer is named"
-                             : "replay every op of every step: --set diagnose.probe=every");
+  if (std::string how = e.level == 'C'
+                            ? show_layers(e)
+                            : "replay every op of every step: --set diagnose.probe=every";
+      !how.empty())
+    j.next_steps.push_back(std::move(how));
 }
 
 void not_judged(const Evidence& e, Judgement& j) {

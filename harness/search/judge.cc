@@ -8,7 +8,9 @@
 namespace twinrun::bisect {
 
 std::string Tally::text() const {
-  if (!testable()) return skip == 1 ? "skipped once" : fmt::format("skipped {} times", skip);
+  if (!testable())
+    return (skip == 1 ? "skipped once" : fmt::format("skipped {} times", skip)) +
+           (why_skipped.empty() ? "" : fmt::format(" ({})", why_skipped));
   const bool is_bad = bad > 0;
   const std::string skipped = skip > 0 ? fmt::format(", and skipped {}", skip) : "";
   return fmt::format("{} in {} of {}{}", is_bad ? "bad" : "good", is_bad ? bad : good, good + bad,
@@ -27,23 +29,26 @@ int64_t Judge::untestable() const { return static_cast<int64_t>(tallies_.size())
 
 Status Judge::execute(const std::string& candidate, Tally& tally) {
   if (stop_ != nullptr && stop_->load()) return interrupted();
-  Outcome outcome;
+  Execution e;
   if (const Execution* known = session_.next_known(candidate)) {
-    outcome = known->outcome;
+    e = *known;
   } else {
     if (progress_ != nullptr)
       progress_->begin(fmt::format("{}{}", shown(candidate), left_.empty() ? "" : ", " + left_), 1);
-    TWINRUN_ASSIGN(Execution e, oracle_(candidate));
+    TWINRUN_ASSIGN(e, oracle_(candidate));
     e.candidate = candidate;
     TWINRUN_RETURN_IF_ERROR(session_.add(e));
     if (progress_ != nullptr)
       progress_->end(fmt::format("{}{}", to_string(e.outcome), e.why.empty() ? "" : ": " + e.why));
-    outcome = e.outcome;
   }
   ++executions_;
   int& skipped = skipped_in_a_row_[candidate];
-  skipped = outcome == Outcome::kSkip ? skipped + 1 : 0;
-  ++(outcome == Outcome::kGood ? tally.good : outcome == Outcome::kBad ? tally.bad : tally.skip);
+  skipped = e.outcome == Outcome::kSkip ? skipped + 1 : 0;
+  ++(e.outcome == Outcome::kGood  ? tally.good
+     : e.outcome == Outcome::kBad ? tally.bad
+                                  : tally.skip);
+  if (e.outcome == Outcome::kSkip)
+    tally.why_skipped = e.why + (e.log.empty() ? "" : fmt::format("; see {}", e.log));
   return Ok{};
 }
 

@@ -30,13 +30,14 @@ struct Repeats {
 
 struct Tally {
   int good = 0, bad = 0, skip = 0;
+  std::string why_skipped;  // the last time: "exit code 125; see logs/002-1a2b3c.log"
   bool mixed() const { return good > 0 && bad > 0; }
   bool testable() const { return good + bad > 0; }
   // One bad answer makes a candidate bad, since the good end never gives one.
   Outcome outcome() const {
     return bad > 0 ? Outcome::kBad : good > 0 ? Outcome::kGood : Outcome::kSkip;
   }
-  std::string text() const;  // "bad in 2 of 2", "bad in 1 of 3", "skipped 3 times"
+  std::string text() const;  // "bad in 2 of 2", "bad in 1 of 3", "skipped 3 times (exit code 125)"
 };
 
 class Judge {

@@ -188,7 +188,7 @@ void Again::find_hidden() {
 }
 
 bool Again::follows(const Call& call, const TensorView& view) const {
-  if (!is_forward(call) || what_ == What::kFunction) return true;
+  if (!is_forward(call) || what_ == What::kFunction || what_ == What::kValues) return true;
   if (!call.without_gradient) return view.requires_gradient;
   return is_hidden(call) &&
          (view.requires_gradient || !detached_ || of_functions_.contains(view.storage));

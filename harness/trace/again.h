@@ -28,8 +28,9 @@ using Moves = std::unordered_map<uint64_t, std::vector<double>>;
 class Again {
  public:
   // A backward pass with its forward pass; an optimizer's update, whose leaves are written; one pass
-  // of a Function of the script, which autograd does not follow.
-  enum class What : uint8_t { kGradient, kUpdate, kFunction };
+  // of a Function of the script, which autograd does not follow; all that is computed of the leaves,
+  // detached or not, which is for values and not for slopes.
+  enum class What : uint8_t { kGradient, kUpdate, kFunction, kValues };
 
   // Calls `begin` to `end` of the trace. `leaves`: storages whose values are varied, and what
   // depends on them is evaluated.

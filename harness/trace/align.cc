@@ -175,13 +175,11 @@ class Aligner {
     for (const auto& [k, is] : from) {
       const auto found = to.find(k);
       if (found == to.end() || found->second.size() != is.size()) continue;
-      std::vector<size_t> left_a, left_b;
+      // The n-th with the n-th alone: an optimizer makes calls of one name with several meanings.
       for (size_t n = 0; n < is.size(); ++n) {
-        if (!out_.pair_of_a[is[n]]) left_a.push_back(is[n]);
-        if (!out_.pair_of_b[found->second[n]]) left_b.push_back(found->second[n]);
+        const size_t i = is[n], j = found->second[n];
+        if (!out_.pair_of_a[i] && !out_.pair_of_b[j]) pair(i, j, AlignedBy::kOrder);
       }
-      for (size_t n = 0; n < std::min(left_a.size(), left_b.size()); ++n)
-        pair(left_a[n], left_b[n], AlignedBy::kOrder);
     }
   }
 

@@ -67,6 +67,10 @@ void BackwardGraph::add(const Call& call) {
       node.name = call.node;
       node.forward = call.forward;
       node.function = function_of(call.node);
+      // Such a call has a line of its own in the backward pass.
+      if (node.function != nullptr && call.forward >= 0 &&
+          call.forward < static_cast<int64_t>(trace_.calls.size()))
+        node.place = trace_.calls[static_cast<size_t>(call.forward)].place;
     }
     const bool of_script =
         node.function != nullptr && !std::string_view(node.function->name).starts_with("torch.");

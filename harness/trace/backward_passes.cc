@@ -237,4 +237,14 @@ int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vec
   return static_cast<int64_t>(group.size());
 }
 
+double size_of_step(const TraceFile& trace, const Step& step) {
+  double numbers = 0;
+  for (int64_t i = step.begin; i < step.end; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    if (!is_work(call) || call.optimizer) continue;
+    for (const TensorView* t : read_by(call)) numbers += static_cast<double>(t->elements());
+  }
+  return numbers;
+}
+
 }  // namespace twinrun

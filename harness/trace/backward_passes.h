@@ -56,6 +56,11 @@ struct Step {
 
 Step step_of(const TraceFile& trace, int64_t begin, int64_t end);
 
+// Numbers that a step has in its tensors, counted once for each call that reads them, and how many it
+// may have: beyond that its evaluation takes minutes.
+double size_of_step(const TraceFile& trace, const Step& step);
+constexpr double kLargestStep = 0x1p28;
+
 // Passes of one line of the script, as of micro-batches, whose losses and gradients no call scales: the
 // update is made of the sum of their gradients. 0: none.
 int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vector<Pass>& group);

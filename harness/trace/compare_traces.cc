@@ -10,6 +10,7 @@
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/other_inputs.h"
+#include "harness/trace/two_gradients.h"
 #include "harness/trace/updates.h"
 
 namespace twinrun {
@@ -89,7 +90,9 @@ class Comparison {
     list_unaligned();
     out_.inputs = other_inputs(sides());
     other_arguments();
-    other_operations();
+    if (out_.inputs.empty() && out_.differing > 0)
+      out_.meant = compare_gradients(trace_a_, trace_b_, pool, stop);
+    if (!out_.meant.agree()) other_operations();
     other_updates();
     if (out_.inputs.size() > kMostListed) out_.inputs.resize(kMostListed);
     counterparts();
@@ -306,11 +309,16 @@ class Comparison {
         step.gradients = u.gradients;
         step.explained = explained;
       }
-      updates_agree_ = updates_agree_ && u.gradients <= explained;
+      const MeantGradients& m = out_.meant;
+      const bool means_another = m.differ() && u.step == m.step;
+      // The sum of the bounds may miss what later calls magnify; without rounding, nothing is left.
+      is_same_ = is_same_ || (m.agree() && u.step == m.step && u.gradients > explained);
+      const bool agrees = (u.gradients <= explained || is_same_) && !means_another;
+      updates_agree_ = updates_agree_ && agrees;
       compared_updates_ = true;
       if (!out_.inputs.empty()) continue;
       const double noise = 2 * std::fmax(out_.a.uncertain_update, out_.b.uncertain_update);
-      if (u.gradients > explained) {
+      if (!agrees && u.gradients == u.gradients) {
         add_update(OtherInput::Kind::kGradient, u.step, u.gradients, explained);
       } else if (u.unlike > 0.5 || u.relative * u.relative - noise * noise > 0.25) {
         add_update(OtherInput::Kind::kUpdate, u.step, u.relative, 0);
@@ -332,10 +340,19 @@ class Comparison {
         if (first != trace.calls.end()) at = &*first;
       }
       if (at != nullptr) (of_a ? o.a : o.b) = side_of(*at);
+      const int64_t pass = of_a ? out_.meant.call_a : out_.meant.call_b;
+      if (kind == OtherInput::Kind::kGradient && out_.meant.differ() && pass >= 0) {
+        SideCall& side = of_a ? o.a : o.b;
+        side = side_of(trace.calls[static_cast<size_t>(pass)]);
+        side.op.clear();  // the backward pass as a whole
+        side.phase = "backward";
+      }
     }
     o.a.step = step;
     o.relative = relative;
     o.explained = explained;
+    if (kind == OtherInput::Kind::kGradient && out_.meant.differ())
+      o.meaning = out_.meant.sentence();
     out_.inputs.push_back(std::move(o));
   }
   // The first pair that differs, on one side; or a call without a partner that lies between it and
@@ -443,6 +460,9 @@ class Comparison {
     } else if (!open.open.empty() && !agree) {
       out_.headline =
           fmt::format("on side {}, {}", &open == &out_.a ? "A" : "B", open.open[0].what);
+    } else if (out_.meant.asked && !out_.meant.agree()) {
+      out_.headline = "without rounding, the two runs do not mean quite the same gradient: " +
+                      out_.meant.sentence();
     } else {
       out_.verdict = VerdictClass::kNoise;
       out_.headline = fmt::format(
@@ -461,6 +481,7 @@ class Comparison {
   Judgements judged_a_, judged_b_;
   Rounding rounding_a_, rounding_b_;
   bool compared_updates_ = false, updates_agree_ = true;
+  bool is_same_ = false;  // both sides mean the same gradient, and differ by more than the bounds
   TwoSides out_;
 };
 

@@ -322,4 +322,34 @@ FunctionState examine(const TraceFile& trace, const FunctionUse& use, double lea
   }
 }
 
+bool is_allowed(const std::vector<std::string>& allowed, std::string_view name,
+                std::string_view place) {
+  const auto last = [](std::string_view text, char after) {
+    const size_t at = text.rfind(after);
+    return at == text.npos ? text : text.substr(at + 1);
+  };
+  // "train.py:8 in scale: return 2 * g"
+  std::string_view function = place.substr(0, place.find(": "));
+  function = last(function.substr(0, function.find('\n')), ' ');
+  return std::ranges::any_of(allowed, [&](const std::string& a) {
+    return name.empty() ? a == function : a == name || a == last(name, '.');
+  });
+}
+
+std::vector<std::string> allowed_in_vain(const TraceFile& trace) {
+  std::vector<std::string> out;
+  for (const std::string& name : trace.allowed) {
+    const std::vector<std::string> only = {name};
+    const bool is_there =
+        std::ranges::any_of(
+            trace.functions,
+            [&](const ScriptFunction& f) { return is_allowed(only, f.name, ""); }) ||
+        std::ranges::any_of(trace.calls, [&](const aten::Call& c) {
+          return c.node.starts_with("a hook of ") && is_allowed(only, "", c.place);
+        });
+    if (!is_there) out.push_back(name);
+  }
+  return out;
+}
+
 }  // namespace twinrun

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -56,5 +58,12 @@ enum class FunctionState : uint8_t { kUnknown, kRight, kMeant, kWrong };
 // `least`: differences below this share of the gradient are not told (gradient.cc).
 FunctionState examine(const TraceFile& trace, const FunctionUse& use, double least,
                       ThreadPool* pool, const StopFlag* stop);
+
+// Whether the user allows a Function by its name, "Swish" or "__main__.Swish", or a hook (name "") by
+// that of its function in its place, to be no derivative.
+bool is_allowed(const std::vector<std::string>& allowed, std::string_view name,
+                std::string_view place);
+// Names of TraceFile::allowed that no Function and no hook of the trace has.
+std::vector<std::string> allowed_in_vain(const TraceFile& trace);
 
 }  // namespace twinrun

@@ -29,9 +29,6 @@ using aten::TensorView;
 using aten::Undefined;
 using aten::Value;
 
-// Numbers that a step may have in its tensors, counted once for each call that reads them: beyond it
-// the evaluation takes minutes.
-constexpr double kLargestStep = 0x1p28;
 // Below a thousandth of the gradient nothing is told: there, a branch that the step's own rounding
 // decided (the place of a maximum) may be another one in binary64.
 constexpr double kLeast = GradientCheck::kLeast;
@@ -123,7 +120,9 @@ class Check {
   // counts where a Function of the script is part of it.
   void wrong_with_regions(GradientCheck& out) {
     if (is_a_function_wrong(out)) return;
-    if (std::ranges::none_of(trace_.functions, &ScriptFunction::is_compiled))
+    if (std::ranges::none_of(trace_.functions, [&](const ScriptFunction& f) {
+          return f.is_compiled && !is_allowed(trace_.allowed, f.name, "");
+        }))
       throw Undefined("regions that torch.compile made do not tell what they hold fixed");
     out.is_wrong = true;
     out.right.clear();
@@ -318,6 +317,7 @@ class Check {
       }
     }
     out.is_hook = node.is_hook();
+    if (out.is_hook && is_allowed(trace_.allowed, "", out.place)) out.allowed.push_back(out.node);
   }
 
   // A Function that is wrong by itself, though its part of the whole gradient is small: the step's own
@@ -341,13 +341,17 @@ class Check {
       const ScriptFunction* function = nullptr;
       ForwardPass forward;
       std::set<FunctionState> states;
+      bool is_allowed = false;
     };
     std::map<std::string, Found> found;
     for (const Pass& pass : group_) {
       for (const FunctionUse& use : uses_of(trace_, step_.begin, pass)) {
         check_stop();
-        const FunctionState state = examine(trace_, use, least_, pool_, stop_);
+        const bool allowed = is_allowed(trace_.allowed, use.function->name, "");
+        const FunctionState state =
+            allowed ? FunctionState::kMeant : examine(trace_, use, least_, pool_, stop_);
         Found& f = found[use.function->name];
+        f.is_allowed = allowed;
         if (f.function == nullptr || state == FunctionState::kWrong) f.function = use.function;
         f.forward = forward_pass(trace_, use.first, use.last);
         f.states.insert(state);
@@ -358,15 +362,18 @@ class Check {
       if (name.starts_with("torch.")) continue;
       if (f.states.contains(FunctionState::kWrong)) {
         name_it(*f.function, {false, false}, out);
+        out.allowed.clear();
         return true;
       }
       if (f.states.contains(FunctionState::kUnknown)) {
         all = false;
       } else {
         (f.states.contains(FunctionState::kMeant) ? out.meant : out.right).push_back(name);
+        if (f.is_allowed) out.allowed.push_back(name);
       }
     }
     all_examined_ = all;
+    if (!all) out.allowed.clear();
     if (!all || out.meant.empty()) return false;
     const Found& f = found.at(out.meant.front());
     name_it(*f.function, {f.forward.passes_on, !f.forward.passes_on}, out);
@@ -533,16 +540,6 @@ class Check {
   double least_ = step_.has_half ? kLeastOfHalf : kLeast;
   std::vector<NodeValues> values_;  // of the backward pass in which a weight's gradient is wrong
 };
-
-double size_of_step(const TraceFile& trace, const Step& step) {
-  double numbers = 0;
-  for (int64_t i = step.begin; i < step.end; ++i) {
-    const Call& call = trace.calls[static_cast<size_t>(i)];
-    if (!is_work(call) || call.optimizer) continue;
-    for (const TensorView* t : read_by(call)) numbers += static_cast<double>(t->elements());
-  }
-  return numbers;
-}
 
 }  // namespace
 

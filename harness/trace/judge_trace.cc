@@ -15,6 +15,7 @@
 #include "harness/tensors/pattern.h"
 #include "harness/tensors/signatures.h"
 #include "harness/trace/coverage.h"
+#include "harness/trace/function_check.h"
 #include "harness/trace/gradient.h"
 #include "harness/trace/operands.h"
 #include "harness/trace/step_checks.h"
@@ -390,6 +391,7 @@ class Judge {
     v.ranks = trace_.ranks;
     v.rank_traces = trace_.given_ranks;
     v.gradient = check_gradient(trace_, pool_, stop_);
+    v.gradient.allowed_in_vain = allowed_in_vain(trace_);
     v.update = check_updates(trace_, pool_, stop_);
     v.uncleared = uncleared_gradients(trace_);
     v.stale = stale_reads(trace_);

@@ -116,6 +116,7 @@ Result<RecordedSide> record_side(const std::vector<std::string>& words, const Si
   const std::string report = diagnosis + "/report.json";
   fs::remove(report, ignored);  // an earlier run's
   before.push_back("TWINRUN_OUT=" + diagnosis);
+  before.push_back("TWINRUN_ALLOW=" + o.allowed);
   const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
   if (!ignored) before.push_back("TWINRUN=" + self.string());
   const auto run = [&](const std::vector<std::string>& watch) {

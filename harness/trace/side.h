@@ -23,6 +23,7 @@ struct SideOptions {
   std::string trace;   // the file to write
   std::string report;  // the folder for what the script diagnoses itself; "": inside of `folder`
   int steps = 2, first = 0;
+  std::string allowed;  // given on to a script that diagnoses a JAX step: --allow
   const StopFlag* stop = nullptr;
   Progress* progress = nullptr;
 };

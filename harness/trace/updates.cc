@@ -33,53 +33,6 @@ struct Norms {
   }
 };
 
-// What the optimizers read in a step: gradients and parameters, each in the order of first use, and
-// how many calls they make.
-struct Optimized {
-  std::vector<const TensorView*> gradients;
-  std::vector<uint64_t> parameters;
-  int64_t calls = 0;
-};
-std::map<int32_t, Optimized> optimized_by(const TraceFile& trace) {
-  std::map<int32_t, Optimized> out;
-  std::unordered_map<uint64_t, int32_t> computed;  // storage: the step, by no optimizer
-  std::set<std::pair<int32_t, uint64_t>> seen;
-  for (const Call& call : trace.calls) {
-    if (call.failed || call.composed) continue;
-    if (call.optimizer) {
-      Optimized& o = out[call.step];
-      ++o.calls;
-      for (const TensorView* t : read_by(call)) {
-        if (t->data == nullptr || !aten::is_float(t->element)) continue;
-        const auto at = computed.find(t->storage);
-        const bool gradient =
-            !t->parameter && !t->dims.empty() && at != computed.end() && at->second == call.step;
-        if ((!gradient && !t->parameter) || !seen.emplace(call.step, t->storage).second) continue;
-        if (gradient) {
-          o.gradients.push_back(t);
-        } else {
-          o.parameters.push_back(t->storage);
-        }
-      }
-    }
-    std::vector<const TensorView*> given;
-    aten::collect(call.result, given);
-    for (const TensorView& w : call.written) given.push_back(&w);
-    for (const TensorView* t : given) {
-      if (call.optimizer) {
-        computed.erase(t->storage);
-      } else {
-        computed[t->storage] = call.step;
-      }
-    }
-  }
-  return out;
-}
-
-bool same_sizes(const std::vector<const TensorView*>& a, const std::vector<const TensorView*>& b) {
-  return !a.empty() && std::ranges::equal(a, b, {}, &TensorView::dims, &TensorView::dims);
-}
-
 double gradient_difference(const Optimized& a, const Optimized& b) {
   if (!same_sizes(a.gradients, b.gradients)) return NAN;
   double x = 0, y = 0, difference = 0;
@@ -156,6 +109,46 @@ std::map<uint64_t, Moved> moved_in(const std::vector<Parameter>& all, int32_t st
 }
 
 }  // namespace
+
+std::map<int32_t, Optimized> optimized_by(const TraceFile& trace) {
+  std::map<int32_t, Optimized> out;
+  std::unordered_map<uint64_t, int32_t> computed;  // storage: the step, by no optimizer
+  std::set<std::pair<int32_t, uint64_t>> seen;
+  for (const Call& call : trace.calls) {
+    if (call.failed || call.composed) continue;
+    if (call.optimizer) {
+      Optimized& o = out[call.step];
+      if (o.calls++ == 0) o.first_call = call.index;
+      for (const TensorView* t : read_by(call)) {
+        if (t->data == nullptr || !aten::is_float(t->element)) continue;
+        const auto at = computed.find(t->storage);
+        const bool gradient =
+            !t->parameter && !t->dims.empty() && at != computed.end() && at->second == call.step;
+        if ((!gradient && !t->parameter) || !seen.emplace(call.step, t->storage).second) continue;
+        if (gradient) {
+          o.gradients.push_back(t);
+        } else {
+          o.parameters.push_back(t->storage);
+        }
+      }
+    }
+    std::vector<const TensorView*> given;
+    aten::collect(call.result, given);
+    for (const TensorView& w : call.written) given.push_back(&w);
+    for (const TensorView* t : given) {
+      if (call.optimizer) {
+        computed.erase(t->storage);
+      } else {
+        computed[t->storage] = call.step;
+      }
+    }
+  }
+  return out;
+}
+
+bool same_sizes(const std::vector<const TensorView*>& a, const std::vector<const TensorView*>& b) {
+  return !a.empty() && std::ranges::equal(a, b, {}, &TensorView::dims, &TensorView::dims);
+}
 
 std::vector<Parameter> parameters_of(const TraceFile& trace) {
   std::vector<Parameter> out;

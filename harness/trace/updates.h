@@ -23,6 +23,17 @@ struct Parameter {
 };
 std::vector<Parameter> parameters_of(const TraceFile& trace);
 
+// What the optimizers read in a step: gradients and parameters, each in the order of first use, and
+// how many calls they make.
+struct Optimized {
+  std::vector<const aten::TensorView*> gradients;
+  std::vector<uint64_t> parameters;
+  int64_t calls = 0, first_call = 0;
+};
+std::map<int32_t, Optimized> optimized_by(const TraceFile& trace);
+bool same_sizes(const std::vector<const aten::TensorView*>& a,
+                const std::vector<const aten::TensorView*>& b);
+
 struct UpdateDifference {
   int32_t step = 0;
   int64_t parameters = 0;  // that were found on both sides

@@ -236,7 +236,8 @@ for line in sys.stdin:
   EXPECT_EQ(made.code, 0) << made.err;
   EXPECT_TRUE(made.prints("packed: engine/engine.py, which is engine.py")) << made.out;
   EXPECT_TRUE(made.prints("not packed: /usr/bin/python3 (it is")) << made.out;
-  EXPECT_TRUE(made.prints("what the scripts import")) << made.out;
+  EXPECT_TRUE(made.prints("what the scripts import from elsewhere")) << made.out;
+  EXPECT_TRUE(made.prints("twinrun replay fault.zip --allow-exec")) << made.out;
   EXPECT_TRUE(made.prints("not reduced: the engine is third-party code")) << made.out;
   EXPECT_FALSE(made.prints("reduced, ")) << made.out;
 

@@ -58,7 +58,7 @@ TEST(JudgeModule, TellsWhatRoundingCannotExplain) {
     EXPECT_EQ(twinrun(folder, {"report", "out", "--format", format, "-o", "again"}).code, 0)
         << format;
   EXPECT_NE(read_text(folder / "again/junit.xml").find("failures=\"1\""), std::string::npos);
-  EXPECT_TRUE(twinrun(folder, {"report", "out"}).prints("1 of 3 elements outside"));
+  EXPECT_TRUE(twinrun(folder, {"report", "out", "-v"}).prints("1 of 3 elements outside"));
   ASSERT_EQ(twinrun(folder, {"bundle", "out", "-o", "f.zip"}).code, 0);
   const Outcome again = twinrun(folder, {"replay", "f.zip"});
   EXPECT_EQ(again.code, 0) << again.out;

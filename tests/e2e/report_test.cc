@@ -21,9 +21,11 @@ TEST(Report, TellsItAgainOnTheTerminal) {
   write_results(folder);
   const Outcome o = twinrun(folder, {"report", "."}, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(o.code, 0) << o.err;
-  EXPECT_EQ(o.out, to_terminal(examples::engine_bug(), {}));
+  EXPECT_EQ(o.out, to_terminal(examples::engine_bug(), {.whole = false}));
   EXPECT_EQ(twinrun(folder, {"report", "report.json"}, {{"LC_ALL", "C.UTF-8"}}).out, o.out)
       << "the file will do as well";
+  const Outcome whole = twinrun(folder, {"report", ".", "-v"}, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_EQ(whole.out, to_terminal(examples::engine_bug(), {.whole = true}));
 }
 
 // The script that report-schema.md gives, and the Python package, agree with twinrun on what is
@@ -70,7 +72,7 @@ TEST(Report, TheTerminalDecidesWidthColorAndSigns) {
   const Report r = examples::engine_bug();
   const auto on_terminal = [&](const std::map<std::string, std::string>& environment,
                                unsigned short columns) {
-    std::string seen = twinrun_on_terminal(folder, {"report", "."}, environment, columns).out;
+    std::string seen = twinrun_on_terminal(folder, {"report", ".", "-v"}, environment, columns).out;
     std::erase(seen, '\r');
     return seen;
   };
@@ -81,7 +83,7 @@ TEST(Report, TheTerminalDecidesWidthColorAndSigns) {
             to_terminal(r, {.width = 120}));
   EXPECT_EQ(on_terminal({{"LC_ALL", "C"}, {"TERM", "dumb"}}, 80),
             to_terminal(r, {.width = 80, .unicode = false}));
-  EXPECT_EQ(twinrun(folder, {"report", "."}, utf8).out, to_terminal(r, {})) << "no terminal";
+  EXPECT_EQ(twinrun(folder, {"report", ".", "-v"}, utf8).out, to_terminal(r, {})) << "no terminal";
 }
 
 TEST(Report, EveryFormatOfAFileIsTheOneOfTheDiagnosis) {

@@ -34,8 +34,8 @@ _MOST_WORK, _MOST_NUMBERS = 20000, 1 << 28  # of the step, each iteration of a l
 
 
 class Found:
-    """asked; why not; worst: the largest difference; wrong: None, or {"rule", "place", "off", "meant"}; "here" instead of
-    the rule's name: at the very values of the parameters alone."""
+    """asked; why not; worst: the largest difference; wrong: None, or {"rule", "place", "off", "meant", "allowed"}; "here" instead of
+    the rule's name: at the very values of the parameters alone. meant: why it seems to be; allowed: the user says so."""
 
     def __init__(self, why=""):
         self.asked, self.why, self.worst, self.wrong = not why, why, 0.0, None
@@ -52,8 +52,14 @@ def _work(program):
     return equations, numbers
 
 
-def check(form, program, leaves, deadline):
-    """Runs the step without compiling it, and asks each function that it differentiates."""
+def excused(wrong):
+    """Whether a rule is no derivative on purpose."""
+    return bool(wrong["meant"] or wrong.get("allowed"))
+
+
+def check(form, program, leaves, deadline, allowed=()):
+    """Runs the step without compiling it, and asks each function that it differentiates. allowed: names of rules that are meant to give
+    another gradient."""
     asked, inside = [], []
     equations, numbers = _work(program)
     if equations > _MOST_WORK or numbers > _MOST_NUMBERS:
@@ -64,7 +70,7 @@ def check(form, program, leaves, deadline):
             if not inside and not _traced(primals):
                 inside.append(True)
                 try:
-                    asked.append(_asked(original, function, primals, options, deadline))
+                    asked.append(_asked(original, function, primals, options, deadline, allowed))
                 finally:
                     inside.pop()
             return original(function, *primals, **options)
@@ -82,12 +88,12 @@ def check(form, program, leaves, deadline):
             return Found(f"the step does not run without being compiled ({type(e).__name__})")
     if not asked:
         return Found("the step calls neither grad nor value_and_grad")
-    wrong, open_ = [f for f in asked if f.wrong], [f for f in asked if not f.asked]
+    wrong, open_ = sorted((f for f in asked if f.wrong), key=lambda f: excused(f.wrong)), [f for f in asked if not f.asked]
     return next(iter(wrong or open_), None) or max(asked, key=lambda f: f.worst)
 
 
-def _asked(vjp, function, primals, options, deadline):
-    loss = _Loss(vjp, function, primals, options.get("has_aux", False), deadline)
+def _asked(vjp, function, primals, options, deadline, allowed):
+    loss = _Loss(vjp, function, primals, options.get("has_aux", False), deadline, allowed)
     try:
         try:
             return loss.found()
@@ -297,8 +303,8 @@ def _slope(value, at, direction):
 class _Loss:
     """What a step gives to grad, with the arguments that it is given."""
 
-    def __init__(self, vjp, function, primals, has_aux, deadline):
-        self.vjp, self.function, self.has_aux, self.deadline = vjp, function, has_aux, deadline
+    def __init__(self, vjp, function, primals, has_aux, deadline, allowed):
+        self.vjp, self.function, self.has_aux, self.deadline, self.allowed = vjp, function, has_aux, deadline, allowed
         self.given, self.tree = jax.tree_util.tree_flatten(primals)
         self.leaves, self.reads_bits = self.given, False
 
@@ -333,30 +339,37 @@ class _Loss:
         return found
 
     def rule(self):
-        """Returns the first rule of a custom_vjp or custom_jvp that is no derivative of its function."""
+        """Returns the first rule of a custom_vjp or custom_jvp that is no derivative of its function; one on purpose hides no other."""
         wrong, inside = [], []
 
         def watching(original):
             def call(rule, *arguments, **keywords):
                 leaves, tree = jax.tree_util.tree_flatten((arguments, keywords))
-                if not (wrong or inside or _traced(leaves)):
+                if not (inside or _traced(leaves) or not all(map(excused, wrong))):
                     inside.append(True)
                     found = self.local(lambda *given: _called(original, rule, tree, given), leaves)
                     inside.pop()
                     if found:
-                        wrong.append({**found, "rule": _name(rule), "place": _place(rule)})
+                        wrong.append(self.of_rule(rule, found))
                 return original(rule, *arguments, **keywords)
 
             return call
 
         with custom_rules(watching):
             self.loss(*self.leaves)
-        return wrong[0] if wrong else self.transformed_rule()
+        if wrong and not excused(wrong[-1]):
+            return wrong[-1]
+        transformed = self.transformed_rule()
+        return transformed if transformed and not (wrong and excused(transformed)) else next(iter(wrong), None)
+
+    def of_rule(self, rule, found):
+        name = _name(rule)
+        return {**found, "rule": name, "place": _place(rule), "allowed": bool({name, name.rpartition(".")[2]} & set(self.allowed))}
 
     def transformed_rule(self):
         """The same of rules that are called before there are values, within vmap and checkpoint: where the function's equations have
         them."""
-        rules = {}
+        rules, excuses = {}, []
 
         def watching(original):
             def call(rule, *arguments, **keywords):
@@ -378,8 +391,9 @@ class _Loss:
                     source = getattr(e.params["call_jaxpr"].jaxpr.debug_info, "func_src_info", None) or ""
                     rule = rules.get(source.rpartition(" at ")[2])
                     found = rule and self.local(lambda *given, e=e: bound(e.primitive, e.params, given), given)
-                    if found:
-                        return {**found, "rule": _name(rule), "place": _place(rule)}, None
+                    if found and not excused(found := self.of_rule(rule, found)):
+                        return found, None
+                    excuses.extend([found] if found else [])
                 if name in ("remat", "remat2", "checkpoint", "jit", "pjit", "closed_call"):
                     found, out = walk(e.params["jaxpr"], given)
                     if found:
@@ -393,7 +407,7 @@ class _Loss:
             jax.clear_caches()  # checkpoint remembers what it has traced, and would not call the rule
             with custom_rules(watching):
                 traced = jax.make_jaxpr(self.loss)(*self.leaves)
-            return walk(traced, self.leaves)[0] if rules else None
+            return (walk(traced, self.leaves)[0] or next(iter(excuses), None)) if rules else None
         except Exception:  # what cannot be evaluated equation by equation
             return None
 

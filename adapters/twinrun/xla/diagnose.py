@@ -101,6 +101,7 @@ def diagnose(
     settings=None,
     verbose=False,
     whole=None,
+    allow=(),
 ):
     """Diagnoses `step(state, batch) -> (state, loss)`, or another order of the results.
 
@@ -108,7 +109,8 @@ def diagnose(
     the trailing arguments. subject: "jax", what XLA compiles for the devices of this process; any other engine is
     judged by `twinrun diagnose --program`, with precision, faults and settings. steps: the first so many batches (3 for
     "jax", else all). seconds: how long to search for the cause of a difference. whole: for a step under pmap or
-    shard_map, the same step on one device, where it cannot be made from the step itself. The arguments are left as they
+    shard_map, the same step on one device, where it cannot be made from the step itself. allow: names of functions with a
+    custom_vjp or custom_jvp that are meant to give another gradient than the derivative. The arguments are left as they
     were."""
     begun, folder = time.monotonic(), Path(os.environ.get("TWINRUN_OUT") or out)
     batches = list(batches)
@@ -162,7 +164,8 @@ def diagnose(
     }  # fmt: skip
     if meaning is None:
         say("holding the gradient against the loss")
-        seen["gradient"] = derivative.check(form, program, on_one_device(first), time.monotonic() + _TIME_FOR_GRADIENT)
+        allow = [allow] if isinstance(allow, str) else [*allow, *filter(None, os.environ.get("TWINRUN_ALLOW", "").split(","))]
+        seen["gradient"] = derivative.check(form, program, on_one_device(first), time.monotonic() + _TIME_FOR_GRADIENT, allow)
     else:
         seen["gradient"] = derivative.Found("the step runs on a mesh")
     _investigate(form, meant, program, run, folder, begun + seconds, seen, say)

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 
+from .derivative import excused
 from .singles import TIME_OVER
 
 
@@ -66,6 +67,8 @@ def outcome(seen):
     if seen.get("lost"):
         lines.append(f"no group was found: {seen['lost']}")
     lines.append(_judged(whole, singles))
+    wrong = seen["gradient"].wrong
+    remarks = [_gradient(seen["gradient"])] if wrong and wrong["meant"] and not wrong.get("allowed") else []
     if decided:
         lines += _decided(decided, singles)
     if seen.get("not_finite") and verdict != "PROGRAM":
@@ -94,7 +97,8 @@ def outcome(seen):
         "open": [],
         "scenario": {"name": _script() or seen["what"]},
         "findings": [dict(f, **{"class": verdict, "level": " "}) for f in findings],
-        "notes": lines,
+        "remarks": remarks,
+        "notes": [line for line in lines if line not in remarks],
         "lines": lines,
         "triggered": seen["triggered"],
         # What `twinrun bundle` judges again: files beside report.json.
@@ -134,7 +138,7 @@ def _answers(seen, verdict, headline, several):
 def _wrong_rule(seen):
     """Whether a rule is known that is no derivative, and not meant to be another gradient."""
     wrong = seen["gradient"].wrong
-    return bool(wrong and wrong["rule"] and not wrong["meant"])
+    return bool(wrong and wrong["rule"] and not excused(wrong))
 
 
 def _gradient(found):
@@ -147,8 +151,13 @@ def _gradient(found):
             f"{text} at the parameters' present values, by {wrong['off']:.2g} of it; a little beside them it is: a branch for "
             "single values, as where(x == 0, x, f(x)), or a rule of JAX's own for them"
         )
+    if wrong.get("allowed"):
+        return f"{text}, as allow= says of {wrong['rule']} ({wrong['place']})"
     if wrong["meant"]:
-        return f"{text}, which seems to be meant: {wrong['rule']} {wrong['meant']}, and changes the gradient ({wrong['place']})"
+        return (
+            f"{text}, which seems to be meant: {wrong['rule']} {wrong['meant']}, and changes the gradient ({wrong['place']}). If it is, "
+            f"allow it by name: allow=['{wrong['rule']}'], or --allow {wrong['rule']}"
+        )
     return f"{text}: the rule of {wrong['rule']}, at {wrong['place']}, is no derivative of it; they differ by {wrong['off']:.2g}"
 
 

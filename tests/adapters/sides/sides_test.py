@@ -68,6 +68,44 @@ class Case(unittest.TestCase):
 
 
 @unittest.skipUnless(HAS_TORCH, f"{PYTHON} has no PyTorch")
+class TwoWays(Case):
+    """Two ways to say one step, and what is none."""
+
+    def ways(self, a, b="joined", verdict="NOISE", status=0):
+        run = f"{WARM} {HERE / 'ways.py'} "
+        report = self.expect(diagnosed(run + a, run + b), verdict, status)
+        return report, float(report["numbers"]["meant"])
+
+    def test_right_ones_mean_the_same(self):
+        for way in ("micro", "divided_later", "explicit", "micro bfloat16"):
+            with self.subTest(way):
+                report, meant = self.ways(way, "joined " + way.partition(" ")[2])
+                self.assertLess(meant, 1e-12)
+                self.assertIn("without rounding, the gradients of step 0 are", report["answers"]["program"]["what"])
+
+    def test_wrong_ones_by_their_cause(self):
+        weights = "as a sum of side A's 4 backward passes, side B's has the weights"
+        for way, said, to_do in (("means", weights, "a mean of means"), ("undivided", weights, "a mean of means"),
+                                 ("cleared", "and side A's 0, 0, 0 and 1", "not between them"),
+                                 ("clipped", ": side B's is ", ""), ("means bfloat16", weights, "a mean of means")):
+            with self.subTest(way):
+                report, meant = self.ways(way, "joined " + way.partition(" ")[2], "PROGRAM", 15)
+                self.assertGreater(meant, 0.1)
+                self.assertIn(said, report["verdict"]["headline"])
+                self.assertIn("ways.py:", report["findings"][0]["place"])
+                self.assertIn(to_do, " ".join(report["next_steps"]))
+
+    def test_a_factor(self):
+        report, _ = self.ways("equal_undivided", "joined equal", "PROGRAM", 15)
+        self.assertIn("side A's is 4 times side B's, the sum of its 4 backward passes, which nothing divides", report["verdict"]["headline"])
+
+    def test_a_small_difference_is_open(self):
+        report, meant = self.ways("near", "joined", "INCONCLUSIVE", 125)
+        self.assertTrue(2**-20 < meant < 2**-10, meant)
+        self.assertIn("look for a constant", " ".join(report["next_steps"]))
+
+
+@unittest.skipUnless(HAS_TORCH, f"{PYTHON} has no PyTorch")
 class OneInstallation(Case):
     def test_the_same_script_is_identical(self):
         report = self.expect(diagnosed(steps(PYTHON, "lstm"), steps(PYTHON, "lstm")), "IDENTICAL", 0)

@@ -64,8 +64,25 @@ class Gradients(unittest.TestCase):
                 self.assertEqual(report["findings"], [])
                 self.assertIn(report["answers"]["program"]["outcome"], ("in part", "open"))
                 self.assertIn(report["verdict"]["class"], ("NOISE", "INCONCLUSIVE"))
-                said = "scale_grad_by_freq" if name == "scaled_by_frequency" else "which is meant"
-                self.assertIn(said, " ".join(report["notes"]))
+                if name == "scaled_by_frequency":
+                    self.assertIn("scale_grad_by_freq", " ".join(report["notes"]))
+                else:
+                    self.assertIn("seems to be meant", report["remarks"][0])
+
+    def test_what_is_allowed_by_name(self):
+        for name, allowed in (("a_missing_term", "a_missing_term"), ("straight_through", "__main__.rounded"), ("hook_of_a_weight", "<lambda>"),
+                              ("a_sign_and_a_reversal", "Sign,Reversed")):
+            with self.subTest(name):
+                report = watched(HERE / "gradients.py", name, steps=1, options=("--allow", allowed))
+                self.assertEqual((report["verdict"]["class"], report["remarks"]), ("NOISE", []), report["verdict"]["headline"])
+                self.assertIn("as --allow says", " ".join(report["notes"]))
+                self.assertIn("is allowed (--allow)", report["answers"]["program"]["what"])
+        # What is allowed hides none that is wrong, and none that only seems to be meant.
+        report = watched(HERE / "gradients.py", "Leaky_after_a_sign", steps=1, options=("--allow", "Sign,Sing"))
+        self.assertEqual((report["verdict"]["class"], report["findings"][0]["op"]), ("PROGRAM", "__main__.Leaky"))
+        self.assertIn("--allow names Sing, and no", " ".join(report["notes"]))
+        report = watched(HERE / "gradients.py", "a_sign_and_a_reversal", steps=1, options=("--allow", "Sign"))
+        self.assertIn("--allow __main__.", report["remarks"][0])
 
 
 if __name__ == "__main__":

@@ -34,8 +34,9 @@ def run(*words):
     return made.stdout
 
 
-def judged(trace):
-    told = subprocess.run([os.environ["TWINRUN"], "diagnose", "--json", str(trace), "-o", str(trace) + ".found"], capture_output=True, text=True)
+def judged(trace, *options):
+    told = subprocess.run([os.environ["TWINRUN"], "diagnose", "--json", str(trace), "-o", str(trace) + ".found", *options],
+                          capture_output=True, text=True)
     if told.returncode not in (0, 15, 20, 125):
         raise AssertionError(told.stderr)
     report = json.loads(told.stdout)
@@ -44,7 +45,7 @@ def judged(trace):
     return report
 
 
-def watched(script, *args, steps=2):
+def watched(script, *args, steps=2, options=()):
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder) / "trace.twin"
         try:
@@ -54,7 +55,7 @@ def watched(script, *args, steps=2):
             if subprocess.run([FORKS.python, script, *map(str, args)], env=ENVIRONMENT, capture_output=True).returncode:
                 raise unittest.SkipTest(f"{script} itself does not run here") from None
             raise
-        return judged(trace)
+        return judged(trace, *options)
 
 
 LOOP = """

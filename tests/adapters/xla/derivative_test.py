@@ -84,10 +84,10 @@ def step_of(f):
     return step
 
 
-def found(f, params=PARAMS):
+def found(f, params=PARAMS, allowed=()):
     form = find(step_of(f), params, BATCH)
     leaves = form.leaves(params, BATCH)
-    return derivative.check(form, trace(form.flat, leaves), leaves, time.monotonic() + 60)
+    return derivative.check(form, trace(form.flat, leaves), leaves, time.monotonic() + 60, allowed)
 
 
 class Derivative(unittest.TestCase):
@@ -113,6 +113,13 @@ class Derivative(unittest.TestCase):
             with self.subTest(meant):
                 self.assertEqual(found(f).wrong["meant"], meant)
 
+    def test_one_on_purpose_hides_no_other(self):
+        for first, second in (("passes its input on", "a missing term"), ("has steps", "a sign")):
+            answer = found(lambda x, f=MEANT[first], g=WRONG[second]: x + f(x) + g(x))
+            self.assertEqual(answer.wrong["meant"], "", answer.wrong)
+        name = found(WRONG["a missing term"]).wrong["rule"]
+        self.assertTrue(found(WRONG["a missing term"], allowed=[name]).wrong["allowed"])
+
     def test_at_single_values(self):
         zeros = {**PARAMS, "a": np.zeros((6, 8), "f4")}
         f = lambda x: jnp.where(x == 0, x, 8 * x)  # noqa: E731
@@ -129,6 +136,10 @@ class Derivative(unittest.TestCase):
                 report = twinrun.diagnose(step_of(f), PARAMS, [BATCH], out=folder, steps=1)
                 self.assertEqual(report.verdict, verdict, str(report))
                 self.assertIn(said, str(report))
+                if verdict == "PROGRAM":
+                    allowed = twinrun.diagnose(step_of(f), PARAMS, [BATCH], out=folder, steps=1, allow=report.data["findings"][0]["op"])
+                    self.assertEqual((allowed.verdict, allowed.data.get("remarks")), ("NOISE", []), str(allowed))
+                    self.assertIn("as allow= says", str(allowed))
 
 
 if __name__ == "__main__":

@@ -355,6 +355,22 @@ TEST(Bundle, AnEnginesFilesStayInTheirFolder) {
   EXPECT_NE(there.find(" \"a folder/engine/my_engine.py\" --fast "), std::string::npos) << there;
 }
 
+// With a script goes what it imports from beside it, and what that imports.
+TEST(Bundle, AnEnginesImportsArePacked) {
+  const Folder folder;
+  const auto write_to = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+  };
+  write_to("main.py", "import os, model\nfrom data import batches\n  # import other\n");
+  write_to("model.py", "def f():\n    import layers  # later\nimport main\n");
+  for (const char* name : {"data.py", "layers.py", "other.py"}) write_to(name, "");
+  std::vector<std::string> members;
+  for (const EngineFile& file : pack_engine("exec:python3 " + (folder / "main.py")).files)
+    members.push_back(file.member);
+  EXPECT_EQ(members, (std::vector<std::string>{"engine/main.py", "engine/model.py",
+                                               "engine/data.py", "engine/layers.py"}));
+}
+
 // A digit that changed on the disk must not look like another result of the machine.
 TEST(Bundle, AReportThatWasChangedIsRefused) {
   const Folder folder;
