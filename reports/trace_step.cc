@@ -29,6 +29,11 @@ std::string where(const GradientCheck& g) {
     return fmt::format("{} wrote {} after the forward pass had kept it for {}, past autograd{}",
                        g.changed_by, g.changed, g.node,
                        g.place.empty() ? "" : ", at " + line_of(g.place));
+  if (!g.drawn_again.empty())
+    return fmt::format(
+        "the backward pass computes a part of the forward pass again, and draws other "
+        "numbers than {} drew{}",
+        g.drawn_again, g.place.empty() ? "" : " at " + line_of(g.place));
   if (!g.function.empty())
     return fmt::format("from {} on, whose backward pass is defined at {}", g.function,
                        line_of(g.place));
@@ -124,6 +129,8 @@ Finding finding_of(const GradientCheck& g) {
 std::string what_to_do(const GradientCheck& g) {
   if (!g.changed_by.empty())
     return "write it before the forward pass reads it, or after the backward pass";
+  if (!g.drawn_again.empty())
+    return "give the random numbers their state back: preserve_rng_state=True of checkpoint()";
   return "torch.autograd.gradcheck, in float64, shows it for a function alone" +
          (g.function.empty()
               ? ""

@@ -88,6 +88,8 @@ struct GradientCheck {
   // The call that has written what a node had kept for its backward pass, past autograd, and the type
   // of that; `place` is the call's then.
   std::string changed_by, changed;
+  // The call of the forward pass whose random numbers the backward pass draws anew.
+  std::string drawn_again;
   // The function gives its input, or only steps: then its backward pass is its purpose. A hook
   // changes a gradient on purpose.
   bool passes_on = false, has_steps = false, is_hook = false;

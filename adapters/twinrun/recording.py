@@ -65,6 +65,7 @@ class watch:
         self.between = True       # no training has begun since the last step
         self.trained = {}         # id of a module: whether it holds parameters that are trained
         self.functions, self.kinds = {}, {}    # Functions of the script: what the end tells of them; of a node's type: the name
+        self.dissolved = {}    # Functions of the script that torch.compile has taken apart: what the end tells of them
         self.recorder = None
         self.lock = threading.RLock()
         self.nodes, self.sequence, self.last = {}, 0, None
@@ -175,7 +176,8 @@ class watch:
         end = {"calls": r.calls, "steps": self.complete, "bytes": r.file.size, "exception": text,
                "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
                "functions": [{"name": name, "place": place, "forward": forward, "calls": len(numbers)}
-                             for name, place, forward, numbers in self.functions.values()],
+                             for name, place, forward, numbers in self.functions.values()]
+               + [{"name": name, "place": place, "forward": forward, "compiled": True} for name, place, forward in self.dissolved.values()],
                "dropout_off": [] if self.modules.drops else list(self.modules.silent.values()),
                "skipped_evaluation": r.passed, "steps_elsewhere": self.counter.elsewhere,
                "steps_asked": self.steps if self.of_script else 0, "steps_made": self.counter.steps}
@@ -450,6 +452,12 @@ class watch:
             self.functions[kind][3].add(node._sequence_nr() if hasattr(node, "_sequence_nr") else id(node))
         return name
 
+    def dissolves(self, made):
+        """Dynamo takes a Function of Python apart: no node of a backward pass has its name then."""
+        if made not in self.dissolved and not made.__module__.startswith("torch."):
+            self.dissolved[made] = (f"{made.__module__}.{made.__qualname__}", self.places.of(getattr(made, "backward", None)),
+                                    self.places.span(getattr(made, "forward", None)))
+
     def _locate(self, before, node=None):
         """Notes where the script makes a call, and which call of the forward pass it is the gradient of."""
         r = self.recorder
@@ -465,6 +473,8 @@ class watch:
             link = self.nodes.get(node._sequence_nr()) if _sequence else None    # before 2.1 nodes have no numbers
             if link is not None:
                 before.forward, before.place, before.module = link
+                if name.startswith("torch.utils.checkpoint."):    # lines of the script run again
+                    before.place = r.file.string(self.places.here())
             else:
                 before.place, before.module = r.file.string(self.places.here()), 0
             if inner:

@@ -117,7 +117,8 @@ class Regions:
 
     def _find(self):
         """Patches the modules that are loaded by now, each once."""
-        for module, patch in (("torch._dynamo.eval_frame", self._patch_dynamo), ("torch._inductor.compile_fx", self._patch_inductor)):
+        for module, patch in (("torch._dynamo.eval_frame", self._patch_dynamo), ("torch._inductor.compile_fx", self._patch_inductor),
+                              ("torch._dynamo.variables.misc", self._patch_functions)):
             found = sys.modules.get(module)
             if found is not None and module not in self.done:
                 self.done.add(module)
@@ -162,6 +163,20 @@ class Regions:
             if skip is not None:
                 skip(switched.__code__)
             self._patch(module, name, switched)
+
+    def _patch_functions(self, module):
+        """Dynamo has the passes of a Function as a part of its graph."""
+        owner, tell = getattr(module, "AutogradFunctionVariable", None), getattr(self.owner, "dissolves", None)
+        if tell is None or not hasattr(owner, "call_apply"):
+            return
+        original = owner.call_apply
+
+        @functools.wraps(original)
+        def call_apply(variable, *args, **kwargs):
+            tell(variable.fn_cls)
+            return original(variable, *args, **kwargs)
+
+        self._patch(owner, "call_apply", call_apply)
 
     def _switch(self, on):
         if on == self.entered:

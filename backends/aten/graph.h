@@ -48,6 +48,13 @@ Replayed replay(const Graph& graph, const std::vector<Value>& inputs,
                 const std::vector<const TensorView*>& actual,
                 const std::function<Arithmetic(const Call&)>& arithmetic_of);
 
+// The values alone, by one arithmetic and without the roundings of the types between the nodes: of the
+// outputs, then of what is written. An input may be an estimate. nullopt: not known, as of a draw that
+// the region does not give.
+std::vector<std::optional<Array>> evaluated(const Graph& graph, const std::vector<Value>& inputs,
+                                            const std::vector<const TensorView*>& actual,
+                                            const Arithmetic& arithmetic);
+
 // The operations on whose results `node` depends, and its own, in the order of the graph; each name
 // once, and no name of a cast. One of them is wrong, or they were fused wrongly, if its result is.
 std::vector<std::string> made_by(const Graph& graph, const GraphNode& node);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "backends/aten/definitions.h"
+#include "backends/aten/graph.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -311,6 +312,23 @@ void Again::forget(const Call& call) {
   }
 }
 
+void Again::evaluate_region(const Call& call, const std::vector<Value>& inputs) {
+  std::vector<const TensorView*> given;
+  for (const Value& v : call.result.items)
+    given.push_back(v.kind == Value::Kind::kTensor ? &v.tensor : nullptr);
+  for (const TensorView& w : call.written) given.push_back(&w);
+  const auto found = aten::evaluated(*call.graph, inputs, given, binary64(pool_));
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i] == nullptr || !aten::is_float(given[i]->element)) continue;
+    if (i < found.size() && found[i].has_value() && found[i]->dims == given[i]->dims) {
+      write(*given[i], *found[i]);
+    } else {
+      drop(given[i]->storage);
+      lost_[given[i]->storage] = "a region of torch.compile";
+    }
+  }
+}
+
 void Again::evaluate(const Call& call) {
   Call again = call;
   std::vector<std::unique_ptr<Array>> held;
@@ -331,7 +349,19 @@ void Again::evaluate(const Call& call) {
   };
   for (Value& v : again.args) fill(v);
   for (auto& [name, v] : again.kwargs) fill(v);
+  if (const auto other = draws_.find(call.index); other != draws_.end()) {
+    const Call& drawn = trace_.calls[static_cast<size_t>(other->second)];
+    const auto numbers = computed_by(drawn, read_by(drawn));
+    const auto& mine = given_by(call);
+    // A dropout by itself gives its mask, and what is left of its argument.
+    if (base_name(call.op) == "aten.native_dropout")
+      throw Undefined("a dropout that draws other numbers");
+    for (size_t i = 0; i < std::min(mine.size(), numbers.size()); ++i)
+      if (mine[i]->dims == numbers[i]->dims) write(*mine[i], aten::array_of(*numbers[i], pool_));
+    return;
+  }
   if (!depends || gives_no_values(base_name(call.op))) return forget(call);
+  if (call.graph != nullptr) return evaluate_region(call, again.args.at(0).items);
   // No definition may take what was recorded for the result, but for draws and choices.
   if (!draws_at_random(call.op)) {
     const std::function<void(Value&)> hide = [&](Value& v) {

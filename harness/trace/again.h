@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -41,6 +42,9 @@ class Again {
   // from now on for the latter. Returns whether that changes anything.
   bool detach_unmarked();
   void attach_unmarked() { detached_ = false; }
+
+  // Calls that draw at random, each with the call whose numbers it gives instead.
+  void draw_as(std::map<int64_t, int64_t> draws) { draws_ = std::move(draws); }
 
   // In each run a view holds these values at first, instead of what was recorded of it.
   void hold(const aten::TensorView& view, aten::Array x) {
@@ -76,6 +80,7 @@ class Again {
   bool follows(const aten::Call& call, const aten::TensorView& view) const;
   void find_hidden();
   void evaluate(const aten::Call& call);
+  void evaluate_region(const aten::Call& call, const std::vector<aten::Value>& inputs);
   void write(const aten::TensorView& view, const aten::Array& x);
   void forget(const aten::Call& call);
   void drop(uint64_t storage);
@@ -105,6 +110,7 @@ class Again {
   std::vector<std::vector<uint64_t>>
       last_read_;  // for each call: storages that none reads after it
   std::vector<std::pair<const aten::TensorView*, aten::Array>> held_;  // hold()
+  std::map<int64_t, int64_t> draws_;                                   // draw_as()
   std::unordered_map<uint64_t, Cells> memory_;
   std::unordered_map<uint64_t, std::string>
       lost_;  // storages that depend on a leaf: what gave them

@@ -55,8 +55,8 @@ void BackwardGraph::add(const Call& call) {
   const auto is_of = [&](const BackwardNode& n) {
     return n.name == call.node && n.forward == call.forward;
   };
-  const bool within =
-      within_ >= 0 && (call.forward >= begin_ || is_of(nodes_[static_cast<size_t>(within_)]));
+  const auto continues = [&](const BackwardNode& n) { return call.forward >= n.first || is_of(n); };
+  const bool within = within_ >= 0 && continues(nodes_[static_cast<size_t>(within_)]);
   // Gradients of several uses are added up between nodes, in the name of one of them.
   const bool joins = !within && joins_gradients(call);
   if (!within && (nodes_.empty() || joins || !is_of(nodes_.back()))) {

@@ -52,7 +52,7 @@ Root root_of(const TraceFile& trace, int64_t begin, const Call& call,
 }  // namespace
 
 bool is_work(const Call& call) {
-  return !call.failed && !call.composed && call.op.starts_with("aten.");
+  return !call.failed && !call.composed && (call.op.starts_with("aten.") || call.graph != nullptr);
 }
 
 std::optional<Contribution> contribution_of(const Call& call) {
@@ -67,7 +67,7 @@ std::optional<Contribution> contribution_of(const Call& call) {
 }
 
 Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
-  Step out{begin, end, {}, "", {}, false};
+  Step out{begin, end, {}, "", {}, false, false};
   std::unordered_map<std::string, std::string> functions;  // by the names of their nodes
   for (const ScriptFunction& f : trace.functions) functions[f.name + "Backward"] = f.name;
   static constexpr const char* kGiven =
@@ -77,7 +77,9 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
   std::unordered_set<uint64_t> computed;  // in the last pass
   for (int64_t i = begin; i < end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
-    if (call.op == "torch.compile.inductor" || call.op.starts_with("triton."))
+    out.has_regions = out.has_regions || call.graph != nullptr;
+    if ((call.op == "torch.compile.inductor" && call.graph == nullptr) ||
+        call.op.starts_with("triton."))
       out.why = "regions that torch.compile made are not evaluated again";
     if (call.op.starts_with("c10d") || call.op.starts_with("_c10d"))
       out.why = "its gradient depends on other processes";
@@ -154,6 +156,31 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
   }
   std::erase_if(out.passes, [](const Pass& p) { return p.contributions.empty(); });
   return out;
+}
+
+std::vector<std::map<int64_t, int64_t>> drawn_again(const TraceFile& trace, int64_t step,
+                                                    const Pass& pass) {
+  using Kind = std::pair<std::string, aten::Dims>;
+  std::map<Kind, std::vector<int64_t>> forward, backward;
+  for (int64_t i = step; i < pass.end; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    if (!is_work(call) || !draws_at_random(call.op)) continue;
+    const auto given = computed_by(call, read_by(call));
+    if (!given.empty())
+      (i < pass.begin ? forward : backward)[{call.op, given[0]->dims}].push_back(i);
+  }
+  std::map<int64_t, int64_t> same, reversed;
+  for (const auto& [kind, again] : backward) {
+    const auto first = forward.find(kind);
+    if (first == forward.end() || first->second.size() != again.size()) continue;
+    for (size_t k = 0; k < again.size(); ++k) {
+      same[again[k]] = first->second[k];
+      reversed[again[k]] = first->second[again.size() - 1 - k];
+    }
+  }
+  if (same.empty()) return {};
+  if (same == reversed) return {same};
+  return {same, reversed};
 }
 
 std::vector<std::vector<Pass>> groups_of(const TraceFile& trace, const Step& step) {

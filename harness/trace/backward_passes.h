@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -49,6 +50,8 @@ struct Step {
   std::string why;                  // it cannot be asked
   std::set<std::string> functions;  // of the script, whose backward passes ran
   bool has_half = false;            // tensors of half precision
+  bool has_regions =
+      false;  // that torch.compile made: what they hold fixed their graphs do not tell
 };
 
 Step step_of(const TraceFile& trace, int64_t begin, int64_t end);
@@ -61,6 +64,12 @@ constexpr double kLargestStep = 0x1p28;
 // Passes of one line of the script, as of micro-batches, whose losses and gradients no call scales: the
 // update is made of the sum of their gradients. 0: none.
 int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vector<Pass>& group);
+
+// Random draws within a backward pass, each with the one of the forward pass that it may repeat: of the
+// same operation and dimensions. The ways to pair them that are likely, with checkpoints in the order of
+// the forward pass or against it.
+std::vector<std::map<int64_t, int64_t>> drawn_again(const TraceFile& trace, int64_t step,
+                                                    const Pass& pass);
 
 // Passes that add to the same gradient before an optimizer reads it.
 std::vector<std::vector<Pass>> groups_of(const TraceFile& trace, const Step& step);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "harness/trace/function_check.h"
 #include "harness/trace/updates.h"
 #include "harness/trace/values.h"
 #include "reports/text.h"
@@ -232,7 +233,9 @@ void Coverage::finish(TraceVerdict& verdict) {
     const auto among = [&](const std::vector<std::string>& names) {
       return std::ranges::find(names, f.name) != names.end();
     };
-    if (g.asked && (!g.is_meant() || f.name == g.function) && among(g.functions)) continue;
+    if (f.is_compiled ? (g.asked && !g.is_wrong) || is_allowed(trace_.allowed, f.name, "")
+                      : g.asked && (!g.is_meant() || f.name == g.function) && among(g.functions))
+      continue;
     if (among(g.right) || among(g.meant)) continue;
     open(
         fmt::format("whether the backward pass of {}, which is not PyTorch's, is the derivative of "

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "harness/host/progress.h"
+#include "harness/trace/backward_graph.h"
 #include "harness/trace/backward_passes.h"
 #include "harness/trace/trace_file.h"
 #include "program/base/thread_pool.h"
@@ -37,6 +38,11 @@ std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pas
 
 // The Function in whose forward pass a call is made, by its lines; nullptr: in none.
 const ScriptFunction* function_around(const TraceFile& trace, int64_t call);
+
+// A Function whose backward pass writes into the gradient that it is given, which autograd gives to
+// another node as well, as it does with that of a sum. nullptr: none does.
+const ScriptFunction* writer_of_given_gradient(const TraceFile& trace, int64_t step,
+                                               const BackwardGraph& graph, const Pass& pass);
 
 // What a Function gives in its forward pass, which may be made for another gradient than its own: it
 // passes its input on, or has steps.

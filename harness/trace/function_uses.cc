@@ -15,12 +15,6 @@ namespace {
 using aten::Call;
 using aten::TensorView;
 
-// A call that may be one of a Function's forward pass.
-bool is_within(const TraceFile& trace, int64_t i) {
-  const Call& c = trace.calls[static_cast<size_t>(i)];
-  return c.composed || (c.without_gradient && c.node.empty() && !c.optimizer);
-}
-
 // "file:12 in forward: y = ..." gives the file and the line.
 std::pair<std::string_view, int64_t> file_and_line(std::string_view frame) {
   const std::string_view place = frame.substr(0, frame.find(" in "));
@@ -52,11 +46,21 @@ Maker maker_of(const TraceFile& trace, int64_t call) {
   return found;
 }
 
+// A call that may be one of a Function's forward pass; also of one that a backward pass computes
+// again, as checkpointing does.
+bool is_within(const TraceFile& trace, int64_t i) {
+  const Call& c = trace.calls[static_cast<size_t>(i)];
+  return c.composed || (c.without_gradient && !c.optimizer &&
+                        (c.node.empty() || maker_of(trace, i).function != nullptr));
+}
+
 // The last call of the forward pass of a Function, of which `first` is the first.
 int64_t last_of(const TraceFile& trace, int64_t first) {
   const Maker made_by = maker_of(trace, first);
+  const std::string& node = trace.calls[static_cast<size_t>(first)].node;
   int64_t last = first;
   while (last + 1 < static_cast<int64_t>(trace.calls.size()) && is_within(trace, last + 1) &&
+         trace.calls[static_cast<size_t>(last + 1)].node == node &&
          maker_of(trace, last + 1) == made_by)
     ++last;
   return last;
@@ -96,7 +100,8 @@ class Uses {
   // forward pass runs: where that begins with another Function, the last call before it for which
   // autograd made a node is recorded as the first.
   int64_t start_of(const BackwardNode& node) const {
-    for (int64_t i = std::max(node.forward, step_); i < pass_.begin; ++i) {
+    const int64_t end = node.forward >= pass_.begin ? node.first : pass_.begin;
+    for (int64_t i = std::max(node.forward, step_); i < end; ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       if (const ScriptFunction* f = maker_of(trace_, i).function)
         return f->name == node.function->name ? i : -1;
@@ -109,7 +114,7 @@ class Uses {
   FunctionUse range(const ScriptFunction& function, int64_t first) const {
     FunctionUse use;
     use.function = &function;
-    if (first < step_ || first >= pass_.begin) return use;
+    if (first < step_ || first >= pass_.end) return use;
     use.first = first;
     use.last = last_of(trace_, first);
     // Of several of one name, as a function makes them, the one whose lines these are.
@@ -130,8 +135,18 @@ class Uses {
     use.begin = node.first;
     use.end = node.last + 1;
     const auto given = graph_.given_to(k);
+    // What its forward pass has is no gradient, also where a backward pass computed that again.
+    std::set<uint64_t> kept;
+    for (int64_t i = use.first; i <= use.last; ++i) {
+      const Call& call = trace_.calls[static_cast<size_t>(i)];
+      const auto read = read_by(call);
+      for (const TensorView* t : read) kept.insert(t->storage);
+      for (const TensorView* t : computed_by(call, read)) kept.insert(t->storage);
+    }
     for (const TensorView* output : results(use)) {
-      const auto fits = [&](const auto& g) { return g.first->dims == output->dims; };
+      const auto fits = [&](const auto& g) {
+        return g.first->dims == output->dims && !kept.contains(g.first->storage);
+      };
       const auto g = std::ranges::find_if(given, fits);
       if (g != given.end()) use.outputs.emplace_back(output, g->first);
     }
@@ -224,15 +239,18 @@ class Uses {
   // What the forward pass computes and autograd reads after it.
   std::vector<const TensorView*> results(const FunctionUse& use) const {
     std::map<uint64_t, const TensorView*> made;
+    const TensorView* last = nullptr;
     for (int64_t i = use.first; use.is_found() && i <= use.last; ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       if (!is_work(call)) continue;
       for (const TensorView* t : computed_by(call, read_by(call)))
-        if (aten::is_float(t->element)) made[t->storage] = t;
+        if (aten::is_float(t->element)) made[t->storage] = last = t;
     }
     std::vector<const TensorView*> out;
-    for (int64_t i = use.last + 1; i < pass_.begin && !made.empty(); ++i) {
+    const int64_t end = use.first >= pass_.begin ? pass_.end : pass_.begin;
+    for (int64_t i = use.last + 1; i < end && !made.empty(); ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
+      if (base_name(call.op) == "aten.detach") continue;  // of what it keeps, too
       for (const TensorView* t : read_by(call)) {
         const auto at = made.find(t->storage);
         if (at == made.end()) continue;
@@ -242,6 +260,8 @@ class Uses {
         made.erase(at);
       }
     }
+    // With what a backward pass has computed again, it goes on at once.
+    if (out.empty() && use.first >= pass_.begin && last != nullptr) out.push_back(last);
     return out;
   }
 
@@ -291,6 +311,33 @@ class Uses {
 
 const ScriptFunction* function_around(const TraceFile& trace, int64_t call) {
   return maker_of(trace, call).function;
+}
+
+const ScriptFunction* writer_of_given_gradient(const TraceFile& trace, int64_t step,
+                                               const BackwardGraph& graph, const Pass& pass) {
+  const auto& nodes = graph.nodes();
+  // By the first call of a Function's backward pass.
+  std::map<int64_t, std::set<uint64_t>> operands;
+  for (const FunctionUse& use : uses_of(trace, step, pass))
+    for (const auto& [input, gradient] : use.inputs) operands[use.begin].insert(input->storage);
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    if (nodes[k].function == nullptr || nodes[k].function->name.starts_with("torch.")) continue;
+    const auto mine = operands.find(nodes[k].first);
+    if (mine == operands.end()) continue;
+    std::set<uint64_t> given, written;
+    for (const auto& [view, reader] : graph.given_to(k)) given.insert(view->storage);
+    for (int64_t i = nodes[k].first; i <= nodes[k].last; ++i)
+      for (const TensorView& w : trace.calls[static_cast<size_t>(i)].written)
+        if (given.contains(w.storage)) written.insert(w.storage);
+    for (size_t r = k + 1; r < nodes.size() && !written.empty(); ++r) {
+      if (nodes[r].output == nullptr || mine->second.contains(nodes[r].output->storage)) continue;
+      for (const auto& [view, reader] : graph.given_to(r))
+        if (written.contains(view->storage) &&
+            graph.maker(view->storage, nodes[r].first) == static_cast<int64_t>(k))
+          return nodes[k].function;
+    }
+  }
+  return nullptr;
 }
 
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass) {

@@ -161,6 +161,7 @@ class Reader {
 
   static ScriptFunction function_of(const Json& f) {
     ScriptFunction out{f.value("name", ""), f.value("place", ""), count(f, "calls"), "", 0, -1};
+    out.is_compiled = f.value("compiled", false);
     const auto at = f.find("forward");
     if (at == f.end() || !at->is_array() || at->size() != 3 || !(*at)[0].is_string()) return out;
     out.file = (*at)[0].get<std::string>();

@@ -32,6 +32,7 @@ struct ScriptFunction {
   int64_t calls = 0;
   std::string file;  // of its `forward`, with its first and last line
   int64_t first = 0, last = -1;
+  bool is_compiled = false;  // torch.compile has taken it apart: no node has its name
 };
 
 struct TraceFile {
