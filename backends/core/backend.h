@@ -147,8 +147,7 @@ class TraceSink {
  public:
   virtual ~TraceSink() = default;
   virtual void on_op(const OpEvent& event) = 0;
-  // Asked before a step by an engine that could run it in these groups. Where an op of a
-  // group has_ulps, its result is among the stored values. nullptr: op by op.
+  // Asked before a step by an engine that could run it in these groups. nullptr: op by op.
   virtual GroupSink* groups(const Program& /*program*/, std::span<const FusionGroup> /*groups*/) {
     return nullptr;
   }

@@ -381,7 +381,7 @@ bool Interpreter::held_by_us(ValueId id, size_t replica) const {
 }
 
 void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
-  const FusionGroup& group = sink != nullptr ? shown_[index] : plan_.groups[index];
+  const FusionGroup& group = plan_.groups[index];
   if (split_) {
     const bool shared = std::ranges::all_of(
         group.sources, [&](ValueId id) { return shared_[static_cast<size_t>(id)]; });
@@ -403,8 +403,8 @@ void Interpreter::run_group(int64_t step, size_t index, GroupSink* sink) {
       stored_.push_back(values_[r][i].raw());
     }
   }
-  (sink != nullptr ? shown_kernels_ : kernels_)[index].run(
-      {&pool_, arithmetic_}, static_cast<int64_t>(computed_.size()), sources_, stored_);
+  kernels_[index].run({&pool_, arithmetic_}, static_cast<int64_t>(computed_.size()), sources_,
+                      stored_);
   for (ValueId id : group.stored)
     share_results([&](size_t r) -> Tensor& { return values_[r][static_cast<size_t>(id)]; });
   if (sink == nullptr) return;
@@ -465,22 +465,8 @@ GroupSink* Interpreter::group_sink(TraceSink* sink) {
       if (last >= 0 && last < static_cast<int>(plan_.order.size()))
         shown_dies_[static_cast<size_t>(last)].push_back(id);
     }
-    shown_ = plan_.groups;
-    for (size_t i = 0; i < plan_.order.size(); ++i) {
-      if (plan_.order[i].group < 0) continue;
-      FusionGroup& group = shown_[static_cast<size_t>(plan_.order[i].group)];
-      for (const FusedOp& op : group.ops) {
-        if (!has_ulps(program_.graph.op(op.id).kind) ||
-            std::ranges::find(group.stored, op.id) != group.stored.end())
-          continue;
-        group.stored.push_back(op.id);
-        shown_dies_[i].push_back(op.id);
-      }
-    }
-    for (const FusionGroup& group : shown_)
-      shown_kernels_.emplace_back(program_.graph, group, arithmetic_.flush);
   }
-  return sink->groups(program_, shown_);
+  return sink->groups(program_, plan_.groups);
 }
 
 void Interpreter::step_by_units(int64_t step, GroupSink* sink) {

@@ -123,10 +123,7 @@ class Interpreter : public Engine {
   std::vector<Tensor> arenas_, carried_;
   // unit_dies_[i]: values outside the arena whose last reader is unit i.
   std::vector<std::vector<ValueId>> unit_dies_;
-  // For sinks that accept groups: plan_.groups that also store what is not determined to the bit,
-  // with their kernels, and the values whose last reader is unit i.
-  std::vector<FusionGroup> shown_;
-  std::vector<FusedKernel> shown_kernels_;
+  // For sinks that accept groups: the values whose last reader is unit i.
   std::vector<std::vector<ValueId>> shown_dies_;
   std::vector<bool> watched_;        // ops that the hooks watch in this step
   std::optional<SplitCores> split_;  // set if other ranks compute some of the replicas

@@ -1,6 +1,7 @@
 // Compiles a fusion group into block kernels that share buffers, and runs them block by block.
 #include "backends/kernels/fused.h"
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <tuple>
@@ -214,12 +215,23 @@ FusedKernel::FusedKernel(const Graph& graph, const FusionGroup& group, bool flus
   far_ = bytes * static_cast<size_t>(elements_) > kNear;
 }
 
-// The arguments and the segments' sums of one call of run.
+// The arguments and the segments' sums of one call of run or agrees.
 struct FusedKernel::Pass {
   std::span<const std::byte* const> sources;
   std::span<std::byte* const> stored;
+  bool compares = false;  // results are compared with `stored` instead of being stored
   float* sums = nullptr;  // [job][fold][segment][columns]
   int64_t segments = 0;
+  std::atomic<bool> differs = false;
+
+  // A result of `bytes` bytes that is complete.
+  void store(std::byte* to, const std::byte* from, size_t bytes) {
+    if (!compares) {
+      std::memcpy(to, from, bytes);
+    } else if (std::memcmp(to, from, bytes) != 0) {
+      differs.store(true, std::memory_order_relaxed);
+    }
+  }
 };
 
 void FusedKernel::fold_block(const Fold& fold, float* lanes, const std::byte* x, int64_t at,
@@ -240,12 +252,14 @@ void FusedKernel::fold_tree(const Fold& fold, float* lanes, int64_t rows) const 
                                 : lane_tree<JoinSum>(lanes, exist, columns_);
 }
 
-void FusedKernel::finish(const Pass& pass, int64_t job) const {
+void FusedKernel::finish(Pass& pass, int64_t job) const {
+  std::vector<std::byte> own(pass.compares ? static_cast<size_t>(columns_) * kElement : 0);
   const auto folds = static_cast<int64_t>(folds_.size());
   for (int64_t f = 0; f < folds; ++f) {
     const Fold& fold = folds_[static_cast<size_t>(f)];
     const float* sums = pass.sums + (job * folds + f) * pass.segments * columns_;
-    std::byte* out = pass.stored[static_cast<size_t>(job * stored_ + fold.stored)];
+    std::byte* const stored = pass.stored[static_cast<size_t>(job * stored_ + fold.stored)];
+    std::byte* const out = pass.compares ? own.data() : stored;
     const int64_t mean_of = fold.reducer == Reducer::kMean ? fold.rows : 0;
     dispatch_float(fold.dtype, flush_, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
       auto* to = reinterpret_cast<typename T::type*>(out);
@@ -255,6 +269,7 @@ void FusedKernel::finish(const Pass& pass, int64_t job) const {
         finish_sums<T, kFlush, JoinSum>(sums, pass.segments, columns_, mean_of, to, 0, columns_);
       }
     });
+    if (pass.compares) pass.store(stored, out, static_cast<size_t>(columns_) * size_of(fold.dtype));
   }
 }
 
@@ -273,7 +288,7 @@ void FusedKernel::fetch(std::byte* const* table, int64_t at, int64_t n, size_t i
 
 // Runs elements [begin, end) of one job: whole blocks, and whole segments where there are
 // reductions.
-void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t end) const {
+void FusedKernel::piece(Pass& pass, int64_t job, int64_t begin, int64_t end) const {
   const int first = sources_ + stored_;
   const size_t buffer_bytes = (static_cast<size_t>(block_) * kElement + 63) / 64 * 64;
   const size_t table_bytes =
@@ -301,6 +316,7 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
                  table[view.out.index], std::min(block_, end - begin));
   }
   for (int64_t at = begin; at < end; at += block_) {
+    if (pass.differs.load(std::memory_order_relaxed)) return;
     const int64_t n = std::min(block_, end - at);
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const Node& node = nodes_[i];
@@ -329,18 +345,16 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
                   pass.sums + ((job * folds + f) * pass.segments + segment) * columns_);
     }
     for (const Late& late : late_) {
-      std::memcpy(pointer(late.to, at), table[late.from.index],
-                  static_cast<size_t>(n) * late.to.moves);
+      pass.store(pointer(late.to, at), table[late.from.index],
+                 static_cast<size_t>(n) * late.to.moves);
     }
   }
 }
 
-void FusedKernel::run(const KernelContext& context, int64_t jobs,
-                      std::span<const std::byte* const> sources,
-                      std::span<std::byte* const> stored) const {
+void FusedKernel::run_pass(const KernelContext& context, int64_t jobs, Pass& pass) const {
   const int64_t units = (elements_ + unit_ - 1) / unit_;
-  Pass pass{sources, stored, nullptr, columns_ == 0 ? 0 : units};
   if (columns_ > 0) {
+    pass.segments = units;
     pass.sums = scratch<float>(Scratch::kPartials,
                                static_cast<size_t>(jobs * units * columns_) * folds_.size());
   }
@@ -354,9 +368,27 @@ void FusedKernel::run(const KernelContext& context, int64_t jobs,
                  u = last;
                }
              });
-  if (columns_ == 0) return;
+  if (columns_ == 0 || pass.differs.load()) return;
   const FlushScope scope(flush_);
   for (int64_t job = 0; job < jobs; ++job) finish(pass, job);
+}
+
+void FusedKernel::run(const KernelContext& context, int64_t jobs,
+                      std::span<const std::byte* const> sources,
+                      std::span<std::byte* const> stored) const {
+  Pass pass{sources, stored};
+  run_pass(context, jobs, pass);
+}
+
+bool FusedKernel::agrees(const KernelContext& context, int64_t jobs,
+                         std::span<const std::byte* const> sources,
+                         std::span<const std::byte* const> stored) const {
+  // A pass that compares does not write to them.
+  std::vector<std::byte*> held;
+  for (const std::byte* p : stored) held.push_back(const_cast<std::byte*>(p));
+  Pass pass{sources, held, true};
+  run_pass(context, jobs, pass);
+  return !pass.differs.load();
 }
 
 }  // namespace twinrun

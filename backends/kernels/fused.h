@@ -4,6 +4,7 @@
 //
 //   const FusedKernel kernel(graph, group, arithmetic.flush);  // once
 //   kernel.run(context, jobs, sources, stored);  // pointers: job after job, in the group's order
+//   kernel.agrees(context, jobs, sources, stored);  // whether that is what `stored` holds
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,10 @@ class FusedKernel {
   // says.
   void run(const KernelContext& context, int64_t jobs, std::span<const std::byte* const> sources,
            std::span<std::byte* const> stored) const;
+  // Whether `run` would store these bits. Nothing is written: each block is compared while it is
+  // in a near cache. For kernels that were made with every `over` set.
+  bool agrees(const KernelContext& context, int64_t jobs, std::span<const std::byte* const> sources,
+              std::span<const std::byte* const> stored) const;
   // Work of one job, in elements touched.
   int64_t work() const { return elements_ * cost_; }
 
@@ -63,10 +68,11 @@ class FusedKernel {
   struct Pass;
 
   void fetch(std::byte* const* table, int64_t at, int64_t n, size_t i) const;
-  void piece(const Pass& pass, int64_t job, int64_t begin, int64_t end) const;
+  void piece(Pass& pass, int64_t job, int64_t begin, int64_t end) const;
+  void run_pass(const KernelContext& context, int64_t jobs, Pass& pass) const;
   void fold_block(const Fold& fold, float* lanes, const std::byte* x, int64_t at, int64_t n) const;
   void fold_tree(const Fold& fold, float* lanes, int64_t rows) const;
-  void finish(const Pass& pass, int64_t job) const;
+  void finish(Pass& pass, int64_t job) const;
 
   bool flush_, far_ = false;  // far: operands are too large to lie in a near cache
   int64_t elements_ = 0, block_ = 0, cost_ = 1;

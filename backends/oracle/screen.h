@@ -1,6 +1,9 @@
 // The screen: a cheap check of one op's result, for every op of every step. Its only outcome is
 // "replay this op with the oracle" (backends/oracle/oracle.h), so its bounds need not be rigorous.
-// It costs O(inputs + outputs), not O(flops): docs/method/bounds.md, "Screening".
+// Dots and convolutions have a checksum, all others are computed again by the kernels of
+// backends/kernels, so that it costs O(inputs + outputs), not O(flops). An error of these kernels
+// that the judged engine shares is for the replay of other steps to find: docs/method/bounds.md,
+// "Screening".
 //
 //   if (!plausible(declared, op, inputs, output, pool))
 //     judge(eval_op(declared, op, inputs, pool), output);

@@ -4,11 +4,31 @@
 
 #include <vector>
 
+#include "backends/kernels/intrinsics.h"
 #include "backends/oracle/screen_internal.h"
 
 namespace twinrun::screen {
 
 using Vector = std::vector<double>;
+
+// Four binary64 numbers.
+struct D4 {
+  __m256d v;
+  D4(__m256d x) : v(x) {}                 // NOLINT: as wide as what it wraps
+  D4(double x) : v(_mm256_set1_pd(x)) {}  // NOLINT: 2 * x
+  static D4 of(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+  static D4 of(const double* x) { return _mm256_loadu_pd(x); }
+  void store(double* x) const { _mm256_storeu_pd(x, v); }
+};
+inline D4 operator+(D4 a, D4 b) { return _mm256_add_pd(a.v, b.v); }
+inline D4 operator-(D4 a, D4 b) { return _mm256_sub_pd(a.v, b.v); }
+inline D4 operator*(D4 a, D4 b) { return _mm256_mul_pd(a.v, b.v); }
+inline D4 fma(D4 a, D4 b, D4 c) { return _mm256_fmadd_pd(a.v, b.v, c.v); }
+inline D4 abs(D4 x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x.v); }
+inline double sum(D4 x) {
+  const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(x.v), _mm256_extractf128_pd(x.v, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+}
 
 // ---- operands as the declared precision reads them
 

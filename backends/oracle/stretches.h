@@ -1,5 +1,4 @@
-// concatenate, slice, pad and gather as copies of runs of neighbouring elements, for the oracle and
-// the screen.
+// concatenate, slice, pad and gather as copies of runs of neighbouring elements, for the oracle.
 //
 //   for_each_stretch(op, inputs, begin, end,
 //                    [&](int64_t i, int which, int64_t at, int64_t count) { .. });

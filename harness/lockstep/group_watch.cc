@@ -7,15 +7,18 @@
 #include "harness/lockstep/stopwatch.h"
 
 namespace twinrun {
+
 bool GroupWatch::accepts(std::span<const FusionGroup> groups) {
-  if (groups.empty()) return false;
+  if (groups.empty() || !declared_.ours || !declared_.declares_arithmetic) return false;
   if (known_ != groups.data()) {
     known_ = groups.data();
-    screens_.clear();
-    for (const FusionGroup& group : groups)
-      screens_.push_back(GroupScreen::make(declared_, program_.graph, group));
+    kernels_.clear();
+    for (const FusionGroup& group : groups) {
+      kernels_.emplace_back(program_.graph, group, declared_.flush,
+                            std::vector<bool>(group.stored.size(), true));
+    }
   }
-  return std::ranges::all_of(screens_, [](const auto& screen) { return screen.has_value(); });
+  return true;
 }
 
 void GroupWatch::begin_step(const States& before, const StepInputs& inputs) {
@@ -92,12 +95,18 @@ void GroupWatch::on_group(const GroupEvent& event) {
       written_[r][static_cast<size_t>(group.stored[i])] = outputs[i];
   }
   if (good && !holds_) return;  // the step runs again anyway
-  const auto at = static_cast<size_t>(event.group - known_);
-  if (good && screens_[at]->plausible(event.inputs, event.outputs, pool_)) return;
+  std::vector<const std::byte*> read, wrote;
+  for (size_t r = 0; r < event.inputs.size(); ++r) {
+    for (const Tensor& t : event.inputs[r]) read.push_back(t.raw());
+    for (const Tensor& t : event.outputs[r]) wrote.push_back(t.raw());
+  }
+  const FusedKernel& kernel = kernels_[static_cast<size_t>(event.group - known_)];
+  const auto jobs = static_cast<int64_t>(event.inputs.size());
+  if (good && kernel.agrees({pool_, {.flush = declared_.flush}}, jobs, read, wrote)) return;
   for (size_t i = 0; i < group.stored.size(); ++i) {
-    std::vector<Tensor> wrote;
-    for (const auto& outputs : event.outputs) wrote.push_back(outputs[i]);
-    doubt(group.stored[i], wrote);
+    std::vector<Tensor> stored;
+    for (const auto& outputs : event.outputs) stored.push_back(outputs[i]);
+    doubt(group.stored[i], stored);
   }
 }
 

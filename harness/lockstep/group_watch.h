@@ -1,8 +1,8 @@
-// Watches steps that an engine runs fused, as its users run it. Each unit is screened in one pass
-// over what it read and wrote (backends/oracle/screen_group.h), and what it read must be what was
-// written, fed or held. It accuses nobody: where anything does not hold, the engine runs the step
-// again op by op, and Lockstep (harness/lockstep/lockstep.h), of which this is a part, judges it
-// and compares what both ways of running wrote.
+// Watches steps that an engine runs fused, as its users run it. Each unit is computed again from
+// what it read, a group by our own pass (backends/kernels/fused.h), which must give the same bits,
+// and what it read must be what was written, fed or held. It accuses nobody: where anything does
+// not hold, the engine runs the step again op by op, and Lockstep (harness/lockstep/lockstep.h), of
+// which this is a part, judges it and compares what both ways of running wrote.
 //
 //   GroupWatch watch(declared, pool);
 //   if (watch.accepts(groups)) { watch.begin_step(before, inputs); ... }
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backends/core/backend.h"
-#include "backends/oracle/screen_group.h"
+#include "backends/kernels/fused.h"
 
 namespace twinrun {
 
@@ -25,7 +25,7 @@ class GroupWatch : public GroupSink {
   GroupWatch(const Program& program, const Capabilities& declared, ThreadPool* pool)
       : program_(program), declared_(declared), pool_(pool) {}
 
-  // Whether the screen can judge all these groups of the program.
+  // Whether the engine follows our contract, so that these groups of the program have one result.
   bool accepts(std::span<const FusionGroup> groups);
   void begin_step(const States& before, const StepInputs& inputs);
   void on_op(const OpEvent& event) override;
@@ -53,8 +53,8 @@ class GroupWatch : public GroupSink {
   const Program& program_;
   const Capabilities& declared_;
   ThreadPool* pool_;
-  const FusionGroup* known_ = nullptr;  // the groups that screens_ are of
-  std::vector<std::optional<GroupScreen>> screens_;
+  const FusionGroup* known_ = nullptr;  // the groups that kernels_ are of
+  std::vector<FusedKernel> kernels_;
   bool began_ = false, holds_ = true;
   States before_;
   std::vector<std::vector<Tensor>> written_;  // [replica][value]

@@ -53,7 +53,7 @@ void expect_same(const std::string& engine, const Program& program, DotPrecision
     fill(by_ops);
     fill(shown);
     Ignore ignore;
-    small::GroupScreening screening((*make_backend(engine, options))->capabilities());
+    small::GroupScreening screening((*make_backend(engine, options))->capabilities().flush);
     screening.flip = threads == 2;
     for (int step = 0; step < 3; ++step) {
       // The two ways of running may alternate from step to step.
@@ -65,7 +65,6 @@ void expect_same(const std::string& engine, const Program& program, DotPrecision
       ASSERT_EQ(differences(shown, by_ops), "") << what << ", groups shown, step " << step;
     }
     EXPECT_GT(screening.judged, 10) << what;
-    EXPECT_EQ(screening.not_judged, 0) << what;
     EXPECT_EQ(screening.flips > screening.judged / 2, screening.flip) << what;
   }
 }
@@ -390,9 +389,7 @@ TEST(Fusion, RandomGraphsThreads) {
         States states(inputs.size());
         StepOutputs fused, by_ops, shown;
         Ignore ignore;
-        Capabilities declared = (*make_backend("cpu", {}))->capabilities();
-        declared.flush = flush;
-        small::GroupScreening screening(declared);
+        small::GroupScreening screening(flush);
         for (int step = 0; step < 2; ++step) {  // the second step reuses the memory of the first
           ASSERT_TRUE(engine.step(0, states, inputs, fused, nullptr, nullptr).ok());
         }

@@ -1,29 +1,30 @@
-// A sink that accepts groups: every group that the screen can judge must be plausible to it, with
-// what the engine wrote, and with one element of that wrong it must not be.
+// A sink that accepts groups: a pass that compares must agree with what the engine wrote, and not
+// with that when the lowest bit of one element is wrong.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <vector>
 
-#include "backends/oracle/screen_group.h"
-#include "program/base/thread_pool.h"
+#include "backends/core/backend.h"
+#include "backends/kernels/fused.h"
 
 namespace twinrun::small {
 
 class GroupScreening : public TraceSink, public GroupSink {
  public:
-  explicit GroupScreening(Capabilities declared) : declared_(std::move(declared)) {}
-  int64_t judged = 0, not_judged = 0, flips = 0;
+  explicit GroupScreening(bool flush) : flush_(flush) {}
+  int64_t judged = 0, flips = 0;
   bool flip = false;  // also try a wrong element of each stored value
 
   GroupSink* groups(const Program& program, std::span<const FusionGroup> groups) override {
     if (first_ != groups.data()) {
       first_ = groups.data();
-      screens_.clear();
-      for (const FusionGroup& group : groups)
-        screens_.push_back(GroupScreen::make(declared_, program.graph, group));
+      kernels_.clear();
+      for (const FusionGroup& group : groups) {
+        kernels_.emplace_back(program.graph, group, flush_,
+                              std::vector<bool>(group.stored.size(), true));
+      }
     }
     return this;
   }
@@ -31,35 +32,35 @@ class GroupScreening : public TraceSink, public GroupSink {
   void on_release(std::span<const ValueId>) override {}
   bool holds() override { return true; }
   void on_group(const GroupEvent& event) override {
-    const auto& screen = screens_[static_cast<size_t>(event.group - first_)];
-    ++(screen ? judged : not_judged);
-    if (!screen) return;
-    EXPECT_TRUE(screen->plausible(event.inputs, event.outputs, &pool_)) << name(event, 0);
+    ++judged;
+    EXPECT_TRUE(agrees(event, &pool_)) << name(event, 0);
     for (size_t i = 0; flip && i < event.group->stored.size(); ++i) {
-      const Tensor& wrote = event.outputs[0][i];
-      // The lowest bit of what rounds once; sums and functions have a tolerance.
-      const Op& op = event.program->graph.op(event.group->stored[i]);
-      Tensor shared = wrote;  // the same memory
-      const Tensor kept = wrote.clone();
-      if (op.kind == OpKind::kReduce || has_ulps(op.kind)) {
-        shared.as<float>().back() += 1000;
-      } else {
-        shared.raw()[shared.bytes() - size_of(shared.dtype())] ^= std::byte{1};
-      }
-      EXPECT_FALSE(screen->plausible(event.inputs, event.outputs, nullptr)) << name(event, i);
-      std::copy_n(kept.raw(), kept.bytes(), shared.raw());
+      Tensor shared = event.outputs.back()[i];  // the same memory
+      std::byte& last = shared.raw()[shared.bytes() - size_of(shared.dtype())];
+      last ^= std::byte{1};
+      EXPECT_FALSE(agrees(event, nullptr)) << name(event, i);
+      last ^= std::byte{1};
       ++flips;
     }
   }
 
  private:
+  bool agrees(const GroupEvent& event, ThreadPool* pool) const {
+    std::vector<const std::byte*> read, wrote;
+    for (size_t r = 0; r < event.inputs.size(); ++r) {
+      for (const Tensor& t : event.inputs[r]) read.push_back(t.raw());
+      for (const Tensor& t : event.outputs[r]) wrote.push_back(t.raw());
+    }
+    return kernels_[static_cast<size_t>(event.group - first_)].agrees(
+        {pool, {.flush = flush_}}, static_cast<int64_t>(event.inputs.size()), read, wrote);
+  }
   static std::string name(const GroupEvent& event, size_t i) {
     return event.program->graph.op(event.group->stored[i]).name;
   }
-  Capabilities declared_;
+  bool flush_;
   ThreadPool pool_{2};
   const FusionGroup* first_ = nullptr;
-  std::vector<std::optional<GroupScreen>> screens_;
+  std::vector<FusedKernel> kernels_;
 };
 
 }  // namespace twinrun::small

@@ -128,8 +128,8 @@ TEST(GroupWatch, ConformingEnginesRunScreenedStepsFusedAndOnce) {
   }
 }
 
-// Makes an element of a value wrong at step 5: by its lowest bit, or by more where results have a
-// tolerance.
+// Makes an element of a value wrong at step 5: by its lowest bit, or by more where the op that runs
+// again has a tolerance.
 SpoilValue wrong(const std::string& name) {
   return [=](int64_t step, const Op& op, Tensor& value) {
     if (step != 5 || op.name != name) return;
