@@ -167,6 +167,21 @@ TEST(ImportedProgram, ShardedByItsUserIsJudgedAgainstOneDevice) {
   EXPECT_TRUE(scenario.says("--whole")) << scenario.err;
 }
 
+// Cores that are fed rows of their own come to hold different copies: that is no fault of the engine.
+TEST(ImportedProgram, CoresWithRowsOfTheirOwnAreNotHeldToBeAlike) {
+  const Folder folder;
+  ASSERT_EQ(twinrun(folder, {"convert", "digits_mlp", "step", "--to", "stablehlo", "--cores", "4",
+                             "--set", "tpu.reduction=none"})
+                .code,
+            0);
+  const Outcome wrong =
+      twinrun(folder, {"diagnose", "step/step.mlir", "--state", "step/arguments.safetensors",
+                       "--batch", "step/arguments.safetensors", "--binding", "step/step.json",
+                       "--json", "-q", "-o", "out"});
+  EXPECT_EQ(wrong.code, 10) << wrong.err;
+  EXPECT_EQ(json_of(wrong.out)["findings"][0]["cause"], "user_sharding");
+}
+
 TEST(ImportedProgram, FilesThatDoNotFitAreToldInFull) {
   const Folder folder;
   const std::string program = jax_step("mlp_sgd.hlo");
