@@ -8,7 +8,10 @@ The words are those of causes.json, the catalogue that the program itself reads 
 import functools
 import json
 import pathlib
+import subprocess
+import tempfile
 
+from .command import program
 
 # As harness/sharding/ablation.h: no float32 engine can show a relative difference below a
 # quarter of its unit roundoff. Where 1 / replicas is no float32 number, four such errors are
@@ -27,3 +30,18 @@ def catalogue():
 def words(cause, framework, facts):
     row = catalogue()[cause]
     return row["sentence"].format(**facts), row["cures"][framework].format(**facts)
+
+
+def between(write):
+    """Asks the program for the causes between a sharded step and the same step on one device: (cause, line) of each, in a list.
+
+    write(folder) writes them there, as sharded.mlir and whole.mlir."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder)
+        command = [program(), "diagnose", f"{folder}/sharded.mlir", "--whole", f"{folder}/whole.mlir", "--subject", "cpu"]
+        command += ["--quick", "--quiet", "--json", "--set", "train.steps=1", "--out", f"{folder}/out"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    if done.returncode != 10:
+        return []
+    found = [f for f in json.loads(done.stdout)["findings"] if f["cause"] in catalogue()]
+    return [(f["cause"], f["evidence"][0].partition("at ")[2]) for f in found]

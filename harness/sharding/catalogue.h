@@ -1,5 +1,5 @@
-// The catalogue of causes: what a change of meaning is called, what it means, and what cures it. It
-// is read from adapters/twinrun/causes.json, which the doors of PyTorch and
+// The catalogue of causes: what a change of meaning is called, what it means, what cures it, and
+// which door names it. It is read from adapters/twinrun/causes.json, which the doors of PyTorch and
 // JAX read as well.
 //
 //   catalogued("clipping")->share;                       // "clipping"
@@ -22,6 +22,9 @@ struct CataloguedCause {
   std::string share;     // in a list of shares: "batch norm"
   std::string sentence;  // of a user's own step; {line} and the like are filled in
   std::map<std::string, std::string> cures;  // by framework: torch, jax
+  // Of scenario, hlo, torch and jax: "yes" where the door names it, "as X" where X says the same,
+  // or "no: " and the reason.
+  std::map<std::string, std::string> doors;
 };
 const std::vector<CataloguedCause>& cause_catalogue();
 const CataloguedCause* catalogued(std::string_view cause);  // nullptr: there is none
