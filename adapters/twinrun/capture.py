@@ -365,7 +365,6 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), se
     wrappers = wrappers_in(named(model, torch.nn.Module).values())
     names, _, build = flat_batch(batches[0])
     feeds = [replica_batch(flat_batch(b)[1], rank, replicas) for b in batches]
-    count = max((t.shape[0] for t in feeds[0] if t.dim()), default=1)
     saved = objects.save()
     surroundings = objects.surroundings()
     warm = {
@@ -392,7 +391,7 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), se
     try:
         with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(
             torch.nn.attention.SDPBackend.MATH
-        ), patched_distributed(objects, wrappers, replicas, sync, undo, rank, count) as hooks:
+        ), patched_distributed(objects, wrappers, replicas, sync, undo, rank) as hooks:
             hooks.dry = True
             before = objects.settings()
             known = None
@@ -476,7 +475,6 @@ def capture(step, model, optimizer, batches, replicas=1, sync="ddp", undo=(), se
         wrapped=bool(hooks.wrappers),
         reduced=hooks.reduced,
         groups=hooks.groups,
-        means=hooks.means,
         asked_rank=hooks.asked_rank,
         asked_world_size=hooks.asked_world_size,
         local_buffers=sync != "ddp",

@@ -12,7 +12,6 @@ import types
 import torch
 import torch.nn.functional as F
 from torch import library
-from torch.overrides import TorchFunctionMode
 
 from .refused import Refused
 
@@ -31,7 +30,7 @@ class Hooks:
     def __init__(self):
         self.dry, self.gradients, self.notes, self.asked_world_size, self.asked_rank = False, [], [], False, []
         self.own = {}  # (kind, name): what each backward pass itself adds to a gradient
-        self.passes, self.reduced, self.groups, self.wrappers, self.means, self.rows = 0, False, False, [], [], 1
+        self.passes, self.reduced, self.groups, self.wrappers = 0, False, False, []
 
 
 class _Done:
@@ -117,27 +116,6 @@ def _line():
             return f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-class _Means(TorchFunctionMode):
-    """Takes means and sums over a replica's samples over those of all replicas instead: the average of the replicas' own."""
-
-    def __init__(self, hooks, replicas, only):
-        super().__init__()
-        self.hooks, self.replicas, self.only = hooks, replicas, only
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if func not in (torch.mean, torch.Tensor.mean, torch.sum, torch.Tensor.sum) or not isinstance(args[0], torch.Tensor):
-            return out
-        x, line = args[0], _line()
-        dims = args[1] if len(args) > 1 else (kwargs or {}).get("dim", (kwargs or {}).get("axis"))
-        over = dims is None or 0 in (d % max(1, x.dim()) for d in ([dims] if isinstance(dims, int) else dims))
-        if not over or not x.dim() or x.shape[0] % self.hooks.rows or not out.is_floating_point():
-            return out
-        if line not in self.hooks.means:
-            self.hooks.means.append(line)
-        return torch.ops.twinrun.all_reduce_sum(out) / self.replicas if self.only in ("", line) else out
 
 
 def wrappers_in(things):
@@ -226,18 +204,17 @@ def _environment(rank, replicas):
 
 
 @contextlib.contextmanager
-def patched_distributed(objects, wrappers, replicas, sync, undo, rank=0, rows=1):
-    """What the user's step meets while the replica `rank` of `replicas`, which has so many rows of the batch, is captured.
+def patched_distributed(objects, wrappers, replicas, sync, undo, rank=0):
+    """What the user's step meets while the replica `rank` of `replicas` is captured.
 
     sync="ddp": after each backward pass gradients are averaged over all replicas: those of parameters inside of
     DistributedDataParallel, as far as it does so; of all, if there is no such wrapper. sync="step": the step itself calls
     torch.distributed.
-    undo: names of causes that are undone: batch_norm, clipping, no_all_reduce:NAME, unscaled, scaled_twice, token_mean, rank:R,
-    late_reduction, late_reduction:LINE."""
+    undo: names of causes that are undone: batch_norm, clipping, no_all_reduce:NAME, unscaled, scaled_twice, token_mean, rank:R."""
     import torch.distributed as dist
 
     hooks, handles, old = Hooks(), [], []
-    hooks.wrappers, hooks.rows = list(wrappers), rows
+    hooks.wrappers = list(wrappers)
     reduce = torch.ops.twinrun.all_reduce_sum
     rank = next((int(u.split(":")[1]) for u in undo if u.startswith("rank:")), rank)
 
@@ -373,10 +350,8 @@ def patched_distributed(objects, wrappers, replicas, sync, undo, rank=0, rows=1)
             handles.append(p.register_post_accumulate_grad_hook(accumulated(name)))
     for o in objects.optimizers.values():
         handles.append(o.register_step_pre_hook(before_update))
-    late = next((u for u in undo if u.startswith("late_reduction")), None)
-    means = _Means(hooks, replicas, late.partition(":")[2]) if late else contextlib.nullcontext()
     try:
-        with _environment(rank, replicas), means:
+        with _environment(rank, replicas):
             yield hooks
     finally:
         for h in handles:

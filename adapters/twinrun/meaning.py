@@ -17,8 +17,9 @@ from .batches import flat_batch, replica_batch
 from .capture import capture
 from .data_parallel import Unmatched, evaluate
 from .samples import meeting, owners, paired
-from .mechanisms import threshold, words
+from .mechanisms import between, threshold, words
 from .refused import Refused, Unasked
+from .stablehlo import write
 
 
 def _distance(kind, r, s, state):
@@ -106,16 +107,19 @@ class Comparison:
         of = self._owners(self.whole, self.samples), self._owners(c, self.samples // self.replicas)
         return paired(self.whole, c, *of, r, self.replicas, step)
 
-    def one_stream(self):
-        """Where the step itself sets the generator, on all replicas alike, for numbers that belong to samples."""
-        first, found = self.replica(()), []
+    def streams(self):
+        """Where the step itself sets the generator: {"one_stream": on all replicas alike, for numbers that belong to samples;
+        "stream_per_core": differently, for numbers that belong to none}."""
+        first, found = self.replica(()), {}
         if not any(first.reseeded):
             return found
         of = self._owners(first, self.samples // self.replicas)
         for k, place in enumerate(first.draw_places):
             alike = all(len(c.streams) > k and c.streams[k] == first.streams[k] for c in self.captures[()])
-            if first.reseeded[k] and alike and bool((of[k] >= 0).any()) and place not in found:
-                found.append(place)
+            of_all = self.whole.draws[0][k].shape == first.draws[0][k].shape if len(self.whole.draws[0]) > k else False
+            of_samples = bool((of[k] >= 0).any())
+            if first.reseeded[k] and (alike and of_samples or not alike and not of_samples and of_all):
+                found.setdefault("one_stream" if alike else "stream_per_core", {})[place] = None
         return found
 
     def results(self, undo, weights=None):
@@ -155,6 +159,10 @@ class Comparison:
             if any(float((r[key] - first).norm()) > 2.0**-40 * float(first.norm()) for r in results[1:]):
                 out.append(key[1])
         return out
+
+    def parameters_agree(self, results):
+        keys = [key for key in self.expected if _of_kind("update", key, self.state)]
+        return all(float((r[k] - results[0][k]).norm()) <= 2.0**-40 * float(results[0][k].norm()) for r in results[1:] for k in keys)
 
     def is_another_buffer(self, key, results):
         value = self.expected[key].double()
@@ -205,19 +213,43 @@ def compare(step, model, optimizer, batches, whole, replicas, sync, seed=0):
     if c.alike:  # of each step and draw, the numbers of all replicas
         each = [[c.draws(x, r, k) for r, x in enumerate(c.of_undone(()))] for k in range(len(batches))]
         out["draws"] = [[torch.stack(rows) for rows in zip(*of)] for of in each]
-    streams = c.one_stream()
-    if streams:
-        out["causes"].append(_cause("one_stream", {"line": ", ".join(streams)}))
+    streams = c.streams()
+    out["causes"] += [_cause(cause, {"line": ", ".join(places)}) for cause, places in streams.items()]
     if c.same(results):
         return dict(out, differs=bool(streams))
     out["first_kind"], out["first_parameter"], out["factor"] = first_difference(c, results)
     found = smallest_set(c, results)
+    if found and found[0][0] == "statistics" and c.alike:  # which may be averages
+        found = [f for f in asked(c, out, batches[0]) if f[0] == "averaged_statistics"] or found
     out["explained"] = found is not None
     met = meeting(whole, c.samples, replicas) if found is None else ""
     if met:
         found = [("pairs_of_samples", {"line": met})]
+    elif found is None and c.alike:
+        found = asked(c, out, batches[0]) or None
+        out["explained"] = found is not None
     out["causes"] = [_cause(cause, facts) for cause, facts in found or ()] + out["causes"]
     return out
+
+
+def asked(c, out, batch):
+    """The causes that the program finds between the steps as they are written for it."""
+
+    def written(folder):
+        write(c.whole, f"{folder}/whole", [flat_batch(batch)[1]], c.whole.draws[:1])
+        write(c.replica(()), f"{folder}/sharded", [flat_batch(batch)[1]], out["draws"][:1], cores=True)
+
+    facts = {"names": out["first_parameter"], "axes": "replicas"}
+    n = c.replicas
+    try:
+        causes = between(written)
+    except (Refused, FileNotFoundError):  # what has no text, or no program
+        return []
+    return [(cause, {**facts, "line": line, "factor": n if cause in _LARGER else f"1/{n}"}) for cause, line in causes]
+
+
+# Of causes with a factor, those by which something becomes as many times as large as there are replicas.
+_LARGER = ("unscaled", "summed_twice", "sum_for_mean", "repeated_term", "rate_times_cores")
 
 
 def not_asked(c):
@@ -278,16 +310,19 @@ def smallest_set(c, results):
     candidates = ["batch_norm", "clipping"]
     if c.replica(()).reduced:
         candidates += ["unscaled", "scaled_twice"]
+    factor = first_difference(c, results)[2]
+    multiple = factor is not None and any(math.isclose(factor, x, rel_tol=2.0**-20) for x in (c.replicas, 1 / c.replicas))
+    of_gradient = multiple and kinds["gradient"] > threshold(c.replicas)
     if not c.alike:
         candidates = [f"rank:{r}" for r in (0, c.replicas - 1)] + candidates
     candidates = [u for u in candidates if c.has_effect(u)]
-    if missing:
+    if missing and not c.parameters_agree(results):  # else they were averaged after the update
         candidates.append("no_all_reduce")
     candidates.append("token_mean")
-    if c.has_effect("late_reduction"):
-        candidates.append("late_reduction")
     for size in (1, 2, 3):
         for chosen in itertools.combinations(candidates, size):
+            if not of_gradient and chosen in (("unscaled",), ("scaled_twice",)):
+                continue  # a sum in the loss, or the rate
             if {"unscaled", "scaled_twice"} <= set(chosen) or sum(u.startswith("rank:") for u in chosen) > 1:
                 continue
             undo = tuple(u for u in chosen if u not in ("no_all_reduce", "token_mean"))
@@ -303,7 +338,7 @@ def smallest_set(c, results):
                     undo += ("token_mean",)
                 if not c.same(c.results(undo, weights)):
                     continue
-            except (Refused, Unmatched):
+            except (Refused, Unmatched, IndexError, RuntimeError):  # without the cause it cannot be computed
                 continue
             facts = {
                 "names": _listed(names),
@@ -312,22 +347,8 @@ def smallest_set(c, results):
                 "axes": "replicas",
                 "line": _listed(c.replica(()).asked_rank or ["a rank in the environment"]),
             }
-            if "late_reduction" in chosen:
-                facts["line"] = _listed(_needed_lines(c, undo, weights))
             return [(cause_of(u, weights, c), facts) for u in chosen]
     return None
-
-
-def _needed_lines(c, undo, weights):
-    """The line whose means alone explain the difference, if there is one; else all lines of means."""
-    lines = c.replica(undo).means
-    for line in lines if len(lines) > 1 else ():
-        try:
-            if c.same(c.results(tuple(f"{u}:{line}" if u == "late_reduction" else u for u in undo), weights)):
-                return [line]
-        except (Refused, Unmatched):
-            pass
-    return lines
 
 
 def _listed(names):

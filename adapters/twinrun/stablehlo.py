@@ -35,11 +35,12 @@ def _array(t):
     return t.contiguous().cpu().numpy()
 
 
-def write(c, stem, batches, draws):
+def write(c, stem, batches, draws, cores=False):
     """c: a captured step; batches, draws: the whole batch's tensors, one list per step; of replicas, draws are
-    [replicas, ...]. Returns the path of the program."""
+    [replicas, ...]. cores: the replicas become the cores of a program, which is written once, with all-reduces.
+    Returns the path of the program."""
     a = Analysis(c)
-    n = c.replicas
+    n = 1 if cores else c.replicas
     out = Text()
     arguments, state, roles, state_values, results = [], [], [], [], []
     env = [{} for _ in range(n)]  # of each replica: node -> (value, shape, dtype)
@@ -57,7 +58,7 @@ def write(c, stem, batches, draws):
     for v, node in zip(c.state, places):
         if node in a.host:
             continue
-        for r in (range(n) if node in a.local_state else [None]):
+        for r in range(n) if node in a.local_state and not cores else [None]:
             state.append(_name(v.name) if r is None else f"replica{r}/{_name(v.name)}")
             roles.append(v.role)
             state_values.append(_array(v.value))
@@ -70,7 +71,9 @@ def write(c, stem, batches, draws):
         batch = k < nb
         column = [step[k] for step in batches] if batch else [step[k - nb] for step in draws]
         name = _name(c.names[k]) if batch else f"draw{k - nb}"
-        value = column[0]
+        if cores and tuple(column[0].shape) != tuple(a.meta[node].shape):  # each core's own, in front
+            column = [t.reshape(c.replicas, *a.meta[node].shape) for t in column]
+        value = column[0][0] if cores and column[0].dim() > a.meta[node].dim() else column[0]
         bound = parameter(value)
         inputs.append(name)
         columns[name] = np.stack([_array(t) for t in column])
@@ -119,6 +122,9 @@ def write(c, stem, batches, draws):
             continue
         try:
             if node.target is torch.ops.twinrun.all_reduce_sum.default:
+                if cores:
+                    env[0][node] = out.all_reduce(env[0][node.args[0]], c.replicas)
+                    continue
                 x = [e[node.args[0]] for e in env]
                 total = x[0]
                 for other in x[1:]:
@@ -157,11 +163,14 @@ def write(c, stem, batches, draws):
         for other in losses[1:]:
             loss = out.binary("add", loss, other)
         loss = out.binary("multiply", loss, out.splat(1 / n, loss[1], loss[2]))
+    if ends["loss", ""] in a.local and cores:
+        loss = out.binary("multiply", out.all_reduce(loss, c.replicas), out.splat(1 / c.replicas, loss[1], loss[2]))
     loss = out.reshape(out.convert(loss, torch.float32), ())
     results.append(loss)
     types = ", ".join(mlir_type(x[1], x[2]) for x in results)
     with open(f"{stem}.mlir", "w") as f:
-        f.write("module @step {\n  func.func public @main(" + ", ".join(arguments) + f") -> ({types}) {{\n")
+        attributes = f" attributes {{mhlo.num_replicas = {c.replicas} : i32}}" if cores else ""
+        f.write(f"module @step{attributes} {{\n  func.func public @main(" + ", ".join(arguments) + f") -> ({types}) {{\n")
         f.write("\n".join(out.lines))
         f.write("\n    return " + ", ".join(x[0] for x in results) + f" : {types}\n  }}\n}}\n")
     with open(f"{stem}.json", "w") as f:

@@ -147,6 +147,17 @@ class Text:
         a, b = self.broadcast(a, shape), self.broadcast(b, shape)
         return self.op(f"stablehlo.{name} {a[0]}, {b[0]} : {mlir_type(shape, a[2])}", shape, a[2])
 
+    def all_reduce(self, x, cores):
+        """The sum over the cores of a program that has several."""
+        number = mlir_type((), x[2])
+        return self.op(
+            f'"stablehlo.all_reduce"({x[0]}) <{{replica_groups = dense<{[list(range(cores))]}> : tensor<1x{cores}xi64>}}> '
+            f"({{\n    ^bb0(%a: {number}, %b: {number}):\n      %s = stablehlo.add %a, %b : {number}\n"
+            f"      stablehlo.return %s : {number}\n    }}) : ({mlir_type(x[1], x[2])}) -> {mlir_type(x[1], x[2])}",
+            x[1],
+            x[2],
+        )
+
     def compare(self, how, a, b):
         shape = torch.broadcast_shapes(a[1], b[1])
         a, b = self.broadcast(a, shape), self.broadcast(b, shape)

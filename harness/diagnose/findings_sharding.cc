@@ -6,47 +6,11 @@
 #include <cmath>
 
 #include "harness/diagnose/findings.h"
+#include "harness/sharding/catalogue.h"
 #include "reports/text.h"
 
 namespace twinrun {
 namespace {
-
-// Names of a sharding cause for people: as the subject of a sentence, and in a list of shares.
-struct CauseName {
-  std::string_view cause, subject, share;
-};
-
-constexpr CauseName kCauseNames[] = {
-    {"reduction", "the loss reduction", "reduction"},
-    {"batch_norm", "per-core batch norm", "batch norm"},
-    {"batch_wise", "looking across one core's samples", "batch-wise layers"},
-    {"token_mean", "a mean of means over unequal tokens", "mean of means over unequal tokens"},
-    {"clipping", "clipping before the all-reduce", "clipping"},
-    {"l2", "the L2 term of every core", "L2"},
-    {"unscaled", "a gradient that is never scaled by 1/cores", "unscaled gradient"},
-    {"scaled_twice", "a gradient scaled by 1/cores twice", "gradient scaled twice"},
-    {"averaged_variance", "batch norm by the average of the cores' own variances",
-     "averaged variances"},
-    {"statistics", "running statistics of replica 0 alone", "running statistics"},
-    {"rate_times_cores", "a learning rate times the cores", "learning rate"},
-    {"rate_over_cores", "a learning rate over the cores", "learning rate"},
-    {"one_stream", "one random stream on all cores", "one random stream"},
-    {"stream_per_core", "a random stream of each core", "random streams"},
-    {"averaged_statistics", "running statistics averaged over the cores", "averaged statistics"},
-    {"same_shard", "the same shard on every core", "unsharded data"},
-    {"shard_twice", "one shard on two cores", "duplicate shard"},
-    {"remainder_padded", "padding that counts", "padded remainder"},
-    {"remainder_repeated", "samples that count twice", "repeated remainder"},
-    {"remainder_dropped", "samples that are left out", "dropped remainder"},
-    {"no_all_reduce", "a missing all-reduce", "missing all-reduce"},
-};
-
-CauseName name_of(const std::string& cause) {
-  for (const CauseName& name : kCauseNames) {
-    if (name.cause == cause) return name;
-  }
-  return {cause, cause, cause};
-}
 
 std::string roundoff_text(const MeaningResult& meaning) {
   return meaning.threshold > kMeaningThreshold
@@ -96,7 +60,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
   for (const AblationRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
     const auto cause = std::ranges::find(e.meaning.causes, row.cause, &ShardingCause::name);
-    const std::string name(name_of(row.cause).subject);
+    const std::string name = catalogued(row.cause)->subject;
     Finding f;
     f.verdict = as;
     f.cause = row.cause;
@@ -142,7 +106,7 @@ std::string named_causes(const Evidence& e) {
   std::string names;
   for (const AblationRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
-    names += fmt::format("{}{} {}", names.empty() ? "" : ", ", name_of(row.cause).share,
+    names += fmt::format("{}{} {}", names.empty() ? "" : ", ", catalogued(row.cause)->share,
                          text::share(row.share));
   }
   return names.empty() ? "no known cause" : names;
@@ -151,7 +115,9 @@ std::string named_causes(const Evidence& e) {
 namespace {
 
 std::string subject_of(const Explanation::Part& part) {
-  return part.sharding ? part.sharding->subject : std::string(name_of(part.cause).subject);
+  if (part.sharding) return part.sharding->subject;
+  const CataloguedCause* row = catalogued(part.cause);
+  return row == nullptr || row->subject.empty() ? part.cause : row->subject;
 }
 
 // "adds epsilon after the bias correction, and has per-core batch norm": follows the subject of a

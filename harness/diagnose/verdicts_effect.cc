@@ -7,6 +7,7 @@
 
 #include "harness/diagnose/findings.h"
 #include "harness/diagnose/verdicts.h"
+#include "harness/sharding/catalogue.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -239,14 +240,27 @@ void user_sharding(const Evidence& e, Judgement& j) {
                                      text::number(*u.loss_ratio)));
   for (const std::string& name : u.unjudged)
     f.evidence.push_back(fmt::format("{} was not judged: its change is rounding alone", name));
+  std::vector<Finding> more;  // of a step with several mistakes
+  for (const RepairedCause& c : u.causes) {
+    const CauseWords words = cause_words(c.cause, "hlo", c.facts);
+    const bool first = &c == &u.causes.front();
+    Finding& of = first ? f : more.emplace_back(Finding{.verdict = f.verdict, .level = f.level});
+    of.cause = c.cause;
+    of.sentence = words.sentence + (first ? " " + f.sentence : "");
+    of.evidence.insert(of.evidence.begin(), {"at " + c.facts.at("line"), "cure: " + words.cure});
+    j.headline += fmt::format("{}{}", first ? " Cause: " : ", ", c.cause);
+    j.next_steps.push_back(words.cure);
+  }
   j.confidence = fmt::format("{}{} in binary64, on {} cores", text::plural(u.steps, "step"),
                              u.compared ? ", of both programs from the same state," : "", u.cores);
-  j.next_steps.push_back(!u.apart.empty()
-                             ? "reduce the gradient of that state over every axis that splits the "
-                               "samples (jax.lax.pmean)"
-                             : "compare the reductions of the sharded step with what the loss on "
-                               "one device averages over");
+  if (u.causes.empty())
+    j.next_steps.push_back(
+        !u.apart.empty() ? "reduce the gradient of that state over every axis that splits the "
+                           "samples (jax.lax.pmean)"
+                         : "compare the reductions of the sharded step with what the loss on "
+                           "one device averages over");
   j.findings.push_back(std::move(f));
+  std::ranges::move(more, std::back_inserter(j.findings));
 }
 
 void not_tested(const Evidence& e, Judgement& j) {

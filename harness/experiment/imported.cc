@@ -390,6 +390,11 @@ Result<ImportedRun> read_run(const ProgramFiles& files) {
   run.parts = std::move(step.parts);
   run.mesh_axes = std::move(step.mesh_axes);
   run.step = std::move(step.program);
+  for (Input& input : run.step.inputs) {
+    const auto part = run.parts.find(input.name);
+    if (part != run.parts.end() && part->second.begin.front() != part->second.begin.back())
+      input.per_core = true;
+  }
   return run;
 }
 

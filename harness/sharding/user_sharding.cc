@@ -10,6 +10,7 @@
 #include "backends/registry.h"
 #include "harness/run/one_step.h"
 #include "harness/sharding/ablation.h"
+#include "harness/sharding/repair_flow.h"
 
 namespace twinrun {
 namespace {
@@ -138,9 +139,30 @@ class CommonOperands : public TraceSink {
   std::set<ValueId> placed_;
 };
 
+// What a walk through a program starts from, in binary64.
+ReplicaWalk::Values given_values(const Program& program, const States& states,
+                                 const StepInputs& inputs) {
+  ReplicaWalk::Values values(states.size(),
+                             std::vector<Tensor>(static_cast<size_t>(program.graph.size())));
+  std::map<const std::byte*, Tensor> wide;  // keeps shared what cores share
+  const auto bind = [&](ValueId id, size_t core, const Tensor& own) {
+    Tensor& known = wide[own.raw()];
+    if (!known.valid() || known.dims() != own.dims()) known = in_binary64(own);
+    values[core][static_cast<size_t>(id)] = known;
+  };
+  for (size_t core = 0; core < states.size(); ++core) {
+    for (size_t i = 0; i < program.state.size(); ++i)
+      bind(program.state[i].id, core, states[core].vars[i]);
+    for (size_t i = 0; i < program.inputs.size(); ++i)
+      bind(program.inputs[i].id, core, inputs[core][i]);
+  }
+  return values;
+}
+
 class Judge {
  public:
-  Judge(const Experiment& e, Backend& backend) : e_(e), run_(*e.imported), backend_(backend) {
+  Judge(const Experiment& e, Backend& backend, int threads)
+      : e_(e), run_(*e.imported), backend_(backend), threads_(threads) {
     out_.cores = run_.step.sharding.cores;
     out_.threshold = meaning_threshold(out_.cores);
     out_.steps = std::min<int64_t>(kSteps, e.scenario.train.steps);
@@ -179,8 +201,20 @@ class Judge {
         const States moved_from = moved;
         TWINRUN_RETURN_IF_ERROR(one->step(step, whole, given, own, nullptr, nullptr));
         TWINRUN_RETURN_IF_ERROR(one->step(step, moved, given, ignored, nullptr, nullptr));
+        const bool first = out_.other.empty();
         TWINRUN_RETURN_IF_ERROR(compare(step, before, states, from, whole, moved_from, moved));
         compare_loss(outputs, own);
+        if (first && !out_.other.empty()) {
+          TWINRUN_RETURN_IF_ERROR(find_causes(before, inputs, from, whole, given));
+          out_.own_draws = std::erase_if(out_.causes, [](const RepairedCause& c) {
+                             return c.cause == kOwnDraws;
+                           }) > 0;
+          if (out_.own_draws && out_.causes.empty()) {  // later steps draw as well
+            out_.other.clear();
+            out_.loss_ratio.reset();
+            out_.steps = step + 1;
+          }
+        }
       }
       compare_copies(step, before, states);
     }
@@ -219,11 +253,7 @@ class Judge {
           out_.unjudged.push_back(var.name);
         continue;
       }
-      for (size_t core = 0; core < after.size(); ++core) {
-        TWINRUN_ASSIGN(const Tensor old, of_core(run_, var, from[0].vars[at], core));
-        TWINRUN_ASSIGN(const Tensor expected, of_core(run_, var, to[0].vars[at], core));
-        gap.add(change(before[core].vars[i], after[core].vars[i]), change(old, expected));
-      }
+      TWINRUN_ASSIGN(gap, gap_of(i, before, after, from, to));
       const bool known =
           std::ranges::find(out_.other, var.name, &UserSharding::Other::name) != out_.other.end();
       if (known || !(gap.relative() > out_.threshold)) continue;
@@ -232,6 +262,46 @@ class Judge {
       o.factor = gap.factor(out_.threshold);
       if (o.factor) o.factor_is = name_of_factor(*o.factor, e_, out_.threshold);
     }
+    return Ok{};
+  }
+
+  // Of a variable's change on all cores, to the change on one device.
+  Result<Gap> gap_of(size_t i, const States& before, const States& after, const States& from,
+                     const States& to) {
+    const StateVar& var = run_.step.state[i];
+    const auto at = static_cast<size_t>(e_.unsharded->step.state_index(var.name));
+    Gap gap;
+    for (size_t core = 0; core < after.size(); ++core) {
+      TWINRUN_ASSIGN(const Tensor old, of_core(run_, var, from[0].vars[at], core));
+      TWINRUN_ASSIGN(const Tensor expected, of_core(run_, var, to[0].vars[at], core));
+      gap.add(change(before[core].vars[i], after[core].vars[i]), change(old, expected));
+    }
+    return gap;
+  }
+
+  Status find_causes(const States& before, const StepInputs& inputs, const States& from,
+                     const States& to, const StepInputs& whole_inputs) {
+    const auto same = [&](const ReplicaWalk::Values& values) {
+      States after = before;
+      for (size_t core = 0; core < after.size(); ++core) {
+        for (size_t i = 0; i < run_.step.state.size(); ++i) {
+          const ValueId next = run_.step.state[i].next;
+          if (next != kNoValue) after[core].vars[i] = values[core][static_cast<size_t>(next)];
+        }
+      }
+      for (size_t i = 0; i < run_.step.state.size(); ++i) {
+        if (std::ranges::find(out_.unjudged, run_.step.state[i].name) != out_.unjudged.end())
+          continue;
+        const auto gap = gap_of(i, before, after, from, to);
+        if (!gap || !(gap->relative() <= out_.threshold)) return false;
+      }
+      return true;
+    };
+    const Program& one = e_.unsharded->step;
+    const ReplicaWalk::Values given = given_values(run_.step, before, inputs);
+    const ReplicaWalk::Values alone = given_values(one, from, whole_inputs);
+    TWINRUN_ASSIGN(out_.causes,
+                   repaired_causes({run_.step, given, one, alone, run_.mesh_axes, same, threads_}));
     return Ok{};
   }
 
@@ -277,6 +347,7 @@ class Judge {
   const Experiment& e_;
   const ImportedRun& run_;
   Backend& backend_;
+  int threads_;
   Experiment whole_;
   UserSharding out_;
 };
@@ -287,7 +358,7 @@ Result<UserSharding> judge_user_sharding(const Experiment& experiment, int threa
   BackendOptions options;
   options.threads = threads;
   TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", options));
-  return Judge(experiment, *backend).result();
+  return Judge(experiment, *backend, threads).result();
 }
 
 }  // namespace twinrun

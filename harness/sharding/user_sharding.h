@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "harness/experiment/experiment.h"
+#include "harness/sharding/repair.h"
 
 namespace twinrun {
 
@@ -43,6 +44,11 @@ struct UserSharding {
   // The loss of core 0 over that on one device, where they differ.
   std::optional<double> loss_ratio;
   std::vector<std::string> unjudged;  // state whose change is rounding alone
+  // Mistakes without which the step would mean what the one on one device does; none: not known.
+  std::vector<RepairedCause> causes;
+  // Each core draws for its own samples: it was compared with the draws that they have on one
+  // device.
+  bool own_draws = false;
   bool differs() const { return !other.empty() || !apart.empty(); }
 };
 

@@ -5,6 +5,7 @@
 #include "harness/check/messages.h"
 #include "harness/diagnose/classify.h"
 #include "harness/identify/formulas.h"
+#include "harness/sharding/catalogue.h"
 #include "scenarios/keys.h"
 #include "tests/e2e/process.h"
 
@@ -37,6 +38,10 @@ TEST(GeneratedDocs, KeysOfScenarios) {
 
 TEST(GeneratedDocs, TableOfVerdicts) {
   expect_block(kDocs / "method/diagnosis.md", "verdict table", verdict_table_markdown());
+}
+
+TEST(GeneratedDocs, TableOfCauses) {
+  expect_block(kDocs / "method/diagnosis.md", "causes", cause_table_markdown());
 }
 
 TEST(GeneratedDocs, CatalogueOfFormulas) {

@@ -9,17 +9,48 @@ cause undone means what the step on one device does: the smallest set of causes 
 
 import numpy as np
 
-from ..mechanisms import words
+from ..mechanisms import between, words
+from ..refused import Refused
+from ..xla.files import export_step
 from .causes import Search
 from .evaluate import binary64
 from .results import Results
+from .trace import emulated
+from .trace import whole as on_one_device
 
 
 def compare(step, state, batches, whole=None):
     """state, batches: as for twinrun.diagnose. whole: the step on one device, called the same way."""
     r = Results(step, state, batches[0], whole)
     with binary64(), np.errstate(all="ignore"):
-        return _compare(r)
+        out = _compare(r)
+    # Of statistics and what comes late the program knows averages of variances.
+    late = [c["cause"] for c in out["causes"]] == ["late_reduction"] or out["kinds"].get("update", 1) <= r.threshold
+    if out.pop("asks", False) and (late or not out["explained"]):
+        found = [_cause({"cause": cause, "line": line}, r, out["factor"]) for cause, line in _asked(step, state, batches[0], whole)]
+        if not out["explained"] or [c["cause"][:9] for c in found] == ["averaged_"]:
+            out.update(causes=found, explained=bool(found))
+    return out
+
+
+def _asked(step, state, batch, whole):
+    """Returns the causes that the program finds in the step as it is lowered."""
+
+    def written(folder):
+        export_step(step, state, [batch], f"{folder}/sharded")
+        export_step(whole or emulated(on_one_device(step)), state, [batch], f"{folder}/whole")
+
+    try:
+        return between(written)
+    except (Refused, TypeError, FileNotFoundError):  # what has no text for it, or no program
+        return []
+
+
+def _cause(facts, r, factor=None):
+    factor = "" if factor is None else f"{factor:.6g}" if factor >= 1 else f"1/{1 / factor:.6g}"
+    facts = {"axes": ", ".join(r.sizes), "names": "", "factor": factor, **facts}
+    sentence, cure = words(facts["cause"], "jax", facts)
+    return {**facts, "sentence": sentence, "cure": cure}
 
 
 def _compare(r):
@@ -48,10 +79,9 @@ def _compare(r):
         out["explained"] = found is not None
         # Code that is written for this mesh may mean something else on one device than its author does.
         out["written_for_mesh"] = sorted(r.readings.unread) if found is None and r.given is None and r.readings else []
-        for facts in found or ():
-            facts = {"axes": "", "names": "", "factor": "", **facts}
-            sentence, cure = words(facts["cause"], "jax", facts)
-            out["causes"].append({**facts, "sentence": sentence, "cure": cure})
+        out["causes"] = [_cause({"axes": "", **facts}, r) for facts in found or ()]
+        # A program with other readings of its numbers is no text of the step on one device.
+        out["asks"] = not out["written_for_mesh"] and (r.given is not None or r.r is not None and r.readings.count() == 1)
     out["drift"] = r.drift()
     out["notes"] = r.all_notes(out["reading"])
     return out

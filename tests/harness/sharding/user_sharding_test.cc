@@ -43,6 +43,12 @@ std::string replaced(const std::string& text, const std::string& what, const std
   return out;
 }
 
+std::vector<std::string> causes_of(const UserSharding& u) {
+  std::vector<std::string> names;
+  for (const RepairedCause& c : u.causes) names.push_back(c.cause);
+  return names;
+}
+
 // The all-reduce of a gradient, an array, but not that of the loss.
 const std::string kReduction = "(f32\\[[0-9,]+\\]\\{[0-9,]+\\}) all-reduce\\(([a-z_.0-9]+)\\)";
 
@@ -82,6 +88,8 @@ TEST(UserSharding, ASumForAMeanIsAFactor) {
   }
   EXPECT_TRUE(u->apart.empty());
   EXPECT_FALSE(u->loss_ratio);
+  EXPECT_EQ(causes_of(*u), std::vector<std::string>{"unscaled"});
+  EXPECT_EQ(u->causes.front().facts.at("factor"), "8");
   std::filesystem::remove(whole);
 }
 
@@ -96,6 +104,8 @@ TEST(UserSharding, AForgottenReductionLeavesCopiesApart) {
     EXPECT_EQ(u->apart.front().step, 0);
     EXPECT_EQ(u->apart.front().core, 1);
     EXPECT_EQ(u->other.empty(), !whole);
+    EXPECT_EQ(causes_of(*u),
+              whole ? std::vector<std::string>{"no_all_reduce"} : std::vector<std::string>());
   }
 }
 
@@ -110,6 +120,7 @@ TEST(UserSharding, ASumOfWhatIsSummedAlreadyIsNamed) {
   ASSERT_EQ(u->in_common.size(), 1u);
   EXPECT_NE(u->in_common.front().find("psum"), std::string::npos);
   ASSERT_FALSE(u->other.empty());
+  EXPECT_EQ(causes_of(*u), std::vector<std::string>{"summed_twice"});
 }
 
 TEST(UserSharding, AStepOfManyCoresIsNoReference) {
