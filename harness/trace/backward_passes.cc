@@ -138,7 +138,8 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
       out.why = "several weights lie in one storage";
     }
   }
-  std::unordered_set<uint64_t> given, weights;  // before the pass
+  std::unordered_set<uint64_t> given, made,
+      weights;  // before the pass; made: without autograd, too
   int64_t i = begin;
   for (Pass& pass : out.passes) {
     for (; i < pass.begin; ++i) {
@@ -146,8 +147,19 @@ Step step_of(const TraceFile& trace, int64_t begin, int64_t end) {
       const auto read = read_by(call);
       for (const TensorView* t : read)
         if (t->parameter) weights.insert(t->storage);
-      if (!is_work(call) || call.optimizer || !is_followed(call, read)) continue;
-      for (const TensorView* t : computed_by(call, read)) given.insert(t->storage);
+      if (!is_work(call) || call.optimizer) continue;
+      for (const TensorView* t : computed_by(call, read)) {
+        made.insert(t->storage);
+        if (is_followed(call, read)) given.insert(t->storage);
+      }
+    }
+    // What a Function gave is no other: a checkpoint within autograd detaches it.
+    for (int64_t k = pass.begin; k < pass.end; ++k) {
+      const Call& call = trace.calls[static_cast<size_t>(k)];
+      if (base_name(call.op) != "aten.detach" || !call.node.starts_with("torch.utils.checkpoint."))
+        continue;
+      for (const TensorView* t : read_by(call))
+        if (made.contains(t->storage)) given.insert(t->storage);
     }
     // A copy of what the forward pass computed, as checkpointing makes it, is no weight.
     std::erase_if(pass.contributions, [&](const Contribution& c) {

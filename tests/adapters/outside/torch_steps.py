@@ -56,6 +56,13 @@ ACCUMULATED = """
 HOOKED = "h = m[0](X)\n    h.register_hook(lambda g: {})\n    loss = F.cross_entropy(m[2](torch.tanh(h)), Y)"
 
 RIGHT = {
+    "function_in_a_reentrant_checkpoint": (ACT + SWISH, "F.cross_entropy(m[2](checkpoint(lambda x: Swish.apply(m[1](x)), "
+                                                        "torch.tanh(m[0](X)), "
+                                                        "use_reentrant=True)), Y)"),
+    "two_reentrant_checkpoints": (ACT + SWISH, "F.cross_entropy(m[2](checkpoint(Swish.apply, checkpoint(lambda x: m[1](Swish.apply(x)), "
+                                               "torch.tanh(m[0](X)), use_reentrant=True), use_reentrant=True)), Y)"),
+    "compiled_dropout": ("m = nn.Sequential(nn.Linear(12, 24), nn.Dropout(0.2), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 4))\n"
+                         "c = torch.compile(m)", "F.cross_entropy(c(X), Y)"),
     "checkpoint": (ENDS, "F.cross_entropy(checkpoint(m[1], torch.relu(m[0](X)), use_reentrant=False), Y)"),
     "checkpoint_reentrant": (ENDS, "F.cross_entropy(checkpoint(m[1], torch.relu(m[0](X)), use_reentrant=True), Y)"),
     "own_checkpoint": (ENDS + CHECKPOINT.format(keep="\n        ctx.state = torch.get_rng_state()",
@@ -139,6 +146,8 @@ RIGHT = {
 
 # No derivative: told so, by the Function or hook, or held fixed by the script itself (a detached part). None of them is accused.
 MEANT = {
+    "compiled_straight_through": (COMPILED.format(ACT + STRAIGHT, "inductor", "Rounded"), "F.cross_entropy(forward(X), Y)"),
+    "compiled_detached": (MLP + "\nc = torch.compile(lambda x: m(x) * m(x).softmax(1).detach())", "F.cross_entropy(c(X), Y)"),
     "hard_gumbel": (MLP, "F.mse_loss(F.gumbel_softmax(m(X), 0.7, hard=True), F.one_hot(Y, 4).to(X.dtype))"),
     "spectral_norm": ("m = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(12, 24)), nn.Tanh(), nn.Linear(24, 4))",
                       "F.cross_entropy(m(X), Y)"),
