@@ -13,7 +13,7 @@ namespace twinrun {
 namespace screen {
 namespace {
 
-constexpr int64_t kChunk = 2048;  // elements whose results stay in L1
+constexpr int64_t kChunk = 1024;  // elements whose results stay in L1
 constexpr uint64_t kExponent = 0x7FF0000000000000u;
 
 Tensor again(const Call& call, const Op& op, std::span<const Tensor> inputs) {
