@@ -12,7 +12,7 @@
 
 namespace twinrun::step {
 
-std::string wrong(const TraceVerdict& v);      // without a full stop
+std::string wrong(const TraceVerdict& v);  // without a full stop
 // What the steps do that is right by itself, and not always meant: sentences without a full stop.
 std::vector<std::string> remarks(const TraceVerdict& v);
 std::string looked_at(const TraceVerdict& v);  // the same
