@@ -132,6 +132,7 @@ class Uses {
       return n.function == node.function && n.forward == node.forward;
     };
     if (!use.is_found() || std::ranges::count_if(graph_.nodes(), is_part) > 1) return use;
+    use.last = std::min(use.last, node.first - 1);
     use.begin = node.first;
     use.end = node.last + 1;
     const auto given = graph_.given_to(k);

@@ -150,6 +150,9 @@ class Torch(Table):
     def test_meant_ones_are_not_accused(self):
         self.each("meant", self.accused)
 
+    def test_right_ones_beside_a_hook_are_not_accused(self):
+        self.each("beside_a_hook", self.accused)
+
     def test_of_wrong_ones_the_function_and_its_line_are_named(self):
         self.each("wrong", self.not_found)
 
