@@ -134,6 +134,20 @@ class Places:
             frame = frame.f_back
         return ""
 
+    def in_engine(self):
+        """Whether PyTorch's backward pass makes a call by itself, not a function of the script that it calls."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            file = code.co_filename
+            if file.startswith(_TORCH):
+                if code.co_name in _RUNS_BACKWARD and file.endswith(("autograd/graph.py", "autograd/__init__.py", "_tensor.py")):
+                    return True
+            elif _is_users(file):
+                return False
+            frame = frame.f_back
+        return False
+
     def of(self, function):
         """Returns the line where a function of Python is defined."""
         code = _code_of(function)

@@ -468,6 +468,9 @@ class watch:
             before.place, before.module = r.file.string(self.places.here()), r.file.string(self.modules.path)
         else:
             name = self._made_by(node)
+            # Gradients of several uses are added up in the name of the node that gave the last of them.
+            if name and before.schema.name.startswith("aten.add.") and not name.startswith("torch.") and self.places.in_engine():
+                name = ""
             inner = self.places.in_backward()
             before.node = r.file.string(name or (f"a hook of {node.name()}" if inner else node.name()))
             link = self.nodes.get(node._sequence_nr()) if _sequence else None    # before 2.1 nodes have no numbers

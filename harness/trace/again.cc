@@ -361,7 +361,10 @@ void Again::evaluate(const Call& call) {
     return;
   }
   if (!depends || gives_no_values(base_name(call.op))) return forget(call);
-  if (call.graph != nullptr) return evaluate_region(call, again.args.at(0).items);
+  if (call.graph != nullptr) {
+    if (again.args.empty()) throw Undefined("a region without its inputs");
+    return evaluate_region(call, again.args[0].items);
+  }
   // No definition may take what was recorded for the result, but for draws and choices.
   if (!draws_at_random(call.op)) {
     const std::function<void(Value&)> hide = [&](Value& v) {

@@ -116,19 +116,22 @@ double least_of(const TraceFile& trace, const FunctionUse& use, const Kept& kept
   for (const auto& [output, given] : use.outputs)
     if (given != nullptr) exact.insert(given->storage);
   double unit = 0;
-  for (int64_t i = use.first; i < use.end; i = i == use.last ? use.begin : i + 1) {
-    const Call& call = trace.calls[static_cast<size_t>(i)];
-    if (!is_work(call)) continue;
-    const auto read = read_by(call);
-    const auto is_rounded = [&](const TensorView* t) {
-      return aten::is_half(t->element) && !exact.contains(t->storage);
-    };
-    const auto chooses = [](const TensorView* t) { return aten::is_integer(t->element); };
-    if (std::ranges::any_of(read, is_rounded) &&
-        std::ranges::any_of(computed_by(call, read), chooses))
-      return least;
-    for (const TensorView* t : read)
-      if (aten::is_half(t->element)) unit = std::max(unit, aten::half_unit(t->element));
+  for (const auto& [begin, end] :
+       {std::pair(use.first, use.last + 1), std::pair(use.begin, use.end)}) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      if (!is_work(call)) continue;
+      const auto read = read_by(call);
+      const auto is_rounded = [&](const TensorView* t) {
+        return aten::is_half(t->element) && !exact.contains(t->storage);
+      };
+      const auto chooses = [](const TensorView* t) { return aten::is_integer(t->element); };
+      if (std::ranges::any_of(read, is_rounded) &&
+          std::ranges::any_of(computed_by(call, read), chooses))
+        return least;
+      for (const TensorView* t : read)
+        if (aten::is_half(t->element)) unit = std::max(unit, aten::half_unit(t->element));
+    }
   }
   return std::min(least, std::max(kLeastOfSingle, kConstants * unit));
 }

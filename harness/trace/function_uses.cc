@@ -132,6 +132,7 @@ class Uses {
       return n.function == node.function && n.forward == node.forward;
     };
     if (!use.is_found() || std::ranges::count_if(graph_.nodes(), is_part) > 1) return use;
+    use.last = std::min(use.last, node.first - 1);
     use.begin = node.first;
     use.end = node.last + 1;
     const auto given = graph_.given_to(k);
@@ -156,6 +157,7 @@ class Uses {
     if (shapes.size() < use.outputs.size()) use.outputs.clear();
     for (const auto& [leaf, view] : readers_[k].leaves) add_input(use, leaf, *view);
     for (const auto& [reader, view] : readers_[k].nodes) add_read_by(use, reader, *view, 0);
+    settle_inputs(use);
     // What it gives is all understood, so an operand with a gradient that is given none was given None.
     std::set<uint64_t> given_for, gives;
     for (const auto& [input, gradient] : use.inputs) {
@@ -171,6 +173,29 @@ class Uses {
       for (const TensorView* t : operands(use))
         if (given_for.insert(t->storage).second) use.inputs.emplace_back(t, nullptr);
     return use;
+  }
+
+  // A view of the gradient that it is given (g.t()) is no gradient that it gives where it computes another
+  // one for that input. Which gradient is whose is not known of two views of one memory (queries and keys
+  // of one projection), nor where it computes two for one.
+  void settle_inputs(FunctionUse& use) const {
+    std::set<uint64_t> made;
+    for (int64_t i = use.begin; i < use.end; ++i) {
+      const Call& call = trace_.calls[static_cast<size_t>(i)];
+      for (const TensorView* t : computed_by(call, read_by(call))) made.insert(t->storage);
+    }
+    std::map<uint64_t, int> computed;
+    for (const auto& [input, gradient] : use.inputs)
+      computed[input->storage] += made.contains(gradient->storage) ? 1 : 0;
+    std::erase_if(use.inputs, [&](const auto& pair) {
+      return !made.contains(pair.second->storage) && computed[pair.first->storage] > 0;
+    });
+    std::map<uint64_t, std::set<int64_t>> places;
+    for (int64_t i = use.first; i <= use.last; ++i)
+      for (const TensorView* t : read_by(trace_.calls[static_cast<size_t>(i)]))
+        if (t->requires_gradient) places[t->storage].insert(t->first);
+    for (const auto& [storage, times] : computed)
+      if (times > 1 || places[storage].size() > 1) use.is_certain = false;
   }
 
   // The input whose gradient another node reads.
