@@ -166,7 +166,8 @@ class Document {
       }
       if (!lead_->elements.empty()) out += ", " + html::text(lead_->elements);
       if (!lead_->place.empty())
-        out += (out.empty() ? "" : "<br>") + html::code(lead_->place.substr(0, lead_->place.find('\n')), 400);
+        out += (out.empty() ? "" : "<br>") +
+               html::code(lead_->place.substr(0, lead_->place.find('\n')), 400);
     }
     if (lead_ != nullptr && !lead_->op.empty()) return out;
     if (r_.kind != "scenario") return out;
