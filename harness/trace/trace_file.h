@@ -49,8 +49,8 @@ struct TraceFile {
   int64_t bytes = 0;  // of the file
   bool cut_short =
       false;  // the end record is missing: its whole steps were read, or, if the user asked, all
-  int64_t rank = 0, ranks = 1;            // of the process that recorded, and how many there were
-  int64_t given_ranks = 1;                // whose traces are judged together with this one
+  int64_t rank = 0, ranks = 1;  // of the process that recorded, and how many there were
+  int64_t given_ranks = 1;      // whose traces are judged together with this one
   // Functions and hooks that the user says are meant to give another gradient than the derivative.
   std::vector<std::string> allowed;
   std::vector<ScriptFunction> functions;  // of the watched steps
