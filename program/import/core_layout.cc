@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -288,8 +289,56 @@ std::map<std::string, int64_t> mesh_axes(const HloModule& module) {
   return out;
 }
 
+// "mesh = <["data"=4, "model"=2]>, axes = [#stablehlo.axis_ref<name = "data">]>": the devices that
+// differ along the axes alone, the first axis slowest.
+DeviceLists lists_of_axes(std::string_view text, const std::string& where) {
+  const auto malformed = [&] {
+    refuse(
+        shortened(where) +
+        "; allowed: as in mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = \"data\">]>");
+  };
+  const size_t begin = text.find("mesh = <"), axes = text.find(", axes = [");
+  if (begin == text.npos || axes == text.npos || axes < begin) malformed();
+  const Mesh mesh = mesh_of(std::string(text.substr(begin + 7, axes - begin - 7)));
+  std::vector<int64_t> along;
+  TextCursor at(text.substr(axes + 10));
+  while (!at.take("]")) {
+    if (!at.take("#stablehlo.axis_ref<name =")) malformed();
+    at.skip();
+    if (at.peek() != '"') malformed();
+    along.push_back(mesh.axis(at.string()));
+    // A part of an axis, "sub_axis_info = (2)4", is none of what JAX writes.
+    if (along.back() < 0 || std::ranges::count(along, along.back()) > 1 || !at.take(">"))
+      malformed();
+    at.take(",");
+  }
+  const int64_t cores = cores_in(mesh.sizes, where);
+  std::map<int64_t, std::map<int64_t, int64_t>> groups;  // by the place along the other axes
+  for (int64_t core = 0; core < cores; ++core) {
+    Dims place(mesh.sizes.size());
+    for (int64_t left = core, d = static_cast<int64_t>(place.size()); d-- > 0;) {
+      place[static_cast<size_t>(d)] = left % mesh.sizes[static_cast<size_t>(d)];
+      left /= mesh.sizes[static_cast<size_t>(d)];
+    }
+    int64_t within = 0, other = 0;
+    for (const int64_t a : along)
+      within = within * mesh.sizes[static_cast<size_t>(a)] + place[static_cast<size_t>(a)];
+    for (size_t d = 0; d < place.size(); ++d)
+      if (std::ranges::find(along, static_cast<int64_t>(d)) == along.end())
+        other = other * mesh.sizes[d] + place[d];
+    groups[other][within] = mesh.ids.empty() ? core : mesh.ids[static_cast<size_t>(core)];
+  }
+  DeviceLists out;
+  for (const auto& [other, members] : groups) {
+    std::vector<int64_t>& list = out.emplace_back();
+    for (const auto& [place, core] : members) list.push_back(core);
+  }
+  return out;
+}
+
 DeviceLists device_lists(std::string_view text, const std::string& key) {
   const std::string where = fmt::format("{}={}", key, text);
+  if (text.starts_with("#stablehlo.replica_group_mesh_axes<")) return lists_of_axes(text, where);
   DeviceLists out;
   TextCursor at(text);
   if (at.take("{")) {

@@ -47,7 +47,8 @@ struct Grouping {
 
 using DeviceLists = std::vector<std::vector<int64_t>>;
 
-// {{0,1},{2,3}}, {}, or the iota form [2,4]<=[4,2]T(1,0).
+// {{0,1},{2,3}}, {}, the iota form [2,4]<=[4,2]T(1,0), or along axes of a mesh:
+// #stablehlo.replica_group_mesh_axes<mesh = <["x"=2, "y"=4]>, axes = [#stablehlo.axis_ref<name = "x">]>.
 DeviceLists device_lists(std::string_view text, const std::string& key);
 // The groups of a collective, from replica_groups, channel_id and use_global_device_ids. `missing`:
 // some cores may be in no group, which is then -1.

@@ -57,6 +57,18 @@ class Translator {
     return {std::move(what), fmt::format("{}:{}", from_.file, line), std::move(fix)};
   }
 
+  // "..mesh_axes<mesh = @mesh, axes = .." gets the mesh itself in the place of its name.
+  void name_mesh(HloInstruction& in) const {
+    const auto groups = in.attributes.find("replica_groups");
+    if (groups == in.attributes.end()) return;
+    std::string& text = groups->second;
+    const size_t at = text.find("mesh = @");
+    if (at == text.npos) return;
+    const size_t begin = at + 7, end = std::min(text.find_first_of(",> ", begin), text.size());
+    const auto mesh = out_.meshes.find(text.substr(begin + 1, end - begin - 1));
+    if (mesh != out_.meshes.end()) text.replace(begin, end - begin, mesh->second);
+  }
+
   // Translates a function, after the functions that it calls.
   Status function(const MlirFunction& f) {
     constexpr size_t kMaxNested = 64;
@@ -269,6 +281,7 @@ class Translator {
     std::vector<const HloShape*> shapes;
     for (int o : in.operands) shapes.push_back(&c.instructions[static_cast<size_t>(o)].shape);
     set_hlo_attributes(op, shapes, in);
+    name_mesh(in);
     // In text without locations the name of the function that is called serves as one.
     if (in.opcode == "call" && op.location.empty()) in.op_name = in.attributes["to_apply"];
     if (in.opcode == "while" || in.opcode == "conditional") {

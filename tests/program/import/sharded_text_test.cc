@@ -1,6 +1,8 @@
 // Tests of damaged sharded texts: each import returns a program or an error that says where.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "program/import/core_layout.h"
 #include "tests/program/import/texts.h"
 
 namespace twinrun::import_tests {
@@ -43,9 +45,30 @@ TEST(ShardedTexts, DamagedStableHloIsAValueOrAnError) {
                                           "@SPMDFullToShardShape",
                                           "#sdy.sharding_per_value<[<@mesh, [{}]>]>",
                                           "sdy.mesh @mesh = <[\"data\"=8]>",
+                                          "#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = "
+                                          "[#stablehlo.axis_ref<name = \"data\">]>",
                                           "-1"};
   break_text(fixture("shard_forms.mlir"), words, 400);
   break_text(fixture("shard_tensor_gspmd.mlir"), words, 400);
+}
+
+// As jaxlib 0.12 writes groups.
+TEST(ShardedTexts, GroupsAlongAxesOfAMesh) {
+  const auto lists = [](const std::string& mesh, const std::string& axes) {
+    std::string text = "#stablehlo.replica_group_mesh_axes<mesh = " + mesh + ", axes = [";
+    for (const char a : axes)
+      text +=
+          (text.back() == '[' ? "" : ", ") + fmt::format("#stablehlo.axis_ref<name = \"{}\">", a);
+    return device_lists(text + "]>", "replica_groups");
+  };
+  const std::string mesh = "<[\"x\"=2, \"y\"=3]>";
+  EXPECT_EQ(lists(mesh, "x"), (DeviceLists{{0, 3}, {1, 4}, {2, 5}}));
+  EXPECT_EQ(lists(mesh, "y"), (DeviceLists{{0, 1, 2}, {3, 4, 5}}));
+  EXPECT_EQ(lists(mesh, "xy"), (DeviceLists{{0, 1, 2, 3, 4, 5}}));
+  EXPECT_EQ(lists(mesh, "yx"), (DeviceLists{{0, 3, 1, 4, 2, 5}}));
+  EXPECT_EQ(lists("<[\"x\"=2, \"y\"=2], device_ids=[3, 1, 2, 0]>", "y"),
+            (DeviceLists{{3, 1}, {2, 0}}));
+  for (const char* axes : {"z", "xx"}) EXPECT_THROW(lists(mesh, axes), Unsupported) << axes;
 }
 
 }  // namespace
