@@ -7,6 +7,7 @@ what each transformation is given and gives is kept, and the formula is evaluate
 
 import os
 import sys
+import time
 import types
 
 import jax
@@ -364,15 +365,17 @@ def _examine(found, name, given, value, step):
     found.wrong = {"name": name, "what": what, "off": off, "step": step, "looks": looks}
 
 
-def check(form, steps, versions=3):
-    """steps: leaves of each step's arguments. Runs them without compiling."""
+def check(form, steps, seconds=20):
+    """steps: leaves of each step's arguments. Runs them without compiling, no further one after so many seconds."""
     optax = sys.modules.get("optax")
     if optax is None:
         return Found("the script has no optax")
     if sys.getprofile() is not None or sys.version_info < (3, 11):
         return Found("a profiler runs" if sys.getprofile() else "Python before 3.11 does not name a transformation")
-    found = Found()
-    for step, leaves in enumerate(steps[:versions]):
+    found, begun = Found(), time.monotonic()
+    for step, leaves in enumerate(steps):
+        if time.monotonic() - begun > seconds:
+            break
         calls = _Calls()
         try:
             with jax.disable_jit():
