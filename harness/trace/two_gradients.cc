@@ -42,7 +42,7 @@ class Evaluation {
  public:
   Evaluation(const TraceFile& trace, int32_t number, const Optimized& optimized, ThreadPool* pool,
              const StopFlag* stop)
-      : trace_(trace), optimized_(optimized), stop_(stop), step_(calls_of(trace, number)) {
+      : optimized_(optimized), stop_(stop), step_(calls_of(trace, number)) {
     if (!step_.why.empty()) throw Undefined(step_.why);
     if (size_of_step(trace, step_) > kLargestStep) throw Undefined("the step is too large");
     for (size_t i = 0; i < optimized.parameters.size(); ++i) place_[optimized.parameters[i]] = i;
@@ -108,7 +108,6 @@ class Evaluation {
     for (size_t i = 0; i < x.size(); ++i) to[begin + i] += x[i];
   }
 
-  const TraceFile& trace_;
   const Optimized& optimized_;
   const StopFlag* stop_;
   const Step step_;
