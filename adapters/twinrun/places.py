@@ -14,7 +14,6 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = tuple(os.path.join(_LIBRARY, name) + os.sep for name in ("site-packages", "dist-packages"))
-_RUNS_BACKWARD = ("backward", "grad", "_engine_run_backward")    # functions of PyTorch
 MAX_FRAMES = 16
 try:
     _FOLDER = os.getcwd()    # names are relative to it, wherever the script goes, and whatever it removes
@@ -30,6 +29,12 @@ def _is_users(file):
     if path.startswith((_OURS, _TORCH)):
         return False
     return not path.startswith(_LIBRARY) or path.startswith(_PACKAGES)
+
+
+def _runs_backward(code):
+    """Whether a function of PyTorch is one from which a backward pass runs."""
+    return (code.co_name in ("backward", "grad", "_engine_run_backward") and
+            code.co_filename.endswith(("autograd/graph.py", "autograd/__init__.py", "_tensor.py")))
 
 
 def _absolute(file):
@@ -116,8 +121,8 @@ class Places:
         return text
 
     def in_backward(self):
-        """Returns the line of the user's function that PyTorch's backward pass calls now, or "": the backward of a Function, or a hook, which
-        was registered to see or change a gradient. What checkpointing computes again is none."""
+        """Returns the line of the user's function that PyTorch's backward pass calls now, or "": the backward of a Function, or a hook,
+        which was registered to see or change a gradient. What checkpointing computes again is none."""
         frame, found = sys._getframe(2), None
         while frame is not None:
             code = frame.f_code
@@ -125,7 +130,7 @@ class Places:
             if file.startswith("<eval_with_key>"):    # a graph that dynamo made: not registered by anybody
                 pass
             elif file.startswith(_TORCH):
-                if code.co_name in _RUNS_BACKWARD and file.endswith(("autograd/graph.py", "autograd/__init__.py", "_tensor.py")):
+                if _runs_backward(code):
                     return "" if found is None else self._line(found)
                 if file.endswith("utils/checkpoint.py"):
                     return ""
@@ -141,7 +146,7 @@ class Places:
             code = frame.f_code
             file = code.co_filename
             if file.startswith(_TORCH):
-                if code.co_name in _RUNS_BACKWARD and file.endswith(("autograd/graph.py", "autograd/__init__.py", "_tensor.py")):
+                if _runs_backward(code):
                     return True
             elif _is_users(file):
                 return False

@@ -446,17 +446,20 @@ class watch:
             name = "" if made is None or made.__module__.startswith("torch._") else f"{made.__module__}.{made.__qualname__}Backward"
             self.kinds[kind] = name
             if name:
-                self.functions[kind] = (name[:-len("Backward")], self.places.of(getattr(made, "backward", None)),
-                                        self.places.span(getattr(made, "forward", None)), set())
+                self.functions[kind] = *self._described(made), set()
         if name:
             self.functions[kind][3].add(node._sequence_nr() if hasattr(node, "_sequence_nr") else id(node))
         return name
 
+    def _described(self, made):
+        """Returns the name of a Function of Python, where its backward is defined, and the lines of its forward."""
+        return (f"{made.__module__}.{made.__qualname__}", self.places.of(getattr(made, "backward", None)),
+                self.places.span(getattr(made, "forward", None)))
+
     def dissolves(self, made):
         """Dynamo takes a Function of Python apart: no node of a backward pass has its name then."""
         if made not in self.dissolved and not made.__module__.startswith("torch."):
-            self.dissolved[made] = (f"{made.__module__}.{made.__qualname__}", self.places.of(getattr(made, "backward", None)),
-                                    self.places.span(getattr(made, "forward", None)))
+            self.dissolved[made] = self._described(made)
 
     def _locate(self, before, node=None):
         """Notes where the script makes a call, and which call of the forward pass it is the gradient of."""

@@ -174,10 +174,11 @@ std::string subject_name(const Evidence& e) {
   return e.subject.ours && e.subject.name == "tpu" ? "The emulated TPU" : e.subject.name;
 }
 
-std::string show_layers(const Evidence& e) {
-  return e.subject.activations ? ""
-                               : "let the engine show what layers give (`activations`, "
-                                 "docs/reference/engine-protocol.md): then the layer is named";
+void advise_layers(const Evidence& e, Judgement& j) {
+  if (!e.subject.activations)
+    j.next_steps.push_back(
+        "let the engine show what layers give (`activations`, docs/reference/engine-protocol.md): "
+        "then the layer is named");
 }
 
 void engine_bug(const Evidence& e, Judgement& j) {

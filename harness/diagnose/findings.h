@@ -14,8 +14,8 @@ namespace twinrun {
 // The subject's name in a headline: "The emulated TPU" for our emulator, so that it is not mistaken
 // for a device.
 std::string subject_name(const Evidence& evidence);
-// How to learn the layer at fault; "" of an engine that shows its layers already.
-std::string show_layers(const Evidence& evidence);
+// Adds how to learn the layer at fault, unless the engine shows its layers already.
+void advise_layers(const Evidence& evidence, Judgement& judgement);
 // The row of a pair, among its metrics, that says most (`speaking` in harness/effect/effect.h);
 // nullptr if there is none.
 const TrajectoryRow* find_row(const Evidence& evidence, const std::string& pair);

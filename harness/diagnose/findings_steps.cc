@@ -175,7 +175,7 @@ void split_finding(const Evidence& e, Judgement& j) {
   j.confidence =
       "statistical (tensors only): cores that compute the same differ by more than "
       "rounding";
-  if (std::string how = show_layers(e); !how.empty()) j.next_steps.push_back(std::move(how));
+  advise_layers(e, j);
 }
 
 void hidden_state_finding(const Evidence& e, Judgement& j) {

@@ -294,7 +294,7 @@ void tensor_findings(const Evidence& e, Judgement& j) {
       "no known formula or sharding cause explains it{}",
       rate(m.false_alarm),
       declared_precision(e.subject) ? "" : ", and no precision that an engine can declare does");
-  if (std::string how = show_layers(e); !how.empty()) j.next_steps.push_back(std::move(how));
+  advise_layers(e, j);
 }
 
 }  // namespace twinrun

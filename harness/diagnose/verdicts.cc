@@ -249,11 +249,10 @@ void subject_not_finite(const Evidence& e, Judgement& j) {
       "judged is wrong.",
       first.what, first_produces(first), first.step);
   j.confidence = "no bound holds for results that are not finite";
-  if (std::string how = e.level == 'C'
-                            ? show_layers(e)
-                            : "replay every op of every step: --set diagnose.probe=every";
-      !how.empty())
-    j.next_steps.push_back(std::move(how));
+  if (e.level == 'C')
+    advise_layers(e, j);
+  else
+    j.next_steps.push_back("replay every op of every step: --set diagnose.probe=every");
 }
 
 void not_judged(const Evidence& e, Judgement& j) {

@@ -226,9 +226,11 @@ class Search {
         return;
       }
     }
-    const std::vector<size_t> from = flow_.uniform(id, flow_.groups()[0])
-                                         ? std::vector<size_t>()
-                                         : whole_.order(op.type.dims, look(id, own).marks);
+    const bool uniform = flow_.uniform(id, flow_.groups()[0]);
+    if (uniform && !is_floating(op.type.dtype)) return;
+    Found is = look(id, own);
+    const std::vector<size_t> from =
+        uniform ? std::vector<size_t>() : whole_.order(op.type.dims, is.marks);
     if (!from.empty()) {
       Point point{.kind = Point::kRows, .id = id};
       point.cause = "permuted";
@@ -243,14 +245,14 @@ class Search {
       for (size_t r = 0; r < draw.size(); ++r) same = same && mark_of(draw[r]).is(mark_of(own[r]));
       if (!draw.empty() && !same) {
         Point point{.kind = Point::kDraw, .id = id};
-        point.cause = flow_.uniform(id, flow_.groups()[0])      ? "one_stream"
+        point.cause = uniform                                   ? "one_stream"
                       : draw.front().raw() == draw.back().raw() ? "stream_per_core"
                                                                 : kOwnDraws;
         put(point, [&](size_t r) { return draw[r]; });
       }
       return;
     }
-    Found& found = found_[static_cast<size_t>(id)] = look(id, own);
+    Found& found = found_[static_cast<size_t>(id)] = std::move(is);
     if (found.relation == Found::kSame) return;
     if (found.relation == Found::kNone && op.kind == OpKind::kAdd) repeated(id, operands, put);
     // What a value is shows where it has been divided.

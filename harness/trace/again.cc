@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <new>
 #include <optional>
 
 #include "backends/aten/definitions.h"
@@ -128,6 +129,17 @@ bool is_forward(const Call& call) { return call.node.empty() && !call.optimizer;
 constexpr int64_t kFewestCells = int64_t{1} << 24, kCellsForEachByte = 4;
 
 }  // namespace
+
+std::string why_not(const std::function<void()>& evaluates) {
+  try {
+    evaluates();
+    return "";
+  } catch (const Undefined& e) {
+    return e.what();
+  } catch (const std::bad_alloc&) {
+    return "it takes more memory than there is";
+  }
+}
 
 Again::Again(const TraceFile& trace, int64_t begin, int64_t end,
              std::unordered_set<uint64_t> leaves, ThreadPool* pool, What what)

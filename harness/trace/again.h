@@ -25,6 +25,9 @@ namespace twinrun {
 // Numbers to be added to elements of a storage, by their position in it.
 using Moves = std::unordered_map<uint64_t, std::vector<double>>;
 
+// Runs what evaluates calls again; returns why that could not be done, "" if it was.
+std::string why_not(const std::function<void()>& evaluates);
+
 class Again {
  public:
   // A backward pass with its forward pass; an optimizer's update, whose leaves are written; one pass

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <new>
 #include <optional>
 #include <random>
 #include <set>
@@ -161,7 +160,8 @@ class Check {
     for (const Pass& pass : group_)
       for (size_t i = 0; i < pass.seeds.size(); ++i)
         losses_[pass.seeds[i]] = {pass.losses[i], pass.given};
-    for (int64_t i = step_.begin; i < losses_end(); ++i) {
+    const int64_t end = losses_end();
+    for (int64_t i = step_.begin; i < end; ++i) {
       const Call& call = trace_.calls[static_cast<size_t>(i)];
       for (const TensorView* t : read_by(call)) {
         // Not a view of it, and as it is last: its first values may be given here.
@@ -562,19 +562,16 @@ GradientCheck check_gradient(const TraceFile& trace, ThreadPool* pool, const Sto
     if (out.why.empty() && size_of_step(trace, step) > kLargestStep)
       out.why = "the step is too large";
     if (!out.why.empty()) return out;
-    try {
-      GradientCheck found = out;
+    GradientCheck found = out;
+    out.why = why_not([&] {
       for (std::vector<Pass>& group : groups_of(trace, step)) {
         found.unscaled = std::max(found.unscaled, unscaled_passes(trace, step, group));
         Check(trace, step, std::move(group), pool, stop).run(found);
       }
+    });
+    if (out.why.empty()) {
       found.asked = true;
-      found.why.clear();
       return found;
-    } catch (const Undefined& e) {
-      out.why = e.what();
-    } catch (const std::bad_alloc&) {
-      out.why = "it takes more memory than there is";
     }
     // First weights may lie on a kink: biases of 0 behind inputs of 0. Later ones rarely do.
     if (++tried == kTried) return out;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <new>
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/again.h"
@@ -173,7 +172,7 @@ MeantGradients compare_gradients(const TraceFile& a, const TraceFile& b, ThreadP
     return out;
   }
   out.step = of_a.begin()->first;
-  try {
+  out.why = why_not([&] {
     const Side x = Evaluation(a, out.step, of_a.begin()->second, pool, stop).take();
     const Side y = Evaluation(b, out.step, of_b.begin()->second, pool, stop).take();
     out.has_half = x.has_half || y.has_half;
@@ -184,11 +183,7 @@ MeantGradients compare_gradients(const TraceFile& a, const TraceFile& b, ThreadP
     out.relative = larger > 0 ? std::sqrt(dot(apart, apart) / larger) : 0;
     out.asked = true;
     if (out.differ()) explain(x, y, out);
-  } catch (const Undefined& e) {
-    out.why = e.what();
-  } catch (const std::bad_alloc&) {
-    out.why = "it takes more memory than there is";
-  }
+  });
   return out;
 }
 

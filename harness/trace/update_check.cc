@@ -467,13 +467,8 @@ UpdateCheck checked(const TraceFile& trace, ThreadPool* pool, const StopFlag* st
 
 UpdateCheck check_updates(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop) {
   UpdateCheck out;
-  try {
-    return checked(trace, pool, stop);
-  } catch (const Undefined& e) {
-    out.why = e.what();
-  } catch (const std::bad_alloc&) {
-    out.why = "it takes more memory than there is";
-  }
+  if (std::string why = why_not([&] { out = checked(trace, pool, stop); }); !why.empty())
+    out.why = std::move(why);
   return out;
 }
 

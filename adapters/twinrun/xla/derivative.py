@@ -362,10 +362,9 @@ class _Loss:
 
         with custom_rules(watching):
             self.loss(*self.leaves)
-        if wrong and not excused(wrong[-1]):
-            return wrong[-1]
-        transformed = self.transformed_rule()
-        return transformed if transformed and not (wrong and excused(transformed)) else next(iter(wrong), None)
+        if all(map(excused, wrong)):
+            wrong += filter(None, [self.transformed_rule()])
+        return min(wrong, key=excused, default=None)
 
     def of_rule(self, rule, found):
         name = _name(rule)

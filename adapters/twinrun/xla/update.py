@@ -194,14 +194,14 @@ FORMULAS = {
     "scale_by_adam": _adam, "scale_by_amsgrad": _amsgrad, "scale_by_adamax": _adamax, "scale_by_belief": _belief, "scale_by_yogi": _yogi,
     "scale_by_radam": _radam, "scale_by_adan": _adan, "scale_by_adadelta": _adadelta, "scale_by_rms": _rms, "scale_by_stddev": _stddev,
     "scale_by_rss": _rss, "scale_by_lion": _lion, "scale_by_rprop": _rprop, "trace": _trace, "ema": _ema,
-    "scale_by_novograd": _novograd, "scale_by_optimistic_gradient": _optimistic, "clip_by_global_norm": _clip_by_global_norm, "scale_by_schedule": _schedule,
-    "scale_by_trust_ratio": _trust_ratio, "add_decayed_weights": _decayed, "clip": _clip,
+    "scale_by_novograd": _novograd, "scale_by_optimistic_gradient": _optimistic, "clip_by_global_norm": _clip_by_global_norm,
+    "scale_by_schedule": _schedule, "scale_by_trust_ratio": _trust_ratio, "add_decayed_weights": _decayed, "clip": _clip,
     "scale": lambda h, g, s, p: (g * h["step_size"], {}), "scale_by_sign": lambda h, g, s, p: (np.sign(g), {}),
 }  # fmt: skip
 # What calls others, or gives what it is given.
 _COMPOSED = {"chain", "named_chain", "masked", "partition", "multi_transform", "inject_hyperparams", "inject_stateful_hyperparams",
-             "stateless", "with_extra_args_support", "identity", "flatten", "apply_if_finite", "conditionally_transform", "conditionally_mask",
-             "skip_not_finite", "wrap"}  # fmt: skip
+             "stateless", "with_extra_args_support", "identity", "flatten", "apply_if_finite", "conditionally_transform",
+             "conditionally_mask", "skip_not_finite", "wrap"}  # fmt: skip
 
 
 def _exchanged(h, a, b):
@@ -313,7 +313,7 @@ def _off(expected, got):
 
 
 def _differences(expected, given, value, settings):
-    """Returns {what: (how far off, allowed)}: the update, and each part of the state."""
+    """Returns {what: (how far off, allowed)}: each part of the state, and what is computed of it, the update."""
     cancels, count = 1.0, _count(given["state"])
     if count is not None:    # 1 - decay**t, of a power that is rounded
         decays = [settings[n] for n in ("b1", "b2", "b3", "decay") if isinstance(settings.get(n), float) and 0 < settings[n] < 1]
@@ -326,9 +326,8 @@ def _differences(expected, given, value, settings):
         return _off(leaves, got), unit * _UNITS + 2.0**-24 * 4 * cancels
 
     updates, state = expected
-    out = {"update": compared(updates, _leaves(value[0]))}
-    out.update((f"state {name}", compared(leaves, _leaves(getattr(value[1], name)))) for name, leaves in state.items())
-    return out
+    parts = {f"state {name}": compared(leaves, _leaves(getattr(value[1], name))) for name, leaves in state.items()}
+    return {**parts, "update": compared(updates, _leaves(value[0]))}
 
 
 def _examine(found, name, given, value, step):
@@ -346,8 +345,7 @@ def _examine(found, name, given, value, step):
     if expected is None:
         found.unknown[name] = None
         return
-    # What comes first in the computation leads: the state.
-    wrong = [(what, off) for what, (off, allowed) in [*list(differences.items())[1:], *list(differences.items())[:1]] if off > allowed]
+    wrong = [(what, off) for what, (off, allowed) in differences.items() if off > allowed]
     if not wrong:
         found.asked[name] = None
         found.worst = max([found.worst, *(off for off, _ in differences.values())])
@@ -367,8 +365,7 @@ def _examine(found, name, given, value, step):
 
 def check(form, steps, seconds=20):
     """steps: leaves of each step's arguments. Runs them without compiling, no further one after so many seconds."""
-    optax = sys.modules.get("optax")
-    if optax is None:
+    if "optax" not in sys.modules:
         return Found("the script has no optax")
     if sys.getprofile() is not None or sys.version_info < (3, 11):
         return Found("a profiler runs" if sys.getprofile() else "Python before 3.11 does not name a transformation")
