@@ -183,8 +183,11 @@ class Screen {
       if (const std::string apart = text::first_apart(r_); lead->op.empty() && !apart.empty())
         where += (where.empty() ? "" : "; ") + apart;
       labelled("where", clean(where, 200), kIndent, kColumn);
-      if (r_.headline.find(lead->sentence) == std::string::npos)
-        labelled("why", clean(lead->sentence, 300), kIndent, kColumn);
+      const std::string_view said = r_.headline;
+      std::string_view why = lead->sentence;
+      if (!said.empty() && why.starts_with(said)) why.remove_prefix(said.size());
+      if (said.find(why) == std::string::npos)
+        labelled("why", clean(std::string(why), 300), kIndent, kColumn);
       labelled("number", clean(text::number_of(*lead), 160), kIndent, kColumn);
       labelled("looks like", clean(lead->fingerprint, 160), kIndent, kColumn);
     }

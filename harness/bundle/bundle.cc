@@ -43,11 +43,9 @@ std::string words(const AskedOf& asked) {
 // The options with which the unpacked program is diagnosed.
 std::string words_of_program(const Scenario& s) {
   static const std::pair<std::string ProgramFiles::*, const char*> kOptions[] = {
-      {&ProgramFiles::program, "--program"},
-      {&ProgramFiles::binding, " --binding"},
-      {&ProgramFiles::state, " --state"},
-      {&ProgramFiles::batch, " --batch"},
-      {&ProgramFiles::held_out, " --held-out"}};
+      {&ProgramFiles::program, "--program"},    {&ProgramFiles::binding, " --binding"},
+      {&ProgramFiles::state, " --state"},       {&ProgramFiles::batch, " --batch"},
+      {&ProgramFiles::held_out, " --held-out"}, {&ProgramFiles::whole, " --whole"}};
   std::string out;
   for (const auto& [file, option] : kOptions) {
     if (!(s.program_files.*file).empty())
@@ -168,54 +166,69 @@ Status write_states(const Experiment& e, const DiagnoseOptions& options, int64_t
   return write(kBefore, before.states, bad);
 }
 
-}  // namespace
+// A step whose user divided it over devices, diagnosed as the files that its diagnosis left: the
+// step and the step on one device.
+Result<Report> sharding_again(const std::string& results, const BundleOptions& options,
+                              Progress* progress, const StopFlag* stop) {
+  const fs::path folder(results);
+  ExperimentSource source;
+  source.program.program = (folder / "step.mlir").string();
+  source.program.whole = (folder / "one_device.mlir").string();
+  for (const std::string& file : {source.program.program, source.program.whole}) {
+    std::error_code ignored;
+    if (!fs::exists(file, ignored))
+      return Error{"is not there, so the step cannot be diagnosed elsewhere", file,
+                   "send this folder: the notes of its report say why it was not written"};
+  }
+  TWINRUN_ASSIGN(const Experiment experiment, open_experiment(source, {}));
+  DiagnoseOptions how;
+  how.subject = "cpu";
+  how.quick = true;
+  how.threads = options.threads;
+  TWINRUN_ASSIGN(const TemporaryFolder work, TemporaryFolder::make("bundle"));
+  how.directory = work.path();
+  TWINRUN_ASSIGN(Diagnosis again, diagnose(experiment.scenario, how, progress, stop));
+  if (again.report.verdict != VerdictClass::kSharding && !again.interrupted)
+    return Error{fmt::format("{} as an imported step, and SHARDING as JAX runs it",
+                             to_string(again.report.verdict)),
+                 source.program.program, "send this folder"};
+  return std::move(again.report);
+}
 
-Result<Bundle> bundle(const std::string& results, const std::string& path,
-                      const BundleOptions& options, Progress* progress, const StopFlag* stop) {
+// `original`: what a person read; `diagnosed`: of the same step, what a replay repeats.
+Result<Bundle> bundle_scenario(const Report& diagnosed, const Report& original,
+                               const std::string& results, const std::string& path,
+                               const BundleOptions& options, Progress* progress,
+                               const StopFlag* stop) {
   const std::string report_path = (fs::path(results) / "report.json").string();
-  TWINRUN_ASSIGN(const auto report_bytes, read_whole_file(report_path));
-  const std::string report_json(reinterpret_cast<const char*>(report_bytes.data()),
-                                report_bytes.size());
-  TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
-  if (original.kind == "recorded step") return bundle_step(original, results, path, options);
-  if (original.kind == "module" || original.kind == "JAX step")
-    return bundle_module(original, results, path, options);
-  if (original.kind != "scenario")
-    return Error{
-        fmt::format("a bundle is of one step, and this is of: {}", original.kind), report_path,
-        original.kind != "two sides" ? "send this folder"
-        : original.verdict == VerdictClass::kEngineBug
-            ? "bundle the folder a/ or b/ of a side"
-            : "send it with the traces of both sides, which twinrun diagnose A --against B "
-              "compares again"};
-  if (original.asked.subject.empty())
+  if (diagnosed.asked.subject.empty())
     return Error{"does not record how the diagnosis was run: it is from an older twinrun",
                  report_path, "diagnose again"};
-  TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
+  TWINRUN_ASSIGN(Scenario scenario, parse_scenario(diagnosed.scenario_toml, report_path));
   forget_cache_file(scenario);
-  TWINRUN_RETURN_IF_ERROR(find_program(options.program, original.asked.files, scenario));
+  TWINRUN_RETURN_IF_ERROR(find_program(options.program, diagnosed.asked.files, scenario));
   const bool imported = !scenario.imported.empty();
   if (imported && options.anonymise)
     return Error{"the text of a program cannot be anonymised", "--anonymise",
                  "leave it out; the bundle then has the program, its state and its batches"};
-  TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(original.asked, options.threads));
+  TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(diagnosed.asked, options.threads));
   TWINRUN_ASSIGN(const TemporaryFolder work, TemporaryFolder::make("bundle"));
 
   const PrivatePaths paths = PrivatePaths::of_this_process();
   Bundle out;
   TWINRUN_RETURN_IF_ERROR(check_recorded_runs(original, results, out.notes));
-  Report report = original;
+  Report report = diagnosed;
   const bool fault =
-      original.verdict == VerdictClass::kEngineBug || original.verdict == VerdictClass::kSharding;
+      diagnosed.verdict == VerdictClass::kEngineBug || diagnosed.verdict == VerdictClass::kSharding;
   bool own_data = false;
   const bool foreign = is_foreign_engine(asked.subject) || is_foreign_engine(asked.baseline);
   const bool wanted = options.anonymise ? options.reduction != BundleOptions::Reduction::kNever
                       : foreign         ? options.reduction == BundleOptions::Reduction::kAlways
                                         : options.reduction != BundleOptions::Reduction::kNever;
-  if (fault && wanted && !original.findings.empty()) {
+  if (fault && wanted && !diagnosed.findings.empty()) {
     TWINRUN_ASSIGN(
         out.reduced,
-        reduce(scenario, asked, original.findings.front(),
+        reduce(scenario, asked, diagnosed.findings.front(),
                {.folder = work.path(), .noise = options.anonymise, .max_tried = options.max_tried},
                progress, stop));
     if (out.reduced->interrupted) {
@@ -227,7 +240,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
     report = out.reduced->report;
     own_data = true;
   } else if (options.anonymise) {
-    return Error{fmt::format("nothing to reduce: the verdict is {}{}", to_string(original.verdict),
+    return Error{fmt::format("nothing to reduce: the verdict is {}{}", to_string(diagnosed.verdict),
                              fault ? " and --no-reduction was given" : ""),
                  "--anonymise",
                  "only a reduced bundle can be anonymised, and only a sharding or engine bug "
@@ -247,7 +260,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   Manifest& m = package.manifest;
   m.twinrun = version_text();
   m.headline = report.headline;
-  m.asked = original.asked;
+  m.asked = diagnosed.asked;
   m.asked.quick = asked.quick;
   m.own_data = own_data && !imported;
   m.verdict = report.verdict;
@@ -259,8 +272,10 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   if (!options.with_paths) {
     shown = paths.scenario(scenario);
     leave_out_paths(paths, m);
-    if (!scenario.program_files.program.empty())
-      TWINRUN_RETURN_IF_ERROR(leave_out_paths(paths, scenario.program_files.program));
+    for (const auto text : {&ProgramFiles::program, &ProgramFiles::whole}) {
+      if (!(scenario.program_files.*text).empty())
+        TWINRUN_RETURN_IF_ERROR(leave_out_paths(paths, scenario.program_files.*text));
+    }
   }
 
   const auto add_file = [&](std::string_view name) -> Status {
@@ -280,6 +295,11 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   for (const auto& [name, file] : kProgramMembers) {
     if (!(scenario.program_files.*file).empty()) TWINRUN_RETURN_IF_ERROR(add_file(name));
   }
+  for (const std::string_view name : kBesideWhole) {
+    std::error_code ignored;
+    if (imported && fs::exists(fs::path(work.path()) / name, ignored))
+      TWINRUN_RETURN_IF_ERROR(add_file(name));
+  }
   if (m.own_data) TWINRUN_RETURN_IF_ERROR(add_file(kOwnData));
   if (own_data) {
     TWINRUN_RETURN_IF_ERROR(write_states(e, asked, m.finding.step.value_or(0), work.path()));
@@ -293,6 +313,38 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   made.notes = std::move(out.notes);
   made.is_foreign = foreign;
   return made;
+}
+
+}  // namespace
+
+Result<Bundle> bundle(const std::string& results, const std::string& path,
+                      const BundleOptions& options, Progress* progress, const StopFlag* stop) {
+  const std::string report_path = (fs::path(results) / "report.json").string();
+  TWINRUN_ASSIGN(const auto report_bytes, read_whole_file(report_path));
+  const std::string report_json(reinterpret_cast<const char*>(report_bytes.data()),
+                                report_bytes.size());
+  TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
+  if (original.kind == "recorded step") return bundle_step(original, results, path, options);
+  if (original.kind == "JAX step" && original.verdict == VerdictClass::kSharding) {
+    TWINRUN_ASSIGN(const Report again, sharding_again(results, options, progress, stop));
+    if (stop != nullptr && stop->load()) {
+      Bundle interrupted;
+      interrupted.interrupted = true;
+      return interrupted;
+    }
+    return bundle_scenario(again, original, results, path, options, progress, stop);
+  }
+  if (original.kind == "module" || original.kind == "JAX step")
+    return bundle_module(original, results, path, options);
+  if (original.kind != "scenario")
+    return Error{
+        fmt::format("a bundle is of one step, and this is of: {}", original.kind), report_path,
+        original.kind != "two sides" ? "send this folder"
+        : original.verdict == VerdictClass::kEngineBug
+            ? "bundle the folder a/ or b/ of a side"
+            : "send it with the traces of both sides, which twinrun diagnose A --against B "
+              "compares again"};
+  return bundle_scenario(original, original, results, path, options, progress, stop);
 }
 
 }  // namespace twinrun

@@ -20,6 +20,11 @@ Status write_arrays(const ArrayFile& file, const std::string& path) {
   return write_file_atomically(path, bytes);
 }
 
+Status copy(const std::string& from, const std::string& to) {
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(from));
+  return write_file_atomically(to, bytes);
+}
+
 // The first `count` batches: one more dimension in front for the inputs that change.
 ArrayFile arrays_of(const ImportedRun& run, const std::vector<std::vector<Tensor>>& batches,
                     size_t count) {
@@ -48,9 +53,6 @@ ArrayFile arrays_of(const ImportedRun& run, const std::vector<std::vector<Tensor
 
 Result<Scenario> with_own_program(const Scenario& scenario, const std::string& folder,
                                   bool only_used) {
-  if (!scenario.program_files.whole.empty())
-    return Error{"a step that is compared with the step on one device cannot be packed", "--whole",
-                 "leave out --whole: what the engines compute does not depend on it"};
   TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
   const ImportedRun& run = *e.imported;
   ProgramFiles own;
@@ -58,10 +60,17 @@ Result<Scenario> with_own_program(const Scenario& scenario, const std::string& f
     if (!(scenario.program_files.*file).empty() || !(e.scenario.program_files.*file).empty())
       own.*file = (fs::path(folder) / name).string();
   }
-  for (const auto file : {&ProgramFiles::program, &ProgramFiles::binding}) {
-    if ((own.*file).empty()) continue;
-    TWINRUN_ASSIGN(const auto bytes, read_whole_file(e.scenario.program_files.*file));
-    TWINRUN_RETURN_IF_ERROR(write_file_atomically(own.*file, bytes));
+  for (const auto file : {&ProgramFiles::program, &ProgramFiles::binding, &ProgramFiles::whole}) {
+    if (!(own.*file).empty())
+      TWINRUN_RETURN_IF_ERROR(copy(e.scenario.program_files.*file, own.*file));
+  }
+  const fs::path whole(e.scenario.program_files.whole);
+  for (const std::string_view name : kBesideWhole) {
+    const std::string ending(name.substr(name.find('.')));
+    const fs::path from = fs::path(whole).replace_extension(ending);
+    std::error_code ignored;
+    if (whole.empty() || !fs::exists(from, ignored)) continue;
+    TWINRUN_RETURN_IF_ERROR(copy(from.string(), (fs::path(folder) / name).string()));
   }
   ArrayFile state;
   for (size_t i = 0; i < run.state.size(); ++i)

@@ -23,7 +23,11 @@ inline constexpr ProgramMember kProgramMembers[] = {
     {"step.json", &ProgramFiles::binding},
     {"step.state.safetensors", &ProgramFiles::state},
     {"step.batch.safetensors", &ProgramFiles::batch},
-    {"step.held_out.safetensors", &ProgramFiles::held_out}};
+    {"step.held_out.safetensors", &ProgramFiles::held_out},
+    {"whole.txt", &ProgramFiles::whole}};
+// What may lie beside whole.txt, as it lay beside the text that `--whole` named.
+inline constexpr std::string_view kBesideWhole[] = {"whole.json", "whole.state.npz",
+                                                    "whole.batch.npz"};
 
 // With `only_used`, batches that no step of the scenario reads are left out, so that its digest
 // changes; where seeds shuffle the batches, all are used. Errors: a file cannot be read or written.

@@ -54,6 +54,7 @@ Result<Opened> open(const std::string& path) {
     if (std::ranges::find(kNames, member.name) == std::end(kNames) &&
         std::ranges::find(kProgramMembers, member.name, &ProgramMember::name) ==
             std::end(kProgramMembers) &&
+        std::ranges::find(kBesideWhole, member.name) == std::end(kBesideWhole) &&
         !is_engine_member(member.name))
       return Error{fmt::format("member '{}' does not belong in a bundle", member.name), path,
                    kDamaged};
@@ -254,6 +255,9 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
   if (m.own_data) TWINRUN_RETURN_IF_ERROR(unpack(kOwnData));
   for (const auto& [name, file] : kProgramMembers) {
     if (!(scenario.program_files.*file).empty()) TWINRUN_RETURN_IF_ERROR(unpack(name));
+  }
+  for (const std::string_view name : kBesideWhole) {
+    if (opened.find(name) != nullptr) TWINRUN_RETURN_IF_ERROR(unpack(name));
   }
   TWINRUN_ASSIGN(DiagnoseOptions o, asked_again(m.asked, options.threads));
   o.directory = (fs::path(options.folder) / "results").string();

@@ -61,6 +61,8 @@ bool has_tpu_target(std::string_view target) {
   static const Names names = {"Sharding",
                               "SPMDFullToShardShape",
                               "SPMDShardToFullShape",
+                              "xla.sdy.GlobalToLocalShape",
+                              "xla.sdy.LocalToGlobalShape",
                               "annotate_device_placement",
                               "tpu_custom_call",
                               "TopK",

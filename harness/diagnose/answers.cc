@@ -67,7 +67,21 @@ Answer program(const DiagnosisState& diagnosis, const Report& r) {
   return {Outcome::kYes, "the engine ran the requested program, op by op"};
 }
 
+Answer user_sharding(const UserSharding& u, const Report& r) {
+  if (r.verdict == VerdictClass::kSharding) return {Outcome::kNo, r.headline};
+  if (u.differs())
+    return {Outcome::kNo, "one step differs from that on one device by more than rounding"};
+  if (!u.compared)
+    return {Outcome::kPartly,
+            "what the step declares to be one array is the same on all cores; what it means on one "
+            "device was not given (--whole FILE)"};
+  return {Outcome::kYes,
+          fmt::format("{} the same as on one device, in binary64",
+                      u.steps == 1 ? "1 step means" : fmt::format("{} steps mean", u.steps))};
+}
+
 Answer sharding(const DiagnosisState& diagnosis, const Report& r) {
+  if (diagnosis.evidence.user_sharding) return user_sharding(*diagnosis.evidence.user_sharding, r);
   if (!diagnosis.sharded()) return {Outcome::kNotApplicable, "one core"};
   if (r.verdict == VerdictClass::kSharding) return {Outcome::kNo, r.headline};
   if (!r.proofs.empty() && r.proofs.front().unproven.empty()) {

@@ -247,8 +247,9 @@ void user_sharding(const Evidence& e, Judgement& j) {
     Finding& of = first ? f : more.emplace_back(Finding{.verdict = f.verdict, .level = f.level});
     of.cause = c.cause;
     of.sentence = words.sentence + (first ? " " + f.sentence : "");
-    of.evidence.insert(of.evidence.begin(), {"at " + c.facts.at("line"), "cure: " + words.cure});
-    j.headline += fmt::format("{}{}", first ? " Cause: " : ", ", c.cause);
+    of.place = c.facts.at("line");
+    of.evidence.insert(of.evidence.begin(), {"at " + of.place, "cure: " + words.cure});
+    if (first) j.headline = words.sentence;
     j.next_steps.push_back(words.cure);
   }
   j.confidence = fmt::format("{}{} in binary64, on {} cores", text::plural(u.steps, "step"),

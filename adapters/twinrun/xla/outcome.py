@@ -176,6 +176,8 @@ def _asked(seen):
     if update.unknown or not update.asked:
         what = f"whether optax's {', '.join(update.unknown)} is its formula" if update.unknown else "whether the optimizer is its formula"
         rest.append(what)
+    if not asked:
+        return ", and ".join(rest)
     return "; ".join([*asked, *(["not asked: " + ", and ".join(rest)] if rest else [])])
 
 

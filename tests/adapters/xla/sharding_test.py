@@ -14,10 +14,13 @@ import with_jax  # noqa: F401, I001
 
 import jax
 import jax.numpy as jnp
+import kinds
 import numpy as np
 import sharding_models as m
+import twinrun
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from twinrun import command
 from twinrun.mesh import compare, emulated, plain, whole
 from twinrun.mesh.evaluate import binary64
 from twinrun.mesh.results import Results
@@ -340,6 +343,14 @@ class Script(unittest.TestCase):
         self.assertIn("PartitionSpec(None, 'data')", path.read_text())
         done = subprocess.run([sys.executable, str(path)], stdout=subprocess.PIPE, universal_newlines=True)
         self.assertEqual((done.returncode, done.stdout.split(":")[1].strip()), (0, "0 of 16 elements differ"), done.stdout)
+
+
+class Door(unittest.TestCase):
+    def test_its_bundle_is_proved_elsewhere(self):
+        step, state, batch = m.data_parallel(lambda g: lax.psum(g, "data"))
+        out = os.path.join(tempfile.mkdtemp(), "out")
+        twinrun.diagnose(step, state, [batch] * 2, out=out)
+        kinds.check(self, command.program(), out, "JAX step", 10)
 
 
 if __name__ == "__main__":
