@@ -135,6 +135,14 @@ class Schema:
         return found
 
 
+class Description:
+    """In the place of a schema, of what is recorded and is no call of an operation. `without`: arguments whose bytes are of no use."""
+    known, fresh, view, undeclared, positions = True, False, False, None, ()
+
+    def __init__(self, name, without=()):
+        self.name, self.keywords, self.out = name, without, bool(without)
+
+
 class Before:
     """What is known of a call before it runs."""
     __slots__ = ("schema", "arguments", "flags", "place", "module", "node", "forward", "link", "versions", "args", "kwargs")

@@ -24,7 +24,7 @@ import zlib
 from .messages import high, os    # as it was before the script
 
 MAGIC = b"TWINTRC2".ljust(64, b"\0")
-PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP, PLACE, UPDATE = range(10)
+PADDING, META, STRING, DATA, CALL, END, GRAPH, STEP, PLACE, UPDATE, FUNCTION = range(11)
 HEADER = struct.Struct("<IIQQ")
 COVERED = struct.Struct("<IQQ")    # of a header: what its checksum covers, beside the payload
 ALIGNMENT = 64          # of data in the file

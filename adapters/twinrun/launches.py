@@ -1,13 +1,11 @@
 """Launches of Triton's kernels, which no dispatcher sees: each is recorded as a call `triton.KERNEL` without arguments."""
 import sys
 
+from .encode import Description
 from .places import pass_on
 
 
-class Schema:
-    """Has what encode.py needs of the schema of a call."""
-    name = "triton"
-    known, fresh, view, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
+SCHEMA = Description("triton")
 
 
 class Launches:

@@ -1,5 +1,4 @@
 """Where a call comes from: the lines of the user's source, and the path of the module."""
-import dis
 import functools
 import inspect
 import linecache
@@ -160,14 +159,6 @@ class Places:
             return ""
         lines = range(code.co_firstlineno, code.co_firstlineno + MAX_FRAMES)    # decorators come first
         return self._line((code, next((n for n in lines if "def " in _source(code.co_filename, n)), lines[0])))
-
-    def span(self, function):
-        """Returns the file of a function of Python, its first and its last line; None of others."""
-        code = _code_of(function)
-        if code is None:
-            return None
-        first = code.co_firstlineno
-        return shown(code.co_filename), first, max((n for _, n in dis.findlinestarts(code) if n), default=first)
 
     def _line(self, place):
         text = self.lines.get(place)

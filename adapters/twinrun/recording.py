@@ -11,6 +11,7 @@ import weakref
 import torch
 
 from . import launches, older
+from .applied import Applied, name_of
 from .children import Children, named, rank
 from .encode import COMPOSED, NO_GRADIENT, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile, parse_size
@@ -90,6 +91,8 @@ class watch:
         self.modules.install()
         self.regions = Regions(self, self._hide, self._show)
         self.regions.install()
+        self.applied = Applied(self)
+        self.applied.install()
         self.launches = launches.Launches(self._launched)
         self.children = Children({"path": self.given, "steps": self.steps, "first": self.first, "budget": self.budget,
                                   "script": self.script, "stop": self.after is not None})
@@ -131,6 +134,7 @@ class watch:
 
     def _remove(self):
         self.regions.remove()
+        self.applied.remove()
         self.counter.remove()
         self.modules.remove()
         self.launches.remove()
@@ -175,9 +179,8 @@ class watch:
             text = f"{type(error).__name__} raised at {raised_at(error)}"    # its words may hold what is secret
         end = {"calls": r.calls, "steps": self.complete, "bytes": r.file.size, "exception": text,
                "left_out": dict(r.left_out), "observer": None, "settings": self.settings,
-               "functions": [{"name": name, "place": place, "forward": forward, "calls": len(numbers)}
-                             for name, place, forward, numbers in self.functions.values()]
-               + [{"name": name, "place": place, "forward": forward, "compiled": True} for name, place, forward in self.dissolved.values()],
+               "functions": [{"name": name, "place": place, "calls": len(numbers)} for name, place, numbers in self.functions.values()]
+               + [{"name": name, "place": place, "compiled": True} for name, place in self.dissolved.values()],
                "dropout_off": [] if self.modules.drops else list(self.modules.silent.values()),
                "skipped_evaluation": r.passed, "steps_elsewhere": self.counter.elsewhere,
                "steps_asked": self.steps if self.of_script else 0, "steps_made": self.counter.steps}
@@ -372,7 +375,7 @@ class watch:
         with self.lock:
             try:
                 with plain(), hidden():
-                    before = r.begin(launches.Schema, (), {})
+                    before = r.begin(launches.SCHEMA, (), {})
                     self._locate(before)
                     r.finish(before, f"triton.{name}", None, [], (before.place, before.module, before.node, before.forward, 0), False)
             except Exception as e:
@@ -443,18 +446,17 @@ class watch:
         if name is None:
             made = getattr(kind, "_forward_cls", None)
             # torch.compile's own are none of the script.
-            name = "" if made is None or made.__module__.startswith("torch._") else f"{made.__module__}.{made.__qualname__}Backward"
+            name = "" if made is None or made.__module__.startswith("torch._") else f"{name_of(made)}Backward"
             self.kinds[kind] = name
             if name:
                 self.functions[kind] = *self._described(made), set()
         if name:
-            self.functions[kind][3].add(node._sequence_nr() if hasattr(node, "_sequence_nr") else id(node))
+            self.functions[kind][2].add(node._sequence_nr() if hasattr(node, "_sequence_nr") else id(node))
         return name
 
     def _described(self, made):
-        """Returns the name of a Function of Python, where its backward is defined, and the lines of its forward."""
-        return (f"{made.__module__}.{made.__qualname__}", self.places.of(getattr(made, "backward", None)),
-                self.places.span(getattr(made, "forward", None)))
+        """Returns the name of a Function of Python, and where its backward is defined."""
+        return name_of(made), self.places.of(getattr(made, "backward", None))
 
     def dissolves(self, made):
         """Dynamo takes a Function of Python apart: no node of a backward pass has its name then."""

@@ -11,17 +11,12 @@ import weakref
 
 import torch
 
+from .encode import Description
 from .graphs import Graph, Unknown
 from .places import behind, pass_on
 
 
-class _Schema:
-    """Has what encode.py needs of the schema of a call."""
-    name = "torch.compile.inductor"
-    known, fresh, view, undeclared, out, positions, keywords = True, False, False, None, False, (), ()
-
-
-SCHEMA = _Schema()
+SCHEMA = Description("torch.compile.inductor")
 _here = threading.local()    # .inside: a region runs in this thread
 
 

@@ -10,6 +10,7 @@ import sys
 
 import torch
 
+from .encode import Description
 from .file import UPDATE
 from .modes import hidden, plain
 from .places import pass_on
@@ -18,16 +19,11 @@ NOWHERE = (0, 0, 0, -1, 0)              # place, module, node, forward call, fla
 SCALES = ("grad_scale", "found_inf")    # where torch.amp.GradScaler leaves the scale to the optimizer's own kernel
 
 
-class Kind:
-    """The kind of an optimizer; has what encode.py needs of a schema."""
-    known, fresh, view, undeclared, positions = True, False, False, None, ()
-    out, keywords = True, ("without",)    # their bytes are of no use
-
-    def __init__(self, optimizer):
-        cls = type(optimizer)
-        # torch.optim.adam.Adam is known as torch.optim.Adam.
-        public = cls.__module__.startswith("torch.optim.") and getattr(torch.optim, cls.__name__, None) is cls
-        self.name = f"torch.optim.{cls.__name__}" if public else f"{cls.__module__}.{cls.__qualname__}"
+def _kind(optimizer):
+    cls = type(optimizer)
+    # torch.optim.adam.Adam is known as torch.optim.Adam.
+    public = cls.__module__.startswith("torch.optim.") and getattr(torch.optim, cls.__name__, None) is cls
+    return Description(f"torch.optim.{cls.__name__}" if public else f"{cls.__module__}.{cls.__qualname__}", without=("without",))
 
 
 def _has_hooks(optimizer):
@@ -104,7 +100,7 @@ class Updates:
             self._begin(optimizer, started)
 
     def _begin(self, optimizer, started):
-        r, kind, groups = self.watch.recorder, Kind(optimizer), []
+        r, kind, groups = self.watch.recorder, _kind(optimizer), []
         self.open.append((id(optimizer), groups))
         hooks = {"hooks": True} if _has_hooks(optimizer) else {}
         for group in optimizer.param_groups:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backends/exec/messages.h"
 #include "harness/bisect/divergence.h"
 #include "harness/experiment/experiment.h"
 #include "harness/lockstep/op_digests.h"
@@ -96,10 +97,13 @@ bool same_inputs(const Held& a, const Held& b) {
   return true;
 }
 
-// Outputs in the order in which the program computes them, then state variables.
-std::vector<TensorGap> tensor_gaps(const Program& program, const Stepped& a, const Stepped& b) {
+// Outputs in the order in which the program computes them, then state variables. `all`: both engines
+// give all outputs; an engine of another process gives only those that it is asked for.
+std::vector<TensorGap> tensor_gaps(const Program& program, bool all, const Stepped& a,
+                                   const Stepped& b) {
   std::vector<std::pair<ValueId, size_t>> order;
-  for (size_t o = 0; o < program.outputs.size(); ++o) order.emplace_back(program.outputs[o].id, o);
+  for (size_t o = 0; o < program.outputs.size(); ++o)
+    if (all || exec::is_asked_for(program.outputs[o])) order.emplace_back(program.outputs[o].id, o);
   std::ranges::sort(order);
   std::vector<TensorGap> gaps;
   const auto compare = [&](const std::string& name, auto tensor) {
@@ -132,7 +136,7 @@ Result<OpDivergence> op_of_step(const Twins& t, const KeptStep& kept) {
                  step_of(t.a, t.program_a, kept, traced ? &ops_a : nullptr, p.executions));
   TWINRUN_ASSIGN(const Stepped b,
                  step_of(t.b, t.program_b, kept, traced ? &ops_b : nullptr, p.executions));
-  p.tensors = tensor_gaps(t.program_a, a, b);
+  p.tensors = tensor_gaps(t.program_a, traced, a, b);
   p.ops = ops_b.same;
   if (!ops_b.only_here.empty()) {
     p.notes.push_back(fmt::format("{} of B's ops before it have no counterpart in A, first {}",
@@ -163,8 +167,8 @@ Result<OpDivergence> op_of_step(const Twins& t, const KeptStep& kept) {
   int64_t& n = p.executions;
   TWINRUN_ASSIGN(const Stepped again_a, step_of(t.a, t.program_a, kept, nullptr, n));
   TWINRUN_ASSIGN(const Stepped again_b, step_of(t.b, t.program_b, kept, nullptr, n));
-  p.repeats_a = tensor_gaps(t.program_a, a, again_a).empty();
-  p.repeats_b = tensor_gaps(t.program_b, b, again_b).empty();
+  p.repeats_a = tensor_gaps(t.program_a, traced, a, again_a).empty();
+  p.repeats_b = tensor_gaps(t.program_b, traced, b, again_b).empty();
   return p;
 }
 

@@ -202,6 +202,10 @@ int tell_op(const OpDivergence& p, const std::string& a, const std::string& b, i
 // Runs B alone and compares each op with the bound of B's own arithmetic, from step `first` on.
 Result<int> by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<States> start,
                       int threads, bool json, Progress& progress, const StopFlag& stop) {
+  if (!pair.b.backend->capabilities().op_trace)
+    return Error{"shows no ops, so nothing can be compared with a bound", pair.name_b,
+                 "twinrun bisect op without --tolerance bound compares tensors",
+                 Error::Kind::kUnavailable};
   ThreadPool pool(threads);
   ProbePolicy policy;
   policy.bias = false;
@@ -225,10 +229,6 @@ Result<int> by_bounds(const Pair& pair, int64_t first, int64_t last, std::option
     progress.step(step + 1 - first, "");
   }
   progress.end(probe.violations().empty() ? "every op is inside its bound" : "outside");
-  if (probe.level() == 'C')
-    return Error{"shows no ops, so nothing can be compared with a bound", pair.name_b,
-                 "twinrun bisect op without --tolerance bound compares tensors",
-                 Error::Kind::kUnavailable};
   const Violation* v = probe.violations().empty() ? nullptr : &probe.violations().front();
   if (json) {
     Json j = {{"schema", 1}, {"axis", "op"}, {"by", v ? Json("bound") : Json(nullptr)}};

@@ -254,6 +254,7 @@ class Verification {
           "the engine does not repeat its own bits: two runs from the same state diverge "
           "after step {}",
           *parts));
+      stopped_repeating_ = facts_.repeats && options_.decides != VerifyOptions::Decides::kNoise;
     } else if (!facts_.repeats) {
       gate_.notes.push_back("the engine did not repeat its own bits when the golden run was made");
     }
@@ -261,6 +262,15 @@ class Verification {
   }
 
   void decide() {
+    if (stopped_repeating_) {
+      bits_decide_ = true;
+      gate_.decides = "bits";
+      gate_.outcome = GateOutcome::kDiverged;
+      gate_.headline =
+          "The engine repeated its own bits when the golden run was made, and no longer does: a "
+          "race, or memory that it reads before it writes it.";
+      return;
+    }
     const bool usable = gate_.noise->unusable.empty();
     if (!usable) {
       bits_decide_ = true;
@@ -352,7 +362,7 @@ class Verification {
   EngineSpec spec_;
   EngineSetup setup_;
   Capabilities declared_;
-  bool same_engine_ = true, bits_decide_ = true;
+  bool same_engine_ = true, bits_decide_ = true, stopped_repeating_ = false;
   int64_t judged_ = 0;  // steps that were held against conforming engines
 };
 

@@ -180,6 +180,17 @@ bool Again::has_place(const TensorView& view) const {
 // Walks back: what is read with a gradient, and was given without autograd, was given by a Function.
 void Again::find_hidden() {
   hidden_.assign(static_cast<size_t>(end_ - begin_), false);
+  use_of_.assign(static_cast<size_t>(end_ - begin_), -1);
+  uses_ = forward_uses(trace_);
+  // Of several within each other the outermost is the last.
+  for (size_t k = uses_.size(); k-- > 0;) {
+    const int64_t end = std::min(uses_[k].end, end_);
+    for (int64_t i = std::max(uses_[k].first, begin_); i < end; ++i) {
+      int32_t& use = use_of_[static_cast<size_t>(i - begin_)];
+      if (use >= 0) break;
+      use = static_cast<int32_t>(k);
+    }
+  }
   std::unordered_set<uint64_t> with_gradient;
   for (int64_t i = end_; i-- > begin_;) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
@@ -202,20 +213,12 @@ void Again::find_hidden() {
 bool Again::follows(const Call& call, const TensorView& view) const {
   if (!is_forward(call) || what_ == What::kFunction || what_ == What::kValues) return true;
   if (!call.without_gradient) return view.requires_gradient;
-  return is_hidden(call) &&
-         (view.requires_gradient || !detached_ || of_functions_.contains(view.storage));
-}
-
-bool Again::detach_unmarked() {
-  if (detached_) return false;
-  for (int64_t i = begin_; i < end_ && !detached_; ++i) {
-    const Call& call = trace_.calls[static_cast<size_t>(i)];
-    detached_ = is_hidden(call) && std::ranges::any_of(read_of(call), [&](const TensorView* t) {
-                  return aten::is_float(t->element) && !t->requires_gradient &&
-                         !of_functions_.contains(t->storage);
-                });
-  }
-  return detached_;
+  if (!is_hidden(call)) return false;
+  const int32_t use = use_of_[static_cast<size_t>(call.index - begin_)];
+  // What runs below autograd and is no Function of Python does not say what it is given.
+  if (use < 0 || uses_[static_cast<size_t>(use)].name->starts_with("torch.")) return true;
+  return view.requires_gradient || of_functions_.contains(view.storage) ||
+         uses_[static_cast<size_t>(use)].followed.contains(view.storage);
 }
 
 void Again::need(const std::vector<uint64_t>& storages, int64_t end) {

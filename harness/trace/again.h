@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backends/aten/array.h"
+#include "harness/trace/function_check.h"
 #include "harness/trace/trace_file.h"
 #include "program/base/thread_pool.h"
 
@@ -39,12 +40,6 @@ class Again {
   // depends on them is evaluated.
   Again(const TraceFile& trace, int64_t begin, int64_t end, std::unordered_set<uint64_t> leaves,
         ThreadPool* pool, What what = What::kGradient);
-
-  // An operand of a Function without the mark that it has a gradient is a view that its forward
-  // pass made of an operand with one, or was detached before. At first it is taken for the former;
-  // from now on for the latter. Returns whether that changes anything.
-  bool detach_unmarked();
-  void attach_unmarked() { detached_ = false; }
 
   // Calls that draw at random, each with the call whose numbers it gives instead.
   void draw_as(std::map<int64_t, int64_t> draws) { draws_ = std::move(draws); }
@@ -106,7 +101,8 @@ class Again {
   // Calls without autograd whose results have a gradient later: the forward pass of a Function.
   std::vector<bool> hidden_;
   std::unordered_set<uint64_t> of_functions_;  // storages that those give
-  bool detached_ = false;                      // detach_unmarked()
+  std::vector<ForwardUse> uses_;               // of Functions
+  std::vector<int32_t> use_of_;  // of each call: the one of those that makes it; -1: none
   std::vector<bool> needed_;
   // Of each call: the tensors that it reads, and those that it computes.
   std::vector<std::vector<const aten::TensorView*>> read_, given_;

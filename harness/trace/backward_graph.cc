@@ -17,11 +17,18 @@ using aten::Value;
 
 }  // namespace
 
+const ScriptFunction* function_of_node(const TraceFile& trace, const std::string& node) {
+  for (const ScriptFunction& f : trace.functions)
+    if (node == f.name + "Backward") return &f;
+  return nullptr;
+}
+
 BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& pass)
     : trace_(trace), begin_(pass.begin) {
   if (pass.given != nullptr) seeds_.insert(pass.given->storage);
   for (const int64_t s : pass.given != nullptr ? std::vector<int64_t>{} : pass.seeds)
     seeds_.insert(trace.calls[static_cast<size_t>(s)].result.tensor.storage);
+  find_functions();
   for (int64_t i = pass.begin; i < pass.end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
     if (is_work(call) && !call.node.empty()) add(call);
@@ -49,39 +56,54 @@ BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& p
   }
 }
 
+// What a Function differentiates within its backward pass, because it computes its forward pass again,
+// is part of its node.
+void BackwardGraph::find_functions() {
+  std::map<int64_t, std::pair<int64_t, const ScriptFunction*>> all;
+  for (const Call& record : trace_.uses) {
+    const Value* first = named(record, "first");
+    if (named(record, "gradients") == nullptr || first == nullptr || first->integer < begin_ ||
+        first->integer >= record.index)
+      continue;
+    auto& [end, function] = all[first->integer];
+    if (record.index <= end) continue;
+    end = record.index;
+    function = function_of_node(trace_, record.op + "Backward");
+  }
+  int64_t reach = begin_;
+  for (const auto& [first, use] : all) {
+    if (first < reach || use.second == nullptr) continue;
+    of_functions_[first] = use;
+    reach = use.first;
+  }
+}
+
 void BackwardGraph::add(const Call& call) {
-  // What a Function differentiates within its backward pass, because it computes its forward pass
-  // again, is part of its node.
-  const auto is_of = [&](const BackwardNode& n) {
-    return n.name == call.node && n.forward == call.forward;
-  };
-  const auto continues = [&](const BackwardNode& n) { return call.forward >= n.first || is_of(n); };
-  const bool within = within_ >= 0 && continues(nodes_[static_cast<size_t>(within_)]);
+  auto around = of_functions_.upper_bound(call.index);
+  const bool within = around != of_functions_.begin() && call.index < (--around)->second.first;
   // Gradients of several uses are added up between nodes, in the name of one of them.
   const bool joins = !within && joins_gradients(call);
-  if (!within && (nodes_.empty() || joins || !is_of(nodes_.back()))) {
+  const auto is_of_last = [&] {
+    return nodes_.back().name == call.node && nodes_.back().forward == call.forward;
+  };
+  const bool is_next =
+      nodes_.empty() || (within ? nodes_.back().first < around->first : joins || !is_of_last());
+  if (is_next) {
     BackwardNode node;
     node.place = call.place;
     node.first = call.index;
     if (!joins) {
-      node.name = call.node;
+      node.name = within ? around->second.second->name + "Backward" : call.node;
       node.forward = call.forward;
-      node.function = function_of(call.node);
+      node.function = within ? around->second.second : function_of_node(trace_, call.node);
       // Such a call has a line of its own in the backward pass.
       if (node.function != nullptr && call.forward >= 0 &&
           call.forward < static_cast<int64_t>(trace_.calls.size()))
         node.place = trace_.calls[static_cast<size_t>(call.forward)].place;
     }
-    const bool of_script =
-        node.function != nullptr && !std::string_view(node.function->name).starts_with("torch.");
-    if (of_script) {
-      within_ = static_cast<int64_t>(nodes_.size());
-    } else if (node.name != "torch::autograd::AccumulateGrad") {
-      within_ = -1;
-    }
     nodes_.push_back(std::move(node));
   }
-  const size_t mine = within ? static_cast<size_t>(within_) : nodes_.size() - 1;
+  const size_t mine = nodes_.size() - 1;
   nodes_[mine].last = call.index;
   for (const TensorView* t : computed_by(call, read_by(call)))
     maker_[t->storage].emplace_back(call.index, mine);
@@ -97,7 +119,7 @@ void BackwardGraph::add(const Call& call) {
 
 bool BackwardGraph::joins_gradients(const Call& call) const {
   if (base_name(call.op) != "aten.add" || call.args.size() != 2 || nodes_.empty() ||
-      call.node.starts_with("a hook of ") || function_of(call.node) != nullptr)
+      call.node.starts_with("a hook of ") || function_of_node(trace_, call.node) != nullptr)
     return false;
   bool elsewhere = false;
   for (const Value& v : call.args) {
@@ -130,21 +152,6 @@ std::vector<std::pair<const TensorView*, int64_t>> BackwardGraph::given_to(size_
     }
   }
   return out;
-}
-
-std::vector<const ScriptFunction*> BackwardGraph::silent() const {
-  std::set<std::string> heard;
-  for (const BackwardNode& node : nodes_) heard.insert(node.name);
-  std::vector<const ScriptFunction*> out;
-  for (const ScriptFunction& f : trace_.functions)
-    if (heard.insert(f.name + "Backward").second) out.push_back(&f);
-  return out;
-}
-
-const ScriptFunction* BackwardGraph::function_of(const std::string& node) const {
-  for (const ScriptFunction& f : trace_.functions)
-    if (node == f.name + "Backward") return &f;
-  return nullptr;
 }
 
 }  // namespace twinrun

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -24,6 +25,9 @@ struct BackwardNode {
   bool is_hook() const { return name.starts_with("a hook of "); }
 };
 
+// The Function whose backward pass a node of autograd is; nullptr: it is of no Function.
+const ScriptFunction* function_of_node(const TraceFile& trace, const std::string& node);
+
 class BackwardGraph {
  public:
   // `step`: the first call of the pass's step.
@@ -34,17 +38,16 @@ class BackwardGraph {
   int64_t maker(uint64_t storage, int64_t before) const;
   // Gradients that a node is given, and the calls that read them.
   std::vector<std::pair<const aten::TensorView*, int64_t>> given_to(size_t node) const;
-  // Functions of the script without a node: their backward pass makes no call, or did not run.
-  std::vector<const ScriptFunction*> silent() const;
 
  private:
+  void find_functions();
   void add(const aten::Call& call);
   bool joins_gradients(const aten::Call& call) const;
-  const ScriptFunction* function_of(const std::string& node) const;
 
   const TraceFile& trace_;
   int64_t begin_;                       // the first call of the pass
-  int64_t within_ = -1;                 // the Function of the script whose node may not have ended
+  // Backward passes of Functions: by the first call, the one behind the last.
+  std::map<int64_t, std::pair<int64_t, const ScriptFunction*>> of_functions_;
   std::unordered_set<uint64_t> seeds_;  // the ones that the pass begins with
   std::vector<BackwardNode> nodes_;
   // By storage: calls that gave it values, and their nodes.

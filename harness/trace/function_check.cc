@@ -43,7 +43,7 @@ bool rounds_between(const TraceFile& trace, const FunctionUse& use) {
       "aten.round", "aten.floor", "aten.ceil",      "aten.trunc",    "aten.fix",
       "aten.sign",  "aten.sgn",   "aten.heaviside", "aten.bernoulli"};
   std::unordered_set<uint64_t> from, rounded;
-  for (const auto& [input, gradient] : use.inputs) from.insert(input->storage);
+  for (const FunctionUse::Input& input : use.inputs) from.insert(input.view->storage);
   for (int64_t i = use.first; i <= use.last; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
     if (!is_work(call)) continue;
@@ -88,8 +88,7 @@ Kept kept_of(const TraceFile& trace, const FunctionUse& use) {
   each(use.last + 1, use.begin, [&](const Call& call, const auto& operands) {
     for (const TensorView* t : computed_by(call, operands)) others.insert(t->storage);
   });
-  for (const auto& [output, given] : use.outputs)
-    if (given != nullptr) known.insert(given->storage);
+  for (const auto& [output, given] : use.outputs) known.insert(given->storage);
   Kept out;
   each(use.begin, use.end, [&](const Call& call, const auto& operands) {
     for (const TensorView* t : operands) {
@@ -105,17 +104,19 @@ Kept kept_of(const TraceFile& trace, const FunctionUse& use) {
 }
 
 // `least` is for a step whose types round and decide. By itself a Function of half precision is known
-// better: its passes are evaluated on the same numbers, so that what is left are its constants, which
-// one pass may have rounded and the other not. Four of them are allowed for. Not where a choice that
-// was made on rounded numbers is part of it.
+// better: both passes are evaluated on the same numbers, so that what is left are its constants, which
+// one pass may have rounded and the other not: those that are computed from no operand, and what it
+// reads as a number of Python. Four of them are allowed for. Not where a choice that was made on
+// rounded numbers is part of it.
 double least_of(const TraceFile& trace, const FunctionUse& use, const Kept& kept, double least) {
   constexpr double kLeastOfSingle = 0x1p-10, kConstants = 4;
   if (!kept.all) return least;
   std::unordered_set<uint64_t> exact;
-  for (const auto& [input, gradient] : use.inputs) exact.insert(input->storage);
-  for (const auto& [output, given] : use.outputs)
-    if (given != nullptr) exact.insert(given->storage);
-  double unit = 0;
+  for (const FunctionUse::Input& input : use.inputs) exact.insert(input.view->storage);
+  for (const auto& [output, given] : use.outputs) exact.insert(given->storage);
+  std::unordered_set<uint64_t> evaluated = exact;
+  double of_all = 0, of_constants = 0;
+  bool reads_numbers = false;
   for (const auto& [begin, end] :
        {std::pair(use.first, use.last + 1), std::pair(use.begin, use.end)}) {
     for (int64_t i = begin; i < end; ++i) {
@@ -129,10 +130,20 @@ double least_of(const TraceFile& trace, const FunctionUse& use, const Kept& kept
       if (std::ranges::any_of(read, is_rounded) &&
           std::ranges::any_of(computed_by(call, read), chooses))
         return least;
-      for (const TensorView* t : read)
-        if (aten::is_half(t->element)) unit = std::max(unit, aten::half_unit(t->element));
+      reads_numbers = reads_numbers || base_name(call.op) == "aten._local_scalar_dense";
+      bool follows = false;
+      for (const TensorView* t : read) {
+        const bool is_evaluated = evaluated.contains(t->storage);
+        follows = follows || is_evaluated;
+        if (!aten::is_half(t->element)) continue;
+        of_all = std::max(of_all, aten::half_unit(t->element));
+        if (!is_evaluated) of_constants = std::max(of_constants, aten::half_unit(t->element));
+      }
+      for (const TensorView* t : computed_by(call, read))
+        if (follows) evaluated.insert(t->storage);
     }
   }
+  const double unit = reads_numbers ? of_all : of_constants;
   return std::min(least, std::max(kLeastOfSingle, kConstants * unit));
 }
 
@@ -144,24 +155,37 @@ class Examination {
         kept_(kept_of(trace, use)),
         least_(least_of(trace, use, kept_, least)),
         stop_(stop),
-        again_(trace, use.first, use.last + 1, storages(use.inputs, false), pool,
-               Again::What::kFunction) {
-    for (const auto& [input, gradient] : use.inputs)
-      sizes_.push_back(length(aten::array_of(*input, pool)));
-    if (use.passes_gradients_on()) {
-      given_.push_back(signs(use.outputs[0].first->dims, 1));
-      gradients_ = given_;
-      return;
-    }
+        again_(trace, use.first, use.last + 1, storages(use, false), pool, Again::What::kFunction) {
+    check_places();
+    for (const FunctionUse::Input& input : use.inputs)
+      sizes_.push_back(length(aten::array_of(*input.view, pool)));
     for (const auto& [output, given] : use.outputs) given_.push_back(aten::array_of(*given, pool));
-    Again backward(trace, use.begin, use.end, storages(use.outputs, true), pool,
-                   Again::What::kFunction);
+    const std::unordered_set<uint64_t> given = storages(use, true);
+    // What is computed from its operands is evaluated in both passes: one may round it.
+    std::unordered_set<uint64_t> read = storages(use, false);
+    read.insert(given.begin(), given.end());
+    Again backward(trace, use.begin, use.end, read, pool, Again::What::kFunction);
     again_.run(use.last + 1, {}, 0, -1, {});
     for (const TensorView* t : kept_.views) backward.hold(*t, again_.read(*t));
     backward.run(use.end, {}, 0, -1, {});
-    for (const auto& [input, gradient] : use.inputs)
-      gradients_.push_back(gradient != nullptr ? backward.read(*gradient)
-                                               : aten::empty_array(input->dims, true));
+    std::unordered_set<uint64_t> made = computed_in(trace, use.begin, use.end);
+    made.insert(given.begin(), given.end());
+    std::unordered_set<uint64_t> before = computed_in(trace, use.first, use.last + 1);
+    for (const FunctionUse::Input& input : use.inputs) before.insert(input.view->storage);
+    for (const auto& [output, gradient] : use.outputs)
+      if (!before.contains(output->storage))
+        throw Undefined("no recorded call computed its result");
+    for (const FunctionUse::Input& input : use.inputs) {
+      gradients_.push_back(aten::filled(input.view->dims, 0));
+      for (const TensorView* gradient : input.gradients) {
+        const bool is_made = made.contains(gradient->storage);
+        if (!is_made && !before.contains(gradient->storage))
+          throw Undefined("no recorded call computed its gradient");
+        const Array x = (is_made ? backward : again_).read(*gradient);
+        if (x.dims != input.view->dims) throw Undefined("its gradient has other dimensions");
+        for (size_t k = 0; k < x.value.size(); ++k) gradients_.back().value[k] += x.value[k];
+      }
+    }
   }
 
   // `rounds`: rounds_between().
@@ -199,15 +223,39 @@ class Examination {
     }
     if (!wrong && certain) return FunctionState::kRight;
     if (forward.passes_on || (forward.has_steps && flat)) return FunctionState::kMeant;
-    return wrong && use_.is_certain ? FunctionState::kWrong : FunctionState::kUnknown;
+    return wrong ? FunctionState::kWrong : FunctionState::kUnknown;
   }
 
  private:
-  static std::unordered_set<uint64_t> storages(const std::vector<FunctionUse::Pair>& pairs,
-                                               bool second) {
+  static std::unordered_set<uint64_t> storages(const FunctionUse& use, bool of_given) {
     std::unordered_set<uint64_t> out;
-    for (const auto& [value, gradient] : pairs) out.insert((second ? gradient : value)->storage);
+    if (of_given) {
+      for (const auto& [output, given] : use.outputs) out.insert(given->storage);
+    } else {
+      for (const FunctionUse::Input& input : use.inputs) out.insert(input.view->storage);
+    }
     return out;
+  }
+  static std::unordered_set<uint64_t> computed_in(const TraceFile& trace, int64_t begin,
+                                                  int64_t end) {
+    std::unordered_set<uint64_t> out;
+    for (int64_t i = begin; i < end; ++i) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      if (!is_work(call)) continue;
+      for (const TensorView* t : computed_by(call, read_by(call))) out.insert(t->storage);
+    }
+    return out;
+  }
+  // Operands may be parts of one memory, as queries, keys and values of one projection are. Parts that
+  // overlap are moved together, so that neither has a slope of its own.
+  void check_places() const {
+    Moves counts;
+    for (const FunctionUse::Input& input : use_.inputs)
+      if (!again_.add(*input.view, aten::filled(input.view->dims, 1), 1, counts))
+        throw Undefined("where an operand lies is not known");
+    for (const auto& [storage, cells] : counts)
+      if (std::ranges::any_of(cells, [](double n) { return n > 1; }))
+        throw Undefined("its operands share elements");
   }
 
   Array signs(const aten::Dims& dims, double size) {
@@ -233,7 +281,7 @@ class Examination {
   // Whether most numbers that it gives stay as they are where an operand moves a little.
   bool mostly_stays(size_t input, const Array& direction) {
     Moves moves;
-    if (!again_.add(*use_.inputs[input].first, direction, 1, moves)) return false;
+    if (!again_.add(*use_.inputs[input].view, direction, 1, moves)) return false;
     std::vector<Array> here;
     again_.run(use_.last + 1, {}, 0, -1, {});
     for (const auto& [output, given] : use_.outputs) here.push_back(again_.read(*output));
@@ -255,7 +303,7 @@ class Examination {
   Sides slope(size_t input, const Array& direction, double by) {
     if (stop_ != nullptr && stop_->load()) throw Undefined("it was interrupted");
     Moves moves;
-    if (!again_.add(*use_.inputs[input].first, direction, by, moves))
+    if (!again_.add(*use_.inputs[input].view, direction, by, moves))
       throw Undefined("where an operand lies is not known");
     const std::vector<double> here = weighed({}, 0);
     double found[2] = {0, 0}, apart = 0, sum = 0;
@@ -314,10 +362,8 @@ ForwardPass forward_pass(const TraceFile& trace, int64_t first, int64_t last) {
 
 FunctionState examine(const TraceFile& trace, const FunctionUse& use, double least,
                       ThreadPool* pool, const StopFlag* stop) {
-  if (!use.is_found()) return FunctionState::kUnknown;
+  if (!use.is_found || use.inputs.empty() || use.outputs.empty()) return FunctionState::kUnknown;
   const ForwardPass forward = forward_pass(trace, use.first, use.last);
-  if (forward.passes_on && use.passes_gradients_on()) return FunctionState::kRight;
-  if (use.inputs.empty() || use.outputs.empty()) return FunctionState::kUnknown;
   try {
     return Examination(trace, use, least, pool, stop).state(forward, rounds_between(trace, use));
   } catch (const Undefined&) {

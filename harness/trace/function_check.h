@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -17,27 +18,35 @@
 
 namespace twinrun {
 
-// One use of a Function. Its backward pass may make no call: then it passes gradients on as they are.
+// One use of a Function, as it is recorded.
 struct FunctionUse {
-  using Pair = std::pair<const aten::TensorView*, const aten::TensorView*>;
+  // An operand that has a gradient, with those that the backward pass gives for it; none: its
+  // gradient is 0.
+  struct Input {
+    const aten::TensorView* view = nullptr;
+    std::vector<const aten::TensorView*> gradients;
+  };
   const ScriptFunction* function = nullptr;
-  int64_t first = 0, last = 0;  // the calls of its forward pass
+  bool is_found = false;        // its forward pass and what it was given
+  int64_t first = 0, last = 0;  // the calls of its forward pass; none if `last` is before `first`
   int64_t begin = 0, end = 0;   // of its backward pass: `end` is behind the last
-  // What it reads, with the gradient that its backward pass gives for it; what it gives, with the
-  // gradient of that which it is given. Without these gradients: the same for both.
-  std::vector<Pair> inputs, outputs;
-  bool is_certain = true;  // false: an input is taken to be one for its size, which accuses nobody
-  bool is_found() const { return last > 0; }  // its forward pass is
-  bool passes_gradients_on() const { return begin == end; }
+  std::vector<Input> inputs;
+  // What it gives, with the gradient of that which its backward pass is given.
+  std::vector<std::pair<const aten::TensorView*, const aten::TensorView*>> outputs;
 };
 
-// Those in a step, which begins with call `step`, before and in one of its backward passes. A use that
-// is not understood has no inputs or outputs. The forward pass of a Function is told from that of
-// another one that follows it by the lines that made its calls.
+// Those in a backward pass of a step, which begins with call `step`. One that is not understood has no
+// inputs or outputs.
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass);
 
-// The Function in whose forward pass a call is made, by its lines; nullptr: in none.
-const ScriptFunction* function_around(const TraceFile& trace, int64_t call);
+// A forward pass of a Function that autograd follows, also of one of PyTorch's: its calls, and the
+// storages of the operands that have a gradient.
+struct ForwardUse {
+  const std::string* name = nullptr;
+  int64_t first = 0, end = 0;
+  std::unordered_set<uint64_t> followed;
+};
+std::vector<ForwardUse> forward_uses(const TraceFile& trace);
 
 // A Function whose backward pass writes into the gradient that it is given, which autograd gives to
 // another node as well, as it does with that of a sum. nullptr: none does.

@@ -80,17 +80,7 @@ class Check {
 
   void run(GradientCheck& out) {
     find_leaves();
-    double worst = measured();
-    if (worst >= least_ && again_.detach_unmarked()) {
-      here_.reset();
-      const double detached = measured();
-      if (detached >= worst) {
-        again_.attach_unmarked();
-        here_.reset();
-        need_losses();
-      }
-      worst = std::min(worst, detached);
-    }
+    const double worst = measured();
     out.worst = std::max(out.worst, worst);
     if (worst < least_) {
       if (worst >= kSmall && is_a_function_wrong(out)) return;
@@ -101,7 +91,7 @@ class Check {
       }
       for (const Pass& pass : group_)
         for (const FunctionUse& use : uses_of(trace_, step_.begin, pass))
-          if (use.is_found()) out.right.push_back(use.function->name);
+          if (use.is_found) out.right.push_back(use.function->name);
       return;
     }
     if (step_.has_regions) return wrong_with_regions(out);
@@ -294,7 +284,7 @@ class Check {
       if (of_script(k)) names.insert(graph.nodes()[k].name);
     if (names.size() > 1) return;
     // A Function whose backward pass makes no call leaves no node, and may lie anywhere between.
-    if (script == suspects.end() && !graph.silent().empty()) return;
+    if (script == suspects.end() && has_silent(pass)) return;
     // Nor where the step's own half precision may have decided a branch, such as a clamp, that is open
     // without its roundings.
     if (script == suspects.end() && step_.has_half) return;
@@ -304,7 +294,7 @@ class Check {
     if (node.function != nullptr) {
       bool is_known = false;
       for (const FunctionUse& use : uses_of(trace_, step_.begin, pass)) {
-        if (use.function != node.function || !use.is_found()) continue;
+        if (use.function != node.function || !use.is_found) continue;
         name_it(*node.function, forward_pass(trace_, use.first, use.last), out);
         is_known = true;
       }
@@ -394,6 +384,10 @@ class Check {
       return true;
     }
     return false;
+  }
+  bool has_silent(const Pass& pass) const {
+    return std::ranges::any_of(uses_of(trace_, step_.begin, pass),
+                               [](const FunctionUse& use) { return use.begin == use.end; });
   }
   static void name_it(const ScriptFunction& f, const ForwardPass& forward, GradientCheck& out) {
     out.node = f.name + "Backward";

@@ -23,7 +23,8 @@ enum Kind : uint32_t {
   kGraph = 6,
   kStep = 7,
   kPlace = 8,
-  kUpdate = 9
+  kUpdate = 9,
+  kFunction = 10
 };
 
 inline uint32_t checksum(std::span<const std::byte> bytes, uint32_t before) {

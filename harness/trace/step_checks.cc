@@ -142,6 +142,7 @@ StaleReads stale_reads(const TraceFile& trace) {
 bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin, int64_t end,
                              GradientCheck& out) {
   int64_t looks = int64_t{1} << 24;  // a trace may ask for the square of its calls
+  const std::vector<ForwardUse> uses = forward_uses(trace);
   for (int64_t i = begin; i < end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed || call.node.empty() || call.forward < step) continue;
@@ -161,8 +162,10 @@ bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin
         const Call& writer = trace.calls[static_cast<size_t>(k)];
         if (!writer.node.empty() || std::ranges::none_of(writer.written, writes)) continue;
         // What a Function writes in its own forward pass, before that is over, it may keep.
-        const ScriptFunction* around = function_around(trace, k);
-        if (around != nullptr && call.node == around->name + "Backward") continue;
+        const auto is_of_it = [&](const ForwardUse& use) {
+          return use.first <= k && k < use.end && call.node == *use.name + "Backward";
+        };
+        if (std::ranges::any_of(uses, is_of_it)) continue;
         out.node = call.node;
         out.place = writer.place;
         out.changed_by = writer.op;

@@ -160,14 +160,8 @@ class Reader {
   }
 
   static ScriptFunction function_of(const Json& f) {
-    ScriptFunction out{f.value("name", ""), f.value("place", ""), count(f, "calls"), "", 0, -1};
-    out.is_compiled = f.value("compiled", false);
-    const auto at = f.find("forward");
-    if (at == f.end() || !at->is_array() || at->size() != 3 || !(*at)[0].is_string()) return out;
-    out.file = (*at)[0].get<std::string>();
-    out.first = json_integer<int64_t>((*at)[1]);
-    out.last = json_integer<int64_t>((*at)[2]);
-    return out;
+    return {f.value("name", ""), f.value("place", ""), count(f, "calls"),
+            f.value("compiled", false)};
   }
 
   static std::string shown(const Json& value) {
@@ -239,6 +233,9 @@ class Reader {
       case kUpdate:
         trace_.updates.push_back(call(payload));
         return;
+      case kFunction:
+        trace_.uses.push_back(call(payload));
+        return;
       case kGraph:
         return graph(id, payload);
       case kStep:
@@ -286,7 +283,7 @@ class Reader {
         return;
       }
       default:
-        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 9)", kind)};
+        throw Malformed{fmt::format("a record of unknown kind {} (known: 0 to 10)", kind)};
     }
   }
 

@@ -30,8 +30,6 @@ struct Permitted {
 struct ScriptFunction {
   std::string name, place;  // "__main__.Swish"; the line of its `backward`
   int64_t calls = 0;
-  std::string file;  // of its `forward`, with its first and last line
-  int64_t first = 0, last = -1;
   bool is_compiled = false;  // torch.compile has taken it apart: no node has its name
 };
 
@@ -44,6 +42,8 @@ struct TraceFile {
   std::vector<aten::Call> calls;
   // What optimizers were given and left, a group of parameters each. `index`: of the call that follows.
   std::vector<aten::Call> updates;
+  // What Functions of Python were given and gave, in a forward or a backward pass. `index`: likewise.
+  std::vector<aten::Call> uses;
   bool on_accelerator = false;  // some tensor lies in the memory of a device
   int64_t steps = 0;
   int64_t bytes = 0;  // of the file

@@ -28,12 +28,6 @@ MISSES = [
     ("right", "lstm", "bf16", "INCONCLUSIVE", "recurrent layers of half precision have no definition"),
     ("wrong", "compiled compiled_aot compiled_eager", "f32 bf16 f16", "INCONCLUSIVE",
      "torch.compile takes the Function apart, and its graph does not tell what is held fixed: the Function is listed as not examined"),
-    ("wrong", "AttentionScaleForgotten AttentionKeysNotTransposed", "bf16 f16", "INCONCLUSIVE",
-     "of queries, keys and values in one memory it is not known which gradient is whose"),
-    ("wrong", "AttentionSoftmaxDiagonal", "f16", "INCONCLUSIVE", "the same"),
-    ("wrong", "AttentionSoftmaxDiagonal", "bf16", "NOISE", "the same, and half precision leaves room"),
-    ("wrong", "AttentionKeysDetached", "bf16 f16", "NOISE", "the same, and half precision leaves room"),
-    ("beside_a_hook", "Glu Attention", "f32 bf16 f16", "INCONCLUSIVE", "the same"),
     ("meant", "compiled_straight_through", "f32 bf16 f16", "INCONCLUSIVE", "the same, and no bound is known of a rounding in a region"),
 ]
 JAX_MISSES = [

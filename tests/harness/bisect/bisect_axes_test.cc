@@ -7,6 +7,7 @@
 #include <random>
 
 #include "backends/core/wrapped.h"
+#include "backends/exec/messages.h"
 #include "harness/bisect/divergence.h"
 #include "harness/diagnose/pipeline.h"
 #include "tests/harness/tiny.h"
@@ -138,11 +139,32 @@ TEST(BisectOp, ADifferenceThatIsGoneIsNotReproducible) {
   EXPECT_GT(gone, 0);
 }
 
+// As an engine of another process: it shows no ops, and leaves zeros for what it is not asked for.
+class Foreign : public WrappedBackend {
+ public:
+  explicit Foreign(std::unique_ptr<Backend> inner)
+      : WrappedBackend(std::move(inner), [](Capabilities& c) { c.op_trace = false; }) {}
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    return wrap<Run>(program);
+  }
+
+ private:
+  struct Run : WrappedEngine {
+    using WrappedEngine::WrappedEngine;
+    Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                TraceSink* sink, OpHooks* hooks) override {
+      TWINRUN_RETURN_IF_ERROR(inner_->step(step, states, inputs, outputs, sink, hooks));
+      for (std::vector<Tensor>& core : outputs)
+        for (size_t o = 0; o < core.size(); ++o)
+          if (!exec::is_asked_for(program().outputs[o])) core[o] = Tensor::zeros(core[o].type());
+      return Ok{};
+    }
+  };
+};
+
 TEST(BisectOp, WithoutOpsTheFirstTensor) {
   Planted p = planted(tiny::scenario(tiny::kDense), "scale@dense2/bias.grad,step=2,magnitude=2");
-  // Engines of other processes show no ops.
-  p.b =
-      std::make_unique<WrappedBackend>(std::move(p.b), [](Capabilities& c) { c.op_trace = false; });
+  p.b = std::make_unique<Foreign>(std::move(p.b));
   const Diverged diverged = must(part_of_engines(p.twins()));
   const OpDivergence op = must(op_of_step(p.twins(), diverged.kept));
   EXPECT_EQ(op.by, OpDivergence::By::kTensor);

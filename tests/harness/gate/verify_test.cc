@@ -197,6 +197,17 @@ TEST_F(Verify, AnEngineThatDoesNotRepeatIsToldSo) {
   EXPECT_TRUE(std::ranges::any_of(noise.notes, [](const std::string& note) {
     return note.find("does not repeat its own bits") != std::string::npos;
   })) << to_terminal(noise);
+
+  // One that repeated when it was recorded has a race now, though each step lies inside the noise.
+  RunFile repeated = golden;
+  repeated.environment["golden.repeats"] = "yes";
+  keep(repeated);
+  const auto fault = must(parse_fault("ulp_bias@dense1/kernel.grad,step=12,magnitude=1"));
+  const Gate race = verify({.faults = {fault}});
+  EXPECT_EQ(race.outcome, GateOutcome::kDiverged) << to_terminal(race);
+  EXPECT_NE(race.headline.find("no longer does"), std::string::npos) << to_terminal(race);
+  EXPECT_EQ(verify({.decides = VerifyOptions::Decides::kNoise, .faults = {fault}}).outcome,
+            GateOutcome::kInside);
 }
 
 TEST_F(Verify, WhatChangedBeforeTheFirstStepIsNamed) {
