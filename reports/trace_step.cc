@@ -227,6 +227,11 @@ std::vector<std::string> step::remarks(const TraceVerdict& v) {
   };
   tell(v.weights_written, " changes weights besides the optimizer's updates");
   tell(v.gradients_written, " changes gradients after the update that used them");
+  tell(v.scaled_gradients_written,
+       " changes gradients before the scaler divides them by its scale");
+  tell(v.stretched_loss,
+       " compares each number of the one tensor with each of the other: their shapes differ, and "
+       "both are stretched");
   if (const auto& c = v.unused_backward)
     told.push_back(
         fmt::format("the gradients of a backward pass{} are cleared before anything uses them",
@@ -258,8 +263,9 @@ std::string step::looked_at(const TraceVerdict& v) {
   else if (!g.is_wrong)
     open.emplace_back("whether the gradient is the derivative of the loss");
   if (u.asked)
-    asked.push_back(fmt::format("the updates are the published formula of {} ({:.1e})",
-                                fmt::join(u.optimizers, " and "), u.worst));
+    asked.push_back(
+        fmt::format("the updates are the published formula of {} (they differ by {:.1e})",
+                    fmt::join(u.optimizers, " and "), u.worst));
   else if (u.like.empty())
     open.push_back("whether the update is the optimizer's published formula" +
                    (u.why.empty() ? "" : fmt::format(" ({})", u.why)));
@@ -270,7 +276,7 @@ std::string step::looked_at(const TraceVerdict& v) {
             : fmt::format("{} of {} of the optimizers are frozen, the others have a gradient",
                           text::count(t.frozen),
                           text::plural(t.frozen + t.parameters, "parameter")));
-  if (v.stale.asked) asked.emplace_back("no gradient goes through weights of before an update");
+  if (v.stale.asked) asked.emplace_back("no gradient goes through an earlier version of a weight");
   open.emplace_back(
       "whether the model and its mode, the loss, the data, and what else is done to gradients and "
       "weights are those that you mean");

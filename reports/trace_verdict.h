@@ -173,8 +173,8 @@ struct UpdateCheck {
   int32_t step = 0;
   double off = 0;
   std::string optimizer, place;
-  // Of an optimizer that is none of PyTorch's, where its updates are those of a formula but for a part
-  // of it: "train.Adam is none of torch.optim's: it computes ...".
+  // Of an optimizer that is none of PyTorch's, where its updates are those of no formula, of one but
+  // for a part of it, or of another one than its name says.
   std::string like;
   std::string type;  // of the parameter: "float32[64, 10]"
   std::string what;  // "the weights", "its state exp_avg_sq"
@@ -208,7 +208,8 @@ struct TraceVerdict {
   bool repeats_batch = false;  // each step reads the same one
   std::optional<OldCopy> old_copy;
   // What writes weights besides the updates, and gradients after the update that was made with them.
-  std::optional<CallSite> weights_written, gradients_written;
+  std::optional<CallSite> weights_written, gradients_written, scaled_gradients_written;
+  std::optional<CallSite> stretched_loss;
   std::optional<CallSite> unused_backward;  // a backward pass whose gradients nothing uses
   std::vector<std::string> dropout_off;  // modules of dropout, all of which are in evaluation mode
   std::optional<CallSite> evaluating;    // batch normalisation, all of which is in evaluation mode

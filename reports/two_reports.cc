@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -38,6 +39,61 @@ std::string headline(const TwoReports& both) {
     return fmt::format("both sides are {}", to_string(both.a.verdict));
   return fmt::format("side A is {}, side B is {}", to_string(both.a.verdict),
                      to_string(both.b.verdict));
+}
+
+std::optional<Answer::Outcome> outcome_from(const std::string& word) {
+  using enum Answer::Outcome;
+  for (const Answer::Outcome o : {kYes, kNo, kOpen, kPartly, kNotAsked, kNotApplicable})
+    if (to_string(o) == word) return o;
+  return std::nullopt;
+}
+
+// What both sides answered by themselves.
+Answer of_both(const TwoReports& both, const std::string& question, const std::string& otherwise) {
+  using enum Answer::Outcome;
+  const auto a = both.a.answers.find(question), b = both.b.answers.find(question);
+  if (a == both.a.answers.end() || b == both.b.answers.end()) return {kNotAsked, otherwise};
+  const auto is = [&](Answer::Outcome o) {
+    return a->second.outcome == o || b->second.outcome == o;
+  };
+  const Answer::Outcome outcome = a->second.outcome == b->second.outcome ? a->second.outcome
+                                  : is(kNo)                              ? kNo
+                                  : is(kOpen)                            ? kOpen
+                                                                         : kPartly;
+  return {outcome, a->second.what == b->second.what
+                       ? a->second.what
+                       : fmt::format("A: {}; B: {}", a->second.what, b->second.what)};
+}
+
+// The keys of a resolved scenario: "train.steps" -> "120".
+std::map<std::string, std::string> keys_of(const std::string& toml) {
+  std::map<std::string, std::string> out;
+  std::istringstream lines(toml);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("[")) {
+      section = line.substr(0, line.find(']')).substr(line.find_first_not_of('[')) + ".";
+    } else if (const size_t at = line.find(" = "); at != std::string::npos) {
+      std::string& value = out[section + line.substr(0, at)];
+      value += (value.empty() ? "" : ", ") + line.substr(at + 3);
+    }
+  }
+  return out;
+}
+std::vector<std::string> other_keys(const SideReport& a, const SideReport& b) {
+  std::vector<std::string> out;
+  const auto x = keys_of(a.scenario);
+  auto y = keys_of(b.scenario);
+  if (x.empty() || y.empty()) return out;
+  for (const auto& [key, value] : x) {
+    const std::string other = y.contains(key) ? y[key] : "not set";
+    y.erase(key);
+    if (other != value && key != "name" && key != "description")
+      out.push_back(fmt::format("{} is {} on side A and {} on side B", key, value, other));
+  }
+  for (const auto& [key, value] : y)
+    out.push_back(fmt::format("{} is not set on side A and {} on side B", key, value));
+  return out;
 }
 
 // The files of a step, in the folder of its report. Errors: not what a diagnosis writes.
@@ -128,6 +184,13 @@ Result<SideReport> read_side_report(const std::string& path, std::string name) {
     out.cause = text_of(j["findings"][0], "cause");
     out.sentence = text_of(j["findings"][0], "sentence");
   }
+  if (j.contains("scenario")) out.scenario = text_of(j["scenario"], "toml");
+  if (j.contains("answers") && j["answers"].is_object()) {
+    for (const auto& [question, a] : j["answers"].items()) {
+      if (const auto outcome = outcome_from(text_of(a, "outcome")))
+        out.answers[question] = {*outcome, text_of(a, "what")};
+    }
+  }
   if (j.contains("step") && j["step"].is_object()) {
     TWINRUN_ASSIGN(out.step, step_files(j["step"], path));
   }
@@ -155,22 +218,23 @@ Report report_of(const TwoReports& both) {
   r.headline = headline(both);
   const std::string sides = fmt::format("each side's own diagnosis: A {}, B {}",
                                         to_string(both.a.verdict), to_string(both.b.verdict));
-  const auto answer = [&](VerdictClass no, bool is_open) {
-    return r.verdict == no ? Outcome::kNo : is_open ? Outcome::kOpen : Outcome::kYes;
+  const auto graver = [&](const char* question, VerdictClass no) {
+    Answer out = of_both(both, question, sides);
+    if (r.verdict == no) out.outcome = Answer::Outcome::kNo;
+    return out;
   };
-  r.answers.repeats = {
-      r.verdict == VerdictClass::kNondeterministic ? Outcome::kNo : Outcome::kNotAsked, sides};
-  const bool is_a_side_open = both.a.verdict == VerdictClass::kInconclusive ||
-                              both.b.verdict == VerdictClass::kInconclusive;
-  r.answers.operations = {answer(VerdictClass::kEngineBug, is_a_side_open), sides};
-  r.answers.program =
-      both.values ? Answer{answer(VerdictClass::kProgram, r.verdict == VerdictClass::kInconclusive),
-                           both.values->headline}
-                  : Answer{Outcome::kNotAsked,
-                           "a side left no values, so those of the two sides were not compared"};
-  r.answers.sharding = {r.verdict == VerdictClass::kSharding ? Outcome::kNo : Outcome::kNotAsked,
-                        sides};
-  r.answers.effect = {Outcome::kNotAsked, "a few steps do not say what the model learns"};
+  r.answers.repeats = graver("repeats", VerdictClass::kNondeterministic);
+  r.answers.operations = graver("operations", VerdictClass::kEngineBug);
+  r.answers.program = {Outcome::kNotAsked,
+                       "a side left no values, so those of the two sides were not compared"};
+  if (both.values)
+    r.answers.program = {both.values->verdict == VerdictClass::kProgram        ? Outcome::kNo
+                         : both.values->verdict == VerdictClass::kInconclusive ? Outcome::kOpen
+                                                                               : Outcome::kYes,
+                         both.values->headline};
+  r.answers.sharding = graver("sharding", VerdictClass::kSharding);
+  r.answers.effect = of_both(both, "effect", "a few steps do not say what the model learns");
+  r.remarks = other_keys(both.a, both.b);
   DetailTable each{"sides",
                    "Each side by itself",
                    "",

@@ -4,6 +4,7 @@ The calls are read from the bundle's trace.twin (docs/reference/trace-format.md)
 that what this machine computes is held against the definition as in any diagnosis.
 """
 import argparse
+import json
 import os
 import struct
 import subprocess
@@ -121,7 +122,7 @@ def _function(operation):
     for name in parts if found is torch.ops else parts[1:]:
         found = getattr(found, name, None)
         if found is None:
-            raise Refused(f"this PyTorch ({torch.__version__}) has no {operation}: what needs the whole step is replayed by `twinrun replay`")
+            raise Refused(f"this PyTorch ({torch.__version__}) has no {operation}; `twinrun replay` judges what was recorded")
     return found
 
 
@@ -134,6 +135,9 @@ def replay(words):
     with zipfile.ZipFile(args.bundle) as bundle:
         if bundle.getinfo(MEMBER).file_size > LARGEST:
             raise Refused(f"{args.bundle}: the trace in it is larger than {LARGEST >> 20} MiB")
+        if json.loads(bundle.read("manifest.json"))["expected"]["class"] == "PROGRAM":
+            raise Refused(f"{args.bundle} is of a step that is wrong though its calls are right, so there is no call to compute here; "
+                          f"type instead: twinrun replay {args.bundle}")
         data = bundle.read(MEMBER)
     from .recording import watch
 

@@ -5,6 +5,7 @@ import linecache
 import os
 import sys
 import traceback
+import weakref
 from types import FrameType
 
 import torch
@@ -191,6 +192,7 @@ class Modules:
         self.root, self.names = None, {}
         self.fast = None     # a module that runs now, which computes something else where a mode of functions is
         self.fast_begins, self.fast_ends = fast_begins, fast_ends
+        self.roots = weakref.WeakSet()    # outermost modules that ran
         self.drops, self.silent = False, {}    # whether a module drops; paths of those that would, and are in evaluation mode
 
     @property
@@ -241,6 +243,7 @@ class Modules:
         try:
             if not self.stack and self.root is not module:
                 self.root, self.names = module, {id(m): name for name, m in module.named_modules()}
+                self.roots.add(module)
             name = self.names.get(id(module))
             if name is None and self.root is not None:
                 self.names.update((id(m), n) for n, m in self.root.named_modules())
@@ -259,6 +262,13 @@ class Modules:
         if isinstance(module, _FAST) and not module.training and self.fast is None:
             self.fast = module
             self.fast_begins()
+
+    def parameters(self):
+        """Returns the names of the parameters of the modules that ran, with the parameters."""
+        found = {}
+        for root in list(self.roots):
+            found.update((id(p), (name, p)) for name, p in root.named_parameters())
+        return list(found.values())
 
     def _leave(self, module):
         if module is self.fast:

@@ -17,7 +17,7 @@ from .encode import COMPOSED, NO_GRADIENT, OPTIMIZER, Recorder, Skip, key_of
 from .file import PART, STEP, TraceFile, parse_size
 from .frames import Frames
 from .messages import forget, say
-from .places import Modules, Places, is_of_a_handler, raised_at
+from .places import Modules, Places, is_of_a_handler, pass_on, raised_at
 from .modes import depth, hidden, is_on_top, modes, plain, unnoticed
 from .regions import Regions, compiling, inside
 from .settings import loosest, nnpack_convolves, settings
@@ -184,6 +184,12 @@ class watch:
                "dropout_off": [] if self.modules.drops else list(self.modules.silent.values()),
                "skipped_evaluation": r.passed, "steps_elsewhere": self.counter.elsewhere,
                "steps_asked": self.steps if self.of_script else 0, "steps_made": self.counter.steps}
+        try:
+            with plain(), hidden():
+                known = ((r.storages.get(key_of(p)), name) for name, p in self.modules.parameters())
+                end["parameters"] = {str(storage.number): name for storage, name in known if storage is not None}
+        except Exception as e:    # of a module whose parameters have no memory, or that does not say what it holds
+            pass_on(e)
         if r.error is not None:
             end["left_out"]["first_error"] = r.error
         if not self.complete and (self.child or self.children.started):

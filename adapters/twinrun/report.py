@@ -10,10 +10,7 @@ from .command import program as binary
 from .refused import Refused
 
 
-_BLIND = (
-    "not asked: whether the gradients have the right size, because this step gives the same state with half of them (a clip that is "
-    "reached); give a state and batches of a step that is not clipped"
-)
+_WHY_BLIND = "it gives the same state with half of them (a clip that is reached); give a state and batches of a step that is not clipped"
 
 
 def _kind(meaning):
@@ -41,12 +38,14 @@ class Report:
         outcome, what = (
             ("open", meaning["refused"]) if meaning.get("refused")
             else ("no" if self.verdict == "SHARDING" else "open", self.headline) if meaning["differs"]
-            else ("in part", f"one step is the whole batch's, in binary64; {_BLIND}") if meaning.get("blind")
+            else ("in part", f"one step is the whole batch's, in binary64; not asked: whether the gradients have the right size, because {_WHY_BLIND}") if meaning.get("blind")
             else ("not asked", "the step's mesh has one device; XLA_FLAGS=--xla_force_host_platform_device_count=8 gives eight")
             if math.prod((meaning.get("axes") or {"": meaning.get("replicas", 2)}).values()) == 1
             else ("yes", "one step is the whole batch's, in binary64")
         )  # fmt: skip
         self.data["answers"]["sharding"] = {"outcome": outcome, "what": what}
+        if meaning.get("blind") and not meaning["differs"]:
+            self.data.setdefault("remarks", []).append(f"the step does not show whether its gradients have the right size: {_WHY_BLIND}")
         self.data["verdict"].update({"class": self.verdict, "headline": self.headline})
         known = [f["sentence"] for f in self.data["findings"]]
         told = [{**f, "class": self.verdict, "level": " ", "place": f.get("line", "")} for f in self.findings if f["sentence"] not in known]
@@ -105,7 +104,8 @@ class Report:
             for f in self.findings
             if f["sentence"]
         ]
-        return "\n".join(lines + [f"  {n}" for n in self.notes] + [f"  {self.path}"])
+        lines += [f"  look at this: {r}" for r in self.data.get("remarks", ())]
+        return "\n".join(lines + [f"  {n}" for n in self.notes if n not in self.data.get("remarks", ())] + [f"  {self.path}"])
 
     __repr__ = __str__
 

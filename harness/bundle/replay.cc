@@ -155,9 +155,11 @@ Status set_up_engines(const Opened& bundle, const Scenario& scenario, const std:
     if (const auto starts = make_engine(*engine, scenario, {}); !starts) {
       Error error = starts.error();
       if (elsewhere)
-        error.fix =
-            "the bundle does not say in which folder it was: put it into a folder of "
-            "$PATH, or ask for a bundle made with --with-paths";
+        error.fix = fmt::format(
+            "the engine's command is '{}', and the bundle does not say in which folder its program "
+            "was: put one that has what the engine needs first in $PATH, or ask for a bundle made "
+            "with --with-paths",
+            *engine);
       return error;
     }
   }
@@ -205,6 +207,7 @@ void note_differences(const Manifest& m, Replay& out) {
 
 void Replay::row(std::string what, std::string expected, std::string found) {
   const bool same = expected == found;
+  if (same && found.empty()) return;
   rows.push_back({std::move(what), std::move(expected), std::move(found), same});
 }
 

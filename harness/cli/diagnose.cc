@@ -92,8 +92,11 @@ Result<int> diagnose_verb(const Args& args) {
       return diagnose_reports(parsed, what, against);
     for (const What* side : {static_cast<const What*>(&what), &against}) {
       if (side->kind != WhatKind::kScript && side->kind != WhatKind::kTraces)
-        return Error{"two sides are scripts, traces or finished diagnoses", side->words.front(),
-                     "two engines on a scenario: --baseline, --subject, or twinrun compare"};
+        return Error{
+            "two sides are scripts, traces or finished diagnoses", side->words.front(),
+            "diagnose each, then name both folders; to hold what two of them compute against each "
+            "other: twinrun train each, then twinrun diff; two engines on one: --baseline, "
+            "--subject"};
     }
     return diagnose_step(parsed, what, &against);
   }

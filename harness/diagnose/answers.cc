@@ -87,10 +87,11 @@ Answer sharding(const DiagnosisState& diagnosis, const Report& r) {
   if (!r.proofs.empty() && r.proofs.front().unproven.empty()) {
     const ProofRow& p = r.proofs.front();
     if (p.gradient && p.update && p.statistics)
-      return {Outcome::kYes, "proven over a prime field: the sharded step is the whole batch's"};
+      return {Outcome::kYes,
+              "proven exactly, modulo a prime: the sharded step is the whole batch's"};
     if (!diagnosis.evidence.meaning.differs())
       return {Outcome::kPartly,
-              fmt::format("on these batches; over a prime field {} is not the whole batch's",
+              fmt::format("on these batches; exactly, modulo a prime, {} is not the whole batch's",
                           p.diverges_at.empty() ? "the step" : p.diverges_at)};
   }
   if (diagnosis.evidence.meaning.differs())

@@ -186,7 +186,11 @@ void user_sharding(const Evidence& e, Judgement& j) {
     const auto telling = std::ranges::find_if(u.other, [&](const UserSharding::Other& o) {
       return o.step == u.other.front().step && !o.factor_is.empty();
     });
-    const UserSharding::Other& first = telling == u.other.end() ? u.other.front() : *telling;
+    const auto by_drift = [](const UserSharding::Other& a, const UserSharding::Other& b) {
+      return a.step != b.step ? a.step > b.step : a.drift < b.drift;
+    };
+    const UserSharding::Other& first =
+        telling == u.other.end() ? *std::ranges::max_element(u.other, by_drift) : *telling;
     f.step = first.step;
     f.number = first.drift;
     const std::string factor =
@@ -203,7 +207,7 @@ void user_sharding(const Evidence& e, Judgement& j) {
                              u.apart.empty() ? ""
                                              : "; cores hold different copies of what is one array "
                                                "to the step, so a reduction is missing");
-    f.number_text = fmt::format("the change of {} is off by {} of itself; allowed {}", first.name,
+    f.number_text = fmt::format("the change of {} is off by {}; allowed {}", first.name,
                                 text::relative(first.drift), text::relative(u.threshold));
     size_t listed = 0;
     for (const UserSharding::Other& o : u.other) {

@@ -375,9 +375,12 @@ ProgramFiles found_files(ProgramFiles files) {
 Result<ImportedRun> read_run(const ProgramFiles& files) {
   TWINRUN_ASSIGN(ImportedStep step, import_program(files));
   if (files.state.empty()) {
-    return Error{"the initial state is missing", "--state",
-                 "a checkpoint, .npz or .safetensors file with " +
-                     std::to_string(step.program.state.size()) + " arrays"};
+    return Error{
+        "the initial state is missing", "--state",
+        fmt::format("a checkpoint, .npz or .safetensors file with {} arrays; {} is found by "
+                    "its name",
+                    step.program.state.size(),
+                    fs::path(files.program).replace_extension(".state.npz").string())};
   }
   ImportedRun run;
   TWINRUN_ASSIGN(run.state, read_state(files.state, step));

@@ -221,9 +221,30 @@ int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vec
   const auto place = [&](const Pass& pass) -> const std::string& {
     return trace.calls[static_cast<size_t>(pass.seeds.front())].place;
   };
+  const auto adds = [&](const Contribution& c) {
+    return base_name(trace.calls[static_cast<size_t>(c.call)].op) == "aten.add";
+  };
+  const auto is_cleared_before = [&](const Pass& pass) {
+    std::unordered_set<uint64_t> sums;
+    for (const Contribution& c : pass.contributions)
+      if (adds(c)) sums.insert(trace.calls[static_cast<size_t>(c.call)].args[0].tensor.storage);
+    for (int64_t i = (&pass - 1)->end; i < pass.begin; ++i) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      const std::string name = base_name(call.op);
+      if ((name == "aten.zero" || name == "aten._foreach_zero") &&
+          std::ranges::any_of(call.written,
+                              [&](const TensorView& w) { return sums.contains(w.storage); }))
+        return true;
+    }
+    return false;
+  };
   if (group.size() < 2) return 0;
   for (const Pass& pass : group) {
     if (pass.given != nullptr || pass.losses.size() != 1 || place(pass) != place(group.front()))
+      return 0;
+    // Where the gradient of the pass before was cleared, nothing is added to it.
+    if (&pass != &group.front() &&
+        (std::ranges::none_of(pass.contributions, adds) || is_cleared_before(pass)))
       return 0;
     for (int64_t i = pass.begin; i-- > step.begin;) {
       const Call& call = trace.calls[static_cast<size_t>(i)];
@@ -235,16 +256,24 @@ int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vec
       break;
     }
   }
-  // A gradient that is written after its pass is scaled, or clipped.
-  std::unordered_set<uint64_t> gradients;
+  // A gradient that is written after its pass is scaled. Not by its own size: a clip divides by nothing
+  // that the passes are counted in.
+  std::unordered_set<uint64_t> gradients, of_gradients;
   for (const Contribution& c : group.back().contributions) {
     const Call& call = trace.calls[static_cast<size_t>(c.call)];
     for (const TensorView* t : computed_by(call, read_by(call))) gradients.insert(t->storage);
   }
   for (int64_t i = group.back().end; i < step.end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
+    const auto read = read_by(call);
+    const auto is_size = [&](const TensorView* t) { return of_gradients.contains(t->storage); };
+    const bool clips = base_name(call.op) != "aten.copy" && std::ranges::any_of(read, is_size);
     for (const TensorView& w : call.written)
-      if (gradients.contains(w.storage) && scales(call)) return 0;
+      if (gradients.contains(w.storage) && scales(call) && !clips) return 0;
+    const bool follows = std::ranges::any_of(
+        read, [&](const TensorView* t) { return gradients.contains(t->storage) || is_size(t); });
+    for (const TensorView* t : computed_by(call, read))
+      if (follows && !gradients.contains(t->storage)) of_gradients.insert(t->storage);
   }
   return static_cast<int64_t>(group.size());
 }

@@ -126,8 +126,9 @@ std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pas
         first > record.index || record.index > pass.end)
       continue;
     const auto of = forward.find(number);
-    const bool is_known = of != forward.end() && of->second->op == record.op &&
-                          integer_of(*of->second, "first") >= step && of->second->index <= first;
+    const int64_t begin = of == forward.end() ? -1 : integer_of(*of->second, "first");
+    const bool is_known = begin >= step && begin <= of->second->index &&
+                          of->second->index <= first && of->second->op == record.op;
     if (is_known) {
       out.push_back(use_of(*function, *of->second, record));
     } else {

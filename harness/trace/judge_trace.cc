@@ -402,6 +402,8 @@ class Judge {
     const OtherWrites others = other_writes(trace_);
     v.weights_written = others.weights;
     v.gradients_written = others.gradients;
+    v.stretched_loss = stretched_loss(trace_);
+    v.scaled_gradients_written = written_before_unscaling(trace_);
     v.unused_backward = unused_backward_pass(trace_);
     coverage_.finish(v);
     v.trained = trained_weights(trace_);

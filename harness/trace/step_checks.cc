@@ -2,6 +2,7 @@
 #include "harness/trace/step_checks.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -209,7 +210,11 @@ TrainedWeights trained_weights(const TraceFile& trace) {
         parameters.try_emplace(t->storage, t);
         // Not one that gives a view of it, where there is another.
         const auto [at, is_new] = reader.try_emplace(t->storage, &call);
-        if (!is_new && computed_by(*at->second, read_by(*at->second)).empty()) at->second = &call;
+        // What is computed with autograd rather than a copy or an average that the script keeps.
+        const Call& before = *at->second;
+        if (!is_new && (computed_by(before, read_by(before)).empty() ||
+                        (before.without_gradient && !call.without_gradient)))
+          at->second = &call;
       }
     }
     // A hook may update the weight whose gradient was just added up.
@@ -231,14 +236,14 @@ TrainedWeights trained_weights(const TraceFile& trace) {
   for (const auto& [storage, type] : without) {
     const auto at = reader.find(storage);
     if (!out.type.empty() && (at == reader.end() || !out.op.empty())) continue;
-    out.type = type;
+    out.type = trace.shown(storage, type);
     if (at == reader.end()) continue;
     out.op = at->second->op;
     out.place = at->second->place;
   }
   if (!with_gradient.empty()) {
     const auto& [storage, type] = *with_gradient.begin();
-    out.not_updated_type = type;
+    out.not_updated_type = trace.shown(storage, type);
     if (const auto at = reader.find(storage); at != reader.end()) out.place = at->second->place;
   }
   std::multiset<std::string> old, replaced_by;
@@ -290,7 +295,8 @@ std::optional<OldCopy> old_copy(const TraceFile& trace) {
       const auto at = copies.find(t->storage);
       if (!trains || at == copies.end() || !is_old(at->second) || t->parameter) continue;
       const Call& made = *at->second.made;
-      return OldCopy{call.step, made.step, t->type(), made.op, made.place};
+      return OldCopy{call.step, made.step, trace.shown(at->second.weight, t->type()), made.op,
+                     made.place};
     }
     std::optional<Copy> made;
     const std::string name = base_name(call.op);
@@ -330,6 +336,85 @@ OtherWrites other_writes(const TraceFile& trace) {
     if (const auto added = contribution_of(call)) used.erase(added->view->storage);
   }
   return out;
+}
+
+namespace {
+
+// Whether the difference that a call gives is squared, or its absolute value is taken, and all of that
+// added up to one number.
+bool is_summed_up(const TraceFile& trace, const Call& difference) {
+  constexpr int kFew = 4;
+  uint64_t value = difference.result.tensor.storage;
+  int seen = 0;
+  for (size_t i = static_cast<size_t>(difference.index) + 1; i < trace.calls.size() && seen < kFew;
+       ++i) {
+    const Call& call = trace.calls[i];
+    if (!is_work(call) || call.args.empty() || call.args[0].tensor.storage != value) continue;
+    const std::string name = base_name(call.op);
+    if (name == "aten.mean" || name == "aten.sum") return call.result.tensor.dims.empty();
+    if (name != "aten.pow" && name != "aten.abs" && name != "aten.mul" && name != "aten._to_copy")
+      return false;
+    value = call.result.tensor.storage;
+    ++seen;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<CallSite> stretched_loss(const TraceFile& trace) {
+  static constexpr std::array<std::string_view, 4> kLosses = {
+      "aten.mse_loss", "aten.smooth_l1_loss", "aten.huber_loss", "aten.sub"};
+  for (const Call& call : trace.calls) {
+    if (!is_work(call) || !call.node.empty() || call.optimizer || call.args.size() < 2) continue;
+    const TensorView &a = call.args[0].tensor, &b = call.args[1].tensor;
+    const std::string name = base_name(call.op);
+    if (std::ranges::find(kLosses, name) == kLosses.end() ||
+        call.args[0].kind != Value::Kind::kTensor || call.args[1].kind != Value::Kind::kTensor ||
+        !(a.requires_gradient || b.requires_gradient))
+      continue;
+    // Where PyTorch stretches them before the call, they have one shape, and strides of 0.
+    bool of_a = false, of_b = false;
+    if (a.dims == b.dims) {
+      for (size_t d = 0; d < a.dims.size(); ++d) {
+        if (a.dims[d] < 2) continue;
+        of_a = of_a || (a.strides[d] == 0 && b.strides[d] != 0);
+        of_b = of_b || (b.strides[d] == 0 && a.strides[d] != 0);
+      }
+    } else if (const TensorView& both = call.result.tensor; is_summed_up(trace, call)) {
+      of_a = both.elements() > a.elements();
+      of_b = both.elements() > b.elements();
+    }
+    if (of_a && of_b) return CallSite{call.op, call.place};
+  }
+  return std::nullopt;
+}
+
+std::optional<CallSite> written_before_unscaling(const TraceFile& trace) {
+  std::unordered_map<uint64_t, const Call*> writer;  // by gradient, since its last backward pass
+  for (const Call& call : trace.calls) {
+    if (call.failed || call.composed) continue;
+    if (call.op.starts_with("aten._amp_foreach_non_finite_check_and_unscale")) {
+      for (const TensorView& w : call.written)
+        if (const auto at = writer.find(w.storage); at != writer.end())
+          return CallSite{at->second->op, at->second->place};
+      writer.clear();
+      continue;
+    }
+    for (const TensorView& w : call.written) {
+      const std::string name = base_name(call.op);
+      // A number of the script's scales what the scaler divides just as well; a tensor is a clip's.
+      const bool clips = name.find("clamp") != std::string::npos ||
+                         (name.find("mul") != std::string::npos && call.args.size() > 1 &&
+                          call.args[1].kind == Value::Kind::kTensor);
+      if (!call.node.empty() || call.optimizer || clears_all(call)) {
+        writer.erase(w.storage);
+      } else if (clips) {
+        writer.try_emplace(w.storage, &call);
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 std::optional<CallSite> unused_backward_pass(const TraceFile& trace) {

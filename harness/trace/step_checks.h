@@ -38,6 +38,13 @@ struct OtherWrites {
 };
 OtherWrites other_writes(const TraceFile& trace);
 
+// The first loss of two tensors that are each stretched to the shape of both, as [32, 1] and [32] are:
+// it compares each number of the one with each of the other.
+std::optional<CallSite> stretched_loss(const TraceFile& trace);
+
+// The first write to gradients that a scaler divides by its scale only after it, as by a clip.
+std::optional<CallSite> written_before_unscaling(const TraceFile& trace);
+
 // The first backward pass whose gradients of weights are all cleared before anything reads them, as by
 // zero_grad() in each micro-batch. It may be meant, as to fill caches before the first step.
 std::optional<CallSite> unused_backward_pass(const TraceFile& trace);

@@ -267,6 +267,10 @@ class Reader {
         if (end.contains("functions") && end["functions"].is_array()) {
           for (const Json& f : end["functions"]) trace_.functions.push_back(function_of(f));
         }
+        if (end.contains("parameters") && end["parameters"].is_object()) {
+          for (const auto& [storage, name] : end["parameters"].items())
+            trace_.parameters[std::strtoull(storage.c_str(), nullptr, 10)] = shown(name);
+        }
         if (end.contains("dropout_off") && end["dropout_off"].is_array()) {
           for (const Json& module : end["dropout_off"]) trace_.dropout_off.push_back(shown(module));
         }

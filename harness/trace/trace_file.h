@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,12 @@ struct TraceFile {
   // Functions and hooks that the user says are meant to give another gradient than the derivative.
   std::vector<std::string> allowed;
   std::vector<ScriptFunction> functions;  // of the watched steps
+  std::unordered_map<uint64_t, std::string> parameters;  // their names in the model, by storage
+  // What is shown of a weight: "net.2.weight, float32[64, 48]", or its type alone.
+  std::string shown(uint64_t storage, const std::string& type) const {
+    const auto name = parameters.find(storage);
+    return name == parameters.end() ? type : name->second + ", " + type;
+  }
   std::vector<std::string> dropout_off;  // modules of dropout in evaluation mode, if no other drops
   int64_t skipped_evaluation = 0;  // calls of evaluations between the steps, which were left out
   int64_t skipped_evaluation_used = 0;  // calls that read what those computed; of older traces

@@ -353,6 +353,21 @@ std::vector<Known> every_formula() {
   return out;
 }
 
+std::string short_name(std::string_view optimizer) {
+  return std::string(optimizer.substr(optimizer.rfind('.') + 1));
+}
+// The longest name of an optimizer of PyTorch that is part of the name of another: "AdamW" of
+// "train.MyAdamW". "": none is.
+std::string known_name_in(std::string_view optimizer) {
+  std::string found;
+  for (const Formula& f : formulas()) {
+    std::string name = short_name(f.optimizer);
+    if (name.size() > found.size() && short_name(optimizer).find(name) != std::string::npos)
+      found = std::move(name);
+  }
+  return found;
+}
+
 // Leaves those that agree with an update, too.
 void narrow(const Evaluated& update, std::vector<Known>& known) {
   bool any = false;
@@ -371,7 +386,8 @@ void narrow(const Evaluated& update, std::vector<Known>& known) {
 }
 
 // Holds an update against the formula of its optimizer.
-void judge(const Evaluated& update, const Event& event, const Formula& formula, UpdateCheck& out) {
+void judge(const TraceFile& trace, const Evaluated& update, const Event& event,
+           const Formula& formula, UpdateCheck& out) {
   update.each([&](const Row& row) {
     const Apart c = compare(row, formula, Departure::kNone);
     ++out.parameters;
@@ -382,7 +398,7 @@ void judge(const Evaluated& update, const Event& event, const Formula& formula, 
     out.is_wrong = true;
     out.optimizer = event.optimizer;
     out.step = event.step;
-    out.type = row.weight->type();
+    out.type = trace.shown(row.weight->storage, row.weight->type());
     out.what = c.what;
     out.off = c.off;
     for (int d = 1; d < static_cast<int>(Departure::kCount) && out.looks.empty(); ++d) {
@@ -425,7 +441,7 @@ UpdateCheck checked(const TraceFile& trace, ThreadPool* pool, const StopFlag* st
       throw Undefined("the update is too large");
     const Evaluated update(trace, e, pool, stop);
     if (const Formula* formula = formula_of(e.optimizer)) {
-      judge(update, e, *formula, out);
+      judge(trace, update, e, *formula, out);
     } else {
       auto& known = others.try_emplace(e.optimizer, every_formula()).first->second;
       narrow(update, known);
@@ -442,21 +458,29 @@ UpdateCheck checked(const TraceFile& trace, ThreadPool* pool, const StopFlag* st
   }
   if (!out.why.empty()) throw Undefined(out.why);
   for (const auto& [optimizer, known] : others) {
-    if (known.empty())
-      throw Undefined(
-          fmt::format("{} is none of torch.optim's, and no published formula is known "
-                      "that its updates agree with",
-                      optimizer));
-    const Known& k = known.front();
-    if (k.departure != Departure::kNone) {
-      out.like += fmt::format(
-          "{}the updates of {}, which is none of torch.optim's, are those of {} {}",
-          out.like.empty() ? "" : "; ", optimizer, k.formula->optimizer, words_of(k.departure));
-      std::erase(out.optimizers, optimizer);
-      continue;
+    std::string told;
+    if (known.empty()) {
+      told =
+          fmt::format("no published formula is known that the updates of {} agree with", optimizer);
+    } else if (const Known& k = known.front(); k.departure != Departure::kNone) {
+      told = fmt::format("the updates of {}, which is none of torch.optim's, are those of {} {}",
+                         optimizer, k.formula->optimizer, words_of(k.departure));
+    } else {
+      const std::string name = known_name_in(optimizer);
+      const auto has_it = [&](const Known& one) {
+        return one.departure == Departure::kNone && short_name(one.formula->optimizer) == name;
+      };
+      if (!name.empty() && std::ranges::none_of(known, has_it))
+        told = fmt::format(
+            "the updates of {}, which is none of torch.optim's, are those of {}, not of {}",
+            optimizer, k.formula->optimizer, name);
+      std::ranges::replace(out.optimizers, optimizer,
+                           fmt::format("{}, which {} computes", k.formula->optimizer, optimizer));
     }
-    std::ranges::replace(out.optimizers, optimizer,
-                         fmt::format("{}, which {} computes", k.formula->optimizer, optimizer));
+    if (told.empty()) continue;
+    out.like += (out.like.empty() ? "" : "; ") + told;
+    if (known.empty() || known.front().departure != Departure::kNone)
+      std::erase(out.optimizers, optimizer);
   }
   out.asked = !out.optimizers.empty();
   if (!out.asked) out.why = out.like;

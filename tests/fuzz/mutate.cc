@@ -46,7 +46,7 @@ json& somewhere(json& value, Random& random) {
   return *at;
 }
 
-constexpr char kCallRecord = 4, kGraphRecord = 6, kUpdateRecord = 9;
+constexpr char kCallRecord = 4, kGraphRecord = 6, kUpdateRecord = 9, kFunctionRecord = 10;
 
 // Where the values of a call, or of the graph of a region, stand in its record.
 class Places {
@@ -264,7 +264,8 @@ void edit_calls(std::string& bytes, Random& random) {
     uint64_t size = 0;
     std::memcpy(&size, bytes.data() + at + 8, sizeof size);
     if (size > bytes.size() - at - 24) break;
-    if (bytes[at] == kCallRecord || bytes[at] == kGraphRecord || bytes[at] == kUpdateRecord)
+    if (bytes[at] == kCallRecord || bytes[at] == kGraphRecord || bytes[at] == kUpdateRecord ||
+        bytes[at] == kFunctionRecord)
       records.push_back({bytes[at], at + 24, at + 24 + size});
     at += 24 + (size + 7) / 8 * 8;
   }

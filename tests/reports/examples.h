@@ -100,7 +100,7 @@ inline Report noise() {
   r.answers = {{kYes, "reference and engine give the same bits again"},
                {kYes, "41,200,000 elements of 61 ops are within their bounds"},
                {kYes, "the engine ran the requested program, op by op"},
-               {kYes, "proven over a prime field: the sharded step is the whole batch's"},
+               {kYes, "proven exactly, modulo a prime: the sharded step is the whole batch's"},
                {kOpen, "undecided"}};
   r.loss_band = {"least and largest of 5 seeds of R", curve(40, -0.03125f), curve(40, 0.046875f)};
   r.headline =

@@ -6,6 +6,7 @@ report.verdict, report.path
 
 import json
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -99,7 +100,7 @@ def diagnose(
     precision=None,
     faults=(),
     settings=None,
-    verbose=False,
+    verbose=None,
     whole=None,
     allow=(),
 ):
@@ -108,7 +109,8 @@ def diagnose(
     state: a pytree, or a tuple of the step's leading arguments. batches: a list, for each step a pytree or a tuple of
     the trailing arguments. subject: "jax", what XLA compiles for the devices of this process; any other engine is
     judged by `twinrun diagnose --program`, with precision, faults and settings. steps: the first so many batches (3 for
-    "jax", else all). seconds: how long to search for the cause of a difference. whole: for a step under pmap or
+    "jax", else all). seconds: how long to search for the cause of a difference. verbose: whether
+    to print what is being done; by default on a terminal. whole: for a step under pmap or
     shard_map, the same step on one device, where it cannot be made from the step itself. allow: names of functions with a
     custom_vjp or custom_jvp that are meant to give another gradient than the derivative. The arguments are left as they
     were."""
@@ -120,8 +122,8 @@ def diagnose(
     forget(folder)
 
     def say(text):
-        if verbose:
-            print(f"twinrun: {time.monotonic() - begun:.1f} s: {text}", flush=True)
+        if sys.stderr.isatty() if verbose is None else verbose:
+            print(f"twinrun: {time.monotonic() - begun:.1f} s: {text}", file=sys.stderr, flush=True)
 
     form = find(step, state, batches[0])
     notes = []
@@ -208,7 +210,7 @@ def _values(form, run, folder):
     if any(write_values(folder / name, *step) for name, step in zip(names, run.steps)):
         names = []
     return {
-        "module": "whole.mlir", "values": names, "arguments": form.names, "results": form.result_names,
+        "module": "judged.mlir", "values": names, "arguments": form.names, "results": form.result_names,
         "next": [-1 if n is None else n for n in form.next], "loss": -1 if form.loss is None else form.loss,
         "precision": products(),
     }  # fmt: skip
@@ -242,7 +244,7 @@ def _investigate(form, meant, program, run, folder, deadline, seen, say):
     text = text_of_function(meant, before)
     say("judging the whole step")
     seen["whole"] = judge(
-        text, before, results, folder, "whole", form.result_names, _TIME_FOR_WHOLE, form.next
+        text, before, results, folder, "judged", form.result_names, _TIME_FOR_WHOLE, form.next
     )
     seen["step"] = _values(form, run, folder)
     if triggered is not None:

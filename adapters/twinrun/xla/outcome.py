@@ -125,12 +125,13 @@ def _script():
 
 def _answers(seen, verdict, headline, several):
     """Returns what came out of each question, as report.json has it."""
+    asked = seen["gradient"].asked or seen["update"].asked
     operations = {"ENGINE_BUG": "no", "INCONCLUSIVE": "open"}.get(verdict, "yes")
     answers = {
         "repeats": ("yes" if seen["repeats"] else "no", "the step ran twice on the same numbers"),
         "operations": (operations, headline),
         "program": ("no", headline) if verdict == "PROGRAM"
-        else ("in part" if seen["gradient"].asked or seen["update"].asked else "not asked", _asked(seen)),
+        else ("in part", _asked(seen)) if asked else ("not asked", _asked(seen).partition("not asked: ")[2]),
         "sharding": ("not asked", "no step on one device was given") if several else ("-", "one device"),
         "effect": ("not asked", "a few steps do not say what the model learns"),
     }  # fmt: skip
@@ -176,8 +177,6 @@ def _asked(seen):
     if update.unknown or not update.asked:
         what = f"whether optax's {', '.join(update.unknown)} is its formula" if update.unknown else "whether the optimizer is its formula"
         rest.append(what)
-    if not asked:
-        return ", and ".join(rest)
     return "; ".join([*asked, *(["not asked: " + ", and ".join(rest)] if rest else [])])
 
 

@@ -53,7 +53,7 @@ class Updates(unittest.TestCase):
     def test_weights_from_before_an_update(self):
         report, said = self.of("a_cast_in_each_step")
         self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
-        self.assertIn("no gradient goes through weights of before an update", said)
+        self.assertIn("no gradient goes through an earlier version of a weight", said)
         report, said = self.of("a_cast_around_the_loop")
         self.assertEqual((report["verdict"]["class"], report["findings"][0]["cause"]), ("PROGRAM", "stale_weights"))
         self.assertIn("step 1 computes with 4 weights from before an update: aten._to_copy.default read them in step 0", said)
@@ -77,12 +77,16 @@ class Updates(unittest.TestCase):
             "clipped_too_late": "changes gradients after the update that used them",
             "clamped_weights": "changes weights besides the optimizer's updates",
             "frozen_weights": "2 of 4 parameters of the optimizers are frozen, the others have a gradient",
-            "a_kept_copy": "step 1 computes with a copy of a weight (float32[12, 3]) from before an update",
+            "a_kept_copy": "step 1 computes with a copy of a weight (2.weight, float32[12, 3]) from before an update",
+            "a_loss_of_stretched_tensors": "compares each number of the one tensor with each of the other",
+            "clipped_while_scaled": "changes gradients before the scaler divides them by its scale",
         }.items():
             with self.subTest(name):
                 report, program = self.of(name)
                 self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
                 self.assertIn(said, program)
+        _, program = self.of("clipped_after_unscaling")
+        self.assertNotIn("before the scaler", program)
         report, _ = self.of("memory_that_nobody_saw")
         self.assertEqual(report["verdict"]["class"], "INCONCLUSIVE")
         self.assertIn("and no recorded call wrote it", report["open"][0]["what"])
@@ -96,9 +100,11 @@ class Updates(unittest.TestCase):
             self.assertNotIn(words, program)
 
     def test_micro_batches_that_nothing_divides_are_told(self):
-        for name, told in {"micro_batches_that_are_averaged": False, "micro_batches_that_are_added": True}.items():
-            with self.subTest(name):
-                report, _ = self.of(name, steps=2)
+        for how, told in {
+            "averaged": False, "averaged_and_clipped": False, "cleared": False, "zeroed": False, "added": True, "added_and_clipped": True,
+        }.items():  # fmt: skip
+            with self.subTest(how):
+                report, _ = self.of(f"micro_batches_that_are_{how}", steps=2)
                 self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
                 self.assertEqual(any("the sum of 4 backward passes of one line" in n for n in report["notes"]), told, report["notes"])
 
@@ -106,13 +112,14 @@ class Updates(unittest.TestCase):
         for name, said in {
             "of_the_script": "the published formula of torch.optim.Adam, which __main__.Mine computes",
             "of_the_script_without_correction": "none of torch.optim's, are those of torch.optim.Adam without bias correction",
-            "of_the_script_and_unknown": "no published formula is known that its updates agree with",
+            "of_the_script_by_another_name": "are those of torch.optim.Adam, not of AdamW",
+            "of_the_script_and_unknown": "no published formula is known that the updates of",
             "hooks": "hooks run within the step of torch.optim.Adam",
         }.items():  # fmt: skip
             with self.subTest(name):
                 report, program = self.of(name)
                 self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
-                self.assertIn(said, program + " ".join(report["notes"]))
+                self.assertIn(said, program + " ".join(report["notes"] + report["remarks"]))
 
 
 if __name__ == "__main__":

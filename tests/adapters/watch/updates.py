@@ -134,14 +134,18 @@ def a_cast_around_the_loop():
     halves(True)
 
 
-def micro_batches(divide):
+def micro_batches(divide, clip=None, clear=None):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(2):
         optimizer.zero_grad()
         for _ in range(4):
             loss = F.mse_loss(net(torch.randn(2, 6)), torch.randn(2, 3))
+            if clear is not None:
+                optimizer.zero_grad(set_to_none=clear)
             (loss / divide if divide else loss).backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
         optimizer.step()
 
 
@@ -151,8 +155,61 @@ def micro_batches_that_are_averaged():
 
 
 @case()
+def micro_batches_that_are_averaged_and_clipped():
+    micro_batches(4, clip=0.01)
+
+
+@case()
+def micro_batches_that_are_added_and_clipped():
+    micro_batches(None, clip=0.01)
+
+
+@case()
+def micro_batches_that_are_cleared():
+    micro_batches(None, clear=True)
+
+
+@case()
+def micro_batches_that_are_zeroed():
+    micro_batches(None, clear=False)
+
+
+@case()
 def micro_batches_that_are_added():
     micro_batches(None)
+
+
+@case()
+def a_loss_of_stretched_tensors():
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.mse_loss(net(torch.randn(8, 6))[:, :1], torch.randn(8)).backward()
+        optimizer.step()
+
+
+def clipped_under_a_scaler(unscales):
+    net = model()
+    optimizer, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaler.scale(F.mse_loss(net(torch.randn(8, 6)), torch.randn(8, 3))).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@case()
+def clipped_while_scaled():
+    clipped_under_a_scaler(False)
+
+
+@case()
+def clipped_after_unscaling():
+    clipped_under_a_scaler(True)
 
 
 # As a wrong release would be
@@ -259,6 +316,20 @@ class Mine(torch.optim.Optimizer):
 def of_the_script():
     net = model()
     train((net, Mine(net.parameters())))
+
+
+@case()
+def of_the_script_by_another_name():
+    class MyAdamW(Mine):
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad.add_(p, alpha=group.setdefault("weight_decay", 0.1))
+            super().step()
+
+    net = model()
+    train((net, MyAdamW(net.parameters())))
 
 
 @case()
