@@ -246,6 +246,7 @@ void user_sharding(const Evidence& e, Judgement& j) {
     const bool first = &c == &u.causes.front();
     Finding& of = first ? f : more.emplace_back(Finding{.verdict = f.verdict, .level = f.level});
     of.cause = c.cause;
+    of.facts = c.facts;
     of.sentence = words.sentence + (first ? " " + f.sentence : "");
     of.evidence.insert(of.evidence.begin(), {"at " + c.facts.at("line"), "cure: " + words.cure});
     j.headline += fmt::format("{}{}", first ? " Cause: " : ", ", c.cause);
