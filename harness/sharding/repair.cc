@@ -89,6 +89,13 @@ class Search {
       return names_.asks_rank(true) ? std::vector{names_.described("rank", all)}
                                     : std::vector<RepairedCause>();
     for (RepairPoint& p : all) p.cause = names_.cause_of(p, all);
+    if (std::ranges::any_of(all, &std::string::empty, &RepairPoint::cause))
+      return std::vector<RepairedCause>();
+    for (RepairPoint& p : all)
+      if (p.cause == "no_all_reduce" && std::ranges::any_of(all, [&](const RepairPoint& other) {
+            return other.cause == "forgotten_axis" && other.groups == p.groups;
+          }))
+        p.cause = "forgotten_axis";
     // One factor has one cause.
     for (RepairPoint& p : all)
       if (p.cause == "unscaled" && std::ranges::any_of(all, [&](const RepairPoint& other) {

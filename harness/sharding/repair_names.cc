@@ -44,6 +44,8 @@ std::string RepairNames::cause_of(const RepairPoint& p, const std::vector<Repair
       return std::ranges::any_of(all, [&](const RepairPoint& q) { return in_loss(q) && is(q); });
     };
     if (any([](const RepairPoint& q) { return q.count; })) return "token_mean";
+    if (any([&](const RepairPoint& q) { return q.summed && flow_.is_count(q.id); }))
+      return "partial_sum";
     if (any([&](const RepairPoint& q) { return flow_.averages_before_root(q.id); }))
       return "averaged_variance";
     if (any([&](const RepairPoint& q) { return flow_.normalises(q.id); })) return "batch_norm";
@@ -66,13 +68,13 @@ std::string RepairNames::cause_of(const RepairPoint& p, const std::vector<Repair
 
 std::string RepairNames::cause_of_factor(const RepairPoint& p,
                                          const std::vector<RepairPoint>& all) const {
-  // The derivative of a sum in the loss has its factor, and what lacks a sum one of its cores.
   for (const RepairPoint& other : all) {
-    const double n = other.kind == RepairPoint::kRepeated
-                         ? other.factor
-                         : static_cast<double>(size_of_groups(flow_.groups()[other.groups]));
-    const bool joins = other.kind == RepairPoint::kJoined || other.kind == RepairPoint::kRepeated;
-    if (joins && (p.factor == n || p.factor == 1 / n)) return cause_of(other, all);
+    // The derivative of a sum in the loss has its factor, and what lacks the sum one of its cores.
+    const bool sums = other.kind == RepairPoint::kJoined && other.summed && flow_.forward(other.id);
+    const double n = other.kind == RepairPoint::kRepeated ? other.factor
+                     : sums ? static_cast<double>(size_of_groups(flow_.groups()[other.groups]))
+                            : 0;
+    if (n != 0 && (p.factor == n || p.factor == 1 / n)) return cause_of(other, all);
     if (other.kind == RepairPoint::kFactor && flow_.is_differentiated(other.id))
       return other.factor > 1 ? "sum_for_mean" : "mean_for_sum";
   }
@@ -105,7 +107,11 @@ std::string RepairNames::cause_of_sum(ValueId id, double factor) const {
   const Graph& graph = task_.sharded.graph;
   const auto line = [&](ValueId op) { return line_of(graph.op(op).name); };
   const std::vector<ValueId> sums = flow_.sums_before(id);
-  std::string cause = "unscaled";
+  // What is multiplied elsewhere is a mean all the same.
+  const bool means = !sums.empty() && std::ranges::all_of(sums, [&](ValueId sum) {
+    return flow_.is_mean(sum) && equal_along(sum, factor) == nullptr;
+  });
+  std::string cause = means ? "" : "unscaled";
   if (std::ranges::none_of(sums, [&](ValueId sum) { return flow_.joins(sum) == factor; }) &&
       flow_.sum_in_derivative(id, factor) != kNoValue)
     return "summed_in_derivative";
@@ -255,8 +261,9 @@ RepairedCause RepairNames::described(const std::string& cause,
     names = fmt::format("{}", fmt::join(reached, ", "));
     if (more > 0) names += fmt::format(" and {} more", more);
   }
-  const std::string factor =
-      p.factor >= 1 ? fmt::format("{:.6g}", p.factor) : fmt::format("1/{:.6g}", 1 / p.factor);
+  const std::string factor = p.factor == 1  ? ""
+                             : p.factor > 1 ? fmt::format("{:.6g}", p.factor)
+                                            : fmt::format("1/{:.6g}", 1 / p.factor);
   return {cause,
           {{"line", line_of(name)},
            {"names", names},
