@@ -14,6 +14,9 @@ import tempfile
 from .command import program
 from .refused import Refused
 
+_SECONDS = 600  # of one search
+
+
 # As harness/sharding/ablation.h: no float32 engine can show a relative difference below a
 # quarter of its unit roundoff. Where 1 / replicas is no float32 number, four such errors are
 # allowed.
@@ -41,7 +44,10 @@ def between(write):
         write(folder)
         command = [program(), "diagnose", f"{folder}/sharded.mlir", "--whole", f"{folder}/whole.mlir", "--subject", "cpu"]
         command += ["--quick", "--quiet", "--json", "--set", "train.steps=1", "--out", f"{folder}/out"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Refused(f"the search took more than {_SECONDS} seconds") from None
     if done.returncode == 128:
         raise Refused(done.stderr.strip().splitlines()[-1].strip() if done.stderr.strip() else "the program takes no such step")
     findings = json.loads(done.stdout)["findings"] if done.returncode == 10 else []

@@ -10,7 +10,6 @@ cause undone means what the step on one device does: the smallest set of causes 
 import numpy as np
 
 from ..mechanisms import words
-from ..refused import Refused
 from . import ask
 from .evaluate import binary64
 from .results import Results
@@ -26,8 +25,8 @@ def compare(step, state, batches, whole=None):
         try:
             found, reading = ask.causes(r, out["kinds"])
             out["reading"] = reading or out["reading"]
-        except (Refused, TypeError, FileNotFoundError) as error:  # what has no text for the program, or no program
-            r.notes.append(f"the cause was not looked for: {error}")
+        except Exception as error:  # whatever JAX raises on the way to a text, or there is no program
+            r.notes.append(f"the cause was not looked for: {(str(error).strip().splitlines() or [type(error).__name__])[0][:300]}")
     if out["differs"]:
         out["explained"] = found is not None
         out["causes"] = [_cause(facts, r) for facts in found or ()]
