@@ -108,6 +108,7 @@ void keys(A& a, Of<A, Finding>& f) {
   a("bound_source", f.bound_source);
   a("hex", f.hex);
   a("evidence", f.evidence);
+  a("facts", f.facts);
   a("reproduce", f.reproduce);
   a("picture", f.picture);
   a("call", f.call);

@@ -139,6 +139,8 @@ struct Finding {
   std::string bound_source;  // "gamma_17 of f32 accumulation, docs/method/bounds.md#dots"
   std::string hex;           // "engine 1.01 (0x3f8147ae), expected 1.00999999 (0x3f8147ad)"
   std::vector<std::string> evidence;
+  // Of a cause of sharding: what its sentence is filled in with (harness/sharding/catalogue.h).
+  std::map<std::string, std::string> facts = {};
   std::string reproduce;  // command line
   // Of the first wrong result, on the core where it was seen.
   std::optional<TensorPicture> picture;

@@ -240,16 +240,11 @@ def asked(c, out, batch):
         write(c.replica(()), f"{folder}/sharded", [flat_batch(batch)[1]], out["draws"][:1], cores=True)
 
     facts = {"names": out["first_parameter"], "axes": "replicas"}
-    n = c.replicas
     try:
         causes = between(written)
     except (Refused, FileNotFoundError):  # what has no text, or no program
         return []
-    return [(cause, {**facts, "line": line, "factor": n if cause in _LARGER else f"1/{n}"}) for cause, line in causes]
-
-
-# Of causes with a factor, those by which something becomes as many times as large as there are replicas.
-_LARGER = ("unscaled", "summed_twice", "sum_for_mean", "repeated_term", "rate_times_cores")
+    return [(found["cause"], {**found, **facts}) for found in causes]
 
 
 def not_asked(c):

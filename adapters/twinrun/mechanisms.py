@@ -12,6 +12,10 @@ import subprocess
 import tempfile
 
 from .command import program
+from .refused import Refused
+
+_SECONDS = 600  # of one search
+
 
 # As harness/sharding/ablation.h: no float32 engine can show a relative difference below a
 # quarter of its unit roundoff. Where 1 / replicas is no float32 number, four such errors are
@@ -33,15 +37,18 @@ def words(cause, framework, facts):
 
 
 def between(write):
-    """Asks the program for the causes between a sharded step and the same step on one device: (cause, line) of each, in a list.
+    """Asks the program for the causes between a sharded step and the same step on one device: a list of {"cause": .., "line": ..}.
 
-    write(folder) writes them there, as sharded.mlir and whole.mlir."""
+    write(folder) writes them there, as sharded.mlir and whole.mlir. Raises Refused if the program does not take them."""
     with tempfile.TemporaryDirectory() as folder:
         write(folder)
         command = [program(), "diagnose", f"{folder}/sharded.mlir", "--whole", f"{folder}/whole.mlir", "--subject", "cpu"]
         command += ["--quick", "--quiet", "--json", "--set", "train.steps=1", "--out", f"{folder}/out"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
-    if done.returncode != 10:
-        return []
-    found = [f for f in json.loads(done.stdout)["findings"] if f["cause"] in catalogue()]
-    return [(f["cause"], f["evidence"][0].partition("at ")[2]) for f in found]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Refused(f"the search took more than {_SECONDS} seconds") from None
+    if done.returncode == 128:
+        raise Refused(done.stderr.strip().splitlines()[-1].strip() if done.stderr.strip() else "the program takes no such step")
+    findings = json.loads(done.stdout)["findings"] if done.returncode == 10 else []
+    return [{"cause": f["cause"], **f["facts"]} for f in findings if f["facts"]]

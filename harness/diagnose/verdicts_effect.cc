@@ -250,6 +250,7 @@ void user_sharding(const Evidence& e, Judgement& j) {
     const bool first = &c == &u.causes.front();
     Finding& of = first ? f : more.emplace_back(Finding{.verdict = f.verdict, .level = f.level});
     of.cause = c.cause;
+    of.facts = c.facts;
     of.sentence = words.sentence + (first ? " " + f.sentence : "");
     of.place = c.facts.at("line");
     of.evidence.insert(of.evidence.begin(), {"at " + of.place, "cure: " + words.cure});

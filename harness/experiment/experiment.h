@@ -19,6 +19,7 @@
 #include "program/graph/layers.h"
 #include "program/graph/program.h"
 #include "program/import/core_part.h"
+#include "program/import/exchange.h"
 #include "scenarios/data/feed.h"
 #include "scenarios/scenario.h"
 
@@ -35,7 +36,8 @@ struct ImportedRun {
   std::set<std::string> literals = {};             // inputs whose values are in the text
   // State variables and inputs that are given as one array of which each core has its own part.
   std::map<std::string, CorePart> parts = {};
-  std::map<std::string, int64_t> mesh_axes = {};  // of a sharded text: sizes by name
+  std::vector<MeshAxis> mesh_axes = {};  // of a sharded text
+  std::vector<Exchange> exchanges = {};
 };
 
 struct Experiment {

@@ -392,6 +392,7 @@ Result<ImportedRun> read_run(const ProgramFiles& files) {
   for (const auto& [name, value] : step.literals) run.literals.insert(name);
   run.parts = std::move(step.parts);
   run.mesh_axes = std::move(step.mesh_axes);
+  run.exchanges = std::move(step.exchanges);
   run.step = std::move(step.program);
   for (Input& input : run.step.inputs) {
     const auto part = run.parts.find(input.name);

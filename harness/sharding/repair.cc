@@ -3,14 +3,16 @@
 #include "harness/sharding/repair.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "backends/oracle/f64_engine.h"
 #include "backends/oracle/oracle.h"
-#include "harness/sharding/repair_flow.h"
+#include "harness/sharding/repair_names.h"
 #include "harness/sharding/repair_values.h"
+#include "harness/sharding/repair_variants.h"
 
 namespace twinrun {
 namespace {
@@ -20,24 +22,13 @@ using Values = ReplicaWalk::Values;
 constexpr size_t kMaxValues = 4'000'000;  // of all cores, that are remembered
 constexpr int kFew = 4;                   // a cause of more parts is not looked for one by one
 
-// A repair of one value.
-struct Point {
-  enum Kind : uint8_t { kJoined, kFactor, kRepeated, kRows, kDraw } kind = kJoined;
-  ValueId id = kNoValue;
-  size_t groups = 0;
-  bool summed = false;  // joined by a sum, not by a mean
-  bool count = false;   // a number of samples, of which the mean is taken
-  double factor = 1;
-  bool rate = false;  // a factor that comes in after the gradient
-  std::string cause = {};
-};
-
 class Search {
  public:
   Search(const RepairTask& task, WholeValues whole, RepairFlow flow, ReplicaWalk::Eval eval)
       : task_(task),
         whole_(std::move(whole)),
         flow_(std::move(flow)),
+        names_(task, flow_),
         eval_(std::move(eval)),
         walk_(task.sharded),
         cores_(task.given.size()),
@@ -48,47 +39,71 @@ class Search {
     // In the loss a factor is often no mistake: a core's mean has derivatives as many times as large.
     for (const Phase from : {Phase::kUpdate, Phase::kGradient, Phase::kForward}) {
       for (const bool counts : {true, false}) {
-        const auto allowed = [&](const Point& p) {
-          const bool forward = flow_.forward(p.id);
-          return p.kind != Point::kFactor || from == Phase::kForward ||
-                 (from == Phase::kGradient && !forward) ||
-                 (from == Phase::kUpdate && !forward && phase(p.id) != Phase::kGradient);
-        };
-        TWINRUN_ASSIGN(std::vector<RepairedCause> found, attempt(allowed, counts));
+        TWINRUN_ASSIGN(std::vector<RepairedCause> found, attempt(factors(from), counts));
         if (!found.empty() && (best.empty() || found.size() < best.size())) best = std::move(found);
         if (best.size() == 1) return best;
       }
     }
     if (!best.empty()) return best;
-    TWINRUN_RETURN_IF_ERROR(walk([](const Point&) { return false; }, true));
+    const std::vector<OtherCollective> others =
+        other_collectives(task_.sharded, flow_, task_.axes, task_.exchanges);
+    const auto none = [](const RepairPoint&) { return false; };
+    for (const Allowed& allowed :
+         {Allowed(none), factors(Phase::kUpdate), factors(Phase::kGradient)}) {
+      for (const OtherCollective& other : others) {
+        other_ = &other;
+        TWINRUN_ASSIGN(best, attempt(allowed, false));
+        if (!best.empty()) return best;
+      }
+    }
+    other_ = nullptr;
+    TWINRUN_RETURN_IF_ERROR(walk(none, true));
     for (ValueId id = 0; id < task_.sharded.graph.size(); ++id)
       if (whole_.is_diagonal(task_.sharded.graph.type(id).dims,
                              found_[static_cast<size_t>(id)].marks))
-        return std::vector{described("pairs_of_samples", {{.id = id}})};
+        return std::vector{names_.described("pairs_of_samples", {{.id = id}})};
     return best;
   }
 
  private:
-  using Allowed = std::function<bool(const Point&)>;
+  using Allowed = std::function<bool(const RepairPoint&)>;
+
+  // Which repairs may be made: those of factors in the update alone, of gradients too, or all.
+  Allowed factors(Phase from) const {
+    return [this, from](const RepairPoint& p) {
+      const bool forward = flow_.is_differentiated(p.id);
+      return p.kind != RepairPoint::kFactor || from == Phase::kForward ||
+             (from == Phase::kGradient && !forward) ||
+             (from == Phase::kUpdate && !forward && phase(p.id) != Phase::kGradient);
+    };
+  }
 
   Phase phase(ValueId id) const { return task_.sharded.graph.op(id).phase; }
 
   // The causes with whose repair the step means the same; none if it does not.
   Result<std::vector<RepairedCause>> attempt(const Allowed& allowed, bool counts) {
     TWINRUN_ASSIGN(const bool same, walk(allowed, counts));
-    if (!same || points_.empty()) return std::vector<RepairedCause>();
-    std::vector<Point> all = points_;
-    if (compensates(all))
-      return asks_rank(true) ? std::vector{described("rank", all)} : std::vector<RepairedCause>();
-    for (Point& p : all) p.cause = cause_of(p, all);
+    if (!same || (points_.empty() && other_ == nullptr)) return std::vector<RepairedCause>();
+    std::vector<RepairPoint> all = points_;
+    if (names_.compensates(all))
+      return names_.asks_rank(true) ? std::vector{names_.described("rank", all)}
+                                    : std::vector<RepairedCause>();
+    for (RepairPoint& p : all) p.cause = names_.cause_of(p, all);
+    if (std::ranges::any_of(all, &std::string::empty, &RepairPoint::cause))
+      return std::vector<RepairedCause>();
+    for (RepairPoint& p : all)
+      if (p.cause == "no_all_reduce" && std::ranges::any_of(all, [&](const RepairPoint& other) {
+            return other.cause == "forgotten_axis" && other.groups == p.groups;
+          }))
+        p.cause = "forgotten_axis";
     // One factor has one cause.
-    for (Point& p : all)
-      if (p.cause == "unscaled" && std::ranges::any_of(all, [&](const Point& other) {
+    for (RepairPoint& p : all)
+      if (p.cause == "unscaled" && std::ranges::any_of(all, [&](const RepairPoint& other) {
             return other.cause == "summed_in_derivative" && other.factor == p.factor;
           }))
         p.cause = "summed_in_derivative";
     std::vector<std::string> kinds;
-    for (const Point& p : all)
+    for (const RepairPoint& p : all)
       if (std::ranges::find(kinds, p.cause) == kinds.end()) kinds.push_back(p.cause);
     std::vector<std::string> chosen = kinds;
     const auto few = static_cast<unsigned>(kinds.size());
@@ -99,9 +114,10 @@ class Search {
         std::vector<std::string> some;
         for (unsigned k = 0; k < few; ++k)
           if ((set >> k & 1U) != 0) some.push_back(kinds[k]);
-        const auto is_chosen = [&](const Point& p) {
-          const auto known = std::ranges::find_if(
-              all, [&](const Point& other) { return other.id == p.id && other.kind == p.kind; });
+        const auto is_chosen = [&](const RepairPoint& p) {
+          const auto known = std::ranges::find_if(all, [&](const RepairPoint& other) {
+            return other.id == p.id && other.kind == p.kind && other.factor == p.factor;
+          });
           return known != all.end() && std::ranges::find(some, known->cause) != some.end();
         };
         TWINRUN_ASSIGN(enough, walk(is_chosen, counts));
@@ -111,11 +127,12 @@ class Search {
     }
     std::vector<RepairedCause> causes;
     for (const std::string& cause : chosen) {
-      std::vector<Point> own;
+      std::vector<RepairPoint> own;
       std::ranges::copy_if(all, std::back_inserter(own),
-                           [&](const Point& p) { return p.cause == cause; });
-      causes.push_back(described(cause, own));
+                           [&](const RepairPoint& p) { return p.cause == cause; });
+      causes.push_back(names_.described(cause, own));
     }
+    if (other_ != nullptr) causes.push_back(names_.described(*other_));
     return causes;
   }
 
@@ -136,6 +153,10 @@ class Search {
       Values operands;
       TWINRUN_RETURN_IF_ERROR(walk_.run_op(
           id, values, eval_, [&](ValueId, const Values& read, const auto&) { operands = read; }));
+      if (other_ != nullptr && other_->instead.contains(id)) {
+        const std::vector<Tensor> results = other_->instead.at(id)(operands);
+        for (size_t r = 0; r < cores_; ++r) values[r][static_cast<size_t>(id)] = results[r];
+      }
       repair(id, operands, values, allowed);
     }
     return task_.same(values);
@@ -171,24 +192,37 @@ class Search {
       found.relation = Found::kSame;
       return found;
     }
-    // Of a core's mean, the derivative is as many times as large.
+    // Of a core's mean, the derivative is as many times as large as there are cores with other samples.
     const bool derivative = phase(id) == Phase::kGradient;
     for (size_t k = 0; !uniform && k < flow_.groups().size() * (derivative ? 2 : 1); ++k) {
       const size_t g = k % flow_.groups().size();
       const JoinedCores& groups = flow_.groups()[g];
-      std::map<int, Mark> sums;
-      for (size_t r = 0; r < cores_; ++r) sums[groups[r]] = sums[groups[r]].plus(marks[r]);
-      const double n = static_cast<double>(size_of_groups(groups));
+      std::map<int, Mark> sums, first;
+      bool alike = true;  // in each group
+      for (size_t r = 0; r < cores_; ++r) {
+        sums[groups[r]] = sums[groups[r]].plus(marks[r]);
+        alike = alike && marks[r].is(first.try_emplace(groups[r], marks[r]).first->second);
+      }
+      if (alike) continue;
+      const auto n = static_cast<double>(size_of_groups(groups));
+      const auto cores = static_cast<double>(cores_);
       const auto has = [&](double by) {
         return std::ranges::all_of(
             sums, [&](const auto& sum) { return whole_.explains(dims, sum.second.scaled(by)); });
       };
+      const double larger = k == g ? 1 : n < cores ? cores / n : n;
       found.groups = g;
-      found.relation = k != g       ? (has(1 / n / n) ? Found::kMean : Found::kNone)
-                       : has(1 / n) ? Found::kMean
-                       : has(1)     ? Found::kSum
-                                    : Found::kNone;
-      if (found.relation != Found::kNone) return found;
+      found.relation = has(1 / n / larger)                        ? Found::kMean
+                       : (k == g || n < cores) && has(1 / larger) ? Found::kSum
+                                                                  : Found::kNone;
+      if (found.relation == Found::kSum) return found;
+      if (found.relation == Found::kNone) continue;
+      // Where cores hold the same already, the mean of fewer of them is that of all.
+      for (size_t other = 0; other < flow_.groups().size(); ++other)
+        if (is_mean_of(marks, flow_.groups()[other], larger, dims) &&
+            size_of_groups(flow_.groups()[other]) < size_of_groups(flow_.groups()[found.groups]))
+          found.groups = other;
+      return found;
     }
     for (const JoinedCores& groups : flow_.groups()) {
       const double n = static_cast<double>(size_of_groups(groups));
@@ -202,26 +236,38 @@ class Search {
     return found;
   }
 
+  // Whether the cores' mean in each group is what the step on one device has, times a number.
+  bool is_mean_of(const std::vector<Mark>& marks, const JoinedCores& groups, double times,
+                  const Dims& dims) const {
+    std::map<int, Mark> sums;
+    for (size_t r = 0; r < cores_; ++r) sums[groups[r]] = sums[groups[r]].plus(marks[r]);
+    const double n = static_cast<double>(size_of_groups(groups));
+    return std::ranges::all_of(sums, [&](const auto& sum) {
+      return whole_.explains(dims, sum.second.scaled(1 / n / times));
+    });
+  }
+
   void repair(ValueId id, const Values& operands, Values& values, const Allowed& allowed) {
     const Op& op = task_.sharded.graph.op(id);
     std::vector<Tensor> own = results_of(values, id);
-    const auto put = [&](Point point, const auto& value_of) {
+    const auto put = [&](RepairPoint point, const auto& value_of) {
       if (!allowed(point)) return;
       points_.push_back(std::move(point));
       for (size_t r = 0; r < cores_; ++r) values[r][static_cast<size_t>(id)] = value_of(r);
       found_[static_cast<size_t>(id)].relation = Found::kSame;
     };
-    if (flow_.is_constant(id)) return;
+    if (flow_.is_constant(id) || !flow_.is_needed(id)) return;
     std::vector<size_t> order;
     if (op.kind == OpKind::kReshape || op.kind == OpKind::kGather || op.kind == OpKind::kSlice) {
       if (const auto rows = whole_.rows(own, order)) {
         // A cause by which cores have each other's rows.
         std::vector<size_t> sorted = order;
         std::ranges::sort(sorted);
-        Point point{.kind = Point::kRows, .id = id};
+        RepairPoint point{.kind = RepairPoint::kRows, .id = id};
         point.cause = sorted.front() == sorted.back()                      ? "same_shard"
                       : std::ranges::adjacent_find(sorted) != sorted.end() ? "shard_twice"
                                                                            : "permuted";
+        point.detail = fmt::format("[{}]", fmt::join(order, ", "));
         put(point, [&](size_t r) { return (*rows)[r]; });
         return;
       }
@@ -232,8 +278,9 @@ class Search {
     const std::vector<size_t> from =
         uniform ? std::vector<size_t>() : whole_.order(op.type.dims, is.marks);
     if (!from.empty()) {
-      Point point{.kind = Point::kRows, .id = id};
+      RepairPoint point{.kind = RepairPoint::kRows, .id = id};
       point.cause = "permuted";
+      point.detail = fmt::format("[{}]", fmt::join(from, ", "));
       put(point, [&](size_t r) { return own[from[r]]; });
       return;
     }
@@ -244,7 +291,7 @@ class Search {
       bool same = true;
       for (size_t r = 0; r < draw.size(); ++r) same = same && mark_of(draw[r]).is(mark_of(own[r]));
       if (!draw.empty() && !same) {
-        Point point{.kind = Point::kDraw, .id = id};
+        RepairPoint point{.kind = RepairPoint::kDraw, .id = id};
         point.cause = uniform                                   ? "one_stream"
                       : draw.front().raw() == draw.back().raw() ? "stream_per_core"
                                                                 : kOwnDraws;
@@ -256,19 +303,20 @@ class Search {
     if (found.relation == Found::kSame) return;
     if (found.relation == Found::kNone && op.kind == OpKind::kAdd) repeated(id, operands, put);
     // What a value is shows where it has been divided.
-    if (flow_.goes_on(id)) return;
+    if (flow_.goes_on(id, found.factor)) return;
     if (found.relation == Found::kMultiple) {
-      Point point{.kind = Point::kFactor, .id = id, .factor = found.factor};
+      RepairPoint point{.kind = RepairPoint::kFactor, .id = id, .factor = found.factor};
       point.rate = is_rate(id, found.factor);
       put(point, [&](size_t r) { return scaled(own[r], 1 / found.factor); });
     }
     if (found.relation != Found::kMean && found.relation != Found::kSum) return;
     if (flow_.reduced_later(id, found.groups)) return;
-    Point point{.kind = Point::kJoined, .id = id, .groups = found.groups};
+    RepairPoint point{.kind = RepairPoint::kJoined, .id = id, .groups = found.groups};
     point.summed = found.relation == Found::kSum;
     if (point.summed && counts_ && flow_.is_counted(id)) return;
     point.count = point.summed && counts_ && flow_.is_count(id);
     if (point.count) point.summed = false;
+    if (point.count && op.type.elements() == 1) point.detail = shares(own);
     put(point, [&](size_t r) { return joined(own, r, point); });
   }
 
@@ -287,7 +335,7 @@ class Search {
       }
       if (!uniform || same.size == 0) continue;
       if (!whole_.has(task_.sharded.graph.op(id).type.dims, sum.plus(same))) continue;
-      put(Point{.kind = Point::kRepeated, .id = id, .factor = n}, [&](size_t r) {
+      put(RepairPoint{.kind = RepairPoint::kRepeated, .id = id, .factor = n}, [&](size_t r) {
         Tensor out = scaled(operands[r][i], 1 / n);
         const auto to = out.as<double>();
         const auto from = operands[r][1 - i].as<const double>();
@@ -298,13 +346,23 @@ class Search {
     }
   }
 
+  // Each core's part of a sum.
+  static std::string shares(const std::vector<Tensor>& own) {
+    std::vector<std::string> out;
+    double sum = 0;
+    for (const Tensor& t : own) sum += t.as<const double>()[0];
+    if (own.size() > 64 || sum == 0) return "";
+    for (const Tensor& t : own) out.push_back(fmt::format("{:.4g}", t.as<const double>()[0] / sum));
+    return fmt::format("{}", fmt::join(out, ", "));
+  }
+
   static Tensor scaled(const Tensor& t, double by) {
     Tensor out = t.clone();
     for (double& x : out.as<double>()) x *= by;
     return out;
   }
 
-  Tensor joined(const std::vector<Tensor>& own, size_t core, const Point& point) const {
+  Tensor joined(const std::vector<Tensor>& own, size_t core, const RepairPoint& point) const {
     const JoinedCores& groups = flow_.groups()[point.groups];
     Tensor out = Tensor::zeros({DType::kF64, own[0].dims()});
     for (size_t r = 0; r < cores_; ++r) {
@@ -330,185 +388,16 @@ class Search {
     return false;
   }
 
-  // ---- names
-
-  std::string cause_of(const Point& p, const std::vector<Point>& all) const {
-    const bool forward = flow_.forward(p.id);
-    if (p.kind == Point::kRows || p.kind == Point::kDraw) return p.cause;
-    if (p.kind == Point::kRepeated) return "repeated_term";
-    if (p.kind == Point::kFactor) {
-      // The derivative of a sum in the loss has its factor, and what lacks a sum one of its cores.
-      for (const Point& other : all) {
-        const double n = static_cast<double>(size_of_groups(flow_.groups()[other.groups]));
-        if (other.kind == Point::kJoined && (p.factor == n || p.factor == 1 / n))
-          return cause_of(other, all);
-        if (other.kind == Point::kFactor && flow_.forward(other.id))
-          return other.factor > 1 ? "sum_for_mean" : "mean_for_sum";
-      }
-      if (p.rate) return p.factor > 1 ? "rate_times_cores" : "rate_over_cores";
-      if (p.factor > 1) {
-        return cause_of_sum(p.id, p.factor);
-      }
-      return divisions(p.id) > 1 ? "scaled_twice" : "reduction";
-    }
-    const auto in_loss = [&](const Point& other) {
-      return other.kind == Point::kJoined && flow_.forward(other.id);
-    };
-    // A value of the backward pass that goes on in it belongs to what is repaired in the loss.
-    const bool inside = phase(p.id) == Phase::kGradient && std::ranges::any_of(all, in_loss) &&
-                        flow_.users(p.id).size() > 0 &&
-                        std::ranges::any_of(flow_.users(p.id), [&](ValueId user) {
-                          return phase(user) == Phase::kGradient;
-                        });
-    if (forward || inside) {
-      const auto any = [&](const auto& is) {
-        return std::ranges::any_of(all, [&](const Point& q) { return in_loss(q) && is(q); });
-      };
-      if (any([](const Point& q) { return q.count; })) return "token_mean";
-      if (any([&](const Point& q) { return flow_.averages_before_root(q.id); }))
-        return "averaged_variance";
-      if (any([&](const Point& q) { return flow_.normalises(q.id); })) return "batch_norm";
-      return any([&](const Point& q) { return !q.summed || is_divided(q.id); }) ? "late_reduction"
-                                                                                : "partial_sum";
-    }
-    const bool norm = task_.sharded.graph.type(p.id).elements() == 1 && flow_.goes_into_root(p.id);
-    if (norm || flow_.reduced_late(p.id, p.groups)) {
-      if (norm && p.summed) return "shard_norm";
-      if (all_statistics({p.id}))
-        return asks_rank(false) ? "statistics" : "averaged_statistics";  // of one core
-      return std::ranges::any_of(all, [&](const Point& q) { return flow_.compared(q.id); })
-                 ? "clipping"
-                 : "late_reduction";
-    }
-    if (all_statistics({p.id})) return "statistics";
-    return !flow_.sums_before(p.id).empty() ? "forgotten_axis" : "no_all_reduce";
-  }
-
-  // What a sum over cores that is no mean is.
-  std::string cause_of_sum(ValueId id, double factor) const {
-    const Graph& graph = task_.sharded.graph;
-    const auto line = [&](ValueId op) {
-      return graph.op(op).name.substr(graph.op(op).name.find('@') + 1);
-    };
-    const auto derived = [&](ValueId op) {
-      return graph.op(op).name.find(".grad") != std::string::npos;
-    };
-    const std::vector<ValueId> sums = flow_.sums_before(id);
-    std::string cause = "unscaled";
-    if (std::ranges::none_of(sums, [&](ValueId sum) { return flow_.joins(sum) == factor; }) &&
-        flow_.sums_in_derivative(id, factor))
-      return "summed_in_derivative";
-    for (const ValueId sum : sums) {
-      for (const JoinedCores& groups : flow_.groups())
-        if (flow_.uniform(graph.op(sum).operands[0], groups) &&
-            static_cast<double>(size_of_groups(groups)) == factor)
-          cause = "summed_twice";
-      if (!derived(sum)) continue;
-      cause = "summed_by_transpose";
-      for (ValueId op = 0; op < sum; ++op)
-        if (graph.op(op).kind == OpKind::kAllReduce && !derived(op) && line(op) == line(sum))
-          return "summed_in_derivative";
-    }
-    return cause;
-  }
-
-  bool is_divided(ValueId id) const {
-    return std::ranges::any_of(flow_.users(id),
-                               [&](ValueId user) { return flow_.scaling(user).has_value(); });
-  }
-
-  // Whether factors outside of the loss undo each other: what is left is a term without them.
-  bool compensates(const std::vector<Point>& all) const {
-    const auto has = [&](const auto& is) {
-      return std::ranges::any_of(all, [&](const Point& p) {
-        return p.kind == Point::kFactor && is(p.factor, flow_.forward(p.id));
-      });
-    };
-    return has([](double f, bool) { return f > 1; }) && has([](double f, bool) { return f < 1; }) &&
-           !has([](double, bool in_loss) { return in_loss; });
-  }
-
-  bool all_statistics(const std::vector<ValueId>& ids) const {
-    const std::vector<std::string> names = flow_.reached(ids);
-    return !names.empty() && std::ranges::all_of(names, [&](const std::string& name) {
-      const StateVar* var = task_.sharded.find_state(name);
-      return var->role == StateRole::kStatistic;
-    });
-  }
-
-  // Whether the step, or its loss, compares the number of the core.
-  bool asks_rank(bool in_loss) const {
-    const Graph& graph = task_.sharded.graph;
-    std::vector<bool> core(static_cast<size_t>(graph.size()));
-    for (ValueId id = 0; id < graph.size(); ++id) {
-      const Op& op = graph.op(id);
-      bool own = op.kind == OpKind::kParameter && op.name.find("replica_id") != std::string::npos;
-      for (const ValueId operand : op.operands) own = own || core[static_cast<size_t>(operand)];
-      core[static_cast<size_t>(id)] = own && !is_floating(op.type.dtype);
-      if (own && op.kind == OpKind::kCompare && (!in_loss || flow_.forward(id))) return true;
-    }
-    return false;
-  }
-
-  // How often a gradient is divided by the number of cores: on its way, and with the loss.
-  int divisions(ValueId id) const {
-    const double n = static_cast<double>(cores_);
-    const auto counted = [&](ValueId at) {
-      const auto by = flow_.scaling(at);
-      return by && std::fabs(by->second - n) < 1e-6 * n;
-    };
-    int found = 0;
-    for (ValueId at = id; flow_.scaling(at); at = flow_.scaling(at)->first) found += counted(at);
-    for (ValueId at = 0; at < task_.sharded.graph.size(); ++at) {
-      const Op& op = task_.sharded.graph.op(at);
-      if (flow_.forward(at) && op.type.elements() == 1 && counted(at) &&
-          task_.sharded.graph.op(flow_.scaling(at)->first).kind != OpKind::kAllReduce)
-        return found + 1;
-    }
-    return found;
-  }
-
-  RepairedCause described(const std::string& cause, const std::vector<Point>& points) const {
-    const Point& p = points.front();
-    // Of a factor, the sum over cores that it comes from, where it is none of the rate.
-    const std::vector<ValueId> sums =
-        p.kind == Point::kFactor && !p.rate ? flow_.sums_before(p.id) : std::vector<ValueId>();
-    const std::string& name = task_.sharded.graph.op(sums.empty() ? p.id : sums.front()).name;
-    std::string line = name.substr(name.find('@') == std::string::npos ? 0 : name.find('@') + 1);
-    if (const size_t copy = line.find(':', line.find(':') + 1);
-        line.find(':') != std::string::npos && copy != std::string::npos)
-      line.erase(copy);
-    std::vector<ValueId> ids;
-    for (const Point& q : points) ids.push_back(q.id);
-    const std::vector<std::string> reached = flow_.reached(ids);
-    std::string names;
-    for (size_t i = 0; i < reached.size() && i < 4; ++i) names += (i == 0 ? "" : ", ") + reached[i];
-    if (reached.size() > 4) names += fmt::format(" and {} more", reached.size() - 4);
-    const size_t n = size_of_groups(flow_.groups()[p.groups]);
-    std::string axes = n == cores_ ? "all cores" : fmt::format("groups of {} cores", n);
-    for (const auto& [axis, size] : task_.axes)
-      if (static_cast<size_t>(size) == n) axes = axis;
-    const std::string factor =
-        p.factor >= 1 ? fmt::format("{:.6g}", p.factor) : fmt::format("1/{:.6g}", 1 / p.factor);
-    return {cause,
-            {{"line", line},
-             {"names", names},
-             {"axes", axes},
-             {"factor", factor},
-             {"shares", "unequal"},
-             {"summed", "a part of the cores"},
-             {"order", "another order"},
-             {"by", p.summed ? "psum" : "pmean"}}};
-  }
-
   const RepairTask& task_;
   WholeValues whole_;
   RepairFlow flow_;
+  RepairNames names_;
   ReplicaWalk::Eval eval_;
   ReplicaWalk walk_;
   size_t cores_;
   bool counts_ = true;
-  std::vector<Point> points_;
+  const OtherCollective* other_ = nullptr;  // that the walk takes in place of what is written
+  std::vector<RepairPoint> points_;
   std::vector<Found> found_;
   std::vector<bool> drawn_;
   std::map<OpKind, size_t> draws_;  // that were met
@@ -526,7 +415,9 @@ Result<std::vector<RepairedCause>> repaired_causes(const RepairTask& task) {
                                      std::span<const Tensor> operands) -> Result<Tensor> {
     return eval_value(declared, op, operands, &pool);
   };
-  TWINRUN_ASSIGN(RepairFlow flow, RepairFlow::make(task.sharded, task.given, eval));
+  std::vector<JoinedCores> along;
+  for (const auto& names : sets_of_axes(task.axes)) along.push_back(groups_along(task.axes, names));
+  TWINRUN_ASSIGN(RepairFlow flow, RepairFlow::make(task.sharded, task.given, eval, along));
   std::set<int64_t> parts;
   for (const JoinedCores& groups : flow.groups())
     parts.insert(static_cast<int64_t>(size_of_groups(groups)));

@@ -23,6 +23,13 @@ bool moves_only(OpKind kind) {
   return kind == OpKind::kReshape || kind == OpKind::kTranspose || kind == OpKind::kConvert;
 }
 bool is_scalar(const Op& op) { return op.type.elements() == 1; }
+// What a core places in a table of rows (program/import/lower_collective.cc).
+bool is_placed(const Op& op) {
+  return op.kind == OpKind::kScatterAdd && op.name.find(".placed") != std::string::npos;
+}
+bool takes_own_row(const Op& op) {
+  return op.kind == OpKind::kGather && op.name.find(".own") != std::string::npos;
+}
 
 }  // namespace
 
@@ -67,8 +74,17 @@ size_t size_of_groups(const JoinedCores& groups) {
   return static_cast<size_t>(std::ranges::count(groups, groups.front()));
 }
 
+std::string line_of(const std::string& name) {
+  std::string line = name.substr(name.find('@') == std::string::npos ? 0 : name.find('@') + 1);
+  const size_t number = line.find(':');
+  if (number == std::string::npos) return line;
+  if (const size_t copy = line.find(':', number + 1); copy != std::string::npos) line.erase(copy);
+  return line;
+}
+
 Result<RepairFlow> RepairFlow::make(const Program& program, ReplicaWalk::Values given,
-                                    const ReplicaWalk::Eval& eval) {
+                                    const ReplicaWalk::Eval& eval,
+                                    const std::vector<JoinedCores>& more) {
   RepairFlow flow(program);
   const auto size = static_cast<size_t>(program.graph.size());
   const size_t cores = given.size();
@@ -103,7 +119,7 @@ Result<RepairFlow> RepairFlow::make(const Program& program, ReplicaWalk::Values 
           if (!values.empty() && std::ranges::count(values, values[0]) == std::ssize(values))
             flow.constants_[static_cast<size_t>(id)] = values[0];
         }
-        if (op.kind == OpKind::kScatterAdd) {
+        if (is_placed(op)) {
           JoinedCores& own = rows[id];
           for (const auto& core : operands)
             own.push_back(core[0].elements() > 0 ? core[0].template as<const int32_t>()[0] : 0);
@@ -125,18 +141,34 @@ Result<RepairFlow> RepairFlow::make(const Program& program, ReplicaWalk::Values 
     add(groups);
     add(across);
   }
+  for (const JoinedCores& groups : more) add(groups);
   for (const StateVar& var : program.state)
     if (var.next != kNoValue) flow.results_.insert(var.next);
   for (const Output& output : program.outputs) flow.results_.insert(output.id);
-  flow.forward_.assign(size, false);
+  std::set<ValueId> losses;
   for (const Output& output : program.outputs)
-    if (output.name == "loss") flow.forward_[static_cast<size_t>(output.id)] = true;
-  for (ValueId id = program.graph.size() - 1; id >= 0; --id)
-    for (const ValueId operand : program.graph.op(id).operands)
-      if (flow.forward_[static_cast<size_t>(id)])
-        flow.forward_[static_cast<size_t>(operand)] = true;
+    if (output.name == "loss") losses.insert(output.id);
+  flow.forward_ = flow.before(losses);
+  // A state may keep the loss.
+  std::set<ValueId> next, updated;
+  for (const StateVar& var : program.state) {
+    if (var.next == kNoValue) continue;
+    next.insert(var.next);
+    if (!losses.contains(var.next)) updated.insert(var.next);
+  }
+  flow.needed_ = flow.before(next);
+  flow.updates_ = flow.before(updated);
   flow.find_later();
   return flow;
+}
+
+std::vector<bool> RepairFlow::before(const std::set<ValueId>& ids) const {
+  std::vector<bool> found(users_.size());
+  for (const ValueId id : ids) found[static_cast<size_t>(id)] = true;
+  for (ValueId id = program_->graph.size() - 1; id >= 0; --id)
+    for (const ValueId operand : program_->graph.op(id).operands)
+      if (found[static_cast<size_t>(id)]) found[static_cast<size_t>(operand)] = true;
+  return found;
 }
 
 bool RepairFlow::uniform(ValueId id, const JoinedCores& groups) const {
@@ -241,42 +273,6 @@ std::vector<ValueId> RepairFlow::sums_before(ValueId id) const {
   return found;
 }
 
-bool RepairFlow::sums_in_derivative(ValueId id, double cores) const {
-  std::vector<bool> before(users_.size());
-  before[static_cast<size_t>(id)] = true;
-  for (ValueId at = id; at >= 0; --at) {
-    if (!before[static_cast<size_t>(at)]) continue;
-    const auto joined = joined_.find(at);
-    if (joined != joined_.end() && program_->graph.op(at).name.find(".grad") != std::string::npos &&
-        static_cast<double>(size_of_groups(joined->second)) == cores)
-      return true;
-    for (const ValueId operand : program_->graph.op(at).operands)
-      before[static_cast<size_t>(operand)] = true;
-  }
-  return false;
-}
-
-std::optional<std::pair<ValueId, double>> RepairFlow::scaling(ValueId id) const {
-  const Op& op = program_->graph.op(id);
-  const auto constant = [&](ValueId value) { return constants_[static_cast<size_t>(value)]; };
-  if (op.kind == OpKind::kDivide && constant(op.operands[1]) && !constant(op.operands[0]))
-    return std::pair(op.operands[0], *constant(op.operands[1]));
-  if (op.kind == OpKind::kMultiply) {
-    for (const size_t i : {0U, 1U}) {
-      const std::optional<double> by = constant(op.operands[i]);
-      if (by && *by != 0 && !constant(op.operands[1 - i]))
-        return std::pair(op.operands[1 - i], 1 / *by);
-    }
-  }
-  return std::nullopt;
-}
-
-bool RepairFlow::goes_on(ValueId id) const {
-  return !is_result(id) && !users(id).empty() && std::ranges::all_of(users(id), [&](ValueId u) {
-    return scaling(u) || moves_only(kind(u)) || joined_.contains(u);
-  });
-}
-
 // Whether the value flows, through at most `steps` ops for which `through` holds, into one for which
 // `found` does.
 template <typename Through, typename Found>
@@ -294,6 +290,87 @@ bool RepairFlow::flows(ValueId id, int steps, const Through& through, const Foun
     todo = std::move(after);
   }
   return false;
+}
+
+std::vector<ValueId> RepairFlow::sums_after(ValueId id) const {
+  std::vector<bool> after(users_.size());
+  after[static_cast<size_t>(id)] = true;
+  std::vector<ValueId> found;
+  for (ValueId at = id + 1; at < program_->graph.size(); ++at) {
+    for (const ValueId operand : program_->graph.op(at).operands)
+      if (after[static_cast<size_t>(operand)]) after[static_cast<size_t>(at)] = true;
+    const auto joined = joined_.find(at);
+    if (after[static_cast<size_t>(at)] && joined != joined_.end() &&
+        size_of_groups(joined->second) > 1)
+      found.push_back(at);
+  }
+  return found;
+}
+
+bool RepairFlow::is_table(ValueId sum) const {
+  return is_placed(program_->graph.op(program_->graph.op(sum).operands[0]));
+}
+
+ValueId RepairFlow::term(ValueId sum) const {
+  const ValueId given = program_->graph.op(sum).operands[0];
+  return is_table(sum) ? program_->graph.op(given).operands[1] : given;
+}
+
+bool RepairFlow::is_mean(ValueId sum) const {
+  const auto through = [&](ValueId user) {
+    return moves_only(kind(user)) || takes_own_row(program_->graph.op(user));
+  };
+  return flows(sum, 6, through, [&](ValueId user, ValueId) {
+    const auto by = scaling(user);
+    return by && std::fabs(by->second - joins(sum)) < 0x1p-20 * by->second;
+  });
+}
+
+ValueId RepairFlow::sum_in_derivative(ValueId id, double cores) const {
+  std::vector<bool> before(users_.size());
+  before[static_cast<size_t>(id)] = true;
+  for (ValueId at = id; at >= 0; --at) {
+    if (!before[static_cast<size_t>(at)]) continue;
+    const auto joined = joined_.find(at);
+    if (joined != joined_.end() && program_->graph.op(at).name.find(".grad") != std::string::npos &&
+        static_cast<double>(size_of_groups(joined->second)) == cores)
+      return at;
+    for (const ValueId operand : program_->graph.op(at).operands)
+      before[static_cast<size_t>(operand)] = true;
+  }
+  return kNoValue;
+}
+
+std::optional<std::pair<ValueId, double>> RepairFlow::scaling(ValueId id) const {
+  const Op& op = program_->graph.op(id);
+  const auto constant = [&](ValueId value) { return constants_[static_cast<size_t>(value)]; };
+  if (op.kind == OpKind::kDivide && constant(op.operands[1]) && !constant(op.operands[0]))
+    return std::pair(op.operands[0], *constant(op.operands[1]));
+  if (op.kind == OpKind::kMultiply) {
+    for (const size_t i : {0U, 1U}) {
+      const std::optional<double> by = constant(op.operands[i]);
+      if (by && *by != 0 && !constant(op.operands[1 - i]))
+        return std::pair(op.operands[1 - i], 1 / *by);
+    }
+  }
+  return std::nullopt;
+}
+
+bool RepairFlow::is_summed_alike(ValueId user, ValueId id, double factor) const {
+  if (const auto joined = joined_.find(user); joined != joined_.end())
+    return size_of_groups(joined->second) > 1 && joins(user) != factor &&
+           uniform(id, joined->second);
+  const bool placed = moves_only(kind(user)) || is_placed(program_->graph.op(user));
+  return placed && users(user).size() == 1 &&
+         (is_placed(program_->graph.op(user)) || is_placed(program_->graph.op(users(user)[0]))) &&
+         is_summed_alike(users(user)[0], id, factor);
+}
+
+bool RepairFlow::goes_on(ValueId id, double factor) const {
+  return !is_result(id) && !users(id).empty() && std::ranges::all_of(users(id), [&](ValueId u) {
+    if (is_summed_alike(u, id, factor)) return false;
+    return scaling(u) || moves_only(kind(u)) || joined_.contains(u);
+  });
 }
 
 namespace {
@@ -382,6 +459,20 @@ bool RepairFlow::goes_into_root(ValueId id) const {
   return flows(id, 12, through, [&](ValueId user, ValueId) {
     return is_root(kind(user)) || is_comparison(kind(user));
   });
+}
+
+ValueId RepairFlow::not_linear_after(ValueId id) const {
+  ValueId first = kNoValue;
+  flows(
+      id, 40, [](ValueId) { return true; },
+      [&](ValueId user, ValueId) {
+        const std::vector<ValueId>& operands = program_->graph.op(user).operands;
+        const bool square = kind(user) == OpKind::kMultiply && operands[0] == operands[1];
+        if (!is_root(kind(user)) && !is_comparison(kind(user)) && !square) return false;
+        first = user;
+        return true;
+      });
+  return first;
 }
 
 std::vector<std::string> RepairFlow::reached(const std::vector<ValueId>& ids) const {

@@ -79,8 +79,9 @@ struct Gap {
 std::string name_of_factor(double factor, const Experiment& e, double threshold) {
   std::vector<std::pair<double, std::string>> known = {
       {e.imported->step.sharding.cores, "the number of cores"}};
-  for (const auto& [axis, size] : e.imported->mesh_axes)
-    known.emplace_back(static_cast<double>(size), fmt::format("the size of mesh axis '{}'", axis));
+  for (const MeshAxis& axis : e.imported->mesh_axes)
+    known.emplace_back(static_cast<double>(axis.size),
+                       fmt::format("the size of mesh axis '{}'", axis.name));
   for (const auto& [value, name] : known) {
     const auto is = [&](double v) { return std::fabs(factor - v) <= std::sqrt(threshold) * v; };
     if (value <= 1) continue;
@@ -300,8 +301,8 @@ class Judge {
     const Program& one = e_.unsharded->step;
     const ReplicaWalk::Values given = given_values(run_.step, before, inputs);
     const ReplicaWalk::Values alone = given_values(one, from, whole_inputs);
-    TWINRUN_ASSIGN(out_.causes,
-                   repaired_causes({run_.step, given, one, alone, run_.mesh_axes, same, threads_}));
+    TWINRUN_ASSIGN(out_.causes, repaired_causes({run_.step, given, one, alone, run_.mesh_axes,
+                                                 run_.exchanges, same, threads_}));
     return Ok{};
   }
 

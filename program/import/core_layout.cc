@@ -280,11 +280,22 @@ CoreCount cores_of(const HloModule& module) {
   return out;
 }
 
-std::map<std::string, int64_t> mesh_axes(const HloModule& module) {
-  std::map<std::string, int64_t> out;
+std::vector<MeshAxis> mesh_axes(const HloModule& module, const CoreCount& count) {
+  std::vector<MeshAxis> out;
   for (const auto& [name, text] : module.meshes) {
     const Mesh mesh = mesh_of(text);
-    for (size_t a = 0; a < mesh.names.size(); ++a) out[mesh.names[a]] = mesh.sizes[a];
+    const int64_t cores = cores_in(mesh.sizes, "mesh @" + name);
+    int64_t inner = cores;
+    for (size_t a = 0; a < mesh.names.size(); ++a) {
+      inner /= mesh.sizes[a];
+      if (std::ranges::find(out, mesh.names[a], &MeshAxis::name) != out.end()) continue;
+      MeshAxis axis{mesh.names[a], mesh.sizes[a], {}};
+      if (cores == count.cores()) axis.place.resize(static_cast<size_t>(cores));
+      for (size_t at = 0; at < axis.place.size(); ++at)
+        axis.place[mesh.ids.empty() ? at : static_cast<size_t>(mesh.ids[at])] =
+            static_cast<int64_t>(at) / inner % axis.size;
+      out.push_back(std::move(axis));
+    }
   }
   return out;
 }

@@ -29,8 +29,8 @@ struct CoreCount {
 // kMaxImportedCores.
 CoreCount cores_of(const HloModule& module);
 
-// The sizes of the axes of all meshes.
-std::map<std::string, int64_t> mesh_axes(const HloModule& module);
+// The axes of all meshes, in their order.
+std::vector<MeshAxis> mesh_axes(const HloModule& module, const CoreCount& count);
 
 // Whether XLA's partitioner made the text: its parameters are then the blocks of single cores.
 bool is_partitioned(const HloModule& module);

@@ -104,6 +104,7 @@ class Importer {
     if (!problems_.empty()) return all_problems();
     for (const auto& [note, count] : shared_.notes)
       out_.notes.push_back(count > 1 ? fmt::format("{} ({} times)", note, count) : note);
+    out_.exchanges = std::move(shared_.cores.exchanges);
     drop_unread_literals();
     out_.program = prune(out_.program);
     return std::move(out_);
@@ -116,7 +117,7 @@ class Importer {
     Cores& cores = shared_.cores;
     try {
       cores.count = cores_of(module_);
-      if (cores.count.cores() > 1) out_.mesh_axes = mesh_axes(module_);
+      if (cores.count.cores() > 1) out_.mesh_axes = mesh_axes(module_, cores.count);
     } catch (const Unsupported& u) {
       return Error{u.what, module_.file, ""};
     }

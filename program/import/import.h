@@ -14,6 +14,7 @@
 #include "program/base/tensor.h"
 #include "program/graph/program.h"
 #include "program/import/core_part.h"
+#include "program/import/exchange.h"
 #include "program/import/hlo_module.h"
 
 namespace twinrun {
@@ -42,7 +43,8 @@ struct ImportedStep {
   // State variables and inputs of which each core has its own part, by name. Every core is given
   // all of any other.
   std::map<std::string, CorePart> parts;
-  std::map<std::string, int64_t> mesh_axes;  // sizes by name
+  std::vector<MeshAxis> mesh_axes;
+  std::vector<Exchange> exchanges;
   // What is computed in another way than the text says: docs/guides/import.md.
   std::vector<std::string> notes;
 };

@@ -63,8 +63,9 @@ ValueId as_before(Site& s, ValueId x, DType dtype) {
   return s.b.compare(CompareKind::kNe, x, s.scalar_like(x, 0, "zero"), s.name("as_pred"));
 }
 
-// The values of the members of this core's group, in order: [size, ...].
-ValueId gathered(Site& s, ValueId x, const Grouping& g) {
+// The values of the members of this core's group, in order: [size, ...]. `sum`: gets the name of
+// the all-reduce.
+ValueId gathered(Site& s, ValueId x, const Grouping& g, std::string* sum = nullptr) {
   const TensorType t = s.b.type(x);
   if (g.size == 1) return s.b.reshape(x, behind(1, t.dims), s.name("row"));
   if (!g.regular) s.refuse(s.in.opcode + " of groups of different sizes");
@@ -73,6 +74,7 @@ ValueId gathered(Site& s, ValueId x, const Grouping& g) {
   for (size_t core = 0; core < row.size(); ++core)
     row[core] = g.group[core] * g.size + g.place[core];
   ValueId all = summed_rows(s, numbers_of(s, x), int64_t{g.groups} * g.size, row);
+  if (sum != nullptr) *sum = s.b.graph().op(all).name;
   if (g.groups > 1) {
     const Dims groups = behind(g.groups, behind(g.size, t.dims));
     all = own_row(s, s.b.reshape(all, groups, s.name("groups")), g.group);
@@ -90,6 +92,7 @@ ValueId received(Site& s, ValueId x, const std::vector<int32_t>& source) {
   const bool zeros = std::ranges::find(source, -1) != source.end();
   std::ranges::replace(from, -1, cores);
   const ValueId all = summed_rows(s, numbers_of(s, x), cores + (zeros ? 1 : 0), own);
+  s.cores().exchanges.push_back({Exchange::kPermute, s.b.graph().op(all).name, source, {}, {}});
   return as_before(s, own_row(s, all, from), t.dtype);
 }
 
@@ -221,7 +224,11 @@ std::vector<ValueId> all_to_all(Site& s) {
                                ? axis_of(s, x, "concat_dimensions")
                                : split;
       if (g.size == 1) return x;
-      return joined(s, own_block(s, gathered(s, x, g), split + 1, g.size, g.place), join);
+      std::string sum;
+      const ValueId all = gathered(s, x, g, &sum);
+      s.cores().exchanges.push_back(
+          {Exchange::kAllToAll, sum, {}, g.group, g.place, g.size, split, join});
+      return joined(s, own_block(s, all, split + 1, g.size, g.place), join);
     });
   }
   // As a tuple: operand i goes to member i of the group, and result i comes from it.

@@ -48,6 +48,7 @@ struct Cores {
   std::map<std::vector<int32_t>, ValueId> tables;
   // Scalars of which the text itself shows what each core has: functions of its number.
   std::unordered_map<ValueId, std::vector<int64_t>> known;
+  std::vector<Exchange> exchanges;
 };
 
 struct WrittenBlocks;  // slices.cc

@@ -39,11 +39,11 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
                                          "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
   EXPECT_EQ(keys_of(j["findings"][0]),
-            (Keys{"class",        "cause",   "sentence", "step",      "phase",
-                  "op",           "op_kind", "core",     "elements",  "fingerprint",
-                  "share",        "level",   "number",   "bound",     "number_text",
-                  "bound_source", "hex",     "evidence", "reproduce", "picture",
-                  "call",         "place",   "module",   "outside",   "composed"}));
+            (Keys{"class",   "cause",     "sentence",    "step",         "phase", "op",
+                  "op_kind", "core",      "elements",    "fingerprint",  "share", "level",
+                  "number",  "bound",     "number_text", "bound_source", "hex",   "evidence",
+                  "facts",   "reproduce", "picture",     "call",         "place", "module",
+                  "outside", "composed"}));
   EXPECT_EQ(keys_of(j["runs"][0]),
             (Keys{"name", "engine", "settings", "meaning", "root_digest", "steps", "train_loss",
                   "train_loss_hex", "eval_loss", "eval_loss_hex", "eval_accuracy", "seconds",

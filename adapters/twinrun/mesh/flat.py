@@ -2,9 +2,7 @@
 
     program = flatten(closed)
     values = evaluate(program, [widened(x) for x in leaves])           # under binary64(); {number: value}
-    again = evaluate(program, leaves, values, hook)                    # evaluates only what the hook changes
-
-A hook is called as hook(op, outputs, values) -> outputs after each op.
+    again = evaluate(program, leaves, values, instead)                 # evaluates only what is changed
 """
 
 import os
@@ -14,8 +12,8 @@ import numpy as np
 
 from ..xla.compat import MESHES, inner_jaxpr, scan_counts
 from .collectives import COLLECTIVES
-from .evaluate import CALLS, SAME, Evaluator, enter, inner_of, is_float, leave, mesh_part, widened
-from .layout import lift, spread, xp
+from .evaluate import CALLS, SAME, Evaluator, enter, inner_of, is_float, leave, mesh_part
+from .layout import spread, xp
 
 _UNROLLED = 6000  # ops of one loop
 
@@ -36,7 +34,8 @@ class Op:
 class Program:
     """ops; inputs, outputs: numbers; constants: {number: value}; avals: {number: shape and type on one device}."""
 
-    def __init__(self):
+    def __init__(self, evaluator):
+        self.evaluator = evaluator
         self.ops, self.inputs, self.outputs, self.constants, self.avals, self.count = [], [], [], {}, {}, 0
         self.axes_at, self.of, self.users_of, self.calls = {}, {}, None, []
 
@@ -73,8 +72,9 @@ class Program:
 
 
 class _Flattener:
-    def __init__(self):
-        self.program, self.evaluator = Program(), Evaluator(wide=True)
+    def __init__(self, wide):
+        self.program = Program(Evaluator(wide))
+        self.evaluator = self.program.evaluator
 
     def constant(self, value, aval, axes):
         number = self.program.new(aval, axes)
@@ -192,8 +192,9 @@ def _size(jaxpr):
     return total
 
 
-def flatten(closed):
-    f = _Flattener()
+def flatten(closed, wide=True):
+    """wide: it is evaluated in binary64; else in its own types, under jit."""
+    f = _Flattener(wide)
     jaxpr = closed.jaxpr
     f.program.inputs = [f.program.new(v.aval, ()) for v in jaxpr.invars]
     f.program.outputs = f.body(jaxpr, closed.consts, f.program.inputs, ())
@@ -201,25 +202,22 @@ def flatten(closed):
     return f.program
 
 
-def evaluate(program, inputs, base=None, hook=None, instead=None):
-    """Returns {number: value}. base: the values of an evaluation without the hook, of which unchanged ones are kept.
+def evaluate(program, inputs, base=None, instead=None):
+    """Returns {number: value}. base: the values of an evaluation of all ops as they are, of which unchanged ones are kept.
 
     instead(op, values): the outputs of an op that is evaluated another way, or None.
     """
     values = dict(zip(program.inputs, inputs))
     for number, value in program.constants.items():
-        values[number] = base[number] if base else lift(widened(value), len(program.axes_at[number]))
+        values[number] = base[number] if base else program.evaluator.constant(value, len(program.axes_at[number]))
     changed = set()
     for op in program.ops:
-        given = instead(op, values) if instead is not None else None
-        if given is not None:
-            before = given
-        elif base is not None and not any(i in changed for i in op.inputs):
-            before = [base[o] for o in op.outputs]
-        else:
-            before = op.call([values[i] for i in op.inputs])
-        after = before if hook is None else hook(op, before, values)
-        for number, x in zip(op.outputs, after):
+        outputs = instead(op, values) if instead is not None else None
+        if outputs is None and base is not None and not any(i in changed for i in op.inputs):
+            outputs = [base[o] for o in op.outputs]
+        elif outputs is None:
+            outputs = op.call([values[i] for i in op.inputs])
+        for number, x in zip(op.outputs, outputs):
             values[number] = x
             if base is not None and x is not base[number] and not _equal(x, base[number]):
                 changed.add(number)

@@ -13,8 +13,10 @@ import numpy as np
 
 from .align import assemblies, products
 from .collectives import REDUCTIONS, axes_of
+from .evaluate import is_float
 from .flat import line_of
 from .flow import SAME_VALUE, Flow
+from .layout import xp
 
 
 # What a bound says: how many rows there are, which is the last, or which device is meant.
@@ -67,12 +69,11 @@ class Readings:
     def __init__(self, results):
         self.c = results
         r, s = results.r, results.s
-        flow, theirs = Flow(r, {}), Flow(s, {})
-        flow.uniform = theirs.uniform = lambda number, axes: True
+        flow, theirs = Flow(r), Flow(s)
         self.adjacent, self.counts, self.samples, self.multiples = {}, {}, {}, {}
         for op in s.ops:
             partner = results.partner.get(op.index)
-            if partner is None or not op.axes or op.name not in ("div", "mul"):
+            if partner is None or not op.axes or op.name not in ("div", "mul") or not is_float(r.avals[partner.outputs[0]].dtype):
                 continue
             c, own = theirs.scaling(op), flow.scaling(partner)
             if c is None or own is None or c != own:
@@ -184,35 +185,25 @@ class Readings:
     def count(self):
         return 1 + len(self._others())
 
-    def factors(self, reading):
-        """Returns {index of an op: factor of its result}; reading 0 is the plain one."""
-        chosen = self._others()[reading - 1][0] if reading else {}
-        return {**self.adjacent, **(chosen if chosen is not self.bounds else {})}
-
     def instead(self, reading):
-        """Returns a function that evaluates ops with the bounds of one device, or None."""
-        if not reading or self._others()[reading - 1][0] is not self.bounds:
-            return None
+        """Returns a function that evaluates ops with the numbers of one device; reading 0 is the plain one."""
+        chosen = self._others()[reading - 1][0] if reading else {}
+        bounds = self.bounds if chosen is self.bounds else {}
+        factors = {**self.adjacent, **(chosen if chosen is not self.bounds else {})}
+        flow = Flow(self.c.r)
 
         def instead(op, values):
-            bounds = self.bounds.get(op.index)
-            if bounds is None:
+            if op.index not in bounds and op.index not in factors:
                 return None
             inputs = [values[i] for i in op.inputs]
-            for at, c in bounds.items():
-                inputs[at] = np.full_like(np.asarray(inputs[at]), c)
+            for at, c in bounds.get(op.index, {}).items():
+                inputs[at] = xp(inputs[at]).full_like(inputs[at], c)
+            if op.index in factors:
+                at, c = flow.scaled_by(op)[0], factors[op.index]
+                inputs[at] = inputs[at] * (c if op.name == "mul" else 1 / c)
             return op.call(inputs)
 
         return instead
-
-    def hook(self, reading):
-        factors = self.factors(reading)
-
-        def hook(op, outputs, values):
-            c = factors.get(op.index)
-            return outputs if c is None else [y * c for y in outputs]
-
-        return hook
 
     def note(self, reading):
         group, what = self._others()[reading - 1] if reading else (self.adjacent, "of devices")

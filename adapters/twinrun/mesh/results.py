@@ -74,12 +74,12 @@ class Results:
         if small:
             self.small_inputs = [widened(x) for x in small.arguments(self.leaves)]
             self.readings = Readings(self)
-            self.own = evaluate(self.r, self.small_inputs, hook=self.readings.hook(0))
+            self.own = evaluate(self.r, self.small_inputs, instead=self.readings.instead(0))
         else:
             self.readings, self.own = None, None
         self.draws = Draws(self) if small else None
         self.sharded = evaluate(self.s, wide, instead=self.draws.instead if self.draws else None)
-        self.flow = Flow(self.s, self.sharded)
+        self.flow = Flow(self.s)
         if self.given:
             form, program = self.given
             values = evaluate(program, [widened(x) for x in form.leaves(*self._state_and_batch())])
@@ -244,7 +244,7 @@ class Results:
             x * (1 + 2.0**-48) if i < self.states and isinstance(x.dtype, np.dtype) and x.dtype == np.float64 else x
             for i, x in enumerate(self.small_inputs)
         ]
-        moved = evaluate(self.r, nudged, hook=self.readings.hook(0))
+        moved = evaluate(self.r, nudged, instead=self.readings.instead(0))
         out = set()
         for kind, name, position, i in self.rows():
             a, b = self.own[self.r.outputs[position]], moved[self.r.outputs[position]]
@@ -275,12 +275,8 @@ class Results:
 
     def read(self, reading):
         """Returns the results of the whole program with another reading of its numbers."""
-        values = self.values_read(reading)
+        values = evaluate(self.r, self.small_inputs, instead=self.readings.instead(reading))
         return [values[o] for o in self.r.outputs]
-
-    def values_read(self, reading):
-        hook, instead = self.readings.hook(reading), self.readings.instead(reading)
-        return evaluate(self.r, self.small_inputs, self.own, hook, instead)
 
     def whole_agrees(self):
         """Returns whether the user's own step on one device means what the sharded step's code does there."""

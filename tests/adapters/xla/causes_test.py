@@ -70,7 +70,7 @@ def add(cause, name, door):
         self.assertNotRegex(found["causes"][0]["sentence"] + found["causes"][0]["cure"], r"[{}]")
 
     def text_test(self):
-        self.assertEqual([cause for cause, _ in between(writer(PLANTS[cause]()))], [name])
+        self.assertEqual([found["cause"] for found in between(writer(PLANTS[cause]()))], [name])
 
     setattr(*((Jax, f"test_{cause}", jax_test) if door == "jax" else (Text, f"test_{cause}", text_test)))
 

@@ -95,6 +95,11 @@ PLANTED = {
     "clipped first": (lambda: m.data_parallel(lambda g: m.mean(m.clipped(g))), ["clipping"]),
     "clipped by value first": (
         lambda: m.data_parallel(lambda g: m.mean(tree_map(lambda v: jnp.clip(v, -0.02, 0.02), g))), ["clipping"]),
+    "clipped first, and summed": (
+        lambda: m.data_parallel(lambda g: lax.psum(m.clipped(g), "data")), ["clipping", "unscaled"]),
+    "a sum reported": (lambda: m.data_parallel(m.mean, report=lax.psum), ["unscaled"]),
+    "one axis of two clipped first": (
+        lambda: m.data_parallel(lambda g: lax.pmean(m.clipped(m.mean(g)), "model"), **TWO), ["clipping"]),
     "never reduced": (lambda: m.data_parallel(lambda g: g), ["no_all_reduce"]),
     "one never reduced": (lambda: m.data_parallel(lambda g: {**m.mean(g), "b1": g["b1"]}), ["no_all_reduce"]),
     "one axis forgotten": (lambda: m.data_parallel(m.mean, **TWO), ["forgotten_axis"]),
@@ -234,6 +239,12 @@ class Words(unittest.TestCase):
     def test_the_sum_of_parts_is_the_cure_of_a_gradient_that_devices_hold_in_parts(self):
         step, state, batch = PLANTED["shared never summed"][0]()
         self.assertIn("jax.lax.psum", compare(step, state, [batch])["causes"][0]["cure"])
+
+    def test_floats_of_other_sizes_are_explained_as_well(self):
+        step, state, batch = PLANTED["sum"][0]()
+        for dtype in (jnp.bfloat16, jnp.float16):
+            found = compare(step, tree_map(lambda v, to=dtype: v.astype(to), state), [batch])
+            self.assertEqual([c["cause"] for c in found["causes"]], ["unscaled"], found)
 
     def test_what_no_mechanism_explains_is_said_to_differ(self):
         step, state, batch = m.data_parallel(lambda g: tree_map(lambda v: v * (1 + lax.axis_index("data")), m.mean(g)))

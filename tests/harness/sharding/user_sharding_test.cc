@@ -120,7 +120,9 @@ TEST(UserSharding, ASumOfWhatIsSummedAlreadyIsNamed) {
   ASSERT_EQ(u->in_common.size(), 1u);
   EXPECT_NE(u->in_common.front().find("psum"), std::string::npos);
   ASSERT_FALSE(u->other.empty());
-  EXPECT_EQ(causes_of(*u), std::vector<std::string>{"summed_twice"});
+  ASSERT_EQ(causes_of(*u), std::vector<std::string>{"summed_twice"});
+  EXPECT_EQ(u->causes[0].facts.at("factor"), "8");
+  EXPECT_EQ(u->causes[0].facts.at("axes"), "data");
 }
 
 TEST(UserSharding, AStepOfManyCoresIsNoReference) {
