@@ -30,10 +30,10 @@ struct SideReport {
   VerdictClass verdict = VerdictClass::kInconclusive;
   std::string headline;
   std::string cause, sentence;            // of the first finding; "" without any
-  std::map<std::string, Answer> answers;  // by question
-  std::string scenario;                   // resolved, TOML; "" of another kind
   bool has_checksum = true;               // json_checksum.h
   std::optional<StepFiles> step;          // paths of its files; none: the diagnosis left no values
+  std::map<std::string, Answer> answers;  // by question
+  std::string scenario;                   // resolved, TOML; "" of another kind
 };
 // Errors: no such file; not the report of a diagnosis; changed after it was written.
 Result<SideReport> read_side_report(const std::string& path, std::string name);

@@ -134,7 +134,7 @@ def shown(data, headline, sentences, page):
 
 def forget(folder):
     """Removes an earlier answer from the folder, so that it is not taken for the one of this run."""
-    for name in ("report.json", "report.html", "meaning.json"):
+    for name in ("report.json", "report.html", "meaning.json", "sharded.mlir", "whole.mlir"):
         (Path(folder) / name).unlink(missing_ok=True)
 
 

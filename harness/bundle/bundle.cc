@@ -172,13 +172,14 @@ Result<Report> sharding_again(const std::string& results, const BundleOptions& o
                               Progress* progress, const StopFlag* stop) {
   const fs::path folder(results);
   ExperimentSource source;
-  source.program.program = (folder / "step.mlir").string();
-  source.program.whole = (folder / "one_device.mlir").string();
+  source.program.program = (folder / "sharded.mlir").string();
+  source.program.whole = (folder / "whole.mlir").string();
   for (const std::string& file : {source.program.program, source.program.whole}) {
     std::error_code ignored;
     if (!fs::exists(file, ignored))
       return Error{"is not there, so the step cannot be diagnosed elsewhere", file,
-                   "send this folder: the notes of its report say why it was not written"};
+                   "send this folder: no cause is known, or the notes of the report say why it was "
+                   "not looked for"};
   }
   TWINRUN_ASSIGN(const Experiment experiment, open_experiment(source, {}));
   DiagnoseOptions how;

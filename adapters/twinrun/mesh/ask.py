@@ -1,7 +1,8 @@
 """Which mechanism makes a sharded step mean something else: what the program finds between its text and that of the same
 step on one device (harness/sharding/repair.h).
 
-found, reading = causes(results, results.kinds(results.sharded))      # [{"cause": "clipping", "line": "train.py:41", ..}], 0
+found, reading, with_loss = causes(results, results.kinds(results.sharded))    # [{"cause": "clipping", "line": "train.py:41", ..}]
+write(results, reading, with_loss, folder)                                       # sharded.mlir and whole.mlir
 """
 
 import math
@@ -18,9 +19,9 @@ _LOSS = "the_reported_loss"
 
 
 def causes(results, kinds):
-    """Returns (causes, reading) of the reading that needs the fewest causes; (None, 0) if none does.
+    """Returns (causes, reading, with_loss) of the reading that needs the fewest causes; (None, 0, False) if none does.
 
-    They explain the loss as well, or else the state alone."""
+    They explain the loss as well (with_loss), or else the state alone."""
     apart = {kind for kind, distance in kinds.items() if distance > results.threshold}
     for with_loss in ([True] if "loss" in apart else []) + ([False] if apart - {"loss"} else []):
         best = None, 0
@@ -31,8 +32,8 @@ def causes(results, kinds):
             if best[0] and len(best[0]) == 1:
                 break
         if best[0]:
-            return best
-    return None, 0
+            return *best, with_loss
+    return None, 0, False
 
 
 def write(results, reading, with_loss, folder):

@@ -15,16 +15,19 @@ from .evaluate import binary64
 from .results import Results
 
 
-def compare(step, state, batches, whole=None):
-    """state, batches: as for twinrun.diagnose. whole: the step on one device, called the same way."""
+def compare(step, state, batches, whole=None, keep=None):
+    """state, batches: as for twinrun.diagnose. whole: the step on one device, called the same way. keep: a folder for the texts in which
+    the causes were found (sharded.mlir, whole.mlir)."""
     r = Results(step, state, batches[0], whole)
     with binary64(), np.errstate(all="ignore"):
         out = _compare(r)
     found = None
     if out.pop("whole_agrees", False):
         try:
-            found, reading = ask.causes(r, out["kinds"])
+            found, reading, with_loss = ask.causes(r, out["kinds"])
             out["reading"] = reading or out["reading"]
+            if found and keep is not None:
+                ask.write(r, reading, with_loss, keep)
         except Exception as error:  # whatever JAX raises on the way to a text, or there is no program
             r.notes.append(f"the cause was not looked for: {(str(error).strip().splitlines() or [type(error).__name__])[0][:300]}")
     if out["differs"]:

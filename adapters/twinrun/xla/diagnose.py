@@ -184,19 +184,13 @@ def diagnose(
 
 def _meaning(step, state, batches, whole, folder, notes, say):
     """Returns what the step's sharding means against one device, in binary64; {"refused": why} if that cannot be said."""
-    from ..mesh import compare, emulated
-    from ..mesh import whole as of_one_device
+    from ..mesh import compare
 
     say("comparing what the step means on its mesh and on one device")
     try:
-        meaning = compare(step, state, batches, whole)
+        meaning = compare(step, state, batches, whole, folder)
     except Refused as error:
         return {"differs": False, "refused": str(error)}
-    if meaning["differs"]:
-        try:
-            files.export_step(whole or emulated(of_one_device(step)), state, batches, str(folder / "one_device"))
-        except (Refused, TypeError, ValueError) as error:
-            notes.append(f"the step on one device was not written, so twinrun bundle cannot pack this: {error}")
     meaning["of"] = "a mesh of " + ", ".join(f"{n} {size}" for n, size in meaning["axes"].items())
     notes += meaning["notes"]
     (folder / "meaning.json").write_text(json.dumps(meaning, indent=1, default=str))
