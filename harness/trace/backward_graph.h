@@ -45,7 +45,7 @@ class BackwardGraph {
   bool joins_gradients(const aten::Call& call) const;
 
   const TraceFile& trace_;
-  int64_t begin_;                       // the first call of the pass
+  int64_t begin_;  // the first call of the pass
   // Backward passes of Functions: by the first call, the one behind the last.
   std::map<int64_t, std::pair<int64_t, const ScriptFunction*>> of_functions_;
   std::unordered_set<uint64_t> seeds_;  // the ones that the pass begins with

@@ -54,7 +54,7 @@ struct TraceFile {
   int64_t given_ranks = 1;      // whose traces are judged together with this one
   // Functions and hooks that the user says are meant to give another gradient than the derivative.
   std::vector<std::string> allowed;
-  std::vector<ScriptFunction> functions;  // of the watched steps
+  std::vector<ScriptFunction> functions;                 // of the watched steps
   std::unordered_map<uint64_t, std::string> parameters;  // their names in the model, by storage
   // What is shown of a weight: "net.2.weight, float32[64, 48]", or its type alone.
   std::string shown(uint64_t storage, const std::string& type) const {
