@@ -331,16 +331,22 @@ Report report_of(const TwoSides& s) {
       r.findings.push_back(std::move(f));
     }
   }
-  if (!s.inputs.empty() && s.inputs.front().kind == OtherInput::Kind::kDraw)
+  if (!s.inputs.empty() && s.inputs.front().kind == OtherInput::Kind::kDraw) {
+    const OtherInput& first = s.inputs.front();
     r.next_steps.emplace_back(
-        (s.unaligned_a.empty() && s.unaligned_b.empty()
-             ? ""
-             : "Look at the calls that only one side makes (the last table): a draw among them "
-               "moves "
-               "all that follow. ") +
-        std::string(
-            "Seed both sides alike. Releases and devices may draw in another order: leave out "
-            "dropout, or draw outside of the step."));
+        first.a_has != first.b_has
+            ? "The sides draw other numbers of samples, whatever their seeds. Let both read the "
+              "same "
+              "samples in one order: data that is made before the loop, a loader that does not "
+              "shuffle."
+        : s.unaligned_a.empty() && s.unaligned_b.empty()
+            ? "Seed both sides alike. Releases and devices may draw in another order: leave out "
+              "dropout, or draw outside of the step."
+            : "Look at the calls that only one side makes (the last table): a draw among them "
+              "moves "
+              "all that follow. Seed both sides alike. Releases and devices may draw in another "
+              "order: leave out dropout, or draw outside of the step.");
+  }
   if (std::string how = s.meant.differ() ? s.meant.what_to_do() : ""; !how.empty())
     r.next_steps.push_back(std::move(how));
   if (s.verdict == VerdictClass::kInconclusive && s.meant.asked && !s.meant.agree())

@@ -31,7 +31,7 @@ class Search {
     best_.options.directory = (std::filesystem::path(how_.folder) / "try").string();
     best_.options.cache.clear();
     best_.options.quick = options.quick || found_.verdict == VerdictClass::kEngineBug;
-    if (progress_ != nullptr) progress_->begin("reducing", how_.max_tried);
+    if (progress_ != nullptr) progress_->begin("reducing, diagnoses", 0);
     // Try the steps up to the finding first, which makes all later tries cheaper. Diagnose the
     // whole scenario again only if that loses the finding.
     const bool repeats = fewer_steps(found_.step.value_or(best_.scenario.train.steps - 1) + 1) ||

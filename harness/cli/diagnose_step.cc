@@ -204,7 +204,7 @@ Result<int> diagnose_reports(const Parsed& parsed, const What& a, const What& b)
     return Error{"one side is a finished diagnosis, the other is not", b.words.front(),
                  "give two finished diagnoses, or two scripts or traces"};
   return compare_reports(parsed, a.words.front(), report_file(a), b.words.front(), report_file(b),
-                         results_folder(parsed, "two-sides"));
+                         results_folder(parsed, name_of(a) + "-and-" + name_of(b)));
 }
 
 Result<int> diagnose_step(const Parsed& parsed, const What& what, const What* against) {

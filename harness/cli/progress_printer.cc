@@ -39,10 +39,36 @@ std::string cut_to_terminal(std::string line) {
 }  // namespace
 
 ProgressPrinter::ProgressPrinter(bool quiet, bool verbose)
-    : quiet_(quiet), verbose_(verbose && !quiet), terminal_(erasable()) {}
+    : quiet_(quiet), verbose_(verbose && !quiet), terminal_(erasable()) {
+  if (terminal_ && !quiet_) clock_ = std::jthread([this](std::stop_token stop) { tick(stop); });
+}
 
 ProgressPrinter::~ProgressPrinter() {
+  if (clock_.joinable()) {
+    clock_.request_stop();
+    clock_.join();
+  }
   if (live_) say_over("");
+}
+
+void ProgressPrinter::show(const std::string& line) {
+  live_ = true;
+  shown_ = Clock::now();
+  say_over(cut_to_terminal(line));
+}
+
+// Shows that a stage still runs which has shown nothing for two seconds.
+void ProgressPrinter::tick(const std::stop_token& stop) {
+  constexpr std::chrono::seconds kEach{1}, kSilent{2};
+  std::unique_lock lock(mutex_);
+  while (!stops_.wait_for(lock, stop, kEach, [] { return false; }) && !stop.stop_requested()) {
+    const auto now = Clock::now();
+    if (!running_ || now - shown_ < kSilent) continue;
+    const auto shown = shown_;
+    show(fmt::format("  {}  {}", what_,
+                     duration_text(std::chrono::duration<double>(now - begin_).count())));
+    shown_ = shown;  // it stays silent
+  }
 }
 
 void ProgressPrinter::write(const std::string& line) const {
@@ -54,53 +80,58 @@ void ProgressPrinter::write(const std::string& line) const {
 }
 
 void ProgressPrinter::log(const std::string& line) {
+  const std::scoped_lock lock(mutex_);
   if (verbose_) write(fmt::format("    {}\n", text::clean(line)));
 }
 
 void ProgressPrinter::note(const std::string& line) {
+  const std::scoped_lock lock(mutex_);
   if (quiet_ || !notes_.insert(line).second) return;  // several runs of a verb may repeat a note
   write(fmt::format("  note: {}\n", text::clean(line)));
 }
 
 void ProgressPrinter::begin(const std::string& what, int64_t total) {
+  const std::scoped_lock lock(mutex_);
   what_ = text::clean(what);
   total_ = total;
+  running_ = true;
   begin_ = shown_ = Clock::now();
   // A stage of one step has nothing to show before its end but its name.
-  if (quiet_ || !terminal_ || total != 1) return;
-  live_ = true;
-  say_over(cut_to_terminal(fmt::format("  {} ...", what_)));
+  if (!quiet_ && terminal_ && total == 1) show(fmt::format("  {} ...", what_));
 }
 
 void ProgressPrinter::step(int64_t done, const std::string& detail) {
+  const std::scoped_lock lock(mutex_);
   const auto now = Clock::now();
   if (quiet_ || !terminal_ || now - shown_ < std::chrono::milliseconds(100)) return;
-  shown_ = now;
-  live_ = true;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(done) / seconds;
-  say_over(cut_to_terminal(
-      fmt::format("  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
-                  rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
-                  duration_text(static_cast<double>(total_ - done) / rate), text::clean(detail))));
+  if (total_ < 1)  // it is not known how many there are
+    return show(fmt::format("  {}  {} in {}  {}", what_, done, duration_text(seconds),
+                            text::clean(detail)));
+  show(fmt::format("  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
+                   rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
+                   duration_text(static_cast<double>(total_ - done) / rate), text::clean(detail)));
 }
 
 // At most ten times a second on a terminal, once in ten seconds elsewhere.
 void ProgressPrinter::alive(const std::string& what) {
+  const std::scoped_lock lock(mutex_);
   const auto now = Clock::now();
   if (quiet_ || now - logged_ < std::chrono::milliseconds(terminal_ ? 100 : 10'000)) return;
   logged_ = now;
   const std::string said =
       fmt::format("  {}  the engine says: {}", what_.empty() ? "start" : what_, text::clean(what));
   if (terminal_) {
-    live_ = true;
-    say_over(cut_to_terminal(said));
+    show(said);
   } else {
     say(fmt::format("{}\n", said));
   }
 }
 
 void ProgressPrinter::end(const std::string& result) {
+  const std::scoped_lock lock(mutex_);
+  running_ = false;
   if (quiet_) return;
   live_ = false;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();

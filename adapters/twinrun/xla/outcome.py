@@ -80,7 +80,8 @@ def outcome(seen):
         lines.append(_gradient(seen["gradient"]))
     if verdict == "NOISE":
         lines.append(
-            f"{_asked(seen)}; the step's own equations are the definition here. Another release asks it: twinrun diagnose --against B A"
+            f"{_asked(seen)}; the step's own equations are the definition here; whether another release of JAX computes the same: "
+            "twinrun diagnose FOLDER_OF_THE_OTHER --against THIS_FOLDER"
         )
     lines += [n for n in (culprit.notes if culprit else [])]
     lines += seen["notes"]
@@ -288,8 +289,10 @@ def _judged(whole, singles):
     else:
         wide = [r["median_relative_radius"] for r in whole.results if r.get("median_relative_radius") is not None]
         text = f"the whole step was judged: {whole.elements:,} elements"
-        if wide:
-            text += f", bounds of at most {max(wide):.2g} of their numbers in the median"
+        if wide and max(wide) < 1:
+            text += f"; half of each result's bounds are within {max(wide):.2g} of its numbers"
+        elif wide:
+            text += "; bounds of some results are wider than their numbers, and say nothing of them"
     if singles is not None:
         text += f"; {singles.judged} of {singles.total} equations were judged one by one"
         if singles.refused:
