@@ -140,7 +140,12 @@ class ScenarioOracle {
       return Answer{std::nullopt, d.error().what};
     }
     if (d->interrupted) return interrupted();
-    return Answer{std::string(to_string(d->report.verdict)), ""};
+    // Of two causes of sharding one is not the other. Where an engine is wrong depends on the scenario.
+    std::string answer(to_string(d->report.verdict));
+    const bool by_cause =
+        d->report.verdict == VerdictClass::kSharding || d->report.verdict == VerdictClass::kProgram;
+    if (by_cause && !d->report.findings.empty()) answer += ", " + d->report.findings.front().cause;
+    return Answer{std::move(answer), ""};
   }
 
   Result<Answer> trained(const Scenario& scenario) const {

@@ -157,14 +157,13 @@ Result<int> bisect_config(const Args& args) {
   add_key_option(options, "set-b",
                  "override a key of B; without a second scenario B is A with these");
   options.one_of("test", "",
-                 {{"verdict", "the class of a diagnosis"},
+                 {{"verdict", "the class of a diagnosis, and the cause of a SHARDING or PROGRAM"},
                   {"loss", "the last held-out loss of a run, beyond --margin of A's"},
                   {"digest", "the last state of a run, the same as B's"},
                   {"command", "the exit code of CMD, as for git bisect run"}},
                  "verdict");
   options.number<double>("margin", "margin of --test loss (default: diagnose.margin of A)");
-  options.flag("quick",
-               "with --test verdict: no seeds; tells only an engine bug from exact agreement");
+  options.flag("quick", "with --test verdict: no seeds, so that no effect is measured");
   add_engine_option(options, "subject", "engine to run", Engines::kWithForeign, "tpu");
   add_fault_option(options, "fault", "engine");
   add_search_options(options, "twinrun-results/bisect-config", 1);

@@ -108,6 +108,9 @@ int tell_step(const StepDivergence& p, bool json) {
       print("step {}: the first after which the states differ", *p.step);
       print("{}\n", p.meets ? fmt::format("; the same again after step {}", *p.meets) : "");
       print_tensors(p.tensors);
+      print(
+          "  bits are compared, which another order of sums changes, too; twinrun diagnose says "
+          "what is beyond rounding\n");
     } else {
       print("no difference: the states after steps {} to {} are the same\n", p.first, p.end - 1);
     }
