@@ -181,7 +181,7 @@ bool Again::has_place(const TensorView& view) const {
 void Again::find_hidden() {
   hidden_.assign(static_cast<size_t>(end_ - begin_), false);
   use_of_.assign(static_cast<size_t>(end_ - begin_), -1);
-  uses_ = forward_uses(trace_);
+  uses_ = forward_uses(trace_, begin_, end_);
   // Of several within each other the outermost is the last.
   for (size_t k = uses_.size(); k-- > 0;) {
     const int64_t end = std::min(uses_[k].end, end_);
@@ -199,10 +199,16 @@ void Again::find_hidden() {
       const auto gives = [&](const TensorView* t) {
         return with_gradient.contains(t->storage) && !is_leaf(t->storage);
       };
-      if (std::ranges::none_of(given_by(call), gives)) continue;
+      const int32_t number = use_of_[static_cast<size_t>(i - begin_)];
+      const ForwardUse* use = number < 0 ? nullptr : &uses_[static_cast<size_t>(number)];
+      const bool is_told = use != nullptr && !use->is_of_pytorch();
+      if (!is_told && std::ranges::none_of(given_by(call), gives)) continue;
       hidden_[static_cast<size_t>(i - begin_)] = true;
       for (const TensorView* t : given_by(call)) of_functions_.insert(t->storage);
-      for (const TensorView* t : read_of(call)) with_gradient.insert(t->storage);
+      // What a Function is given without a gradient, no_grad may have computed.
+      for (const TensorView* t : read_of(call))
+        if (!is_told || t->requires_gradient || use->followed.contains(t->storage))
+          with_gradient.insert(t->storage);
     } else {
       for (const TensorView* t : read_of(call))
         if (t->requires_gradient) with_gradient.insert(t->storage);
@@ -210,15 +216,24 @@ void Again::find_hidden() {
   }
 }
 
+// Of an operand and of another one without a gradient in the same memory, as h and h.detach() are, the
+// reads of the former have the mark, also of views of it.
+bool Again::is_stopped(const ForwardUse& use, const TensorView& view) {
+  return !view.requires_gradient && use.stopped.contains(view.storage);
+}
+
 bool Again::follows(const Call& call, const TensorView& view) const {
+  const int32_t number = use_of_[static_cast<size_t>(call.index - begin_)];
+  const ForwardUse* use = number < 0 || uses_[static_cast<size_t>(number)].is_of_pytorch()
+                              ? nullptr
+                              : &uses_[static_cast<size_t>(number)];
+  if (use != nullptr && what_ != What::kValues && is_stopped(*use, view)) return false;
   if (!is_forward(call) || what_ == What::kFunction || what_ == What::kValues) return true;
   if (!call.without_gradient) return view.requires_gradient;
   if (!is_hidden(call)) return false;
-  const int32_t use = use_of_[static_cast<size_t>(call.index - begin_)];
   // What runs below autograd and is no Function of Python does not say what it is given.
-  if (use < 0 || uses_[static_cast<size_t>(use)].name->starts_with("torch.")) return true;
-  return view.requires_gradient || of_functions_.contains(view.storage) ||
-         uses_[static_cast<size_t>(use)].followed.contains(view.storage);
+  return use == nullptr || view.requires_gradient || of_functions_.contains(view.storage) ||
+         use->followed.contains(view.storage);
 }
 
 void Again::need(const std::vector<uint64_t>& storages, int64_t end) {

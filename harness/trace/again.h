@@ -18,13 +18,11 @@
 
 #include "backends/aten/array.h"
 #include "harness/trace/function_check.h"
+#include "harness/trace/moves.h"
 #include "harness/trace/trace_file.h"
 #include "program/base/thread_pool.h"
 
 namespace twinrun {
-
-// Numbers to be added to elements of a storage, by their position in it.
-using Moves = std::unordered_map<uint64_t, std::vector<double>>;
 
 // Runs what evaluates calls again; returns why that could not be done, "" if it was.
 std::string why_not(const std::function<void()>& evaluates);
@@ -76,6 +74,7 @@ class Again {
     return hidden_[static_cast<size_t>(call.index - begin_)];
   }
   bool follows(const aten::Call& call, const aten::TensorView& view) const;
+  static bool is_stopped(const ForwardUse& use, const aten::TensorView& view);
   void find_hidden();
   void evaluate(const aten::Call& call);
   void evaluate_region(const aten::Call& call, const std::vector<aten::Value>& inputs);

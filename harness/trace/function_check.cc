@@ -52,6 +52,8 @@ bool rounds_between(const TraceFile& trace, const FunctionUse& use) {
       return std::ranges::any_of(read,
                                  [&](const TensorView* t) { return of.contains(t->storage); });
     };
+    // What is made like an operand holds no value of it.
+    if (gives_no_values(base_name(call.op)) || base_name(call.op).ends_with("_like")) continue;
     const bool is_rounding = std::ranges::find(kRoundings, base_name(call.op)) != kRoundings.end();
     for (const TensorView* t : computed_by(call, read)) {
       const bool to_integers =
@@ -369,6 +371,20 @@ FunctionState examine(const TraceFile& trace, const FunctionUse& use, double lea
   } catch (const Undefined&) {
     return FunctionState::kUnknown;
   }
+}
+
+const ScriptFunction* wrong_function(const TraceFile& trace, const Step& step, double least,
+                                     ThreadPool* pool, const StopFlag* stop) {
+  int left = 256;  // uses: the time for them
+  for (const Pass& pass : step.passes) {
+    for (const FunctionUse& use : uses_of(trace, step.begin, pass)) {
+      const std::string& name = use.function->name;
+      if (name.starts_with("torch.") || is_allowed(trace.allowed, name, "")) continue;
+      if (--left < 0 || (stop != nullptr && stop->load())) return nullptr;
+      if (examine(trace, use, least, pool, stop) == FunctionState::kWrong) return use.function;
+    }
+  }
+  return nullptr;
 }
 
 bool is_allowed(const std::vector<std::string>& allowed, std::string_view name,

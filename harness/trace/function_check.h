@@ -39,14 +39,17 @@ struct FunctionUse {
 // inputs or outputs.
 std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pass& pass);
 
-// A forward pass of a Function that autograd follows, also of one of PyTorch's: its calls, and the
-// storages of the operands that have a gradient.
+// A forward pass of a Function that autograd follows, also of one of PyTorch's: its calls, the storages
+// of the operands that have a gradient, and those of them in which one without a gradient lies, too.
 struct ForwardUse {
   const std::string* name = nullptr;
   int64_t first = 0, end = 0;
-  std::unordered_set<uint64_t> followed;
+  std::unordered_set<uint64_t> followed, stopped;
+  bool is_opaque = false;  // no recorded call computes what it gives
+  bool is_of_pytorch() const { return name->starts_with("torch."); }
 };
-std::vector<ForwardUse> forward_uses(const TraceFile& trace);
+// Those that lie in calls `begin` to `end`, or around them.
+std::vector<ForwardUse> forward_uses(const TraceFile& trace, int64_t begin, int64_t end);
 
 // A Function whose backward pass writes into the gradient that it is given, which autograd gives to
 // another node as well, as it does with that of a sum. nullptr: none does.
@@ -67,6 +70,11 @@ enum class FunctionState : uint8_t { kUnknown, kRight, kMeant, kWrong };
 // `least`: differences below this share of the gradient are not told (gradient.cc).
 FunctionState examine(const TraceFile& trace, const FunctionUse& use, double least,
                       ThreadPool* pool, const StopFlag* stop);
+
+// The first Function of the script that is wrong in the backward passes of a step, and that the user
+// does not allow. nullptr: none is, as far as they can be examined.
+const ScriptFunction* wrong_function(const TraceFile& trace, const Step& step, double least,
+                                     ThreadPool* pool, const StopFlag* stop);
 
 // Whether the user allows a Function by its name, "Swish" or "__main__.Swish", or a hook (name "") by
 // that of its function in its place, to be no derivative.

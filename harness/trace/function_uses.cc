@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 
 #include "harness/trace/backward_graph.h"
 #include "harness/trace/function_check.h"
@@ -72,16 +73,39 @@ FunctionUse use_of(const ScriptFunction& function, const Call& forward, const Ca
 
 }  // namespace
 
-std::vector<ForwardUse> forward_uses(const TraceFile& trace) {
+std::vector<ForwardUse> forward_uses(const TraceFile& trace, int64_t begin, int64_t end) {
   std::vector<ForwardUse> out;
+  int64_t looks = int64_t{1} << 24;  // a trace may say that its uses lie within each other
   for (const Call& record : trace.uses) {
     const Value* inputs = named(record, "inputs");
     const int64_t first = integer_of(record, "first");
-    if (inputs == nullptr || first < 0 || first > record.index) continue;
-    out.push_back({&record.op, first, record.index, {}});
-    for (const Value& v : inputs->items)
-      if (v.kind == Value::Kind::kTensor && v.tensor.requires_gradient)
-        out.back().followed.insert(v.tensor.storage);
+    if (inputs == nullptr || first < 0 || first > record.index || first >= end ||
+        record.index < begin)
+      continue;
+    ForwardUse& use = out.emplace_back();
+    use.name = &record.op;
+    use.first = first;
+    use.end = record.index;
+    std::unordered_set<uint64_t> known;
+    for (size_t i = 0; i < inputs->items.size(); ++i) {
+      const TensorView* t = float_at(inputs->items, i);
+      if (t == nullptr) continue;
+      known.insert(t->storage);
+      if (t->requires_gradient) {
+        use.followed.insert(t->storage);
+      } else {
+        use.stopped.insert(t->storage);
+      }
+    }
+    for (int64_t i = first; i < record.index && --looks > 0; ++i) {
+      const Call& call = trace.calls[static_cast<size_t>(i)];
+      if (!is_work(call)) continue;
+      for (const TensorView* t : computed_by(call, read_by(call))) known.insert(t->storage);
+    }
+    for (size_t i = 0; i < record.result.items.size() && looks > 0; ++i)
+      if (const TensorView* t = float_at(record.result.items, i))
+        use.is_opaque = use.is_opaque || !known.contains(t->storage);
+    std::erase_if(use.stopped, [&](uint64_t storage) { return !use.followed.contains(storage); });
   }
   return out;
 }

@@ -15,6 +15,7 @@
 #include "harness/trace/backward_graph.h"
 #include "harness/trace/backward_passes.h"
 #include "harness/trace/function_check.h"
+#include "harness/trace/moves.h"
 #include "harness/trace/slope.h"
 #include "harness/trace/step_checks.h"
 #include "harness/trace/values.h"
@@ -40,28 +41,6 @@ constexpr double kSmall = 0x1p-16;
 // a Function that cannot be examined by itself is not said to be right.
 constexpr double kOfUnexamined = 0x1p-7;
 
-double norm_of(const Moves& moves) {
-  double squares = 0;
-  for (const auto& [storage, cells] : moves)
-    for (const double x : cells) squares += x * x;
-  return std::sqrt(squares);
-}
-double dot(const Moves& a, const Moves& b) {
-  double sum = 0;
-  for (const auto& [storage, cells] : a) {
-    const auto other = b.find(storage);
-    if (other == b.end()) continue;
-    for (size_t i = 0; i < std::min(cells.size(), other->second.size()); ++i)
-      sum += cells[i] * other->second[i];
-  }
-  return sum;
-}
-Moves scaled(Moves moves, double by) {
-  for (auto& [storage, cells] : moves)
-    for (double& x : cells) x *= by;
-  return moves;
-}
-
 // In binary64.
 struct NodeValues {
   Array gradient, output;
@@ -79,6 +58,9 @@ class Check {
         step_(step) {}
 
   void run(GradientCheck& out) {
+    for (const ForwardUse& use : forward_uses(trace_, step_.begin, step_.end))
+      if (use.is_opaque)
+        throw Undefined(fmt::format("no recorded call computes what {} gives", *use.name));
     find_leaves();
     const double worst = measured();
     out.worst = std::max(out.worst, worst);
@@ -102,6 +84,14 @@ class Check {
     } catch (const Undefined&) {  // then it is not known where
       out.node.clear();
     }
+  }
+
+  static void name_it(const ScriptFunction& f, const ForwardPass& forward, GradientCheck& out) {
+    out.node = f.name + "Backward";
+    out.function = f.name;
+    out.place = f.place;
+    out.passes_on = forward.passes_on;
+    out.has_steps = forward.has_steps;
   }
 
  private:
@@ -389,13 +379,6 @@ class Check {
     return std::ranges::any_of(uses_of(trace_, step_.begin, pass),
                                [](const FunctionUse& use) { return use.begin == use.end; });
   }
-  static void name_it(const ScriptFunction& f, const ForwardPass& forward, GradientCheck& out) {
-    out.node = f.name + "Backward";
-    out.function = f.name;
-    out.place = f.place;
-    out.passes_on = forward.passes_on;
-    out.has_steps = forward.has_steps;
-  }
   const Pass& pass_of(const Contribution& c) const {
     for (const Pass& pass : group_)
       if (c.call >= pass.begin && c.call < pass.end) return pass;
@@ -535,6 +518,42 @@ class Check {
   std::vector<NodeValues> values_;  // of the backward pass in which a weight's gradient is wrong
 };
 
+bool trains(const TraceFile& trace, int64_t begin, int64_t end) {
+  return std::any_of(trace.calls.begin() + begin, trace.calls.begin() + end,
+                     [](const Call& call) { return contribution_of(call).has_value(); });
+}
+
+// A branch, or a factor, may be 0 in the first step and not later: the Functions of the last step are
+// examined by themselves.
+void examine_last(const TraceFile& trace, int64_t after, ThreadPool* pool, const StopFlag* stop,
+                  GradientCheck& out) {
+  const auto number_of = [&](int64_t i) { return trace.calls[static_cast<size_t>(i)].step; };
+  auto end = static_cast<int64_t>(trace.calls.size()), begin = end;
+  for (; end > after; end = begin) {
+    while (begin > after && number_of(begin - 1) == number_of(end - 1)) --begin;
+    if (trains(trace, begin, end)) break;
+  }
+  if (end <= after) return;
+  const Step step = step_of(trace, begin, end);
+  if (!step.why.empty() || size_of_step(trace, step) > kLargestStep) return;
+  const double least = step.has_half ? kLeastOfHalf : kLeast;
+  const ScriptFunction* wrong = wrong_function(trace, step, least, pool, stop);
+  if (wrong == nullptr) return;
+  GradientCheck found;
+  found.step = number_of(begin);
+  found.functions.assign(step.functions.begin(), step.functions.end());
+  const std::string why = why_not([&] {
+    for (std::vector<Pass>& group : groups_of(trace, step))
+      if (!found.accuses()) Check(trace, step, std::move(group), pool, stop).run(found);
+  });
+  if (!why.empty() || !found.accuses()) {
+    found.is_wrong = true;
+    Check::name_it(*wrong, {false, false}, found);
+  }
+  found.asked = true;
+  out = std::move(found);
+}
+
 }  // namespace
 
 GradientCheck check_gradient(const TraceFile& trace, ThreadPool* pool, const StopFlag* stop) {
@@ -546,10 +565,7 @@ GradientCheck check_gradient(const TraceFile& trace, ThreadPool* pool, const Sto
     const int32_t number = trace.calls[static_cast<size_t>(begin)].step;
     while (end < n && trace.calls[static_cast<size_t>(end)].step == number) ++end;
     const Step step = step_of(trace, begin, end);
-    const bool trains =
-        std::any_of(trace.calls.begin() + begin, trace.calls.begin() + end,
-                    [](const Call& call) { return contribution_of(call).has_value(); });
-    if (!trains) continue;
+    if (!trains(trace, begin, end)) continue;
     out.step = number;
     out.functions.assign(step.functions.begin(), step.functions.end());
     out.why = step.why;
@@ -565,6 +581,7 @@ GradientCheck check_gradient(const TraceFile& trace, ThreadPool* pool, const Sto
     });
     if (out.why.empty()) {
       found.asked = true;
+      if (!found.is_wrong && !trace.functions.empty()) examine_last(trace, end, pool, stop, found);
       return found;
     }
     // First weights may lie on a kink: biases of 0 behind inputs of 0. Later ones rarely do.

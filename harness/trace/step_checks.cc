@@ -143,7 +143,7 @@ StaleReads stale_reads(const TraceFile& trace) {
 bool changed_behind_autograd(const TraceFile& trace, int64_t step, int64_t begin, int64_t end,
                              GradientCheck& out) {
   int64_t looks = int64_t{1} << 24;  // a trace may ask for the square of its calls
-  const std::vector<ForwardUse> uses = forward_uses(trace);
+  const std::vector<ForwardUse> uses = forward_uses(trace, step, end);
   for (int64_t i = begin; i < end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed || call.node.empty() || call.forward < step) continue;
