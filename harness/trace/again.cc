@@ -285,21 +285,26 @@ void Again::seed(const TensorView& view) {
 Array Again::read(const TensorView& view) const {
   if (view.elements() > most_cells_) throw Undefined("a tensor of too many elements");
   const auto at = memory_.find(view.storage);
-  if (at == memory_.end() || !has_place(view) || view.elements() == 0 ||
-      at->second.unit != aten::size_of(view.element))
+  // A Function may give a view of its operand, which no call has read.
+  const std::vector<double>* moved = nullptr;
+  if (what_ == What::kFunction && is_leaf(view.storage) && has_place(view))
+    if (const auto m = moves_of_function_.find(view.storage); m != moves_of_function_.end())
+      moved = &m->second;
+  const bool is_held = at != memory_.end() && at->second.unit == aten::size_of(view.element);
+  if ((!is_held && moved == nullptr) || !has_place(view) || view.elements() == 0)
     return aten::array_of(view, pool_);
-  const Cells& cells = at->second;
   Array out = aten::empty_array(view.dims, true);
   Array recorded;
   each_cell(view, [&](int64_t i, int64_t cell) {
     const auto c = static_cast<size_t>(cell);
     double& to = out.value[static_cast<size_t>(i)];
-    if (c < cells.known.size() && cells.known[c] != 0) {
-      to = cells.value[c];
+    if (is_held && c < at->second.known.size() && at->second.known[c] != 0) {
+      to = at->second.value[c];
       return;
     }
     if (recorded.value.empty()) recorded = aten::array_of(view, pool_);
     to = recorded.value[static_cast<size_t>(i)];
+    if (moved != nullptr && c < moved->size()) to += by_ * (*moved)[c];
   });
   return out;
 }
@@ -449,6 +454,7 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
   lost_.clear();
   cells_ = 0;
   moves_ = at < 0 ? &moves : &kNone;
+  if (what_ == What::kFunction) moves_of_function_ = moves;
   by_ = by;
   for (const auto& [view, x] : held_)
     if (has_place(*view)) write(*view, x);

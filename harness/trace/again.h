@@ -113,6 +113,7 @@ class Again {
   std::unordered_map<uint64_t, std::string>
       lost_;  // storages that depend on a leaf: what gave them
   const Moves* moves_ = nullptr;
+  Moves moves_of_function_;  // of the last run, for what is read after it
   double by_ = 0;
 };
 

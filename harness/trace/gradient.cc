@@ -537,8 +537,7 @@ void examine_last(const TraceFile& trace, int64_t after, ThreadPool* pool, const
   const Step step = step_of(trace, begin, end);
   if (!step.why.empty() || size_of_step(trace, step) > kLargestStep) return;
   const double least = step.has_half ? kLeastOfHalf : kLeast;
-  const ScriptFunction* wrong = wrong_function(trace, step, least, pool, stop);
-  if (wrong == nullptr) return;
+  if (wrong_function(trace, step, least, pool, stop) == nullptr) return;
   GradientCheck found;
   found.step = number_of(begin);
   found.functions.assign(step.functions.begin(), step.functions.end());
@@ -546,10 +545,8 @@ void examine_last(const TraceFile& trace, int64_t after, ThreadPool* pool, const
     for (std::vector<Pass>& group : groups_of(trace, step))
       if (!found.accuses()) Check(trace, step, std::move(group), pool, stop).run(found);
   });
-  if (!why.empty() || !found.accuses()) {
-    found.is_wrong = true;
-    Check::name_it(*wrong, {false, false}, found);
-  }
+  // The whole gradient decides.
+  if (!why.empty() || !found.accuses()) return;
   found.asked = true;
   out = std::move(found);
 }

@@ -470,6 +470,29 @@ def a_product_with_its_own_values():
     train(m, lambda: F.cross_entropy(m(X), Y))
 
 
+class Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x[:, :9]
+
+    @staticmethod
+    def backward(ctx, g):
+        return F.pad(g, (0, 15))
+
+
+@case(RIGHT)
+def a_part_of_an_operand():
+    m = Residual(lambda h: F.pad(Head.apply(h), (15, 0)))
+    train(m, lambda: F.cross_entropy(m(X), Y))
+
+
+@case(MEANT)
+def a_part_of_an_operand_beside_a_hook():
+    m = Residual(lambda h: F.pad(Head.apply(h), (15, 0)))
+    m.c.bias.register_hook(lambda g: 2 * g)
+    train(m, lambda: F.cross_entropy(m(X), Y))
+
+
 @case(RIGHT)
 def a_product_with_what_no_grad_computed():
     def product(h):
