@@ -523,32 +523,34 @@ bool trains(const TraceFile& trace, int64_t begin, int64_t end) {
                      [](const Call& call) { return contribution_of(call).has_value(); });
 }
 
-// A branch, or a factor, may be 0 in the first step and not later: the Functions of the last step are
-// examined by themselves.
-void examine_last(const TraceFile& trace, int64_t after, ThreadPool* pool, const StopFlag* stop,
-                  GradientCheck& out) {
+// A branch, or a factor, may be 0 in the first step and not later: the Functions of later steps are
+// examined by themselves, from the last step back. Where one is wrong the whole gradient of its step
+// decides.
+void examine_later(const TraceFile& trace, int64_t after, ThreadPool* pool, const StopFlag* stop,
+                   GradientCheck& out) {
+  constexpr int kMostSteps = 8;
   const auto number_of = [&](int64_t i) { return trace.calls[static_cast<size_t>(i)].step; };
-  auto end = static_cast<int64_t>(trace.calls.size()), begin = end;
-  for (; end > after; end = begin) {
+  auto begin = static_cast<int64_t>(trace.calls.size());
+  for (int64_t end = begin, left = kMostSteps; end > after && left > 0; end = begin, --left) {
     while (begin > after && number_of(begin - 1) == number_of(end - 1)) --begin;
-    if (trains(trace, begin, end)) break;
+    if (!trains(trace, begin, end)) continue;
+    const Step step = step_of(trace, begin, end);
+    const double least = step.has_half ? kLeastOfHalf : kLeast;
+    if (!step.why.empty() || size_of_step(trace, step) > kLargestStep ||
+        wrong_function(trace, step, least, pool, stop) == nullptr)
+      continue;
+    GradientCheck found;
+    found.step = number_of(begin);
+    found.functions.assign(step.functions.begin(), step.functions.end());
+    const std::string why = why_not([&] {
+      for (std::vector<Pass>& group : groups_of(trace, step))
+        if (!found.accuses()) Check(trace, step, std::move(group), pool, stop).run(found);
+    });
+    if (!why.empty() || !found.accuses()) continue;
+    found.asked = true;
+    out = std::move(found);
+    return;
   }
-  if (end <= after) return;
-  const Step step = step_of(trace, begin, end);
-  if (!step.why.empty() || size_of_step(trace, step) > kLargestStep) return;
-  const double least = step.has_half ? kLeastOfHalf : kLeast;
-  if (wrong_function(trace, step, least, pool, stop) == nullptr) return;
-  GradientCheck found;
-  found.step = number_of(begin);
-  found.functions.assign(step.functions.begin(), step.functions.end());
-  const std::string why = why_not([&] {
-    for (std::vector<Pass>& group : groups_of(trace, step))
-      if (!found.accuses()) Check(trace, step, std::move(group), pool, stop).run(found);
-  });
-  // The whole gradient decides.
-  if (!why.empty() || !found.accuses()) return;
-  found.asked = true;
-  out = std::move(found);
 }
 
 }  // namespace
@@ -578,7 +580,7 @@ GradientCheck check_gradient(const TraceFile& trace, ThreadPool* pool, const Sto
     });
     if (out.why.empty()) {
       found.asked = true;
-      if (!found.is_wrong && !trace.functions.empty()) examine_last(trace, end, pool, stop, found);
+      if (!found.is_wrong && !trace.functions.empty()) examine_later(trace, end, pool, stop, found);
       return found;
     }
     // First weights may lie on a kink: biases of 0 behind inputs of 0. Later ones rarely do.
