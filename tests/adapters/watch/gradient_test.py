@@ -13,24 +13,28 @@ def names(table, module="gradients"):
     return run("-c", NAMES.format(module, table)).split()
 
 
+def cases(table):
+    return [(module, name) for module in ("gradients", "gradients_in_memory") for name in names(table, module)]
+
+
 @unittest.skipUnless(COMPILES, f"{PYTHON} has no current PyTorch")
 class Gradients(unittest.TestCase):
     def test_right_ones_accuse_nobody(self):
-        for name in names("RIGHT"):
+        for module, name in cases("RIGHT"):
             with self.subTest(name):
-                report = watched(HERE / "gradients.py", name, steps=3 if name == "zeros_behind_a_relu" else 1)
+                report = watched(HERE / f"{module}.py", name, steps=3 if name == "zeros_behind_a_relu" else 1)
                 self.assertEqual((report["verdict"]["class"], report["findings"]), ("NOISE", []), report["verdict"]["headline"])
                 self.assertIn("is the derivative of its loss", report["answers"]["program"]["what"], report["notes"])
                 self.assertLess(report["numbers"]["gradient_off"], 1e-5)
 
     def test_of_wrong_ones_the_function_is_named(self):
-        for name in names("WRONG"):
+        for module, name in cases("WRONG"):
             with self.subTest(name):
-                report = watched(HERE / "gradients.py", name, steps=3 if "zeros" in name else 1)
+                report = watched(HERE / f"{module}.py", name, steps=3 if "zeros" in name else 1)
                 self.assertEqual((report["verdict"]["class"], report["answers"]["program"]["outcome"]), ("PROGRAM", "no"), report["notes"])
                 found = report["findings"][0]
                 self.assertEqual((found["cause"], found["op"]), ("gradient", "__main__." + re.sub("_(in|after|before)_.*", "", name)))
-                self.assertIn("gradients.py:", found["place"])
+                self.assertIn(f"{module}.py:", found["place"])
                 self.assertGreater(found["number"], 1e-3)
 
     def test_data_that_is_changed_behind_autograd(self):
@@ -58,9 +62,9 @@ class Gradients(unittest.TestCase):
                 self.assertIn("backward()", report["findings"][0]["place"])
 
     def test_what_is_meant_is_told_apart(self):
-        for name in names("MEANT"):
+        for module, name in cases("MEANT"):
             with self.subTest(name):
-                report = watched(HERE / "gradients.py", name, steps=1)
+                report = watched(HERE / f"{module}.py", name, steps=1)
                 self.assertEqual(report["findings"], [])
                 self.assertIn(report["answers"]["program"]["outcome"], ("in part", "open"))
                 self.assertIn(report["verdict"]["class"], ("NOISE", "INCONCLUSIVE"))

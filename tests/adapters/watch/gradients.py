@@ -452,74 +452,6 @@ def a_function_of_a_weight_that_is_detached():
     train(m, lambda: F.cross_entropy(m[1](Scaled.apply(torch.tanh(m[0](X)), m.w.detach())), Y) + m.w.square().sum())
 
 
-class Times(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y.t().t()
-
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * y, g * x
-
-
-@case(RIGHT)
-def a_product_with_its_own_values():
-    m = Residual(lambda h: Times.apply(h, h.detach()) + Times.apply(h.detach(), h) + Times.apply(h, h))
-    train(m, lambda: F.cross_entropy(m(X), Y))
-
-
-class Head(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x[:, :9]
-
-    @staticmethod
-    def backward(ctx, g):
-        return F.pad(g, (0, 15))
-
-
-@case(RIGHT)
-def a_part_of_an_operand():
-    m = Residual(lambda h: F.pad(Head.apply(h), (15, 0)))
-    train(m, lambda: F.cross_entropy(m(X), Y))
-
-
-@case(MEANT)
-def a_part_of_an_operand_beside_a_hook():
-    m = Residual(lambda h: F.pad(Head.apply(h), (15, 0)))
-    m.c.bias.register_hook(lambda g: 2 * g)
-    train(m, lambda: F.cross_entropy(m(X), Y))
-
-
-@case(RIGHT)
-def a_product_with_what_no_grad_computed():
-    def product(h):
-        with torch.no_grad():
-            s = torch.tanh(h).mean(-1, keepdim=True)
-        return Times.apply(h, s)
-
-    m = Residual(product)
-    train(m, lambda: F.cross_entropy(m(X), Y))
-
-
-class Masked(torch.autograd.Function):
-    """Computes its forward pass again, with another mask."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return F.dropout(torch.tanh(x), 0.4)
-
-    @staticmethod
-    def backward(ctx, g):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = F.dropout(torch.tanh(x), 0.4)
-        return torch.autograd.grad(y, x, g)
-
-
 @case(MEANT)
 def codes():
     """A quantizer: the nearest rows of a table, whose own loss is another one."""
@@ -657,18 +589,11 @@ def _chain(*functions):
     return make
 
 
-def exp_before_a_layer_of_zeros():
-    m = Residual(Exp.apply)
-    nn.init.zeros_(m.c.weight)
-    train(m, lambda: F.cross_entropy(m(X), Y), torch.optim.SGD(m.parameters(), 1.0), steps=3)
-
-
 RIGHT.update(a_swish_and_a_mark=_chain(Swish, Mark))
 MEANT.update(a_sign_and_a_reversal=_chain(Sign, Reversed), a_swish_before_a_sign=_chain(Swish, Sign), a_swish_before_a_step=_chain(Swish, Clipped),
              a_step_before_a_swish=_chain(Clipped, Mark, Swish))
 WRONG.update(Leaky=_chain(Leaky), Leaky_after_a_step=_chain(Clipped, Leaky), Leaky_after_a_sign=_chain(Sign, Swish, Leaky),
-             Leaky_before_a_reversal=_chain(Leaky, Reversed), Exp=_chain(Exp, Mark), Exp_after_a_sign=_chain(Sign, Exp),
-             Exp_before_a_layer_of_zeros=exp_before_a_layer_of_zeros, Masked=_chain(Masked))
+             Leaky_before_a_reversal=_chain(Leaky, Reversed), Exp=_chain(Exp, Mark), Exp_after_a_sign=_chain(Sign, Exp))
 
 
 if __name__ == "__main__":
