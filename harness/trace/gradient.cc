@@ -530,15 +530,16 @@ void examine_later(const TraceFile& trace, int64_t after, ThreadPool* pool, cons
                    GradientCheck& out) {
   constexpr int kMostSteps = 8;
   const auto number_of = [&](int64_t i) { return trace.calls[static_cast<size_t>(i)].step; };
+  double numbers = 0;
   auto begin = static_cast<int64_t>(trace.calls.size());
   for (int64_t end = begin, left = kMostSteps; end > after && left > 0; end = begin, --left) {
     while (begin > after && number_of(begin - 1) == number_of(end - 1)) --begin;
     if (!trains(trace, begin, end)) continue;
     const Step step = step_of(trace, begin, end);
     const double least = step.has_half ? kLeastOfHalf : kLeast;
-    if (!step.why.empty() || size_of_step(trace, step) > kLargestStep ||
-        wrong_function(trace, step, least, pool, stop) == nullptr)
-      continue;
+    numbers += size_of_step(trace, step);
+    if (numbers > kLargestStep) return;  // of all of them together
+    if (!step.why.empty() || wrong_function(trace, step, least, pool, stop) == nullptr) continue;
     GradientCheck found;
     found.step = number_of(begin);
     found.functions.assign(step.functions.begin(), step.functions.end());
