@@ -7,7 +7,6 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -63,37 +62,6 @@ Answer of_both(const TwoReports& both, const std::string& question, const std::s
   return {outcome, a->second.what == b->second.what
                        ? a->second.what
                        : fmt::format("A: {}; B: {}", a->second.what, b->second.what)};
-}
-
-// The keys of a resolved scenario: "train.steps" -> "120".
-std::map<std::string, std::string> keys_of(const std::string& toml) {
-  std::map<std::string, std::string> out;
-  std::istringstream lines(toml);
-  std::string section;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("[")) {
-      section = line.substr(0, line.find(']')).substr(line.find_first_not_of('[')) + ".";
-    } else if (const size_t at = line.find(" = "); at != std::string::npos) {
-      std::string& value = out[section + line.substr(0, at)];
-      value += (value.empty() ? "" : ", ") + line.substr(at + 3);
-    }
-  }
-  return out;
-}
-std::vector<std::string> other_keys(const SideReport& a, const SideReport& b) {
-  std::vector<std::string> out;
-  const auto x = keys_of(a.scenario);
-  auto y = keys_of(b.scenario);
-  if (x.empty() || y.empty()) return out;
-  for (const auto& [key, value] : x) {
-    const std::string other = y.contains(key) ? y[key] : "not set";
-    y.erase(key);
-    if (other != value && key != "name" && key != "description")
-      out.push_back(fmt::format("{} is {} on side A and {} on side B", key, value, other));
-  }
-  for (const auto& [key, value] : y)
-    out.push_back(fmt::format("{} is not set on side A and {} on side B", key, value));
-  return out;
 }
 
 // The files of a step, in the folder of its report. Errors: not what a diagnosis writes.
@@ -234,7 +202,7 @@ Report report_of(const TwoReports& both) {
                          both.values->headline};
   r.answers.sharding = graver("sharding", VerdictClass::kSharding);
   r.answers.effect = of_both(both, "effect", "a few steps do not say what the model learns");
-  r.remarks = other_keys(both.a, both.b);
+  r.remarks = both.other_keys;
   DetailTable each{"sides",
                    "Each side by itself",
                    "",

@@ -78,6 +78,8 @@ struct ValuesApart {
 struct TwoReports {
   SideReport a, b;
   std::optional<ValuesApart> values;  // none: a side has no values
+  std::vector<std::string> other_keys =
+      {};  // of two scenarios: "train.steps is 40 on side A and .."
   // The gravest: a fault of an engine, then what the program means, then what is not known.
   VerdictClass verdict() const;
   std::string side() const;  // "A", "B", "A and B": whose verdict that is; "" that of the values

@@ -10,13 +10,9 @@ import functools
 import torch
 
 from . import older
-from .encode import Description
+from .encode import NOWHERE, Description
 from .file import FUNCTION
-from .modes import hidden, plain
-from .places import pass_on
 from .regions import compiling
-
-NOWHERE = (0, 0, 0, -1, 0)    # place, module, node, forward call, flags
 
 
 def name_of(function):
@@ -75,22 +71,11 @@ class Applied:
     def _around(self, call, begin, *what):
         if not self.watch.on or compiling():
             return call()
-        end = self._tries(begin, *what)
+        end = self.watch.describe(begin, *what)
         out = call()
         if end is not None:
-            self._tries(end, out)
+            self.watch.describe(end, out)
         return out
-
-    def _tries(self, function, *arguments):
-        """A use that cannot be described is not examined; its calls are recorded all the same."""
-        if not self.watch.on:
-            return None
-        try:
-            with self.watch.lock, plain(), hidden():
-                return function(*arguments)
-        except Exception as e:
-            pass_on(e)
-            return None
 
     def _applies(self, function, given):
         r, name = self.watch.recorder, name_of(function)

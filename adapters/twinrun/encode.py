@@ -135,6 +135,9 @@ class Schema:
         return found
 
 
+NOWHERE = (0, 0, 0, -1, 0)    # place, module, node, forward call, flags: of a description
+
+
 class Description:
     """In the place of a schema, of what is recorded and is no call of an operation. `without`: arguments whose bytes are of no use."""
     known, fresh, view, undeclared, positions = True, False, False, None, ()

@@ -10,12 +10,9 @@ import sys
 
 import torch
 
-from .encode import Description
+from .encode import NOWHERE, Description
 from .file import UPDATE
-from .modes import hidden, plain
-from .places import pass_on
 
-NOWHERE = (0, 0, 0, -1, 0)              # place, module, node, forward call, flags
 SCALES = ("grad_scale", "found_inf")    # where torch.amp.GradScaler leaves the scale to the optimizer's own kernel
 
 
@@ -63,31 +60,21 @@ class Updates:
     def starts(self, optimizer):
         self.open = [one for one in self.open if one[0] != id(optimizer)]    # one that ended with an exception
         self.starting = None
-        self._tries(self._start, optimizer)
+        self.watch.describe(self._start, optimizer)
 
     def begins(self):
         (optimizer, started), self.starting = self.starting, None
-        self._tries(self._begin, optimizer, started)
+        self.watch.describe(self._begin, optimizer, started)
 
     def ends(self, optimizer):
         if self.starting is not None and self.starting[0] is optimizer:
-            self._tries(self._begin_of_nothing, *self.starting)
+            self.watch.describe(self._begin_of_nothing, *self.starting)
         self.starting = None
         while self.open:
             begun = self.open.pop()
             if begun[0] == id(optimizer):
-                self._tries(self._end, optimizer, begun[1])
+                self.watch.describe(self._end, optimizer, begun[1])
                 return
-
-    def _tries(self, function, *arguments):
-        """An update that cannot be described is not asked about; its calls are recorded all the same."""
-        if not self.watch.on:
-            return
-        try:
-            with self.watch.lock, plain(), hidden():
-                function(*arguments)
-        except Exception as e:
-            pass_on(e)
 
     def _start(self, optimizer):
         # Older versions count steps in numbers, and go on before the first call. What is None is a tensor, and is read then.

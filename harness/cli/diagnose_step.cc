@@ -9,6 +9,7 @@
 #include <set>
 
 #include "checkpoints/container/temporary.h"
+#include "harness/bisect/keys.h"
 #include "harness/cli/diagnose_what.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/diagnose/write_report.h"
@@ -125,6 +126,17 @@ Result<int> finish(Report report, const std::string& folder, const Parsed& parse
   return answer(report, parsed);
 }
 
+// The keys that differ between the scenarios of two reports; none of reports of another kind.
+std::vector<std::string> other_keys(const SideReport& a, const SideReport& b) {
+  std::vector<std::string> out;
+  if (a.scenario.empty() || b.scenario.empty()) return out;
+  const auto x = parse_scenario(a.scenario, a.name), y = parse_scenario(b.scenario, b.name);
+  if (!x || !y) return out;
+  for (const bisect::KeyChange& c : bisect::key_changes(*x, *y))
+    out.push_back(fmt::format("{} is {} on side A and {} on side B", c.key, c.from, c.to));
+  return out;
+}
+
 Result<int> compare_reports(const Parsed& parsed, const std::string& a_name,
                             const std::string& a_report, const std::string& b_name,
                             const std::string& b_report, const std::string& folder) {
@@ -132,7 +144,7 @@ Result<int> compare_reports(const Parsed& parsed, const std::string& a_name,
   ThreadPool pool(threads);
   TWINRUN_ASSIGN(const auto a, read_side_report(a_report, a_name));
   TWINRUN_ASSIGN(const auto b, read_side_report(b_report, b_name));
-  TwoReports both{a, b, {}};
+  TwoReports both{a, b, {}, other_keys(a, b)};
   if (a.step && b.step) {
     TWINRUN_ASSIGN(both.values, twinrun::compare_reports(*a.step, *b.step, &pool));
   }

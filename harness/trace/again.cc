@@ -180,15 +180,15 @@ bool Again::has_place(const TensorView& view) const {
 // Walks back: what is read with a gradient, and was given without autograd, was given by a Function.
 void Again::find_hidden() {
   hidden_.assign(static_cast<size_t>(end_ - begin_), false);
-  use_of_.assign(static_cast<size_t>(end_ - begin_), -1);
+  use_of_.assign(static_cast<size_t>(end_ - begin_), nullptr);
   uses_ = forward_uses(trace_, begin_, end_);
   // Of several within each other the outermost is the last.
   for (size_t k = uses_.size(); k-- > 0;) {
     const int64_t end = std::min(uses_[k].end, end_);
     for (int64_t i = std::max(uses_[k].first, begin_); i < end; ++i) {
-      int32_t& use = use_of_[static_cast<size_t>(i - begin_)];
-      if (use >= 0) break;
-      use = static_cast<int32_t>(k);
+      const ForwardUse*& use = use_of_[static_cast<size_t>(i - begin_)];
+      if (use != nullptr) break;
+      use = &uses_[k];
     }
   }
   std::unordered_set<uint64_t> with_gradient;
@@ -199,15 +199,13 @@ void Again::find_hidden() {
       const auto gives = [&](const TensorView* t) {
         return with_gradient.contains(t->storage) && !is_leaf(t->storage);
       };
-      const int32_t number = use_of_[static_cast<size_t>(i - begin_)];
-      const ForwardUse* use = number < 0 ? nullptr : &uses_[static_cast<size_t>(number)];
-      const bool is_told = use != nullptr && !use->is_of_pytorch();
-      if (!is_told && std::ranges::none_of(given_by(call), gives)) continue;
+      const ForwardUse* use = use_of(call);
+      if (use == nullptr && std::ranges::none_of(given_by(call), gives)) continue;
       hidden_[static_cast<size_t>(i - begin_)] = true;
       for (const TensorView* t : given_by(call)) of_functions_.insert(t->storage);
       // What a Function is given without a gradient, no_grad may have computed.
       for (const TensorView* t : read_of(call))
-        if (!is_told || t->requires_gradient || use->followed.contains(t->storage))
+        if (use == nullptr || t->requires_gradient || use->followed.contains(t->storage))
           with_gradient.insert(t->storage);
     } else {
       for (const TensorView* t : read_of(call))
@@ -222,11 +220,14 @@ bool Again::is_stopped(const ForwardUse& use, const TensorView& view) {
   return !view.requires_gradient && use.stopped.contains(view.storage);
 }
 
+// The script's Function whose forward pass makes a call; nullptr: none does.
+const ForwardUse* Again::use_of(const Call& call) const {
+  const ForwardUse* use = use_of_[static_cast<size_t>(call.index - begin_)];
+  return use == nullptr || use->is_of_pytorch() ? nullptr : use;
+}
+
 bool Again::follows(const Call& call, const TensorView& view) const {
-  const int32_t number = use_of_[static_cast<size_t>(call.index - begin_)];
-  const ForwardUse* use = number < 0 || uses_[static_cast<size_t>(number)].is_of_pytorch()
-                              ? nullptr
-                              : &uses_[static_cast<size_t>(number)];
+  const ForwardUse* use = use_of(call);
   if (use != nullptr && what_ != What::kValues && is_stopped(*use, view)) return false;
   if (!is_forward(call) || what_ == What::kFunction || what_ == What::kValues) return true;
   if (!call.without_gradient) return view.requires_gradient;
@@ -285,26 +286,21 @@ void Again::seed(const TensorView& view) {
 Array Again::read(const TensorView& view) const {
   if (view.elements() > most_cells_) throw Undefined("a tensor of too many elements");
   const auto at = memory_.find(view.storage);
-  // A Function may give a view of its operand, which no call has read.
-  const std::vector<double>* moved = nullptr;
-  if (what_ == What::kFunction && is_leaf(view.storage) && has_place(view))
-    if (const auto m = moves_of_function_.find(view.storage); m != moves_of_function_.end())
-      moved = &m->second;
-  const bool is_held = at != memory_.end() && at->second.unit == aten::size_of(view.element);
-  if ((!is_held && moved == nullptr) || !has_place(view) || view.elements() == 0)
+  if (at == memory_.end() || !has_place(view) || view.elements() == 0 ||
+      at->second.unit != aten::size_of(view.element))
     return aten::array_of(view, pool_);
+  const Cells& cells = at->second;
   Array out = aten::empty_array(view.dims, true);
   Array recorded;
   each_cell(view, [&](int64_t i, int64_t cell) {
     const auto c = static_cast<size_t>(cell);
     double& to = out.value[static_cast<size_t>(i)];
-    if (is_held && c < at->second.known.size() && at->second.known[c] != 0) {
-      to = at->second.value[c];
+    if (c < cells.known.size() && cells.known[c] != 0) {
+      to = cells.value[c];
       return;
     }
     if (recorded.value.empty()) recorded = aten::array_of(view, pool_);
     to = recorded.value[static_cast<size_t>(i)];
-    if (moved != nullptr && c < moved->size()) to += by_ * (*moved)[c];
   });
   return out;
 }
@@ -454,10 +450,11 @@ void Again::run(int64_t end, const Moves& moves, double by, int64_t at,
   lost_.clear();
   cells_ = 0;
   moves_ = at < 0 ? &moves : &kNone;
-  if (what_ == What::kFunction) moves_of_function_ = moves;
   by_ = by;
   for (const auto& [view, x] : held_)
     if (has_place(*view)) write(*view, x);
+  for (const TensorView* view : first_)
+    if (has_place(*view) && view->elements() > 0) seed(*view);
   for (int64_t i = begin_; i < std::min(end, end_); ++i) {
     const Call& call = trace_.calls[static_cast<size_t>(i)];
     if (call.failed || call.composed) continue;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "backends/aten/array.h"
-#include "harness/trace/function_check.h"
+#include "harness/trace/function_uses.h"
 #include "harness/trace/moves.h"
 #include "harness/trace/trace_file.h"
 #include "program/base/thread_pool.h"
@@ -47,6 +47,12 @@ class Again {
     held_.emplace_back(&view, std::move(x));
   }
 
+  // A view of a leaf that has its values from the start: a result may be a view of it, which no call
+  // reads.
+  void begin_with(const aten::TensorView& view) { first_.push_back(&view); }
+  // Uses of Functions that these calls belong to.
+  const std::vector<ForwardUse>& uses() const { return uses_; }
+
   // Of the calls before `end` only those on which one of these storages depends, as it is then.
   void need(const std::vector<uint64_t>& storages, int64_t end);
 
@@ -74,6 +80,7 @@ class Again {
     return hidden_[static_cast<size_t>(call.index - begin_)];
   }
   bool follows(const aten::Call& call, const aten::TensorView& view) const;
+  const ForwardUse* use_of(const aten::Call& call) const;
   static bool is_stopped(const ForwardUse& use, const aten::TensorView& view);
   void find_hidden();
   void evaluate(const aten::Call& call);
@@ -101,19 +108,19 @@ class Again {
   std::vector<bool> hidden_;
   std::unordered_set<uint64_t> of_functions_;  // storages that those give
   std::vector<ForwardUse> uses_;               // of Functions
-  std::vector<int32_t> use_of_;  // of each call: the one of those that makes it; -1: none
+  std::vector<const ForwardUse*> use_of_;      // of each call: the one of those that makes it
   std::vector<bool> needed_;
   // Of each call: the tensors that it reads, and those that it computes.
   std::vector<std::vector<const aten::TensorView*>> read_, given_;
   std::vector<std::vector<uint64_t>>
       last_read_;  // for each call: storages that none reads after it
   std::vector<std::pair<const aten::TensorView*, aten::Array>> held_;  // hold()
+  std::vector<const aten::TensorView*> first_;                         // begin_with()
   std::map<int64_t, int64_t> draws_;                                   // draw_as()
   std::unordered_map<uint64_t, Cells> memory_;
   std::unordered_map<uint64_t, std::string>
       lost_;  // storages that depend on a leaf: what gave them
   const Moves* moves_ = nullptr;
-  Moves moves_of_function_;  // of the last run, for what is read after it
   double by_ = 0;
 };
 

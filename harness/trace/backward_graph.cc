@@ -17,10 +17,11 @@ using aten::Value;
 
 }  // namespace
 
-const ScriptFunction* function_of_node(const TraceFile& trace, const std::string& node) {
-  for (const ScriptFunction& f : trace.functions)
-    if (node == f.name + "Backward") return &f;
-  return nullptr;
+const ScriptFunction* function_of_node(const TraceFile& trace, std::string_view node) {
+  constexpr std::string_view kEnding = "Backward";
+  return node.ends_with(kEnding)
+             ? trace.function_named(node.substr(0, node.size() - kEnding.size()))
+             : nullptr;
 }
 
 BackwardGraph::BackwardGraph(const TraceFile& trace, int64_t step, const Pass& pass)
@@ -68,7 +69,7 @@ void BackwardGraph::find_functions() {
     auto& [end, function] = all[first->integer];
     if (record.index <= end) continue;
     end = record.index;
-    function = function_of_node(trace_, record.op + "Backward");
+    function = trace_.function_named(record.op);
   }
   int64_t reach = begin_;
   for (const auto& [first, use] : all) {

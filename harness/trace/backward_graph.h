@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -26,7 +27,7 @@ struct BackwardNode {
 };
 
 // The Function whose backward pass a node of autograd is; nullptr: it is of no Function.
-const ScriptFunction* function_of_node(const TraceFile& trace, const std::string& node);
+const ScriptFunction* function_of_node(const TraceFile& trace, std::string_view node);
 
 class BackwardGraph {
  public:

@@ -55,6 +55,22 @@ bool is_work(const Call& call) {
   return !call.failed && !call.composed && (call.op.starts_with("aten.") || call.graph != nullptr);
 }
 
+bool clears_all(const Call& call) {
+  const std::string name = base_name(call.op);
+  return name == "aten.zero" || name == "aten._foreach_zero" || name == "aten.fill" ||
+         name == "aten.copy";
+}
+
+std::unordered_set<uint64_t> computed_in(const TraceFile& trace, int64_t begin, int64_t end) {
+  std::unordered_set<uint64_t> out;
+  for (int64_t i = begin; i < end; ++i) {
+    const Call& call = trace.calls[static_cast<size_t>(i)];
+    if (!is_work(call)) continue;
+    for (const TensorView* t : computed_by(call, read_by(call))) out.insert(t->storage);
+  }
+  return out;
+}
+
 std::optional<Contribution> contribution_of(const Call& call) {
   const Value* variable = named(call, "variable");
   if (variable == nullptr || variable->kind != Value::Kind::kInteger) return std::nullopt;
@@ -230,10 +246,9 @@ int64_t unscaled_passes(const TraceFile& trace, const Step& step, const std::vec
       if (adds(c)) sums.insert(trace.calls[static_cast<size_t>(c.call)].args[0].tensor.storage);
     for (int64_t i = (&pass - 1)->end; i < pass.begin; ++i) {
       const Call& call = trace.calls[static_cast<size_t>(i)];
-      const std::string name = base_name(call.op);
-      if ((name == "aten.zero" || name == "aten._foreach_zero") &&
-          std::ranges::any_of(call.written,
-                              [&](const TensorView& w) { return sums.contains(w.storage); }))
+      if (clears_all(call) && std::ranges::any_of(call.written, [&](const TensorView& w) {
+            return sums.contains(w.storage);
+          }))
         return true;
     }
     return false;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "harness/trace/trace_file.h"
@@ -18,6 +19,12 @@ namespace twinrun {
 
 // Whether a call computes: it is one of PyTorch's own and not composed of others.
 bool is_work(const aten::Call& call);
+
+// Whether a call gives new values to all that it writes, as those that clear gradients do.
+bool clears_all(const aten::Call& call);
+
+// The storages that calls `begin` to `end` compute.
+std::unordered_set<uint64_t> computed_in(const TraceFile& trace, int64_t begin, int64_t end);
 
 // The gradient that a call within AccumulateGrad adds, and the leaf's storage.
 struct Contribution {

@@ -159,8 +159,10 @@ class Examination {
         stop_(stop),
         again_(trace, use.first, use.last + 1, storages(use, false), pool, Again::What::kFunction) {
     check_places();
-    for (const FunctionUse::Input& input : use.inputs)
+    for (const FunctionUse::Input& input : use.inputs) {
       sizes_.push_back(length(aten::array_of(*input.view, pool)));
+      again_.begin_with(*input.view);
+    }
     for (const auto& [output, given] : use.outputs) given_.push_back(aten::array_of(*given, pool));
     const std::unordered_set<uint64_t> given = storages(use, true);
     // What is computed from its operands is evaluated in both passes: one may round it.
@@ -235,16 +237,6 @@ class Examination {
       for (const auto& [output, given] : use.outputs) out.insert(given->storage);
     } else {
       for (const FunctionUse::Input& input : use.inputs) out.insert(input.view->storage);
-    }
-    return out;
-  }
-  static std::unordered_set<uint64_t> computed_in(const TraceFile& trace, int64_t begin,
-                                                  int64_t end) {
-    std::unordered_set<uint64_t> out;
-    for (int64_t i = begin; i < end; ++i) {
-      const Call& call = trace.calls[static_cast<size_t>(i)];
-      if (!is_work(call)) continue;
-      for (const TensorView* t : computed_by(call, read_by(call))) out.insert(t->storage);
     }
     return out;
   }

@@ -1,4 +1,6 @@
 // Finds the uses of Functions of the script in a step: what each was given and gave is recorded.
+#include "harness/trace/function_uses.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -8,7 +10,6 @@
 #include <unordered_set>
 
 #include "harness/trace/backward_graph.h"
-#include "harness/trace/function_check.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -27,11 +28,6 @@ const TensorView* float_at(const std::vector<Value>& values, size_t i) {
   if (i >= values.size() || values[i].kind != Value::Kind::kTensor) return nullptr;
   const TensorView& t = values[i].tensor;
   return aten::is_float(t.element) ? &t : nullptr;
-}
-
-const ScriptFunction* function_named(const TraceFile& trace, const std::string& name) {
-  const auto at = std::ranges::find(trace.functions, name, &ScriptFunction::name);
-  return at == trace.functions.end() ? nullptr : &*at;
 }
 
 // Two operands may be the same tensor: then its gradient is the sum of both.
@@ -97,11 +93,8 @@ std::vector<ForwardUse> forward_uses(const TraceFile& trace, int64_t begin, int6
         use.stopped.insert(t->storage);
       }
     }
-    for (int64_t i = first; i < record.index && --looks > 0; ++i) {
-      const Call& call = trace.calls[static_cast<size_t>(i)];
-      if (!is_work(call)) continue;
-      for (const TensorView* t : computed_by(call, read_by(call))) known.insert(t->storage);
-    }
+    looks -= record.index - first;
+    if (looks > 0) known.merge(computed_in(trace, first, record.index));
     for (size_t i = 0; i < record.result.items.size() && looks > 0; ++i)
       if (const TensorView* t = float_at(record.result.items, i))
         use.is_opaque = use.is_opaque || !known.contains(t->storage);
@@ -145,7 +138,7 @@ std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pas
   for (const Call& record : trace.uses) {
     const int64_t number = integer_of(record, "use"), first = integer_of(record, "first");
     if (named(record, "inputs") != nullptr) forward[number] = &record;
-    const ScriptFunction* function = function_named(trace, record.op);
+    const ScriptFunction* function = trace.function_named(record.op);
     if (named(record, "gradients") == nullptr || function == nullptr || first < pass.begin ||
         first > record.index || record.index > pass.end)
       continue;
@@ -164,7 +157,6 @@ std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pas
   static constexpr std::array<std::string_view, 7> kOfEngine = {
       "aten.zeros", "aten._to_copy", "aten.sum",  "aten.add",
       "aten.view",  "aten.detach",   "aten.clone"};
-  const std::vector<FunctionUse> known = out;
   std::set<const ScriptFunction*> seen;
   for (int64_t i = pass.begin; i < pass.end; ++i) {
     const Call& call = trace.calls[static_cast<size_t>(i)];
@@ -173,7 +165,7 @@ std::vector<FunctionUse> uses_of(const TraceFile& trace, int64_t step, const Pas
     const auto covers = [&](const FunctionUse& use) {
       return use.function == f && (of_engine || (use.begin <= i && i < use.end));
     };
-    if (f != nullptr && std::ranges::none_of(known, covers) && seen.insert(f).second) unknown(*f);
+    if (f != nullptr && std::ranges::none_of(out, covers) && seen.insert(f).second) unknown(*f);
   }
   for (const ScriptFunction& f : trace.functions)
     if (f.is_compiled) unknown(f);

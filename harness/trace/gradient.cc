@@ -58,7 +58,7 @@ class Check {
         step_(step) {}
 
   void run(GradientCheck& out) {
-    for (const ForwardUse& use : forward_uses(trace_, step_.begin, step_.end))
+    for (const ForwardUse& use : again_.uses())
       if (use.is_opaque)
         throw Undefined(fmt::format("no recorded call computes what {} gives", *use.name));
     find_leaves();
@@ -84,14 +84,6 @@ class Check {
     } catch (const Undefined&) {  // then it is not known where
       out.node.clear();
     }
-  }
-
-  static void name_it(const ScriptFunction& f, const ForwardPass& forward, GradientCheck& out) {
-    out.node = f.name + "Backward";
-    out.function = f.name;
-    out.place = f.place;
-    out.passes_on = forward.passes_on;
-    out.has_steps = forward.has_steps;
   }
 
  private:
@@ -378,6 +370,13 @@ class Check {
   bool has_silent(const Pass& pass) const {
     return std::ranges::any_of(uses_of(trace_, step_.begin, pass),
                                [](const FunctionUse& use) { return use.begin == use.end; });
+  }
+  static void name_it(const ScriptFunction& f, const ForwardPass& forward, GradientCheck& out) {
+    out.node = f.name + "Backward";
+    out.function = f.name;
+    out.place = f.place;
+    out.passes_on = forward.passes_on;
+    out.has_steps = forward.has_steps;
   }
   const Pass& pass_of(const Contribution& c) const {
     for (const Pass& pass : group_)

@@ -10,7 +10,7 @@
 
 #include "backends/aten/definitions.h"
 #include "harness/trace/backward_passes.h"
-#include "harness/trace/function_check.h"
+#include "harness/trace/function_uses.h"
 #include "harness/trace/values.h"
 
 namespace twinrun {
@@ -19,12 +19,6 @@ namespace {
 using aten::Call;
 using aten::TensorView;
 using aten::Value;
-
-bool clears_all(const Call& call) {
-  const std::string name = base_name(call.op);
-  return name == "aten.zero" || name == "aten._foreach_zero" || name == "aten.fill" ||
-         name == "aten.copy";
-}
 
 // Whether a call gives something else with what a storage held before. Not all that a node has kept
 // counts: the gradient of a batch normalisation in training does not use the running statistics,

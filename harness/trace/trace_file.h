@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -56,6 +57,11 @@ struct TraceFile {
   std::vector<std::string> allowed;
   std::vector<ScriptFunction> functions;                 // of the watched steps
   std::unordered_map<uint64_t, std::string> parameters;  // their names in the model, by storage
+  const ScriptFunction* function_named(std::string_view name) const {
+    for (const ScriptFunction& f : functions)
+      if (f.name == name) return &f;
+    return nullptr;
+  }
   // What is shown of a weight: "net.2.weight, float32[64, 48]", or its type alone.
   std::string shown(uint64_t storage, const std::string& type) const {
     const auto name = parameters.find(storage);
